@@ -105,7 +105,7 @@ def terminal() -> Iterator[Callable[..., Terminal]]:
         return started[-1]
 
     yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-            each.process.wait()
+    for running in started:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()

@@ -92,13 +92,13 @@ def test_removing_needs_force_where_nobody_can_be_asked(
     assert (refused.code, peer.asked) == (2, [])
     assert "--force" in refused.err
     assert yard(*argv, "--force").code == 0
-    assert [each.path for each in peer.asked] == [path]
+    assert [request.path for request in peer.asked] == [path]
 
 
 def test_a_submit_token_can_be_kept(yard: Callable[..., Done], peer: Peer, tmp_path: Path) -> None:
     peer.on("POST", "/v1/clusters/alpha/submit-token", Say({"cluster": "alpha", "token": "submit_1"}))
     assert yard("cluster", "token", "alpha", "--save").out.split()[-1] == "submit_1"
-    assert [(each.name, each.token) for each in load_user_file(tmp_path / "yard.yaml").clusters] == [
+    assert [(cluster.name, cluster.token) for cluster in load_user_file(tmp_path / "yard.yaml").clusters] == [
         ("alpha", "submit_1")
     ]
 
@@ -183,7 +183,7 @@ def test_login_checks_the_token_and_keeps_it(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert (load_user_file(file).url, load_user_file(file).tokens) == (peer.url, {peer.url: "yard_01_secret"})
     assert "submit on project:p" in yard("whoami").out
-    assert {each.headers["authorization"] for each in peer.asked} == {"Bearer yard_01_secret"}
+    assert {request.headers["authorization"] for request in peer.asked} == {"Bearer yard_01_secret"}
     assert yard("whoami", "-o", "name").out == "alice\n"
     assert "forgotten" in yard("logout").out
     assert load_user_file(file).tokens == {}

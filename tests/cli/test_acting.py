@@ -20,11 +20,11 @@ OTHER = f"{ID[:-1]}C"
 
 
 def jobs(*ids: str, **fields: Any) -> Say:
-    return Say({"items": [a_job(id=each, **fields) for each in ids], "next": None})
+    return Say({"items": [a_job(id=job, **fields) for job in ids], "next": None})
 
 
 @pytest.mark.parametrize(
-    ("text", "tasks", "found"),
+    ("text", "tasks", "target"),
     [
         ("01JCQ0V7", None, JobTarget("01JCQ0V7")),
         ("01JCQ0V7[3,5-7]", None, JobTarget("01JCQ0V7", "3,5-7")),
@@ -33,8 +33,8 @@ def jobs(*ids: str, **fields: Any) -> Say:
         ("what[ever", None, JobTarget("what[ever")),
     ],
 )
-def test_targets(text: str, tasks: str | None, found: JobTarget) -> None:
-    assert parse_target(text, tasks) == found
+def test_targets(text: str, tasks: str | None, target: JobTarget) -> None:
+    assert parse_target(text, tasks) == target
 
 
 @pytest.mark.parametrize(

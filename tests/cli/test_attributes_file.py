@@ -32,9 +32,9 @@ def read(tmp_path: Path, text: str | bytes, kind: Any = Resources) -> Any:
 
 
 def test_the_scope_and_the_value_are_told_apart(tmp_path: Path) -> None:
-    found = read(tmp_path, "project: p\ndomain: d\ndefaults:\n    cpu: '1'\nlimits: {memory: 450Mi}\n")
-    assert found.scope == {"project": "p", "domain": "d"}
-    assert found.value == {"defaults": {"cpu": "1"}, "limits": {"memory": "450Mi"}}
+    file = read(tmp_path, "project: p\ndomain: d\ndefaults:\n    cpu: '1'\nlimits: {memory: 450Mi}\n")
+    assert file.scope == {"project": "p", "domain": "d"}
+    assert file.value == {"defaults": {"cpu": "1"}, "limits": {"memory": "450Mi"}}
 
 
 def test_an_empty_word_of_the_scope_is_not_given_but_for_the_project(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_a_row_as_text_can_be_read_back(tmp_path: Path) -> None:
     text = format_attribute_file({"project": "p", "domain": None}, {"defaults": {"cpu": "1"}, "free": {"a": "yes"}})
-    found = read(tmp_path, text)
-    assert (found.scope, found.value) == ({"project": "p"}, {"defaults": {"cpu": "1"}, "free": {"a": "yes"}})
+    file = read(tmp_path, text)
+    assert (file.scope, file.value) == ({"project": "p"}, {"defaults": {"cpu": "1"}, "free": {"a": "yes"}})
 
 
 def test_a_difference_is_by_line() -> None:

@@ -15,7 +15,7 @@ from tests.cli.conftest import Done
 
 
 def every_error(base: type[YardError] = YardError) -> list[type[YardError]]:
-    return [base, *(found for child in base.__subclasses__() for found in every_error(child))]
+    return [base, *(error for child in base.__subclasses__() for error in every_error(child))]
 
 
 def test_every_code_has_a_meaning_and_no_other() -> None:

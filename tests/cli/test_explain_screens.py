@@ -52,6 +52,14 @@ def test_a_reason_is_told_whole_on_every_screen(screen: int, capsys: pytest.Capt
     assert ("SINCE" in words) == (screen == 120)
 
 
+def test_a_table_with_tasks_fits_on_every_screen(screen: int, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan("b", VERDICTS, "soonest", "s", "assign", at_us=AGO_US)
+    print_explanation(Explanation("j", "RUNNING", plan, VERDICTS, [], quotes=QUOTES), tasks={"b": 1_000_000})
+    words = shown(capsys, screen).split()
+    assert {"TASKS", "1000000"} <= set(words)
+    assert [word for word in LONG.split() if word not in words] == []
+
+
 def test_a_plan_says_what_would_help(screen: int, capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(
         Plan(None, VERDICTS[:1], "weighted", "s", "reject", LONG, hints=["--gpus 4 instead of 8 (b)", "pool burst (c)"])

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.cli.conftest import Done
@@ -45,10 +46,10 @@ def test_ls_filters_and_forms(yard: Callable[..., Done], peer: Peer) -> None:
     done = yard("ls", "--all", "--state", "failed", "--state", "RUNNING", "-l", "a=b", "--owner", "ann", "-o", "name")
     assert done.out == f"{ID}\n{FAILED['id']}\n"
     assert peer.asked[0].query == {"limit": ["200"], "state": ["FAILED", "RUNNING"], "label": ["a=b"], "owner": ["ann"]}
-    found = json.loads(yard("ls", "-o", "json").out)
-    assert [job["id"] for job in found] == [ID, FAILED["id"]]
-    assert (found[0]["exit_code"], found[0]["labels"], found[1]["exit_code"]) == (None, {}, 3)
-    assert yaml.safe_load(yard("ls", "-o", "yaml").out) == found
+    jobs = json.loads(yard("ls", "-o", "json").out)
+    assert [job["id"] for job in jobs] == [ID, FAILED["id"]]
+    assert (jobs[0]["exit_code"], jobs[0]["labels"], jobs[1]["exit_code"]) == (None, {}, 3)
+    assert yaml.safe_load(yard("ls", "-o", "yaml").out) == jobs
     assert peer.asked[-1].query["spec"] == ["true"]
     assert yard("ls", "--limit", "1", "-o", "name").out == f"{ID}\n"
 
@@ -92,7 +93,7 @@ def test_show_says_all_of_it(yard: Callable[..., Done], peer: Peer) -> None:
 
 
 def test_wait_exits_with_the_first_code_that_is_not_0(yard: Callable[..., Done], peer: Peer) -> None:
-    ends = {
+    ends: dict[str, dict[str, Any]] = {
         "good": {"state": "SUCCEEDED", "exit_code": 0},
         "bad": {"state": "FAILED", "exit_code": 9},
         "ugly": {"state": "REJECTED"},
@@ -135,7 +136,7 @@ def test_cancel_asks_for_each_and_may_wait(yard: Callable[..., Done], peer: Peer
     peer.on("POST", "/v1/jobs/*/cancel", Say(a_job(cancel_requested=True)))
     done = yard("cancel", "01JCQ0AA", "01JCQ0BB", "--reason", "enough")
     assert (done.code, done.out.count("RUNNING on alpha: cancel requested")) == (0, 2)
-    assert [(each.path, each.body) for each in peer.asked] == [
+    assert [(request.path, request.body) for request in peer.asked] == [
         ("/v1/jobs/01JCQ0AA/cancel", {"reason": "enough"}),
         ("/v1/jobs/01JCQ0BB/cancel", {"reason": "enough"}),
     ]
@@ -151,8 +152,8 @@ def test_events_of_one_and_of_all(yard: Callable[..., Done], peer: Peer) -> None
     peer.on("GET", "/v1/jobs/*/events", Say({"items": [event], "next": None}))
     peer.on("GET", "/v1/events", Say({"items": [event, {**event, "seq": 8}], "next": None}))
     assert yard("events", ID).out.splitlines()[1].split()[3:] == ["assigned", "ASSIGNED", "alpha", "1"]
-    assert [each["seq"] for each in json.loads(yard("events", "-o", "json").out)] == [7, 8]
-    assert [each["seq"] for each in json.loads(yard("events", "--after", "7", "-o", "json").out)] == [8]
+    assert [event["seq"] for event in json.loads(yard("events", "-o", "json").out)] == [7, 8]
+    assert [event["seq"] for event in json.loads(yard("events", "--after", "7", "-o", "json").out)] == [8]
 
 
 def test_events_follow_a_job_to_its_end(yard: Callable[..., Done], peer: Peer) -> None:
@@ -183,6 +184,17 @@ def explanation(**changes: Any) -> dict[str, Any]:
     return {**base, **changes}
 
 
+@pytest.mark.parametrize(
+    ("ran_us", "text"),
+    [(0, "0ms"), (7_400, "7ms"), (999_999, "999ms"), (1_020_000, "1.0s"), (9_990_000, "9.9s"), (10_400_000, "10s")],
+)
+def test_a_short_run_is_told_in_parts_of_a_second(
+    yard: Callable[..., Done], peer: Peer, ran_us: int, text: str
+) -> None:
+    peer.on("GET", "/v1/jobs/*", Say(a_job(state="SUCCEEDED", started_us=10**6, ended_us=10**6 + ran_us)))
+    assert f"SUCCEEDED on alpha after {text}\n" in yard("wait", ID).out
+
+
 def test_explain_shows_verdicts_and_policy(yard: Callable[..., Done], peer: Peer) -> None:
     peer.on("GET", "/v1/jobs/*", Say(a_job(cluster="gamma")))
     peer.on("GET", "/v1/jobs/*/explain", Say(explanation()))
@@ -197,6 +209,27 @@ def test_explain_shows_verdicts_and_policy(yard: Callable[..., Done], peer: Peer
         "Notes:  limits.gpu=8 ← domain=prod",
     ]
     assert json.loads(yard("explain", ID, "-o", "json").out)["plan"]["chosen"] == "gamma"
+
+
+def test_explain_and_wait_name_the_clusters_that_have_the_tasks_of_an_array(
+    yard: Callable[..., Done], peer: Peer
+) -> None:
+    counts = {"total": 6, "ok": 6, "failed": 0, "cancelled": 0, "live": 0, "waiting": 0}
+    ended = a_job(state="SUCCEEDED", cluster="gamma", array="0-5", tasks=counts, tasks_by_cluster={"beta": 6})
+    peer.on("GET", "/v1/jobs/*", Say(ended))
+    peer.on("GET", "/v1/jobs/*/explain", Say(explanation(state="SUCCEEDED")))
+    lines = yard("explain", ID).out.splitlines()
+    assert lines[0] == f"Job {ID}  hello  SUCCEEDED on beta"
+    assert "✔ gamma" not in "".join(lines)
+    assert "gamma was selected by weighted, drawn on the job's id." in lines
+    assert yard("wait", ID).out.startswith(f"{ID}  SUCCEEDED on beta")
+    peer.on("GET", "/v1/jobs/*", Say({**ended, "tasks_by_cluster": {"alpha": 1, "beta": 5}}))
+    lines = yard("explain", ID).out.splitlines()
+    assert lines[0] == f"Job {ID}  hello  SUCCEEDED on beta 5, alpha 1"
+    assert "✔" not in "".join(lines), "the column TASKS says which clusters have tasks, whatever their verdict is"
+    assert lines[2].split()[:5] == ["CLUSTER", "VERDICT", "STEP", "TASKS", "WHY"]
+    assert "alpha    no       match      1  asks 8 cores per task; its largest node has 2" in lines
+    assert yard("wait", ID).out.startswith(f"{ID}  SUCCEEDED on beta 5, alpha 1")
 
 
 def test_explain_shows_what_changed_since_and_what_would_help(yard: Callable[..., Done], peer: Peer) -> None:

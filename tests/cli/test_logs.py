@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from switchyard.cli.log_view import TerminalFilter
+from switchyard.errors import EXIT_USAGE
 from tests.cli.conftest import Done, Terminal
 from tests.sdk.peer import Asked, Peer, Say, a_job
 
@@ -71,6 +72,19 @@ def test_into_a_pipe_every_byte_goes(peer: Peer, capfdbinary: Any) -> None:
     assert capfdbinary.readouterr().out == noise
 
 
+def test_one_task_of_an_array_is_named_in_brackets_or_by_an_option(peer: Peer, yard: Callable[..., Done]) -> None:
+    peer.on("GET", OUTPUT, part((0, b"of task 17\n")))
+    for words in ([f"{ID}[17]"], [ID, "--task", "17"]):
+        assert yard("logs", *words).out == "of task 17\n"
+        assert (peer.asked[-1].path, peer.asked[-1].query["task"]) == (f"/v1/jobs/{ID}/output", ["17"])
+    for words, told in (
+        ([f"{ID}[1-3]"], "names several tasks"),
+        ([f"{ID}[17]", "--task", "17"], "names a task already"),
+    ):
+        done = yard("logs", *words)
+        assert (done.code, told in done.err) == (EXIT_USAGE, True), done
+
+
 def test_large_output_is_fetched_answer_by_answer(peer: Peer, yard: Callable[..., Done]) -> None:
     peer.on(
         "GET",
@@ -79,7 +93,7 @@ def test_large_output_is_fetched_answer_by_answer(peer: Peer, yard: Callable[...
         part((4, b"two\n"), size=8),
     )
     assert yard("logs", ID).out == "one\ntwo\n"
-    assert [each.query.get("offset") for each in peer.asked] == [None, ["4"]]
+    assert [request.query.get("offset") for request in peer.asked] == [None, ["4"]]
 
 
 def test_what_was_left_out_is_said_beside_the_output(peer: Peer, yard: Callable[..., Done]) -> None:
@@ -103,8 +117,8 @@ def test_following_asks_from_where_it_is_and_shows_nothing_twice(peer: Peer, yar
     )
     done = yard("logs", "-f", ID)
     assert (done.code, done.out) == (0, "one\ntwo\nthree\n")
-    assert [each.query.get("offset") for each in peer.asked] == [None, ["4"], ["4"], ["8"], ["8"]]
-    assert all(each.query["wait_s"] for each in peer.asked)
+    assert [request.query.get("offset") for request in peer.asked] == [None, ["4"], ["4"], ["8"], ["8"]]
+    assert all(request.query["wait_s"] for request in peer.asked)
 
 
 @pytest.mark.parametrize("follow", [(), ("-f",)])
@@ -158,7 +172,7 @@ def test_interrupted_it_says_how_to_go_on(peer: Peer, terminal: Callable[..., Te
     peer.on("GET", OUTPUT, part((0, b"one\n")), hold)
     following = terminal("logs", "-f", ID, columns=200)
     following.until("one\n")
-    assert asked_again.wait(10)  # what was printed is behind it
+    assert asked_again.wait(60)  # what was printed is behind it
     os.kill(following.process.pid, signal.SIGINT)
     assert following.end() == 130
     assert "--offset 4" in following.shown

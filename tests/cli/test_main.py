@@ -11,7 +11,7 @@ from importlib import import_module
 
 import pytest
 
-from switchyard.main import COMMAND_GROUPS
+from switchyard.commands import COMMAND_GROUPS
 from tests.cli.conftest import Done
 from tests.processes import piped
 from tests.sdk.peer import Peer, Say, a_job, problem
@@ -113,6 +113,7 @@ def test_agent_verbs_ask_the_server(yard: Callable[..., Done], peer: Peer) -> No
         (410, "gone", 6),
         (422, "policy-refused", 5),
         (500, "internal", 1),
+        (503, "unavailable", 69),
         (504, "timed-out", 7),
     ],
 )
@@ -121,7 +122,10 @@ def test_a_failure_says_what_and_what_next_and_has_its_code(
 ) -> None:
     peer.on("GET", "/v1/jobs/*", problem(status, code, "It went wrong.", "Do this."))
     done = yard("show", "01JCQ0V7")
-    assert (done.code, done.out, done.err) == (exit_code, "", "error: It went wrong.\nnext: Do this.\n")
+    assert (done.code, done.out) == (exit_code, "")
+    # On a busy machine the retries of a 503 take so long that they are told first.
+    assert done.err.endswith("error: It went wrong.\nnext: Do this.\n")
+    assert status == 503 or done.err.startswith("error: ")
 
 
 def test_a_reader_that_goes_away_is_no_error(peer: Peer) -> None:
@@ -134,7 +138,7 @@ def test_a_reader_that_goes_away_is_no_error(peer: Peer) -> None:
         os.read(listing.stdout.fileno(), 1)
         listing.stdout.close()
         assert listing.stderr.read() == ""
-        assert listing.wait(20) == 141
+        assert listing.wait(60) == 141
 
 
 def test_an_interrupt_ends_with_130(peer: Peer) -> None:
@@ -145,7 +149,7 @@ def test_an_interrupt_ends_with_130(peer: Peer) -> None:
         assert waiting.stderr
         assert "RUNNING" in waiting.stderr.readline()
         os.kill(waiting.pid, signal.SIGINT)
-        assert waiting.wait(20) == 130
+        assert waiting.wait(60) == 130
         assert "Traceback" not in waiting.stderr.read()
 
 

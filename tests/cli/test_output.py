@@ -10,7 +10,7 @@ import yaml
 from msgspec import Struct
 
 from switchyard import main as program
-from switchyard.cli.output import TOO_DEEP, emit_list
+from switchyard.cli.output import TOO_DEEP, emit
 
 
 class Thing(Struct):
@@ -29,7 +29,7 @@ def nested(depth: int) -> Any:
 @pytest.mark.parametrize("depth", [50, 900, 20_000])
 def test_one_deep_value_hides_no_other(capsys: pytest.CaptureFixture[str], form: str, depth: int) -> None:
     things = [Thing("deep", nested(depth)), Thing("flat", [1])]
-    emit_list(things, form, name=lambda thing: thing.name)
+    emit(things, form)
     out = capsys.readouterr().out
     shown = json.loads(out) if form == "json" else yaml.safe_load(out)
     assert shown[1] == {"name": "flat", "value": [1]}

@@ -228,7 +228,7 @@ def test_plan_shows_every_verdict_and_submits_nothing(yard: Callable[..., Done],
         "\n"
         "The job would go to beta (selected by weighted). Nothing was submitted.\n"
     )
-    assert [each.path for each in server.asked] == ["/v1/plan"]
+    assert [request.path for request in server.asked] == ["/v1/plan"]
     assert yard("submit", "--plan", "-o", "name", "x").out == "beta\n"
     server.on("POST", "/v1/plan", Say(NOWHERE))
     rejected = yard("submit", "--plan", "x")
@@ -294,3 +294,13 @@ def test_wait_gives_up_with_7_and_the_job_goes_on(yard: Callable[..., Done], ser
     done = yard("submit", "--wait", "--timeout", "1", "x")
     assert done.code == 7
     assert "It goes on" in done.err
+
+
+def test_fit_prints_the_names_of_the_fitting_clusters_one_per_line(
+    yard: Callable[..., Done], peer: Peer, tmp_path: Path
+) -> None:
+    fits = [{"cluster": name, "ever": name != "beta"} for name in ("alpha", "beta", "gamma")]
+    peer.on("POST", "/v1/clusters/fit", Say({"engine": "walk", "asked": 3, "fitting": 2, "items": fits}))
+    (tmp_path / "job.yaml").write_text("command: [x]\n")
+    done = yard("cluster", "fit", str(tmp_path / "job.yaml"), "-o", "name")
+    assert (done.code, done.out) == (0, "alpha\ngamma\n")

@@ -103,7 +103,7 @@ class Peer:
             self._scripts.insert(0, (method, pattern, list(actions)))
 
     def asked_for(self, method: str, path: str) -> list[Asked]:
-        return [each for each in self.asked if (each.method, each.path) == (method, path)]
+        return [request for request in self.asked if (request.method, request.path) == (method, path)]
 
     def _serve(self, handler: BaseHTTPRequestHandler, connection: int) -> None:
         parts = urlsplit(handler.path)

@@ -45,7 +45,7 @@ def test_the_file_is_for_its_user_alone_and_nothing_else_is_left(file: Path) -> 
         os.umask(old)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert [each.name for each in file.parent.iterdir()] == ["config.yaml"]
+    assert [entry.name for entry in file.parent.iterdir()] == ["config.yaml"]
 
 
 def test_a_link_stays_a_link(file: Path, tmp_path: Path) -> None:

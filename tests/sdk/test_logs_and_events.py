@@ -35,12 +35,12 @@ def said(*numbers: int, begin: int = 0, more: str = "") -> Say:
 
 def take(count: int, **asked: Any) -> Any:
     def run(peer: Peer) -> list[int]:
-        found = []
+        numbers = []
         for event in Client(peer.url, retry_s=0).follow(**asked):
-            found.append(event.seq)
-            if len(found) == count:
+            numbers.append(event.seq)
+            if len(numbers) == count:
                 break
-        return found
+        return numbers
 
     return run
 
@@ -48,7 +48,7 @@ def take(count: int, **asked: Any) -> Any:
 def test_it_comes_back_with_the_last_number_and_gives_nothing_twice(peer: Peer) -> None:
     peer.on("GET", STREAM, said(5, 6, begin=4), HangUp(), said(6, 7, begin=6), said(8, begin=7))
     assert take(4)(peer) == [5, 6, 7, 8]
-    assert [each.query.get("after") for each in peer.asked] == [None, ["6"], ["6"], ["7"]]
+    assert [request.query.get("after") for request in peer.asked] == [None, ["6"], ["6"], ["7"]]
 
 
 def answer(text: str, *, chunks: int = 0) -> bytes:
@@ -68,8 +68,8 @@ def test_a_stream_that_is_cut_at_any_byte_tells_each_event_once(chunks: int) -> 
     everything = [5, 6]
 
     def serve(request: bytes) -> bytes:
-        found = re.search(rb"after=(\d+)", request)
-        after = int(found[1]) if found else 4
+        match = re.search(rb"after=(\d+)", request)
+        after = int(match[1]) if match else 4
         text = said(*(number for number in everything if number > after), begin=after).text
         assert text is not None
         return answer(text, chunks=chunks)
@@ -146,7 +146,7 @@ def test_output_is_put_together_from_bounded_answers(peer: Peer) -> None:
         return Say({"job": ID, "stream": "stdout", "chunks": chunks, "size": 6, "next": end, **fields})
 
     peer.on("GET", "/v1/jobs/*/output", part(0, "YWJj"), part(3, "ZGVm", is_over=True, is_last=True))
-    found = Client(peer.url).output(ID, task=3, attempt=2)
-    assert [(chunk.offset, chunk.data) for chunk in found.chunks] == [(0, b"abc"), (3, b"def")]
-    assert (found.size, found.is_over) == (6, True)
-    assert [each.query["task"] for each in peer.asked] == [["3"], ["3"]]
+    output = Client(peer.url).output(ID, task=3, attempt=2)
+    assert [(chunk.offset, chunk.data) for chunk in output.chunks] == [(0, b"abc"), (3, b"def")]
+    assert (output.size, output.is_over) == (6, True)
+    assert [request.query["task"] for request in peer.asked] == [["3"], ["3"]]

@@ -22,8 +22,10 @@ def test_a_broken_submit_is_repeated_with_the_same_key_and_body(peer: Peer) -> N
     job = Client(peer.url, retry_s=5).submit(["hostname"], cores=2)
     tries = peer.asked_for("POST", "/v1/jobs")
     assert len(tries) == 3
-    assert len({each.headers["idempotency-key"] for each in tries}) == 1
-    assert {str(each.body) for each in tries} == {str({"spec": {"command": ["hostname"], "resources": {"cores": 2}}})}
+    assert len({request.headers["idempotency-key"] for request in tries}) == 1
+    assert {str(request.body) for request in tries} == {
+        str({"spec": {"command": ["hostname"], "resources": {"cores": 2}}})
+    }
     assert (job.id, job.state, job.cluster) == ("01JCQ0V7K3E8R5T9W1X2Y4Z6AB", "ASSIGNED", "alpha")
 
 
@@ -32,7 +34,7 @@ def test_each_submit_has_a_key_of_its_own_unless_one_is_given(peer: Peer) -> Non
     yard = Client(peer.url)
     for key in (None, None, "mine"):
         yard.submit(["true"], key=key)
-    keys = [each.headers["idempotency-key"] for each in peer.asked]
+    keys = [request.headers["idempotency-key"] for request in peer.asked]
     assert len(set(keys)) == 3
     assert keys[2] == "mine"
 
@@ -113,7 +115,7 @@ def test_connections_are_kept_and_a_closed_one_is_noticed(peer: Peer) -> None:
     yard.whoami()
     yard.create_user("bob")
     yard.create_user("bob")  # not repeatable, so it must not be sent on the connection the server closed
-    lines = [each.connection for each in peer.asked]
+    lines = [request.connection for request in peer.asked]
     assert lines[0] == lines[1] == lines[2] != lines[3]
 
 

@@ -1,1 +1,1 @@
-"""The commands of `yard`, one file per noun or verb. They know the SDK and the terminal, not the server's inside."""
+"""The commands of `yard`, and what they share to read options and print. They call the server through the SDK only."""

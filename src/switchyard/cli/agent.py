@@ -1,4 +1,4 @@
-"""`yard agent ls|show|pause|resume|rotate|rm`: agents as the server knows them. Running one is another program."""
+"""`yard agent ls|show|pause|resume|rotate|rm`: agents as the server knows them. `agent/command.py` runs an agent."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list, print_notice
+from switchyard.cli.output import confirm, emit, print_notice
 from switchyard.cli.parser import Parser, Verb, add_force, run_noun
 from switchyard.cli.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.cluster import Agent
@@ -53,8 +53,7 @@ def _liveness_text(agent: Agent) -> str:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         agents = list(yard.agents(cluster=args.cluster))
-    if args.output:
-        emit_list(agents, args.output, name=lambda each: each.id)
+    if emit(agents, args.output, key="id"):
         return 0
     print_agents(agents)
     if not agents:
@@ -65,8 +64,7 @@ def _ls(args: Namespace) -> int:
 def _show(args: Namespace) -> int:
     with connect(args) as yard:
         agent = yard.agent(args.agent)
-    if args.output:
-        emit(agent, args.output, name=lambda each: each.id)
+    if emit(agent, args.output, key="id"):
         return 0
     now = now_us()
     fields = [
@@ -108,14 +106,12 @@ def _rotate(args: Namespace) -> int:
 
 
 def _change(
-    args: Namespace, said: str, *, paused: bool | None = None, rotate: bool | None = None, reason: str = ""
+    args: Namespace, outcome: str, *, paused: bool | None = None, rotate: bool | None = None, reason: str = ""
 ) -> int:
     with connect(args) as yard:
         agent = yard.change_agent(yard.agent(args.agent).id, paused=paused, rotate=rotate, reason=reason)
-    if args.output:
-        emit(agent, args.output, name=lambda each: each.id)
-    else:
-        print(f"Agent {agent.name} of cluster {agent.cluster} {said}.")
+    if not emit(agent, args.output, key="id"):
+        print(f"Agent {agent.name} of cluster {agent.cluster} {outcome}.")
     return 0
 
 
@@ -140,7 +136,7 @@ def _add_agent_argument(parser: Parser) -> None:
 
 def _pause_arguments(parser: Parser) -> None:
     _add_agent_argument(parser)
-    parser.add_argument("--reason", default="", metavar="TEXT", help="shown to whoever waits")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; shown to users whose jobs wait")
 
 
 def _rm_arguments(parser: Parser) -> None:

@@ -1,4 +1,4 @@
-"""What `yard get`, `update`, `delete` and `history` share: the kind, the scope, the row. Kinds are the server's."""
+"""What `yard get`, `update`, `delete` and `history` share: kind, scope and row. The server defines the kinds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from switchyard.cli.attributes_file import SCOPE_KEYS, AttributeFile, format_att
 from switchyard.cli.output import confirm, paint, print_notice
 from switchyard.cli.parser import Parser
 from switchyard.decoder_warmup import warm_type
-from switchyard.errors import BadRequest, NotFound, YardError
+from switchyard.errors import BadRequest, YardError
 from switchyard.model.attributes import AttributeRow, KindInfo
 from switchyard.model.scope import Level, Scope
 from switchyard.sdk.client import Client
 
 KINDS_HELP = """\
 Kinds: task-resource-attribute, cluster-resource-attribute, execution-queue-attribute, execution-cluster-label,
-quality-of-service, plugin-override, workflow-execution-config, cluster-assignment, and whatever else the server knows.
+quality-of-service, plugin-override, workflow-execution-config, cluster-assignment, job-priority, tokens, and whatever
+else the server knows.
 -d D alone is the domain's row, -p P alone the project's."""
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def add_scope_arguments(parser: Parser, *, file: str | None) -> None:
-    """KIND, and where the row is. `file`: what --attr-file is for; none: there is no such option."""
+    """Add KIND and the options of the scope. `file`: the help of --attr-file; None: no such option."""
     parser.add_argument("kind", metavar="KIND", help="the kind of attribute, or its number")
-    parser.add_argument("workflow", metavar="WORKFLOW", nargs="?", help="of the project and domain")
+    parser.add_argument("workflow", metavar="WORKFLOW", nargs="?", help="a workflow of the project and domain")
     parser.add_argument("-p", "--project", metavar="P", help="the project")
     parser.add_argument("-d", "--domain", metavar="D", help="the domain")
-    parser.add_argument("--launch-plan", metavar="L", help="of the workflow")
+    parser.add_argument("--launch-plan", metavar="L", help="a launch plan of the workflow")
     if file is not None:
         parser.add_argument("--attr-file", "--attrFile", dest="attr_file", metavar="FILE", help=file)
 
@@ -48,20 +49,20 @@ def find_kind(yard: Client, word: str) -> KindInfo:
 
 
 def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
-    """Where the row is: from the options, and from the file. They must not contradict each other."""
-    said = {key: getattr(args, key) for key in SCOPE_KEYS if getattr(args, key) is not None}
+    """Return the scope that the options and the file name. They must not contradict each other."""
+    fields = {key: getattr(args, key) for key in SCOPE_KEYS if getattr(args, key) is not None}
     for key, text in (file.scope if file else {}).items():
-        if said.setdefault(key, text) != text:
+        if fields.setdefault(key, text) != text:
             raise BadRequest(
-                f"The file says {key} {text}, the command line {said[key]}.",
-                next_step=f"Leave one of them away: the file's `{key}`, or the option.",
+                f"The file says {key} {text}, the command line {fields[key]}.",
+                next_step=f"Leave out the file's `{key}`, or the option.",
             )
-    empty = [key for key, text in said.items() if not text]
+    empty = [key for key, text in fields.items() if not text]
     if empty:
-        raise BadRequest(f"The {empty[0]} is empty.", next_step="Give a name, or leave the word away.")
+        raise BadRequest(f"The {empty[0]} is empty.", next_step="Give a name, or leave the option out.")
     try:
         warm_type(Scope)
-        return msgspec.convert(said, Scope)
+        return msgspec.convert(fields, Scope)
     except msgspec.ValidationError as exc:
         raise BadRequest(
             f"{exc}.", next_step="Give -p PROJECT, -d DOMAIN, WORKFLOW and --launch-plan as needed."
@@ -69,11 +70,11 @@ def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
 
 
 def writable_scope_of(args: Namespace, kind: KindInfo, file: AttributeFile | None = None) -> Scope:
-    """A scope where a row of this kind can be."""
+    """Return the scope, after checking that a row of this kind can be set there."""
     scope = scope_of(args, file)
     if scope.level is Level.PLATFORM:
         raise BadRequest(
-            "It is not said where: there is neither a project nor a domain.",
+            "The scope is missing: there is neither a project nor a domain.",
             next_step="Give -p PROJECT, -d DOMAIN or both, or name them in the file.",
         )
     if scope.level not in kind.levels:
@@ -88,15 +89,8 @@ def read_kind_file(name: str, kind: KindInfo) -> AttributeFile:
     return read_attribute_file(name, kind.value_schema)
 
 
-def find_row(yard: Client, kind: KindInfo, scope: Scope) -> AttributeRow | None:
-    try:
-        return yard.attribute(kind.name, scope)
-    except NotFound:
-        return None
-
-
 def scope_fields(scope: Scope) -> dict[str, str | None]:
-    """In the order of a file."""
+    """The names of a scope, in the order of an attribute file."""
     return {key: getattr(scope, key) for key in SCOPE_KEYS}
 
 
@@ -105,7 +99,7 @@ def format_row(row: AttributeRow) -> str:
 
 
 def write_attribute_file(name: str, text: str, *, force: bool) -> bool:
-    """Into a file of the user's alone; over an old one only if they say so."""
+    """Write a file that only the user can read. Ask before an existing file is overwritten."""
     path = Path(name)
     if path.exists() and not confirm(f"{name} exists. Overwrite it?", force=force):
         return False
@@ -124,6 +118,6 @@ def print_difference(lines: list[str]) -> None:
 
 
 def format_sample(kind: KindInfo, scope: Scope) -> str:
-    """A file to begin with."""
-    given: dict[str, Any] = scope_fields(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
-    return f"# {kind.title}. Levels: {', '.join(kind.levels)}.\n" + format_attribute_file(given, kind.sample)
+    """Return a sample attribute file of this kind."""
+    fields: dict[str, Any] = scope_fields(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
+    return f"# {kind.title}. Levels: {', '.join(kind.levels)}.\n" + format_attribute_file(fields, kind.sample)

@@ -1,4 +1,4 @@
-"""`yard delete KIND`: remove the row exactly here, and no other."""
+"""`yard delete KIND`: remove the row of exactly one scope."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from switchyard.cli.attributes import (
     KINDS_HELP,
     add_scope_arguments,
     find_kind,
-    find_row,
     print_difference,
     read_kind_file,
     writable_scope_of,
 )
 from switchyard.cli.attributes_file import diff_values
-from switchyard.cli.connect import connect
+from switchyard.cli.connect import connect, get_or_none
 from switchyard.cli.output import confirm, print_notice
 from switchyard.cli.parser import Parser, add_force, add_shared
 from switchyard.errors import NotFound
@@ -32,7 +31,7 @@ def main(argv: list[str]) -> int:
         "yard delete", f"Remove the attribute that is set at a scope, exactly there.\n{KINDS_HELP}", examples=EXAMPLES
     )
     add_scope_arguments(parser, file="take the scope from this file")
-    parser.add_argument("--dry-run", "--dryRun", action="store_true", help="show what would go; remove nothing")
+    parser.add_argument("--dry-run", "--dryRun", action="store_true", help="show what would be removed; remove nothing")
     add_force(parser)
     add_shared(parser, outputs=())
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
@@ -42,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 def _delete(yard: Client, kind: KindInfo, args: Namespace) -> int:
     scope = writable_scope_of(args, kind, read_kind_file(args.attr_file, kind) if args.attr_file else None)
-    row = find_row(yard, kind, scope)
+    row = get_or_none(lambda: yard.attribute(kind.name, scope))
     if row is None:
         raise NotFound(f"There is no {kind.name} of {scope}.", next_step=f"`yard get {kind.name}` lists the rows.")
     print(f"{kind.name} of {scope}:")

@@ -1,4 +1,4 @@
-"""Attribute files: YAML with the scope and the fields of one kind, as Flyte's users write them. It asks no server."""
+"""Attribute files: YAML with the scope and the fields of one kind, as flytectl reads them. It calls no server."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from switchyard.errors import Malformed, NotFound, YardError
 from switchyard.model.decode import load_yaml
 
 SCOPE_KEYS = ("project", "domain", "workflow", "launch_plan")
-FILE_BYTES_MAX = 2**20  # the most the server takes as one row
+FILE_BYTES_MAX = 2**20  # the server's limit for one row
 KeyPath = tuple[str | int, ...]  # the keys and indexes that lead to a value
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeFile:
-    """What a file says: where the rule holds, and the rule."""
+    """The content of an attribute file: the scope, and the fields of the kind."""
 
     scope: dict[str, str]
     value: dict[str, Any]
 
 
 def read_attribute_file(name: str, schema: Mapping[str, Any]) -> AttributeFile:
-    """The file, checked for keys that the kind does not know; each mistake with its line."""
+    """Read an attribute file. Keys that the kind does not know are refused, with their lines."""
     text = _read_text(name)
-    found = load_yaml(text, where=name)
-    if not isinstance(found, dict):
+    fields = load_yaml(text, where=name)
+    if not isinstance(fields, dict):
         raise Malformed(f"{name}: not a map of fields.", next_step="`yard update KIND --gen` writes a sample.")
-    scope = {key: found.pop(key) for key in SCOPE_KEYS if key in found}
+    scope = {key: fields.pop(key) for key in SCOPE_KEYS if key in fields}
     # flytectl writes words that are not given as empty. Not so the project: without it the row would be everyone's.
     scope = {key: value for key, value in scope.items() if key == "project" or value != ""}
     for key, value in scope.items():
         if not isinstance(value, str):
             raise Malformed(f"{name}: {key} is not a text.", next_step="Put quotes around it.")
-    unknown = list(unknown_keys(found, schema))
+    unknown = list(unknown_keys(fields, schema))
     if unknown:
         raise Malformed(_format_unknown_keys(name, text, unknown), next_step="Correct the file; nothing was changed.")
-    return AttributeFile(scope, found)
+    return AttributeFile(scope, fields)
 
 
 def _read_text(name: str) -> str:
@@ -55,7 +55,7 @@ def _read_text(name: str) -> str:
 
 
 def unknown_keys(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[KeyPath, list[str]]]:
-    """Where a value has keys that its JSON Schema does not know, with those it does."""
+    """Yield the path of each key that the JSON Schema does not know, with the keys it knows there."""
     yield from _find_unknown_keys(value, schema, schema.get("$defs", {}), ())
 
 
@@ -65,8 +65,8 @@ def _find_unknown_keys(
     shapes = list(_schema_alternatives(schema, defs))
     if isinstance(value, list):
         items = [shape["items"] for shape in shapes if "items" in shape]
-        for index, each in enumerate(value):
-            yield from _find_unknown_keys(each, {"anyOf": items}, defs, (*path, index))
+        for index, item in enumerate(value):
+            yield from _find_unknown_keys(item, {"anyOf": items}, defs, (*path, index))
     if not isinstance(value, dict):
         return
     objects = [shape for shape in shapes if shape.get("type") == "object"]
@@ -75,24 +75,24 @@ def _find_unknown_keys(
         for key, child in shape.get("properties", {}).items():
             known.setdefault(key, []).append(child)
     free = [shape.get("additionalProperties", True) for shape in objects]
-    for key, each in value.items():
+    for key, item in value.items():
         if key in known:
-            yield from _find_unknown_keys(each, {"anyOf": known[key]}, defs, (*path, str(key)))
+            yield from _find_unknown_keys(item, {"anyOf": known[key]}, defs, (*path, str(key)))
         elif objects and not any(free):
             yield (*path, str(key)), list(known)
         else:
             yield from _find_unknown_keys(
-                each, {"anyOf": [one for one in free if isinstance(one, dict)]}, defs, (*path, str(key))
+                item, {"anyOf": [child for child in free if isinstance(child, dict)]}, defs, (*path, str(key))
             )
 
 
 def _schema_alternatives(schema: Any, defs: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """A schema without references and alternatives: each form it may take."""
+    """Yield the forms that a schema allows, with references and `anyOf` resolved."""
     if "$ref" in schema:
         yield from _schema_alternatives(defs.get(schema["$ref"].rpartition("/")[2], {}), defs)
     elif "anyOf" in schema:
-        for each in schema["anyOf"]:
-            yield from _schema_alternatives(each, defs)
+        for alternative in schema["anyOf"]:
+            yield from _schema_alternatives(alternative, defs)
     else:
         yield schema
 
@@ -110,7 +110,7 @@ def _format_unknown_keys(name: str, text: str, unknown: list[tuple[KeyPath, list
 
 
 def _key_positions(text: str) -> Iterator[tuple[KeyPath, str]]:
-    """The line and column of each key. One that YAML reads as no text, such as `on`, is not found again."""
+    """Yield the line and column of each key. Keys that YAML does not read as text, such as `on`, are missing."""
     import yaml
 
     def walk(node: Any, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -132,14 +132,14 @@ def _format_key_path(path: KeyPath) -> str:
 
 
 def format_attribute_file(scope: Mapping[str, str | None], value: Mapping[str, Any]) -> str:
-    """A row as a file that can be read back."""
+    """Format a row as a file that `yard update` can read."""
     import yaml
 
-    given = {key: text for key, text in scope.items() if text}
-    return yaml.safe_dump({**given, **value}, sort_keys=False, allow_unicode=True, width=1000)
+    given_scope = {key: text for key, text in scope.items() if text}
+    return yaml.safe_dump({**given_scope, **value}, sort_keys=False, allow_unicode=True, width=1000)
 
 
 def diff_values(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> list[str]:
-    """What changes, line by line; none on a side: there is no row."""
-    old, new = (format_attribute_file({}, each).splitlines() if each else [] for each in (before, after))
+    """Return the lines of a unified diff of two values. None: there is no row."""
+    old, new = (format_attribute_file({}, row).splitlines() if row else [] for row in (before, after))
     return list(unified_diff(old, new, lineterm="", n=3))[2:]  # without the heading: a row has no file's name

@@ -1,4 +1,4 @@
-"""`yard get KIND`: the row exactly here, all rows of a kind, or a sample file."""
+"""`yard get KIND`: the row of one scope, all rows of a kind, or a sample file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from switchyard.cli.attributes import (
     write_attribute_file,
 )
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, emit_list
+from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, add_force, add_shared
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest, NotFound
@@ -39,7 +39,7 @@ EXAMPLES = """\
   yard get task-resource-attribute                       all rows of the kind
   yard get workflow-execution-config -p vision -d development train --attr-file wec.yaml
       into a file, to be changed and given to `yard update`
-  yard get task-resource-attribute --gen > tra.yaml      a sample to begin with"""
+  yard get task-resource-attribute --gen > tra.yaml      a sample"""
 
 
 def main(argv: list[str]) -> int:
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         "yard get", f"Show the attribute that is set at a scope, exactly there.\n{KINDS_HELP}", examples=EXAMPLES
     )
     add_scope_arguments(parser, file="write the row into this file")
-    parser.add_argument("--gen", action="store_true", help="where there is no row, give a sample to begin with")
+    parser.add_argument("--gen", action="store_true", help="where there is no row, print a sample")
     add_force(parser)
     add_shared(parser)
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
@@ -66,10 +66,9 @@ def _show_row(yard: Client, kind: KindInfo, args: Namespace) -> int:
         if not args.gen:
             raise NotFound(exc.detail, next_step=_effective_policy_hint(scope)) from exc
         row = None
-    if args.output:
-        if row is None:
-            raise BadRequest("A sample is a file, and has no other form.", next_step="Leave -o away.")
-        emit(row, args.output, name=lambda each: each.id)
+    if args.output and row is None:
+        raise BadRequest("A sample is a file, and has no other form.", next_step="Leave -o away.")
+    if row is not None and emit(row, args.output, key="id"):
         return 0
     text = format_sample(kind, scope) if row is None else format_row(row)
     if args.attr_file:
@@ -89,8 +88,7 @@ def _list_rows(yard: Client, kind: KindInfo, args: Namespace) -> int:
     if args.attr_file:
         raise BadRequest("A file holds one row.", next_step="Say which: -p PROJECT, -d DOMAIN, WORKFLOW.")
     rows = list(yard.attributes(kind.name))
-    if args.output:
-        emit_list(rows, args.output, name=lambda each: each.id)
+    if emit(rows, args.output, key="id"):
         return 0
     now = now_us()
     print_table(COLUMNS, [_cells(row, now) for row in rows])

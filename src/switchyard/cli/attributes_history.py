@@ -5,8 +5,8 @@ from __future__ import annotations
 from switchyard.cli.attributes import KINDS_HELP, add_scope_arguments, find_kind, print_difference, writable_scope_of
 from switchyard.cli.attributes_file import diff_values
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit_list, paint, print_notice, printable
-from switchyard.cli.parser import Parser, add_shared, positive_int
+from switchyard.cli.output import emit, paint, print_notice, printable
+from switchyard.cli.parser import Parser, add_limit, add_shared
 from switchyard.cli.table import format_timestamp, now_us
 
 LIMIT = 20  # changes of one row: a screen or two
@@ -18,17 +18,14 @@ EXAMPLES = """\
 def main(argv: list[str]) -> int:
     parser = Parser("yard history", f"Show how a row came to be, newest change first.\n{KINDS_HELP}", examples=EXAMPLES)
     add_scope_arguments(parser, file=None)
-    parser.add_argument(
-        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
-    )
+    add_limit(parser, LIMIT)
     add_shared(parser)
     args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
     with connect(args) as yard:
         kind = find_kind(yard, args.kind)
         scope = writable_scope_of(args, kind)
         changes = list(yard.attribute_history(kind.name, scope, limit=args.limit))
-    if args.output:
-        emit_list(changes, args.output, name=lambda each: each.id)
+    if emit(changes, args.output, key="id"):
         return 0
     if not changes:
         print_notice(f"{kind.name} of {scope} was never set.")

@@ -1,4 +1,4 @@
-"""`yard update KIND`: set the row exactly here from a file, after showing what changes."""
+"""`yard update KIND`: set the row of one scope from a file, after showing what changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from switchyard.cli.attributes import (
     KINDS_HELP,
     add_scope_arguments,
     find_kind,
-    find_row,
     format_sample,
     print_difference,
     read_kind_file,
@@ -17,7 +16,7 @@ from switchyard.cli.attributes import (
     write_attribute_file,
 )
 from switchyard.cli.attributes_file import diff_values
-from switchyard.cli.connect import connect
+from switchyard.cli.connect import connect, get_or_none
 from switchyard.cli.output import confirm, emit, print_notice
 from switchyard.cli.parser import Parser, add_force, add_shared
 from switchyard.errors import BadRequest
@@ -53,11 +52,11 @@ def _update(yard: Client, kind: KindInfo, args: Namespace) -> int:
         raise BadRequest("There is no file.", next_step="Give --attr-file FILE; with --gen it is written for you.")
     file = read_kind_file(args.attr_file, kind)
     scope = writable_scope_of(args, kind, file)
-    value = yard.check_attribute(kind.name, scope, file.value)  # in the form it will have, and refused before asking
-    before = find_row(yard, kind, scope)
+    value = yard.check_attribute(kind.name, scope, file.value)  # normalised, and refused before the question
+    before = get_or_none(lambda: yard.attribute(kind.name, scope))
     lines = diff_values(before.value if before else None, value)
     if before is not None and not lines:
-        print_notice(f"No change: {kind.name} of {scope} is so already.")
+        print_notice(f"No change: {kind.name} of {scope} already has this value.")
         return 0
     if not args.output:
         print(f"{kind.name} of {scope}:" + ("" if before else " a new row"))
@@ -67,12 +66,10 @@ def _update(yard: Client, kind: KindInfo, args: Namespace) -> int:
         return 0
     if not confirm("Continue?", force=args.force):
         return 1
-    # The row must still be as it was shown: what somebody else wrote meanwhile is not overwritten unseen.
+    # The write fails if somebody else has changed the row since it was shown.
     row = yard.put_attribute(kind.name, scope, value, etag=before.etag if before else None)
-    if args.output:
-        emit(row, args.output, name=lambda each: each.id)
-        return 0
-    print(f"{kind.name} of {scope} is set.")
+    if not emit(row, args.output, key="id"):
+        print(f"{kind.name} of {scope} is set.")
     return 0
 
 

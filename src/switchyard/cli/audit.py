@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit_list
-from switchyard.cli.parser import Parser, add_shared, positive_int
+from switchyard.cli.output import emit
+from switchyard.cli.parser import Parser, add_limit, add_shared
 from switchyard.cli.table import Column, format_age, now_us, print_table
 
 LIMIT = 50  # a screen or two
@@ -17,18 +17,16 @@ EXAMPLES = """\
 def main(argv: list[str]) -> int:
     parser = Parser("yard audit", "Show who changed what, newest first.", examples=EXAMPLES)
     parser.add_argument("-a", "--all", action="store_true", help="all entries, not only the newest")
-    parser.add_argument(
-        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
-    )
+    add_limit(parser, LIMIT)
     add_shared(parser)
     args = parser.parse_args(argv)
     with connect(args) as yard:
         entries = list(yard.audit(limit=None if args.all else args.limit))
-    if args.output:
-        emit_list(entries, args.output, name=lambda each: each.id)
+    if emit(entries, args.output, key="id"):
         return 0
     now = now_us()
     print_table(
-        COLUMNS, [[format_age(each.at_us, now), each.actor, each.action, each.object, each.id] for each in entries]
+        COLUMNS,
+        [[format_age(entry.at_us, now), entry.actor, entry.action, entry.object, entry.id] for entry in entries],
     )
     return 0

@@ -1,4 +1,4 @@
-"""`yard submit --bulk`: thousands of jobs from one file, with a bar, and the refusals in their places."""
+"""`yard submit --bulk`: submit thousands of jobs from one file, with a progress bar."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from switchyard.cli.output import emit_list, print_notice, printable
+from switchyard.cli.job_action import format_job_count
+from switchyard.cli.job_view import created_job, exit_code_of
+from switchyard.cli.output import emit, print_notice, printable
 from switchyard.cli.progress import ProgressBar
+from switchyard.cli.submit_files import name_files, send_files, split_files
+from switchyard.cli.wait_view import wait_for_ends
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, YardError
-from switchyard.model.api import BulkItem, CreatedJob, Problem
+from switchyard.model.api import BulkItem, Problem
 from switchyard.model.decode import load_yaml, refuse_duplicates
-from switchyard.model.job import JobRequest, State
+from switchyard.model.job import Job, JobRequest, State
 from switchyard.sdk.client import Client
+from switchyard.sdk.file_request import FileRequest
 from switchyard.sdk.handle import JobHandle
 
 FILE_BYTES_MAX = 512 << 20  # a million small jobs; more belongs into an array
@@ -24,23 +29,21 @@ MISTAKES_SHOWN = 20
 JOBS_SHOWN = 3
 
 
-def submit_bulk(yard: Client, args: Namespace, given: Mapping[str, Any]) -> int:
-    """All of the file. A mistake in it is found before anything is sent."""
-    requests = read_requests(args.bulk, given)
+def submit_bulk(yard: Client, args: Namespace, flags: Mapping[str, Any]) -> int:
+    """Submit all jobs of the file. Mistakes in the file are reported before anything is sent."""
+    requests = send_files(yard, read_requests(args.bulk, flags, args))
     with ProgressBar("submit", len(requests)) as progress:
-        made = yard.submit_many(
+        results = yard.submit_many(
             requests, each=args.each, key=args.key, batch=args.batch, on_progress=lambda done, _: progress.show(done)
         )
-    jobs = [each for each in made if isinstance(each, JobHandle)]
-    refused = [(place, each) for place, each in enumerate(made) if isinstance(each, YardError)]
+    jobs = [result for result in results if isinstance(result, JobHandle)]
+    refused = [(place, result) for place, result in enumerate(results) if isinstance(result, YardError)]
     rejected = [job for job in jobs if job.state is State.REJECTED]
     if args.wait:
-        _wait(jobs, args.timeout)
+        wait_for_ends(jobs, args.timeout)
     if args.output == "name":
         print("\n".join(job.id for job in jobs), end="\n" if jobs else "")
-    elif args.output:
-        emit_list([_bulk_item(each) for each in made], args.output, name=lambda item: item.job.id if item.job else "")
-    else:
+    elif not emit([_bulk_item(result) for result in results], args.output):
         _print_summary(jobs, is_over=args.wait)
     for place, error in refused[:MISTAKES_SHOWN]:
         print_notice(f"error: jobs[{place}]: {error.detail}")
@@ -55,22 +58,28 @@ def submit_bulk(yard: Client, args: Namespace, given: Mapping[str, Any]) -> int:
     return _exit_code(jobs) if args.wait else EXIT_OK
 
 
-def read_requests(file: str, given: Mapping[str, Any]) -> list[JobRequest]:
-    """Every job of the file with the flags laid over it; all mistakes at once."""
+def read_requests(file: str, flags: Mapping[str, Any], args: Namespace) -> list[tuple[JobRequest, FileRequest]]:
+    """Return a request for each job of the file, with the flags laid over it, and its local files.
+
+    Raise with all mistakes at once.
+    """
     from switchyard.sdk.request import build_job_request
 
-    requests: list[JobRequest] = []
+    requests: list[tuple[JobRequest, FileRequest]] = []
     mistakes: list[str] = []
     for where, form in read_job_entries(file):
         try:
-            requests.append(build_job_request(form, given, where=where))
-        except Malformed as exc:
+            plain, files = split_files(form, args, file=file, where=where)
+            request = build_job_request(plain, flags, where=where)
+            name_files(request, files)
+            requests.append((request, files))
+        except BadRequest as exc:
             mistakes.append(exc.detail)
     if mistakes:
         more = f"\n… and {len(mistakes) - MISTAKES_SHOWN} more" if len(mistakes) > MISTAKES_SHOWN else ""
-        told = "\n".join(mistakes[:MISTAKES_SHOWN]) + more
+        lines = "\n".join(mistakes[:MISTAKES_SHOWN]) + more
         raise Malformed(
-            f"{len(mistakes)} of {len(mistakes) + len(requests)} jobs are not well-formed:\n{told}",
+            f"{len(mistakes)} of {len(mistakes) + len(requests)} jobs are not well-formed:\n{lines}",
             next_step="Correct them and submit again; nothing was sent.",
         )
     if not requests:
@@ -81,7 +90,7 @@ def read_requests(file: str, given: Mapping[str, Any]) -> list[JobRequest]:
 
 
 def read_job_entries(file: str) -> list[tuple[str, dict[str, Any]]]:
-    """What the file says about each job, with the place where it says it."""
+    """Return the fields of each job, with its position in the file for error messages."""
     text = _read_bytes(file)
     where = _source_name(file)
     start = text.lstrip()[:1]
@@ -89,14 +98,14 @@ def read_job_entries(file: str) -> list[tuple[str, dict[str, Any]]]:
         lines = [(f"{where}, line {number}", line) for number, line in enumerate(text.splitlines(), start=1)]
         return [(place, _require_mapping(_parse_json(line, place), place)) for place, line in lines if line.strip()]
     is_json = start == b"[" and re.match(rb"\s*\[\s*(\]|\{\s*[\"}])", text) is not None
-    found = _parse_json(text, where) if is_json else load_yaml(text, where=where)
-    if found is None:
+    entries = _parse_json(text, where) if is_json else load_yaml(text, where=where)
+    if entries is None:
         return []
-    if not isinstance(found, list):
+    if not isinstance(entries, list):
         raise Malformed(f"{where}: expected a list of jobs, or one JSON object per line.")
     return [
-        (f"{where}, jobs[{place}]", _require_mapping(each, f"{where}, jobs[{place}]"))
-        for place, each in enumerate(found)
+        (f"{where}, jobs[{place}]", _require_mapping(entry, f"{where}, jobs[{place}]"))
+        for place, entry in enumerate(entries)
     ]
 
 
@@ -138,39 +147,26 @@ def _source_name(file: str) -> str:
     return "stdin" if file == "-" else file
 
 
-def _wait(jobs: list[JobHandle], timeout_s: float | None) -> None:
-    from switchyard.sdk.job_completion import as_completed
-
-    with ProgressBar("ended", len(jobs)) as progress:
-        for done, _ in enumerate(as_completed(jobs, timeout_s), start=1):
-            progress.show(done)
-
-
 def _exit_code(jobs: list[JobHandle]) -> int:
-    from switchyard.cli.job_view import exit_code_of
-    from switchyard.model.job import Job
-
-    ended = (job.seen for job in jobs)
-    return next((code for code in (exit_code_of(job) for job in ended if isinstance(job, Job)) if code), EXIT_OK)
+    codes = (exit_code_of(job.seen) for job in jobs if isinstance(job.seen, Job))
+    return next((code for code in codes if code), EXIT_OK)
 
 
 def _print_summary(jobs: list[JobHandle], *, is_over: bool) -> None:
-    """How many, and how they stand."""
+    """Print the number of jobs by state, and the first ids."""
     states: dict[str, int] = {}
     for job in jobs:
         states[job.state.value] = states.get(job.state.value, 0) + 1
-    count = "1 job" if len(jobs) == 1 else f"{len(jobs):,} jobs"
-    print(
-        f"{count} {'ended' if is_over else 'submitted'}: " + ", ".join(f"{n:,} {state}" for state, n in states.items())
-    )
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.items())
+    print(f"{format_job_count(len(jobs))} {'ended' if is_over else 'submitted'}: {counts}")
     for job in jobs[:JOBS_SHOWN] if not is_over else ():
         print(printable(f"  {job.id}" + (f"  goes to {job.cluster}" if job.cluster else "")))
     if len(jobs) > JOBS_SHOWN and not is_over:
         print(f"  … `-o name` prints all {len(jobs):,} ids")
 
 
-def _bulk_item(made: JobHandle | YardError) -> BulkItem:
-    if isinstance(made, JobHandle):
-        return BulkItem(CreatedJob(made.id, made.state.value, made.cluster, made.reason))
-    kind = f"urn:switchyard:error:{made.code}"
-    return BulkItem(problem=Problem(kind, made.title, made.status, made.code, made.detail, made.next_step))
+def _bulk_item(result: JobHandle | YardError) -> BulkItem:
+    if isinstance(result, JobHandle):
+        return BulkItem(created_job(result))
+    kind = f"urn:switchyard:error:{result.code}"
+    return BulkItem(problem=Problem(kind, result.title, result.status, result.code, result.detail, result.next_step))

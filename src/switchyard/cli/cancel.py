@@ -1,4 +1,4 @@
-"""`yard cancel`: ask for the end of jobs, of some tasks of an array, or of all that a selector means."""
+"""`yard cancel`: cancel jobs, some tasks of an array, or all selected jobs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from switchyard.cli.connect import connect
 from switchyard.cli.job_action import JobAction, format_job_count, print_dry_run, run_action
 from switchyard.cli.job_selector import JobTarget, add_job_targets, selector_of, targets_of
 from switchyard.cli.job_view import format_job_line
-from switchyard.cli.output import confirm, emit_list, print_notice
+from switchyard.cli.output import confirm, emit, print_notice
 from switchyard.cli.parser import Parser, add_shared, duration_s
 from switchyard.cli.progress import ProgressBar
 from switchyard.cli.table import now_us
-from switchyard.cli.wait_view import wait_for_job
+from switchyard.cli.wait_view import wait_for_ends, wait_for_job
 from switchyard.errors import EXIT_ERROR, EXIT_OK
+from switchyard.model.api import CreatedJob
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import LIVE_STATES
 from switchyard.sdk.client import Client
+from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.job_completion import fetch_jobs
 
 EXAMPLES = """\
   yard cancel 01JCQ0V7
@@ -35,7 +38,7 @@ def main(argv: list[str]) -> int:
 
 
 def _cancel_action(args: Namespace) -> JobAction[Job]:
-    def do(yard: Client, target: JobTarget) -> Job:
+    def run(yard: Client, target: JobTarget) -> Job:
         job = yard.cancel(target.job, reason=args.reason, tasks=target.tasks)
         return wait_for_job(yard, job.id, timeout_s=args.timeout, quiet=True) if args.wait and not target.tasks else job
 
@@ -43,36 +46,34 @@ def _cancel_action(args: Namespace) -> JobAction[Job]:
         "cancel",
         "cancelled",
         tuple(LIVE_STATES),
-        do,
-        name=lambda job: job.id,
-        line=lambda job: format_job_line(job, now_us()),
+        run,
+        lambda job: format_job_line(job, now_us()),
     )
 
 
 def _cancel_selected(yard: Client, args: Namespace) -> int:
-    """By the server, round by round: it never has to hold up others for it, however many they are."""
+    """Let the server cancel the selected jobs in bounded rounds, so that other requests are not held up."""
     selector = selector_of(yard, args)
     if args.dry_run or not args.force:
-        found = [
-            each for round_ in yard.cancel_many(selector, everything=args.all, dry_run=True) for each in round_.ids
-        ]
+        rounds = yard.cancel_many(selector, everything=args.all, dry_run=True)
+        ids = [job for round_ in rounds for job in round_.ids]
         if args.dry_run:
-            return print_dry_run(found, "cancel")
-        if found and not confirm(f"Cancel {format_job_count(len(found))}?", force=False):
+            return print_dry_run(ids, "cancel")
+        if ids and not confirm(f"Cancel {format_job_count(len(ids))}?", force=False):
             return EXIT_ERROR
-        total = len(found)
+        total = len(ids)
     else:
         total = 0
-    asked: list[str] = []
+    cancelled: list[str] = []
     refused = 0
     with ProgressBar("cancel", total) as progress:
         for round_ in yard.cancel_many(selector, everything=args.all, reason=args.reason):
-            asked += round_.ids
+            cancelled += round_.ids
             refused += round_.refused
-            progress.show(len(asked), note=f"{refused} refused" if refused else "")
+            progress.show(len(cancelled), note=f"{refused} refused" if refused else "")
     if args.wait:
-        _wait_for_ends(yard, asked, args.timeout)
-    _print_summary(yard, args, asked)
+        wait_for_ends([JobHandle(yard, CreatedJob(job, "RUNNING")) for job in cancelled], args.timeout)
+    _print_summary(yard, args, cancelled)
     if refused:
         print_notice(
             f"error: {format_job_count(refused)} of others are not yours to cancel: that needs the role operate."
@@ -80,39 +81,25 @@ def _cancel_selected(yard: Client, args: Namespace) -> int:
     return EXIT_ERROR if refused else EXIT_OK
 
 
-def _wait_for_ends(yard: Client, asked: list[str], timeout_s: float | None) -> None:
-    from switchyard.model.api import CreatedJob
-    from switchyard.sdk.handle import JobHandle
-    from switchyard.sdk.job_completion import as_completed
-
-    handles = [JobHandle(yard, CreatedJob(job, "RUNNING")) for job in asked]
-    with ProgressBar("ended", len(handles)) as progress:
-        for done, _ in enumerate(as_completed(handles, timeout_s), start=1):
-            progress.show(done)
-
-
-def _print_summary(yard: Client, args: Namespace, asked: list[str]) -> None:
+def _print_summary(yard: Client, args: Namespace, cancelled: list[str]) -> None:
     if args.output == "name":
-        print("\n".join(asked), end="\n" if asked else "")
-    elif args.output:
-        from switchyard.sdk.job_completion import fetch_jobs
-
-        emit_list(fetch_jobs(yard, asked), args.output, name=lambda job: job.id)
-    elif asked:
-        print(f"Asked for the end of {format_job_count(len(asked))}.")
-    else:
-        print_notice("No job to cancel.")
+        print("\n".join(cancelled), end="\n" if cancelled else "")
+    elif not emit(fetch_jobs(yard, cancelled), args.output):
+        if cancelled:
+            print(f"Asked for the end of {format_job_count(len(cancelled))}.")
+        else:
+            print_notice("No job to cancel.")
 
 
 def _parser() -> Parser:
     parser = Parser(
         "yard cancel",
-        "Cancel jobs. One that a cluster already has is CANCELLED only when the cluster says it is gone.",
+        "Cancel jobs. A job that a cluster already has is CANCELLED once the cluster confirms it.",
         examples=EXAMPLES,
     )
     add_job_targets(parser)
     parser.add_argument("--tasks", metavar="SET", help="of an array only these, as in 3,5-7; the same as 'ID[3,5-7]'")
-    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for those who look later")
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why; shown with the job")
     parser.add_argument("--wait", action="store_true", help="wait until they have ended")
     parser.add_argument("--timeout", type=duration_s, metavar="T", help="with --wait: at most this long for each")
     add_shared(parser)

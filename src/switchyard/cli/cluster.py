@@ -6,8 +6,17 @@ from argparse import Namespace
 
 from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_state
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list, paint, print_notice
-from switchyard.cli.parser import Parser, Verb, add_force, duration_s, key_value, no_arguments, run_noun
+from switchyard.cli.output import confirm, emit, paint, print_notice
+from switchyard.cli.parser import (
+    Parser,
+    Verb,
+    add_force,
+    add_labels,
+    changed_labels,
+    duration_s,
+    no_arguments,
+    run_noun,
+)
 from switchyard.cli.table import (
     Column,
     format_age,
@@ -43,8 +52,7 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         clusters = list(yard.clusters())
-    if args.output:
-        emit_list(clusters, args.output, name=lambda each: each.name)
+    if emit(clusters, args.output):
         return 0
     now = now_us()
     print_table(COLUMNS, [_row(cluster, now) for cluster in clusters])
@@ -66,15 +74,15 @@ def _row(cluster: Cluster, now: int) -> list[str]:
         show_bytes(totals["memory"]) if totals.get("memory") else "",
         str(load.running) if load else "",
         format_age(cluster.seen_us, now),
-        cluster.reason or (load.trouble if load else ""),
+        cluster.reason or (load.trouble or load.files_trouble if load else ""),
     ]
 
 
 def _show(args: Namespace) -> int:
     with connect(args) as yard:
         cluster = yard.cluster(args.name)
-        if args.output:
-            return _emit(cluster, args)
+        if emit(cluster, args.output):
+            return 0
         agents = list(yard.agents(cluster=args.name))
     _print(cluster, agents)
     return 0
@@ -87,6 +95,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("name", cluster.name),
         ("health", cluster.health.value + (f" ({cluster.reason})" if cluster.reason else "")),
         ("trouble", load.trouble if load else ""),
+        ("files", f"takes no jobs with files now: {load.files_trouble}" if load and load.files_trouble else ""),
         ("id", cluster.id),
         ("backend", cluster.backend),
         ("open to", _access_text(cluster)),
@@ -94,7 +103,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
         ("ours", f"{cluster.held} held by its agents, {cluster.in_line} in line" if cluster.held is not None else ""),
-        ("has", ", ".join(_amount(kind, size) for kind, size in cluster.totals.items())),
+        ("has", cluster_graph.format_totals(cluster.totals)),
         ("free", _free_text(cluster)),
         ("quotes", _quote_accuracy(cluster.quotes)),
         ("created", format_timestamp(cluster.created_us, now)),
@@ -117,12 +126,8 @@ def _access_text(cluster: Cluster) -> str:
     return "those with a grant" if cluster.is_private else "everyone"
 
 
-def _amount(kind: str, size: int) -> str:
-    return f"{show_bytes(size) if kind in ('memory', 'storage') else size} {kind}"
-
-
 def _quote_accuracy(record: QuoteRecord | None) -> str:
-    """How well its quotes were kept: jobs begin so much later, or sooner, than it said."""
+    """How much later or sooner jobs start than the cluster quoted, and how far its quotes are trusted."""
     if record is None:
         return ""
     word = "later" if record.error_s >= 0 else "sooner"
@@ -146,9 +151,8 @@ def _free_text(cluster: Cluster) -> str:
 def _create(args: Namespace) -> int:
     with connect(args) as yard:
         cluster = yard.create_cluster(args.name, private=args.private, groups=args.group, labels=dict(args.label))
-    if args.output:
-        return _emit(cluster, args)
-    print(f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join.")
+    if not emit(cluster, args.output):
+        print(f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join.")
     return 0
 
 
@@ -158,8 +162,7 @@ def _invite(args: Namespace) -> int:
             args.name, reusable=args.reusable, expires_s=args.expires, private=args.private, groups=args.group
         )
         url, ca_file = yard.url, yard.ca_file
-    if args.output:
-        emit(invite, args.output, name=lambda each: each.token)
+    if emit(invite, args.output, key="token"):
         return 0
     uses = "any number of agents" if args.reusable else "one agent"
     lifetime = format_duration(args.expires * 1_000_000)
@@ -186,8 +189,7 @@ def _set_cordoned(args: Namespace, *, cordoned: bool, done: str) -> int:
         changed = [
             yard.change_cluster(name, cordoned=cordoned, reason=getattr(args, "reason", "")) for name in args.name
         ]
-    if args.output:
-        emit_list(changed, args.output, name=lambda each: each.name)
+    if emit(changed, args.output):
         return 0
     for cluster in changed:
         print(f"Cluster {cluster.name} {done}.")
@@ -196,15 +198,12 @@ def _set_cordoned(args: Namespace, *, cordoned: bool, done: str) -> int:
 
 def _edit(args: Namespace) -> int:
     with connect(args) as yard:
-        labels = None
-        if args.label or args.unlabel:
-            kept = {key: value for key, value in yard.cluster(args.name).labels.items() if key not in args.unlabel}
-            labels = {**kept, **dict(args.label)}
+        has_labels = args.label or args.unlabel
+        labels = changed_labels(yard.cluster(args.name).labels, args) if has_labels else None
         groups = [] if args.no_groups else args.group or None
         cluster = yard.change_cluster(args.name, private=args.private, groups=groups, labels=labels)
-    if args.output:
-        return _emit(cluster, args)
-    _print(cluster, [])
+    if not emit(cluster, args.output):
+        _print(cluster, [])
     return 0
 
 
@@ -222,26 +221,20 @@ def _token(args: Namespace) -> int:
     """Make a new submit token, and keep it in the user's file if asked."""
     with connect(args) as yard:
         make = yard.group_submit_token if args.group else yard.submit_token
-        made = make(args.name, account=args.account)
+        token = make(args.name, account=args.account)
     if args.save:
         from switchyard.model.job import ClusterToken
         from switchyard.sdk.config import config_path, load_user_file, save_user_file
 
         save_user_file(
-            config_path(), load_user_file(config_path()).with_cluster(ClusterToken(made.cluster, made.token))
+            config_path(), load_user_file(config_path()).with_cluster(ClusterToken(token.cluster, token.token))
         )
         print_notice(f"Kept in {config_path()}: your submits carry it from now on.")
-    if args.output:
-        emit(made, args.output, name=lambda each: each.token)
+    if emit(token, args.output, key="token"):
         return 0
-    what = "group" if args.group else "cluster"
-    print(f"The submit token of {what} {made.cluster}, shown once; the one before no longer holds:")
-    print(made.token)
-    return 0
-
-
-def _emit(cluster: Cluster, args: Namespace) -> int:
-    emit(cluster, args.output, name=lambda each: each.name)
+    noun = "group" if args.group else "cluster"
+    print(f"The submit token of {noun} {token.cluster}, shown once; the one before no longer holds:")
+    print(token.token)
     return 0
 
 
@@ -262,15 +255,19 @@ def _create_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--private", action="store_true", help="only those with a grant may submit to it")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="a cluster group; repeatable")
-    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
+    add_labels(parser)
 
 
 def _invite_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--reusable", action="store_true", help="for many agents; otherwise for one")
-    parser.add_argument("--expires", type=duration_s, default=86_400, metavar="T", help="holds this long (default 1d)")
+    parser.add_argument(
+        "--expires", type=duration_s, default=86_400, metavar="T", help="valid for this time (default 1d)"
+    )
     parser.add_argument("--private", action="store_true", help="of a new cluster: only those with a grant may submit")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="of a new cluster; repeatable")
+    parser.add_argument(
+        "--group", action="append", default=[], metavar="G", help="a group of a new cluster; repeatable"
+    )
 
 
 def _edit_arguments(parser: Parser) -> None:
@@ -278,11 +275,9 @@ def _edit_arguments(parser: Parser) -> None:
     opened = parser.add_mutually_exclusive_group()
     opened.add_argument("--private", action="store_true", default=None, help="only those with a grant may submit to it")
     opened.add_argument("--public", dest="private", action="store_false", help="everyone may submit to it")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="its groups are these; repeatable")
-    parser.add_argument("--no-groups", action="store_true", help="it is in no group")
-    parser.add_argument(
-        "-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="add or change"
-    )
+    parser.add_argument("--group", action="append", default=[], metavar="G", help="set its groups to these; repeatable")
+    parser.add_argument("--no-groups", action="store_true", help="remove it from all groups")
+    add_labels(parser, "add or change this label; repeatable")
     parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove this label; repeatable")
 
 
@@ -294,10 +289,10 @@ def _rm_arguments(parser: Parser) -> None:
 
 def _token_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
-    kept = parser.add_mutually_exclusive_group()
-    kept.add_argument("--save", action="store_true", help="keep it in your own file, so your submits carry it")
-    kept.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
-    parser.add_argument("--account", metavar="USER", help="whose jobs they are that show it and nothing else")
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--save", action="store_true", help="store it in your file, so that your submits carry it")
+    target.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
+    parser.add_argument("--account", metavar="USER", help="the user whose jobs it submits")
 
 
 VERBS = (

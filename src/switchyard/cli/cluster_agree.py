@@ -1,4 +1,4 @@
-"""`yard cluster agree`: let a cluster's administrators make submit tokens in your name, or no longer."""
+"""`yard cluster agree`: allow a cluster's administrators to make submit tokens in your name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _agree(args: Namespace) -> int:
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the cluster's name")
-    parser.add_argument("--withdraw", action="store_true", help="no longer; tokens made in your name end")
+    parser.add_argument("--withdraw", action="store_true", help="withdraw it; tokens made in your name end")
 
 
 VERBS = (

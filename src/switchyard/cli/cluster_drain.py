@@ -1,4 +1,4 @@
-"""`yard cluster drain`: give clusters no new jobs, and wait until what they have is over."""
+"""`yard cluster drain`: cordon clusters, and wait until their jobs have ended."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit_list, print_notice
+from switchyard.cli.output import emit, print_notice
 from switchyard.cli.parser import Parser, Verb, duration_s
 from switchyard.cli.progress import ProgressBar
 from switchyard.errors import TimedOut
@@ -15,19 +15,18 @@ from switchyard.sdk.client import Client
 
 
 def _drain(args: Namespace) -> int:
-    """All are cordoned before the first is waited for; they are waited for together."""
+    """Cordon all clusters first, then wait for all of them within one deadline."""
     names = list(dict.fromkeys(args.name))
     with connect(args) as yard:
         for name in names:
             yard.change_cluster(name, cordoned=True, reason=args.reason)
         if args.wait or args.deadline is not None:
-            found = _wait_until_empty(yard, names, args.deadline)
+            clusters = _wait_until_empty(yard, names, args.deadline)
         else:
-            found = [yard.cluster(name) for name in names]
-    if args.output:
-        emit_list(found, args.output, name=lambda each: each.name)
+            clusters = [yard.cluster(name) for name in names]
+    if emit(clusters, args.output):
         return 0
-    for cluster in found:
+    for cluster in clusters:
         print(_drain_text(cluster))
     return 0
 
@@ -41,7 +40,7 @@ def _wait_until_empty(yard: Client, names: list[str], deadline_s: float | None) 
         def show(cluster: Cluster) -> None:
             seen[cluster.name] = cluster
             first.setdefault(cluster.name, cluster.held or 0)
-            left, total = sum(each.held or 0 for each in seen.values()), sum(first.values())
+            left, total = sum(drained.held or 0 for drained in seen.values()), sum(first.values())
             progress.show(max(total - left, 0), total, f"{left} left")
 
         for name in names:
@@ -68,8 +67,8 @@ def _drain_text(cluster: Cluster) -> str:
 def _arguments(parser: Parser) -> None:
     parser.add_argument("name", nargs="+", metavar="NAME", help="the cluster's name")
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; users see it")
-    parser.add_argument("-w", "--wait", action="store_true", help="until nothing of ours runs there")
-    parser.add_argument("--deadline", type=duration_s, metavar="T", help="wait, but at most so long; exits 7 if not")
+    parser.add_argument("-w", "--wait", action="store_true", help="wait until none of our jobs runs there")
+    parser.add_argument("--deadline", type=duration_s, metavar="T", help="wait at most this long; exits 7 after that")
 
 
 VERBS = (

@@ -1,4 +1,4 @@
-"""`yard cluster fit FILE`: would this job fit, on which cluster, how often, and if not, why? Submits nothing."""
+"""`yard cluster fit FILE`: on which clusters a job would fit, how many times, and why not. Submits nothing."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ ANSWER_WORDS = {True: "yes", False: "no", None: "?"}
 
 def _fit(args: Namespace) -> int:
     from switchyard.cli.submit import read_job_file
+    from switchyard.cli.submit_files import drop_file_keys
 
-    form = read_job_file(args.file)
+    form = drop_file_keys(read_job_file(args.file))
     with connect(args) as yard:
-        found = yard.fit(form, match_engine=args.match_engine, only_fitting=args.only_fitting)
-    if args.output:
-        emit(found, args.output, name=lambda answer: "\n".join(each.cluster for each in answer.items if each.ever))
-    else:
-        _print(found)
-    return EXIT_OK if found.fitting else EXIT_REJECTED
+        answer = yard.fit(form, match_engine=args.match_engine, only_fitting=args.only_fitting)
+    content = [fit for fit in answer.items if fit.ever] if args.output == "name" else answer
+    if not emit(content, args.output, key="cluster"):
+        _print(answer)
+    return EXIT_OK if answer.fitting else EXIT_REJECTED
 
 
-def _print(found: FitAnswer) -> None:
-    if not found.asked:
+def _print(answer: FitAnswer) -> None:
+    if not answer.asked:
         print("There is no cluster yet. `yard cluster invite NAME` brings one in.")
         return
-    ranked = sorted(found.items, key=lambda each: (not each.ever, not each.now, each.cluster))
-    print_table(COLUMNS, [_row(each) for each in ranked])
-    print(f"\nIt fits on {found.fitting} of {found.asked} clusters (engine {found.engine}). Nothing was submitted.")
+    ranked = sorted(answer.items, key=lambda fit: (not fit.ever, not fit.now, fit.cluster))
+    print_table(COLUMNS, [_row(fit) for fit in ranked])
+    print(f"\nIt fits on {answer.fitting} of {answer.asked} clusters (engine {answer.engine}). Nothing was submitted.")
 
 
 def _row(fit: Fit) -> list[str]:
@@ -56,7 +56,7 @@ def _row(fit: Fit) -> list[str]:
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument("file", metavar="FILE", help="a job file in any form; - is stdin")
-    parser.add_argument("--match-engine", metavar="NAME", help="who answers (default: the server's choice)")
+    parser.add_argument("--match-engine", metavar="NAME", help="the engine that checks the fit (default: the server's)")
     parser.add_argument("--only-fitting", action="store_true", help="only the clusters that it fits on")
 
 

@@ -1,4 +1,4 @@
-"""`yard cluster graph`, `set-graph` and `subsystem`: what a cluster has, drawn as a tree, set and removed."""
+"""`yard cluster graph`, `set-graph` and `subsystem`: show and set the resource graph of a cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from switchyard.cli.connect import connect
 from switchyard.cli.log_view import write_bytes
-from switchyard.cli.output import confirm, emit, emit_list, has_colour, print_notice, printable
+from switchyard.cli.output import confirm, emit, has_colour, print_notice, printable
 from switchyard.cli.parser import Parser, Verb, add_force
 from switchyard.cli.progress import ProgressBar
 from switchyard.cli.table import Column, format_timestamp, now_us, print_table
@@ -37,15 +37,13 @@ def _graph(args: Namespace) -> int:
             write_bytes(yard.graph_source(args.name))
             return 0
         graph = yard.graph(args.name)
-    if args.output:
-        emit(graph, args.output, name=lambda each: each.signature)
-        return 0
-    draw_graph(args.name, graph)
+    if not emit(graph, args.output, key="signature"):
+        draw_graph(args.name, graph)
     return 0
 
 
 def draw_graph(name: str, graph: Graph) -> None:
-    """The whole of it as a tree; equal siblings are one line."""
+    """Draw the graph as a tree. Equal siblings share one line."""
     from rich.console import Console
 
     left = iter(range(LINES_MAX))
@@ -55,7 +53,7 @@ def draw_graph(name: str, graph: Graph) -> None:
     console.print(tree)
     if next(left, None) is None:
         print_notice(f"Only the first {LINES_MAX} lines are drawn; `yard cluster graph {name} -o json` has all.")
-    print(f"{_totals(graph.totals)} in {len(graph.shapes)} shapes")
+    print(f"{format_totals(graph.totals)} in {len(graph.shapes)} shapes")
 
 
 def _branch(graph: Graph, index: int, count: int, left: Iterator[int]) -> Tree | None:
@@ -91,38 +89,34 @@ def _fields(fields: object) -> str:
 
 
 def _field(key: str, value: object) -> str:
-    """What is simply there is its name, as Flux writes a property."""
+    """`key=value`, or only the key where the value is true, as Flux writes a property."""
     if value is True:
         return key
     return f"{key}={'false' if value is False else value}"
 
 
-def _totals(totals: dict[str, int]) -> str:
-    return ", ".join(printable(f"{_amount(kind, size)} {kind}") for kind, size in totals.items())
-
-
-def _amount(kind: str, size: int) -> str:
-    return show_bytes(size) if kind in BYTE_KINDS else str(size)
+def format_totals(totals: dict[str, int]) -> str:
+    """`2 node, 64 core, 128GiB memory`."""
+    amounts = ((kind, show_bytes(size) if kind in BYTE_KINDS else size) for kind, size in totals.items())
+    return ", ".join(printable(f"{amount} {kind}") for kind, amount in amounts)
 
 
 def _set_graph(args: Namespace) -> int:
     with connect(args) as yard, ProgressBar("set-graph") as progress:
         if args.agent:
             yard.delete_graph(args.name)
-            made = None
+            info = None
         else:
-            made = yard.set_graph(args.name, _graph_source(args.file), on_progress=_progress_callback(progress))
-    if made is None:
-        print(f"Cluster {args.name} has what its agent says.")
-    elif args.output:
-        emit(made, args.output, name=lambda each: each.signature)
-    else:
-        _print_graph_info(made)
+            info = yard.set_graph(args.name, _graph_source(args.file), on_progress=_progress_callback(progress))
+    if info is None:
+        print(f"Cluster {args.name} has the graph that its agent reports.")
+    elif not emit(info, args.output, key="signature"):
+        _print_graph_info(info)
     return 0
 
 
-def _print_graph_info(made: GraphInfo) -> None:
-    print(f"Cluster {made.cluster} has {_totals(made.totals)} in {made.shapes} shapes.")
+def _print_graph_info(info: GraphInfo) -> None:
+    print(f"Cluster {info.cluster} has {format_totals(info.totals)} in {info.shapes} shapes.")
 
 
 def _graph_source(file: str | None) -> GraphSource:
@@ -146,28 +140,24 @@ def _subsystem(args: Namespace) -> int:
         if args.do == "show":
             write_bytes(yard.subsystem_source(args.name, args.subsystem))
             return 0
-        made = yard.set_subsystem(
+        subsystem = yard.set_subsystem(
             args.name, args.subsystem, _graph_source(args.file), on_progress=_progress_callback(progress)
         )
-    if args.output:
-        emit(made, args.output, name=lambda each: each.name)
-    else:
-        print(f"Cluster {args.name} has the subsystem {made.name}.")
+    if not emit(subsystem, args.output):
+        print(f"Cluster {args.name} has the subsystem {subsystem.name}.")
     return 0
 
 
 def _subsystem_ls(args: Namespace) -> int:
     with connect(args) as yard:
-        found = list(yard.subsystems(args.name))
-    if args.output:
-        emit_list(found, args.output, name=lambda each: each.name)
+        subsystems = list(yard.subsystems(args.name))
+    if emit(subsystems, args.output):
         return 0
     now = now_us()
     columns = (Column("NAME"), Column("SIZE", right=True), Column("SET"), Column("BY", flexible=True))
-    print_table(
-        columns, [[each.name, show_bytes(each.bytes), format_timestamp(each.at_us, now), each.by] for each in found]
-    )
-    if not found:
+    rows = [[graph.name, show_bytes(graph.bytes), format_timestamp(graph.at_us, now), graph.by] for graph in subsystems]
+    print_table(columns, rows)
+    if not subsystems:
         print_notice(f"No subsystems. `yard cluster subsystem set {args.name} NAME FILE` adds one.")
     return 0
 
@@ -183,13 +173,13 @@ def _subsystem_rm(args: Namespace) -> int:
 
 def _graph_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the cluster's name")
-    parser.add_argument("--source", action="store_true", help="print the graph as it was given")
+    parser.add_argument("--source", action="store_true", help="print the graph in the form in which it was set")
 
 
 def _set_graph_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the cluster's name")
     parser.add_argument("file", nargs="?", metavar="FILE", help="JGF, R or the short form, JSON or YAML; - is stdin")
-    parser.add_argument("--agent", action="store_true", help="instead: what the agent says holds again")
+    parser.add_argument("--agent", action="store_true", help="remove the graph that was set: the agent's applies again")
 
 
 def _subsystem_arguments(parser: Parser) -> None:
@@ -210,7 +200,7 @@ VERBS = (
     ),
     Verb(
         "set-graph",
-        "Say what a cluster has, from a file; it goes before what its agent says",
+        "Set what a cluster has, from a file; it overrides what its agent reports",
         _set_graph,
         _set_graph_arguments,
         examples="  yard cluster set-graph alpha alpha.yaml\n"

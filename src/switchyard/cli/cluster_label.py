@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.cluster_sets import ClusterSetCommand, cluster_set_verbs
 from switchyard.cli.connect import connect
+from switchyard.cli.layout_verbs import add_reset
 from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, Verb, run_noun
 from switchyard.errors import BadRequest
@@ -28,19 +29,17 @@ def _default(args: Namespace) -> int:
             yard.delete_default_label(reset=args.reset)
             print("The default label is what the file says." if args.reset else "There is no default label.")
             return 0
-        there = yard.layout().default_label
-        found = yard.put_default_label(args.name, etag=None if there is None else there.etag)
-    if args.output:
-        emit(found, args.output, name=lambda each: each.name)
-        return 0
-    print(f"Jobs that have neither a label nor a pool go to the label {args.name}.")
+        before = yard.layout().default_label
+        changed = yard.put_default_label(args.name, etag=None if before is None else before.etag)
+    if not emit(changed, args.output):
+        print(f"Jobs that have neither a label nor a pool go to the label {args.name}.")
     return 0
 
 
 def _default_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", nargs="?", help="the label")
     parser.add_argument("--none", action="store_true", help="no default label")
-    parser.add_argument("--reset", action="store_true", help="forget what was set at run time: the file holds again")
+    add_reset(parser)
 
 
 VERBS = (

@@ -1,4 +1,4 @@
-"""`yard cluster set-state`: what is known of a cluster and set by hand; and the table of all that is known."""
+"""`yard cluster set-state`: set values of a cluster that selection uses; and the table of these values."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def print_state(state: Sequence[StateValue]) -> None:
         COLUMNS,
         [
             [
-                each.name,
-                format_state_value(each.value),
-                format_age(each.at_us, now) + (" stale" * each.is_stale),
-                each.by,
+                entry.name,
+                format_state_value(entry.value),
+                format_age(entry.at_us, now) + (" stale" * entry.is_stale),
+                entry.by,
             ]
-            for each in state
+            for entry in state
         ],
     )
 
@@ -39,25 +39,23 @@ def _set_state(args: Namespace) -> int:
     change = {key: parse_scalar(value) if value else None for key, value in args.value}
     with connect(args) as yard:
         cluster = yard.change_cluster(args.name, state=change)
-    if args.output:
-        emit(cluster, args.output, name=lambda each: each.name)
-        return 0
-    print_state(cluster.state)
+    if not emit(cluster, args.output):
+        print_state(cluster.state)
     return 0
 
 
 def _arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the cluster's name")
-    parser.add_argument("value", nargs="+", type=key_value, metavar="K=V", help="a value; K= takes it away")
+    parser.add_argument("value", nargs="+", type=key_value, metavar="K=V", help="a value; K= removes it")
 
 
 VERBS = (
     Verb(
         "set-state",
-        "Set by hand what selection goes by: costs, sites, whatever no agent says",
+        "Set values that selection uses and no agent reports: costs, sites …",
         _set_state,
         _arguments,
         examples="  yard cluster set-state alpha cost_per_node_hour=3 site=north\n"
-        "  yard cluster set-state alpha site=               take it away",
+        "  yard cluster set-state alpha site=               remove it",
     ),
 )

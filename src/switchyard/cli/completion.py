@@ -1,4 +1,4 @@
-"""`yard completion`: the script that makes a shell ask `yard` what could come next."""
+"""`yard completion`: print the completion script of a shell, which calls `yard __complete`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLES = """\
   yard completion zsh > ~/.zfunc/_yard                 a folder in your $fpath
   yard completion fish > ~/.config/fish/completions/yard.fish"""
 
-# `-o default`: where we know nothing, names of files. `cut`: descriptions are for the shells that show them.
+# `-o default`: file names where yard suggests nothing. `cut`: bash shows no descriptions.
 BASH = """\
 _yard() {
     local IFS=$'\\n'

@@ -1,4 +1,4 @@
-"""What could come next on the command line, for the shells' completion: fast, and silent about every failure."""
+"""`yard __complete`: suggests the next word for shell completion. It is fast, and silent about every failure."""
 
 from __future__ import annotations
 
@@ -6,43 +6,41 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
-from importlib import import_module
 from io import StringIO
 from itertools import islice
-from types import ModuleType
 from typing import TYPE_CHECKING
 
+from switchyard.commands import COMMAND_GROUPS, find_command, import_command
 from switchyard.errors import ERRORS_BY_CODE, YardError
-from switchyard.main import AGENT_VERBS, COMMAND_GROUPS
 
 if TYPE_CHECKING:
     from switchyard.sdk.client import Client
 
-REQUEST_TIMEOUT_S = 1.0  # somebody has pressed a key and waits
-SUGGESTIONS_MAX = 50  # the newest; more nobody reads
+REQUEST_TIMEOUT_S = 1.0  # the user has pressed Tab and waits
+SUGGESTIONS_MAX = 50  # the newest
 
 Completions = Iterable[tuple[str, str]]  # a word, and what it is
 OPTION_PATTERN = re.compile(r"(?<![\w-])(--[a-z][\w-]*)")
 
 
 def main(argv: list[str]) -> int:
-    """`yard __complete N WORDS…`: what the Nth word (1 is the command) may become, one per line, with a note."""
+    """`yard __complete N WORDS…`: print candidates for the Nth word (1 is the command), one per line, with a note."""
     words = [*argv[1:], ""]
     place = int(argv[0]) if argv and argv[0].isdigit() else 0
     before, current = words[: max(0, place - 1)], words[place - 1] if 0 < place <= len(words) else ""
     before, current = _rejoin_equals_sign(before, current)
     try:
-        found = list(_completions(before, current))
+        completions = list(_completions(before, current))
     except (YardError, OSError, SystemExit):
-        return 0  # no server, no token, a wrong option: then there is nothing to say
-    for word, about in found:
+        return 0  # no server, no token or a wrong option: no candidates
+    for word, about in completions:
         if word.startswith(current):
             print(f"{word}\t{about}" if about else word)
     return 0
 
 
 def _rejoin_equals_sign(before: list[str], current: str) -> tuple[list[str], str]:
-    """bash hands out `--state=run` in three words."""
+    """Undo bash's splitting of `--state=run` into three words."""
     if current == "=":
         current = ""
     elif before and before[-1] == "=":
@@ -54,11 +52,14 @@ def _completions(before: list[str], current: str) -> Completions:
     if not before:
         return [(name, summary) for commands in COMMAND_GROUPS.values() for name, _, summary in commands]
     if "--" in before:
-        return ()  # a job's own command
-    module = _command_module(before)
-    parser = _parser_of(module.main, before[1:])
+        return ()  # the job's own command line
+    place = find_command(before)
+    if place is None:
+        return ()
+    command = import_command(place)
+    parser = _parser_of(command, before[1:])
     if parser is None:
-        return [(option, "") for option in _options_in_help(module.main)] if current.startswith("-") else ()
+        return [(option, "") for option in _options_in_help(command)] if current.startswith("-") else ()
     option = _option_awaiting_value(parser, before)
     if option is not None:
         return _values(parser, option)
@@ -70,32 +71,18 @@ def _completions(before: list[str], current: str) -> Completions:
             if text.startswith("--") and action.help is not argparse.SUPPRESS
         ]
     positionals = [action for action in parser._actions if not action.option_strings]
-    return _values(parser, positionals[-1]) if len(positionals) == 1 else _first_positional(parser, positionals)
-
-
-def _first_positional(parser: argparse.ArgumentParser, positionals: list[argparse.Action]) -> Completions:
     return _values(parser, positionals[0]) if positionals else ()
 
 
-def _command_module(before: list[str]) -> ModuleType:
-    paths = {name: path for commands in COMMAND_GROUPS.values() for name, path, _ in commands}
-    if before[0] not in paths:
-        raise YardError
-    path = paths[before[0]]
-    if before[0] == "agent" and len(before) > 1:
-        path = AGENT_VERBS.get(before[1], path)
-    return import_module(path)
-
-
 class _ParserReached(Exception):
-    """Carries the parser out of a command that was about to read its words."""
+    """Carries a command's parser out of the command before it parses."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
         self.parser = parser
 
 
 def _parser_of(command: Callable[[list[str]], int], words: list[str]) -> argparse.ArgumentParser | None:
-    """The parser of a command, or of its verb; none: it does not use ours."""
+    """Return the parser of a command or of its verb, or None if it does not use our Parser."""
     from switchyard.cli.parser import Parser
 
     def show(parser: argparse.ArgumentParser) -> None:
@@ -123,17 +110,17 @@ def _subparser_of(parser: argparse.ArgumentParser, words: list[str]) -> argparse
 
 
 def _options_in_help(command: Callable[[list[str]], int]) -> Iterator[str]:
-    said = StringIO()
+    output = StringIO()
     try:
-        with redirect_stdout(said):
+        with redirect_stdout(output):
             command(["--help"])
     except SystemExit:
         pass
-    yield from dict.fromkeys(OPTION_PATTERN.findall(said.getvalue()))
+    yield from dict.fromkeys(OPTION_PATTERN.findall(output.getvalue()))
 
 
 def _option_awaiting_value(parser: argparse.ArgumentParser, before: list[str]) -> argparse.Action | None:
-    """The option that waits for its value."""
+    """Return the option before the current word, if it takes a value."""
     for action in parser._actions:
         if before[-1] in action.option_strings and action.nargs != 0:
             return action
@@ -141,7 +128,7 @@ def _option_awaiting_value(parser: argparse.ArgumentParser, before: list[str]) -
 
 
 def _values(parser: argparse.ArgumentParser, action: argparse.Action) -> Completions:
-    """What a value may be: from the parser where it knows, else from the server, by what the help calls it."""
+    """Return candidates for a value: from the parser where it has choices, else from the server by the metavar."""
     if isinstance(action, argparse._SubParsersAction):
         return [(choice.dest, choice.help or "") for choice in action._choices_actions]
     if action.choices is not None:
@@ -156,38 +143,38 @@ def _values(parser: argparse.ArgumentParser, action: argparse.Action) -> Complet
 
         return [(state.value.lower(), "") for state in State]
     words = {"cluster": "clusters", "project": "projects", "domain": "domains", "owner": "users", "user": "users"}
-    asked = "kinds" if kind == "KIND" else words.get(action.dest)
-    if asked is None and kind == "NAME":
-        asked = {"cluster": "clusters", "user": "users", "project": "projects"}.get(noun)
-    return _fetch_names(asked) if asked else ()
+    source = "kinds" if kind == "KIND" else words.get(action.dest)
+    if source is None and kind == "NAME":
+        source = {"cluster": "clusters", "user": "users", "project": "projects"}.get(noun)
+    return _fetch_names(source) if source else ()
 
 
-def _fetch_names(what: str) -> Completions:
-    """Names and ids from the server; none where it does not answer."""
+def _fetch_names(source: str) -> Completions:
+    """Return names or ids from the server, or nothing if it does not answer."""
     from switchyard.sdk.client import Client
 
     try:
         with Client(timeout_s=REQUEST_TIMEOUT_S, retry_s=0) as yard:
-            return _list_names(yard, what)
+            return _list_names(yard, source)
     except (YardError, OSError):
         return ()
 
 
-def _list_names(yard: Client, what: str) -> Completions:
-    if what == "jobs":
+def _list_names(yard: Client, source: str) -> Completions:
+    if source == "jobs":
         return [(job.id, f"{job.state.value} {job.name}") for job in yard.jobs(limit=SUGGESTIONS_MAX)]
-    if what == "agents":
+    if source == "agents":
         return [(agent.id, f"{agent.name} of {agent.cluster}") for agent in islice(yard.agents(), SUGGESTIONS_MAX)]
-    if what == "tokens":
+    if source == "tokens":
         return [
             (token.id, f"{token.user} {token.note}".strip()) for token in islice(yard.access_tokens(), SUGGESTIONS_MAX)
         ]
-    if what == "clusters":
+    if source == "clusters":
         return [(cluster.name, cluster.health.value) for cluster in yard.clusters()]
-    if what == "kinds":
-        return [(each.name, each.title) for each in yard.attribute_kinds()]
-    if what == "domains":
+    if source == "kinds":
+        return [(kind.name, kind.title) for kind in yard.attribute_kinds()]
+    if source == "domains":
         return [(domain.id, domain.name) for domain in yard.domains()]
-    if what == "projects":
+    if source == "projects":
         return [(project.name, project.description) for project in yard.projects()]
     return [(user.name, user.full_name) for user in yard.users()]

@@ -1,4 +1,4 @@
-"""`yard demo`: a server, three clusters and a dozen jobs on this machine, from start to explanation."""
+"""`yard demo`: run a server, three clusters and 14 jobs on this machine, and explain two placements."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CANCEL_S = 5.0  # for jobs that still run when the demo is stopped
 DEMO_LABEL = "demo"
 
 ABOUT = """\
-Start a server and three clusters on this machine, submit a dozen different jobs, show them run, and say why two of
+Start a server and three clusters on this machine, submit 14 different jobs, show them run, and say why two of
 them went where they went. Everything is real but small: agents with the local backend, on a database of its own."""
 EXAMPLES = """\
   yard demo
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
     folder = Path(args.dir or tempfile.mkdtemp(prefix="yard-demo-")).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     programs = DemoProcesses(folder)
-    is_worth_keeping = True  # the logs, after a failure
+    is_worth_keeping = True  # keep the logs after a failure
     try:
         code = _run(programs, folder, args, is_staying=is_staying)
         is_worth_keeping = code != EXIT_OK
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
         is_worth_keeping = False
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # what follows is short, and must not be left half done
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the cleanup is short and must complete
         programs.stop()
         if args.dir is None and not is_worth_keeping:
             shutil.rmtree(folder, ignore_errors=True)
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 
 def _isolate_environment() -> None:
-    """The demo is a world of its own: no server, token or file of the user's."""
+    """Ignore the user's server, token and file."""
     for name in ("YARD_URL", "YARD_TOKEN"):
         os.environ.pop(name, None)
     os.environ["YARD_CONFIG"] = os.devnull
@@ -89,8 +89,8 @@ def _run(programs: DemoProcesses, folder: Path, args: Namespace, *, is_staying: 
         programs.wait_for("The three clusters are up", lambda: _are_all_up(yard))
         try:
             ended = _watch(yard, programs, _submit(yard))
-            wrong = [fault for wanted, job in ended for fault in find_faults(wanted, job, _output(yard, job))]
-            _explain(yard, [job for wanted, job in ended if wanted.name in (BIG_JOB, UNFITTING_JOB)])
+            wrong = [fault for expected, job in ended for fault in find_faults(expected, job, _output(yard, job))]
+            _explain(yard, [job for expected, job in ended if expected.name in (BIG_JOB, UNFITTING_JOB)])
             _print_outcome(wrong, folder)
             if is_staying and not wrong:
                 _run_until_interrupt(programs, url)
@@ -115,30 +115,30 @@ def _are_all_up(yard: Client) -> bool:
 
 
 def _submit(yard: Client) -> dict[str, DemoJob]:
-    """All jobs at once; what each id is."""
-    made: dict[str, DemoJob] = {}
-    for wanted in JOBS:
-        handle = yard.submit(wanted.command, name=wanted.name, labels={DEMO_LABEL: "yes"}, **wanted.asks)
-        made[handle.id] = wanted
-    return made
+    """Submit all demo jobs. Return them by job id."""
+    jobs_by_id: dict[str, DemoJob] = {}
+    for demo_job in JOBS:
+        handle = yard.submit(demo_job.command, name=demo_job.name, labels={DEMO_LABEL: "yes"}, **demo_job.asks)
+        jobs_by_id[handle.id] = demo_job
+    return jobs_by_id
 
 
-def _watch(yard: Client, programs: DemoProcesses, made: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
-    """Show the jobs until all have ended; cancel the one that is to be cancelled as soon as it runs."""
-    asks = {wanted.name: " ".join(f"{key}={value}" for key, value in wanted.asks.items()) for wanted in JOBS}
-    view: DemoView = DemoTable(len(made), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(made))
+def _watch(yard: Client, programs: DemoProcesses, jobs_by_id: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
+    """Show the jobs until all have ended. Cancel the job that is to be cancelled once it runs."""
+    asks = {demo_job.name: " ".join(f"{key}={value}" for key, value in demo_job.asks.items()) for demo_job in JOBS}
+    view: DemoView = DemoTable(len(jobs_by_id), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(jobs_by_id))
     end = time.monotonic() + JOBS_S
     with view:
         while True:
             jobs = sorted(
-                (job for job in yard.jobs(labels={DEMO_LABEL: "yes"}) if job.id in made), key=lambda job: job.id
+                (job for job in yard.jobs(labels={DEMO_LABEL: "yes"}) if job.id in jobs_by_id), key=lambda job: job.id
             )
             view.show(jobs)
             for job in jobs:
-                if made[job.id].cancel and job.state is State.RUNNING and not job.cancel_requested:
+                if jobs_by_id[job.id].cancel and job.state is State.RUNNING and not job.cancel_requested:
                     yard.cancel(job.id, reason="the demo shows how")
-            if len(jobs) == len(made) and all(job.state in FINAL_STATES for job in jobs):
-                return [(made[job.id], job) for job in jobs]
+            if len(jobs) == len(jobs_by_id) and all(job.state in FINAL_STATES for job in jobs):
+                return [(jobs_by_id[job.id], job) for job in jobs]
             programs.check()
             if time.monotonic() > end:
                 late = ", ".join(f"{job.name} is {job.state.value}" for job in jobs if job.state not in FINAL_STATES)
@@ -153,9 +153,9 @@ def _output(yard: Client, job: Job) -> str:
 def _explain(yard: Client, jobs: Sequence[Job]) -> None:
     for job in jobs:
         print(f"\n{paint(f'$ yard explain {job.id}', 'bold')}")
-        found = yard.explain(job.id)
-        print_heading(job, found)
-        print_explanation(found)
+        explanation = yard.explain(job.id)
+        print_heading(job, explanation)
+        print_explanation(explanation)
 
 
 def _print_outcome(wrong: Sequence[str], folder: Path) -> None:
@@ -168,7 +168,7 @@ def _print_outcome(wrong: Sequence[str], folder: Path) -> None:
 
 
 def _run_until_interrupt(programs: DemoProcesses, url: str) -> None:
-    """Keep everything running for a look around."""
+    """Keep the server and the agents running until Ctrl-C."""
     print(f"The API is at {url}. In another terminal: YARD_URL={url} yard ls")
     print("Ctrl-C here stops everything.", flush=True)
     with suppress(KeyboardInterrupt):
@@ -179,7 +179,7 @@ def _run_until_interrupt(programs: DemoProcesses, url: str) -> None:
 
 
 def _cancel_rest(yard: Client) -> None:
-    """Jobs outlive their agents by design: end them before the agents go."""
+    """Cancel all live jobs before the agents stop: jobs outlive their agents by design."""
     end = time.monotonic() + CANCEL_S
     with suppress(YardError):
         while live := [job for job in yard.jobs() if job.state not in FINAL_STATES]:

@@ -1,4 +1,4 @@
-"""The jobs of the demo and how each must end. It knows requests and jobs, no processes and no screen."""
+"""The jobs of the demo and their expected ends. It knows no processes and no screen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from switchyard.model.job import Job, State
 
-# What each cluster pretends to have: jobs are real processes here, but GPUs and memory need not be.
+# The resources that each cluster claims. Jobs are real processes; GPUs and memory need not be real.
 CLUSTERS: dict[str, dict[str, Any]] = {
     "alpha": {"nodes": 1, "each": {"core": 2, "memory": "4GiB"}},
     "beta": {"nodes": 1, "each": {"core": 4, "memory": "8GiB"}},
@@ -19,7 +19,7 @@ EVERYWHERE = frozenset(CLUSTERS)
 
 @dataclass(frozen=True, slots=True)
 class DemoJob:
-    """One job and what must become of it. `output` must be in what it wrote, `reason` in its reason."""
+    """A job and its expected end. `output` must be part of its output, `reason` part of its reason."""
 
     name: str
     command: tuple[str, ...]
@@ -53,17 +53,17 @@ JOBS = (
 )
 
 
-def find_faults(wanted: DemoJob, job: Job, output: str) -> list[str]:
-    """In what the job differs from what it must be; nothing if all is well."""
-    found = []
-    if job.state is not wanted.state:
-        found.append(f"is {job.state.value}, not {wanted.state.value} ({job.reason or 'no reason given'})")
-    elif job.state is not State.REJECTED and job.cluster not in wanted.clusters:
-        found.append(f"ran on {job.cluster}, not on {' or '.join(sorted(wanted.clusters))}")
-    if wanted.exit_code is not None and job.exit_code != wanted.exit_code:
-        found.append(f"exited with {job.exit_code}, not {wanted.exit_code}")
-    if wanted.output not in output:
-        found.append(f"wrote {output[:60]!r}, without {wanted.output!r}")
-    if wanted.reason not in job.reason:
-        found.append(f"has the reason {job.reason!r}, without {wanted.reason!r}")
-    return [f"{wanted.name} {fault}" for fault in found]
+def find_faults(expected: DemoJob, job: Job, output: str) -> list[str]:
+    """Return the differences between the job and its expected end."""
+    faults = []
+    if job.state is not expected.state:
+        faults.append(f"is {job.state.value}, not {expected.state.value} ({job.reason or 'no reason given'})")
+    elif job.state is not State.REJECTED and job.cluster not in expected.clusters:
+        faults.append(f"ran on {job.cluster}, not on {' or '.join(sorted(expected.clusters))}")
+    if expected.exit_code is not None and job.exit_code != expected.exit_code:
+        faults.append(f"exited with {job.exit_code}, not {expected.exit_code}")
+    if expected.output not in output:
+        faults.append(f"wrote {output[:60]!r}, without {expected.output!r}")
+    if expected.reason not in job.reason:
+        faults.append(f"has the reason {job.reason!r}, without {expected.reason!r}")
+    return [f"{expected.name} {fault}" for fault in faults]

@@ -1,4 +1,4 @@
-"""The demo's server and agents: started as processes, ended by their own ids. It knows no jobs."""
+"""Starts and stops the processes of the demo: the server and the agents. It knows no jobs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ PORT_DEFAULT = 8080  # where `yard` looks when nobody says otherwise
 
 
 class DemoProcesses:
-    """What the demo started. All of it ends with the demo."""
+    """The processes that the demo started. All of them end with the demo."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        # The demo's programs neither read nor write what the user has stored.
+        # The demo must not touch the user's own file.
         self._env = {key: value for key, value in os.environ.items() if not key.startswith("YARD_")}
         self._env["YARD_CONFIG"] = str(folder / "yard.yaml")
 
     def server(self, port: int) -> str:
-        """Start the server; its URL."""
+        """Start the server. Return its URL."""
         data = str(self._folder / "server")
         self._start("server", "server", "--data", data, "--http", f"127.0.0.1:{port}", "--no-auth")
         return f"http://127.0.0.1:{port}"
 
     def agent(self, cluster: str, graph: Mapping[str, Any], *, url: str) -> None:
-        """Start the agent of a cluster that has what `graph` says."""
+        """Start the agent of a cluster with this resource graph."""
         has = self._folder / f"{cluster}.yaml"
         has.write_text(json.dumps(graph))  # JSON is YAML
         options = ("--server", url, "--cluster", cluster, "--backend", "local", "--graph", str(has))
@@ -58,28 +58,30 @@ class DemoProcesses:
                 start_new_session=True,
             )
 
-    def wait_for(self, what: str, is_so: Callable[[], bool]) -> None:
-        """Wait for a condition, but not longer than the programs live."""
+    def wait_for(self, condition: str, is_so: Callable[[], bool]) -> None:
+        """Wait until `is_so` returns true. Raise if a process ends meanwhile, or after START_S."""
         end = time.monotonic() + START_S
         while not is_so():
             self.check()
             if time.monotonic() > end:
-                raise YardError(f"{what}: not within {START_S:g} s.", next_step=f"Look at the logs in {self._folder}.")
+                raise YardError(
+                    f"{condition}: not within {START_S:g} s.", next_step=f"Look at the logs in {self._folder}."
+                )
             time.sleep(POLL_S)
 
     def check(self) -> None:
-        """Raise if one of them has ended."""
+        """Raise if a process has ended."""
         for name, process in self._running.items():
             if process.poll() is not None:
                 lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-LOG_LINES:]
-                said = "\n".join(f"  {line}" for line in lines)
+                tail = "\n".join(f"  {line}" for line in lines)
                 raise YardError(
-                    f"The demo's {name} ended with {process.returncode}; it said:\n{said}",
+                    f"The demo's {name} ended with {process.returncode}; it said:\n{tail}",
                     next_step=f"Look at the logs in {self._folder}.",
                 )
 
     def stop(self) -> None:
-        """End all of them, the last started first, each by its own id."""
+        """Stop all processes, the last started first."""
         for process in reversed(self._running.values()):
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -94,11 +96,11 @@ class DemoProcesses:
 
 
 def choose_port(*, usual: bool) -> int:
-    """A free port; the usual one if asked for and free."""
+    """Return a free port. `usual`: prefer the default port."""
     for port in (PORT_DEFAULT, 0) if usual else (0,):
         with socket.socket() as probe, suppress(OSError):
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
-            found: int = probe.getsockname()[1]
-            return found
+            free_port: int = probe.getsockname()[1]
+            return free_port
     raise YardError("There is no free port on 127.0.0.1.", next_step="Name one with --port.")

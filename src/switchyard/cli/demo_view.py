@@ -1,4 +1,4 @@
-"""The demo on the screen: a live table on a terminal, lines of changes elsewhere. It knows jobs, no processes."""
+"""Shows the demo's jobs: a live table on a terminal, lines of changes elsewhere. It knows no processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 class DemoView(Protocol):
-    """Shows the jobs as they stand, as often as it is told."""
+    """Shows the current jobs each time `show` is called."""
 
     def __enter__(self) -> Self: ...
 
@@ -38,7 +38,7 @@ class DemoView(Protocol):
 
 
 class StateChangeLines:
-    """One line per change."""
+    """Prints one line for each change of a job's state."""
 
     def __init__(self, total: int) -> None:
         self._total = total
@@ -66,7 +66,7 @@ class StateChangeLines:
 
 
 class DemoTable:
-    """The table of all jobs with a bar below, redrawn in place."""
+    """A table of all jobs with a progress bar below, redrawn in place."""
 
     def __init__(self, total: int, *, asks: Mapping[str, str]) -> None:
         from rich.live import Live

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ErrorMeaning:
-    """`means` in a sentence or two; `causes` the usual ones first; `steps` in the order one would try them."""
+    """`causes`: the most usual first. `steps`: in the order to try them."""
 
     means: str
     causes: tuple[str, ...]
@@ -16,7 +16,7 @@ class ErrorMeaning:
 
 ERROR_MEANINGS: dict[str, ErrorMeaning] = {
     "error": ErrorMeaning(
-        "Something failed on this side, before or after the server was asked.",
+        "The command failed on this machine, before or after it called the server.",
         (
             "a file or folder that cannot be read or written",
             "something answered at the URL that is not a Switchyard server",
@@ -28,7 +28,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         "The request is understood, but cannot be done as it stands. Nothing was stored.",
         (
             "options that do not go together",
-            "a job that is to wait for itself, or a ring of such jobs",
+            "a job that waits for itself, or jobs that wait for each other in a cycle",
             "an index or a stream that the job does not have",
             "an abbreviated id that stands for more than one job",
         ),
@@ -38,7 +38,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         "A body, file or argument is not well-formed: a wrong type, an unknown field, a value out of its bounds.",
         (
             "a misspelt field: the message names the closest one",
-            "a body that is missing where one has to be: send at least `{}`",
+            "a missing body: send at least `{}`",
             "YAML that reads a text as a number: put quotes around it",
             "JSON with the same key twice",
         ),
@@ -70,7 +70,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "too-large": ErrorMeaning(
-        "A body or an answer is over its bound. Nothing was stored.",
+        "A body or an answer is too large. Nothing was stored.",
         (
             "a job of over 8 MiB or 65,536 values, a bulk request of over 64 MiB",
             "a pool, label, queue or attribute of over 1 MiB, any other request of over 256 KiB",
@@ -94,7 +94,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
             "the token expired (`yard token ls` shows when), or the user was disabled",
         ),
         (
-            "`yard login` stores a token for the server; `yard whoami` shows what it makes of you.",
+            "`yard login` stores a token for the server; `yard whoami` shows your user and grants.",
             "Lost the administrator's token? It was printed at the server's first start and stored for its user.",
         ),
     ),
@@ -111,7 +111,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "not-found": ErrorMeaning(
-        "There is no such thing, or it is not yours to see: the two are not told apart on purpose.",
+        "The object does not exist, or you may not see it. The answer does not say which of the two, on purpose.",
         ("a typing error", "it was removed", "it belongs to a project you may not view"),
         ("The matching list command shows what you may see: `yard user ls`, `yard token ls`, `yard agent ls` …",),
     ),
@@ -119,7 +119,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         "There is no such job, or it is not yours to see.",
         (
             "a typing error; six characters or more of an id's start are enough if no other job has them",
-            "the job ended so long ago that it was cleared away",
+            "the job ended long ago and was deleted (`retention` in the server's config file)",
             "it is another server's: compare `yard version`",
         ),
         ("`yard ls --all` lists the jobs you may see.",),
@@ -130,18 +130,18 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ("`yard cluster ls` lists the clusters you may see.", "`yard cluster invite NAME` brings a new one in."),
     ),
     "no-such-attribute": ErrorMeaning(
-        "No attribute of this kind is set exactly here. A level above may still set it.",
+        "No attribute of this kind is set at exactly this scope. A level above may still set it.",
         ("a domain, project or workflow that only inherits", "a row that was removed"),
         (
-            "`yard explain-policy -p P -d D` shows what holds, and the level that gave it.",
+            "`yard explain-policy -p P -d D` shows the effective value, and the level that sets it.",
             "`yard get KIND` lists the rows of a kind, `yard history KIND` the changes of one.",
         ),
     ),
     "no-such-pool": ErrorMeaning(
         "There is no token pool of this namespace.",
-        ("a namespace that is spelt another way", "a pool that nobody registered yet, or that was removed"),
+        ("a misspelt namespace", "a pool that nobody registered yet, or that was removed"),
         (
-            "`yard token-pool ls` lists those there are.",
+            "`yard token-pool ls` lists the pools.",
             "An administrator makes one: `yard token-pool register POOL QUOTA`.",
         ),
     ),
@@ -151,16 +151,16 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ("`/v1/openapi.json` lists every address with its methods.", "Compare versions with `yard version`."),
     ),
     "conflict": ErrorMeaning(
-        "The request does not go together with what is there now.",
+        "The request conflicts with the present state of the job, cluster or user.",
         (
             "a retry of a job that is not over yet",
             "hold or priority for a job that is over, or that a cluster already has",
             "a cluster or user that is still in use",
         ),
-        ("Look at what is there (`yard show`, `yard explain`), then decide.",),
+        ("Look at the present state (`yard show`, `yard explain`), then decide.",),
     ),
     "unreadable": ErrorMeaning(
-        "What is stored about this job is damaged, or was written by a version that this server does not know.",
+        "The stored row of this job is damaged, or was written by a version that this server does not know.",
         (
             "a disk that lost or changed bytes",
             "a row that somebody changed by hand",
@@ -172,20 +172,20 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "name-taken": ErrorMeaning(
-        "Something of this name exists already. Nothing was changed.",
-        ("it was made before, perhaps by a script that ran twice",),
-        ("Choose another name, or use what is there.",),
+        "The name is already in use. Nothing was changed.",
+        ("it was created before, perhaps by a script that ran twice",),
+        ("Choose another name, or use the existing one.",),
     ),
     "key-reused": ErrorMeaning(
-        "This idempotency key was used before, for another request. The same key belongs to the same body.",
+        "This idempotency key was used before, for another request. A key may be repeated only with the same body.",
         (
             "a script with a fixed --key whose job has changed since",
             "a bulk file that was edited between two tries with one --key",
         ),
-        ("Use a new key for a new request.", "To see what the key made, submit the very same request again."),
+        ("Use a new key for a new request.", "To see the job that the key created, submit the same request again."),
     ),
     "agent-lives": ErrorMeaning(
-        "Another agent of this name is alive, with another journal. Two of them would run jobs twice.",
+        "Another agent of this name is alive, with another journal. Two agents of one name would run jobs twice.",
         (
             "the agent was started on two machines with one name",
             "its data folder was lost or moved while the first one still runs",
@@ -196,30 +196,30 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "journal-refused": ErrorMeaning(
-        "Two processes show the credential of one agent. One has the agent's place; this one was refused.",
+        "Two processes use the credential of one agent. The server accepted one of them and refused this one.",
         (
             "the agent's data folder, or its credential, was copied and a second process started on the copy",
-            "the data folder comes from a backup and does not know what the agent was given since",
-            "the agent was cut off for a while, and a copy of it took its place",
+            "the data folder comes from a backup and lacks the leases that the agent got since",
+            "the agent could not reach the server for a while, and a copy of it took its place",
         ),
         (
-            "`yard agent show ID` says which process has the place, and which one was refused.",
+            "`yard agent show ID` names the accepted and the refused process.",
             "A copy: move its data folder away and join with a token and a name of its own.",
             "A backup, or a move to another machine: docs/how-to/move-an-agent.md.",
         ),
     ),
     "resync": ErrorMeaning(
-        "An agent's session is over: another incarnation of it, or another server, began a new one.",
+        "The agent's session is over: another process of the agent, or another server, began a new session.",
         ("the agent was restarted while its last poll was on its way", "a server was restarted"),
-        ("Nothing: the agent syncs by itself, and nothing is lost or run twice.",),
+        ("Nothing: the agent syncs by itself. No job is lost or runs twice.",),
     ),
     "outdated": ErrorMeaning(
-        "It was changed since you read it. Nothing was written, so nothing of the other change is lost.",
+        "The object was changed since you read it. Nothing was written, so the other change is not lost.",
         ("two people, or a person and a script, changed one attribute at the same time",),
-        ("Read it again (`yard get`), look at what changed (`yard history`), and write anew.",),
+        ("Read it again (`yard get`), look at the changes (`yard history`), and write again.",),
     ),
     "condition-missing": ErrorMeaning(
-        "A write of an attribute says what it replaces, so that nobody overwrites what they have not seen.",
+        "A write of an attribute must name the version that it replaces, so that no change of others is lost.",
         ("a program that calls the API without If-Match and without If-None-Match",),
         (
             "Send If-Match with the ETag of the row that was read, or `If-None-Match: *` for a first one.",
@@ -237,12 +237,12 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ("Ask for less, or ask for the rule that the message names to be changed.",),
     ),
     "place-asked": ErrorMeaning(
-        "An agent was started while another process of it was heard a moment ago; that one is asked whether it lives.",
+        "Another process of this agent called a moment ago. The server asks it whether it is still alive.",
         ("an agent was restarted at once", "a copy of an agent was started beside it"),
-        ("Nothing: the agent asks again by itself, and is let in or refused within seconds.",),
+        ("Nothing: the agent asks again by itself, and is accepted or refused within seconds.",),
     ),
     "busy": ErrorMeaning(
-        "The server has as many requests waiting as it takes. It asks you to come back in a moment.",
+        "The server's queue of requests is full. Try again in a moment.",
         ("a burst of submits, one request each", "a database that is slow at the moment"),
         (
             "The command line and the SDK wait and try again by themselves.",
@@ -250,7 +250,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "throttled": ErrorMeaning(
-        "You have as much open on this server, or ask as often, as one user may. The message names the limit.",
+        "You have reached a limit on open requests, or on how often one user may call. The message names the limit.",
         (
             "a script that asks for each job in a loop, or follows each in a process of its own",
             "followers that nobody reads any more",
@@ -262,7 +262,7 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "limit-reached": ErrorMeaning(
-        "You have as many live jobs or tasks, or stored bytes, as one user may. The message names the limit.",
+        "You have reached the limit of live jobs, tasks or stored bytes of one user. The message names the limit.",
         (
             "a script that submits faster than clusters run",
             "jobs that wait for something that never comes",
@@ -275,14 +275,14 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "rebuilding": ErrorMeaning(
-        "What was granted of a token pool was lost, or may have been. Nothing is granted until it is known again.",
+        "The server does not know yet which tokens of the pool are held. It grants none until it knows.",
         (
             "the Redis of the token pools was restarted, and does not write each change to disk (appendfsync always)",
             "the server that keeps its pools in memory was restarted",
         ),
         (
             "`yard token-pool show POOL` says when it opens: once the longest lease is over.",
-            "Who holds tokens goes on, and renews as before.",
+            "Callers that hold tokens keep them, and renew them as before.",
         ),
     ),
     "unavailable": ErrorMeaning(
@@ -298,13 +298,13 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
         ),
     ),
     "timed-out": ErrorMeaning(
-        "The time that was given ran out. What was waited for goes on.",
+        "The time that you gave ran out. The job that you waited for goes on.",
         ("--timeout was shorter than the job, or than its wait for a cluster",),
         ("Give more time, or wait again: `yard wait ID`.", "`yard explain ID` says what a job waits for."),
     ),
     "internal": ErrorMeaning(
-        "A defect in the server. Whatever you asked for was not done, or not confirmed.",
-        ("a case that nobody thought of",),
+        "A defect in the server. The request was not done, or its success is not confirmed.",
+        ("a bug",),
         ("Look at the server's log for this request, and report it with that line.",),
     ),
 }

@@ -1,11 +1,11 @@
-"""`yard events`: what happened to a job, or to all of them."""
+"""`yard events`: list or follow the events of one job, or of all jobs."""
 
 from __future__ import annotations
 
 import msgspec
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import all_fields, emit_list, paint_state, print_notice, printable
+from switchyard.cli.output import all_fields, emit, paint_state, print_notice, printable
 from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.model.api import Event
@@ -33,15 +33,14 @@ def main(argv: list[str]) -> int:
     with connect(args) as yard:
         if args.follow:
             for event in yard.events(args.job, after=args.after, since_s=args.since, follow=True):
-                _print_one(event, args.output)
+                print_event(event, args.output)
             return 0
         limit = args.limit if args.job is None else None
         events = list(yard.events(args.job, after=args.after, since_s=args.since, limit=limit))
         if args.since and args.job:
             first_us = yard.version().now_us - args.since * 1_000_000
             events = [event for event in events if event.at_us >= first_us]
-    if args.output:
-        emit_list(events, args.output, name=lambda event: str(event.seq))
+    if emit(events, args.output, key="seq"):
         return 0
     now = now_us()
     print_table(COLUMNS, [_row(event, now) for event in events])
@@ -50,7 +49,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _print_one(event: Event, form: str | None) -> None:
+def print_event(event: Event, form: str | None) -> None:
+    """Print one event as one line, for a stream of events."""
     if form == "json":
         print(msgspec.json.encode(all_fields(event)).decode(), flush=True)
         return
@@ -66,17 +66,17 @@ def _row(event: Event, now: int) -> list[str]:
 
 
 def _parser() -> Parser:
-    parser = Parser("yard events", "Show what happened to a job, or to all, oldest first.", examples=EXAMPLES)
+    parser = Parser("yard events", "Show the events of a job, or of all jobs, oldest first.", examples=EXAMPLES)
     parser.add_argument("job", nargs="?", metavar="ID", help="a job's id, or enough of its start (default: all jobs)")
     parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only events after this number")
-    parser.add_argument("--since", type=duration_s, metavar="T", help="only of the last 90, 15m, 2h, 1d")
+    parser.add_argument("--since", type=duration_s, metavar="T", help="only events within this time: 90, 15m, 2h, 1d")
     parser.add_argument(
         "--limit",
         type=positive_int,
         default=LIMIT,
         metavar="N",
-        help=f"of all jobs: at most this many (default {LIMIT})",
+        help=f"without ID: at most this many (default {LIMIT})",
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as they come")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow new events")
     add_shared(parser, outputs=("json", "yaml"))
     return parser

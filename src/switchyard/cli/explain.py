@@ -1,4 +1,4 @@
-"""`yard explain`: why a job is where it is, cluster by cluster; or what an error code means."""
+"""`yard explain`: why a job is where it is, with each cluster's verdict; or what an error code means."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.connect import connect
 from switchyard.cli.explain_view import print_decisions, print_queue_position
+from switchyard.cli.job_view import format_place
 from switchyard.cli.output import emit, paint, paint_state, printable
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.policy import print_used_values
@@ -38,32 +39,29 @@ def main(argv: list[str]) -> int:
     if "-" in args.job:
         raise _unknown_code(args.job)
     with connect(args) as yard:
-        found = yard.explain(args.job)
-        if args.output:
-            emit(found, args.output, name=lambda each: each.job)
+        explanation = yard.explain(args.job)
+        if emit(explanation, args.output, key="job"):
             return 0
-        job = yard.job(found.job)
-    print_heading(job, found)
-    print_explanation(found)
-    if found.standing is not None:
+        job = yard.job(explanation.job)
+    print_heading(job, explanation)
+    print_explanation(explanation, tasks=job.tasks_by_cluster)
+    if explanation.standing is not None:
         print()
-        print_queue_position(found.standing)
-    if found.policy is not None and found.policy.values:
+        print_queue_position(explanation.standing)
+    if explanation.policy is not None and explanation.policy.values:
         print(paint("\nRules it was admitted under:", "bold"))
-        print_used_values(found.policy.values)
-    if len(found.history) > 1:
-        print()
-        print_decisions(found.history)
+        print_used_values(explanation.policy.values)
+    print_decisions(explanation.history)
     return 0
 
 
-def print_heading(job: Job, found: Explanation) -> None:
-    where = f" on {job.cluster}" if job.cluster else ""
+def print_heading(job: Job, explanation: Explanation) -> None:
+    where = f" on {place}" if (place := format_place(job)) else ""
     print(f"{paint('Job', 'bold')} {job.id}  {printable(job.name)}  {paint_state(job.state.value)}{printable(where)}")
     scope = f"project {job.project}, domain {job.domain}, priority {job.priority}"
     print_wrapped_text(f"submitted {format_age(job.created_us, now_us())} ago by {job.owner}; {scope}")
-    # Where all clusters said no, the table says it, one by one.
-    is_told = found.plan is not None and all(verdict.say is Answer.NO for verdict in found.plan.verdicts)
+    # If all clusters refused, the table of verdicts has the reasons.
+    is_told = explanation.plan is not None and all(verdict.say is Answer.NO for verdict in explanation.plan.verdicts)
     if job.reason and not (job.state is State.REJECTED and is_told):
         print_wrapped_text(job.reason)
 

@@ -1,4 +1,4 @@
-"""How a waiting job stands in its queue, and what was decided about a job over time. Knows no command."""
+"""Prints a pending job's position in its queue, and the history of decisions about a job. It knows no command."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from switchyard.model.verdict import Decision
 
 SHARES_SHOWN = 8
 DECISION_COLUMNS = (Column("WHEN"), Column("WHAT"), Column("STATE"), Column("CLUSTER"), Column("WHY"))
-DECISIONS_SHOWN = 20  # decisions, the newest
+DECISIONS_SHOWN = 20  # the newest
 
 
 def print_queue_position(standing: QueuePosition) -> None:
-    """Its place in line, the limits it waits for, and the shares by which equals are ordered."""
+    """Print the job's place, the limits it waits for, and the shares that order jobs of equal priority."""
     ahead = f"{standing.ahead}{'+' * standing.is_more} ahead of it"
     text = f"Queue {standing.queue}: number {standing.position} ({ahead}), priority {standing.priority}"
     print(paint(printable(text), "bold"))
@@ -34,13 +34,14 @@ def print_queue_position(standing: QueuePosition) -> None:
 
 
 def print_decisions(history: Sequence[Decision]) -> None:
-    """What was decided when; one decision alone is told by the table of verdicts."""
+    """Print the newest decisions about a job, oldest first. A single decision is in the table of verdicts."""
     if len(history) < 2:
         return
     left_out = len(history) - DECISIONS_SHOWN
-    print(paint(f"History{f', the last {DECISIONS_SHOWN} of {len(history)}' if left_out > 0 else ''}:", "bold"))
-    rows = [
-        [f"{format_duration(now_us() - each.at_us)} ago", each.what, each.state, each.cluster or "", each.reason]
-        for each in history[-DECISIONS_SHOWN:]
-    ]
-    print_wrapped_table(DECISION_COLUMNS, rows)
+    print(paint(f"\nHistory{f', the last {DECISIONS_SHOWN} of {len(history)}' if left_out > 0 else ''}:", "bold"))
+    print_wrapped_table(DECISION_COLUMNS, [_decision_cells(decision) for decision in history[-DECISIONS_SHOWN:]])
+
+
+def _decision_cells(decision: Decision) -> list[str]:
+    age = f"{format_duration(now_us() - decision.at_us)} ago"
+    return [age, decision.what, decision.state, decision.cluster or "", decision.reason]

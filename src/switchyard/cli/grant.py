@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list
+from switchyard.cli.output import confirm, emit
 from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.model.access import EVERYONE, Grant, GranteeKind, GrantTarget, Role
@@ -34,15 +34,14 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         grants = list(yard.grants())
-    if args.output:
-        emit_list(grants, args.output, name=lambda each: each.id)
+    if emit(grants, args.output, key="id"):
         return 0
     now = now_us()
     print_table(
         COLUMNS,
         [
-            [each.id, each.role.value, _subject_text(each), _object_text(each), format_age(each.created_us, now)]
-            for each in grants
+            [grant.id, grant.role.value, _subject_text(grant), _object_text(grant), format_age(grant.created_us, now)]
+            for grant in grants
         ],
     )
     return 0
@@ -53,10 +52,8 @@ def _add(args: Namespace) -> int:
     on, target = args.on
     with connect(args) as yard:
         grant = yard.create_grant(args.role, to=to, on=on, subject=subject, object=target)
-    if args.output:
-        emit(grant, args.output, name=lambda each: each.id)
-        return 0
-    print(f"Granted: {grant.role.value} to {_subject_text(grant)} on {_object_text(grant)}  ({grant.id})")
+    if not emit(grant, args.output, key="id"):
+        print(f"Granted: {grant.role.value} to {_subject_text(grant)} on {_object_text(grant)}  ({grant.id})")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Which jobs are meant: by id, or by what they are. The same words for `ls` and for every command that acts on many."""
+"""The options that name or select jobs, the same for `ls` and for every command that acts on many jobs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from argparse import Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypedDict
 
-from switchyard.cli.parser import Parser, add_force, duration_s, key_value
+from switchyard.cli.parser import Parser, add_force, add_labels, duration_s
 from switchyard.errors import BadRequest, Malformed
 from switchyard.model.api import JobSelector
 from switchyard.model.idset import IdSet
@@ -20,14 +21,13 @@ OWNER_ME = "me"
 
 @dataclass(frozen=True, slots=True)
 class JobTarget:
-    """A job that was named, and which of its tasks; none: the job itself."""
+    """A named job, and the tasks of it that are meant. None: the job itself."""
 
     job: str
     tasks: str | None = None
 
 
 def add_job_filters(parser: Parser) -> None:
-    """What a job may be looked for by."""
     group = parser.add_argument_group("which jobs")
     group.add_argument("--state", action="append", default=[], metavar="S", help="only in this state; repeatable")
     group.add_argument("--cluster", metavar="NAME", help="only on this cluster")
@@ -36,29 +36,21 @@ def add_job_filters(parser: Parser) -> None:
     group.add_argument("--workflow", metavar="NAME", help="only of this workflow")
     group.add_argument("--launch-plan", metavar="NAME", help="only of this launch plan")
     group.add_argument("--owner", metavar="USER", help="only of this user; `me` is you")
-    group.add_argument(
-        "-l",
-        "--label",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="only with this label; repeatable",
-    )
-    group.add_argument("--since", type=duration_s, metavar="T", help="only made within this time: 90, 15m, 2h, 1d")
+    add_labels(group, "only with this label; repeatable")
+    group.add_argument("--since", type=duration_s, metavar="T", help="only created within this time: 90, 15m, 2h, 1d")
 
 
 def add_job_targets(parser: Parser) -> None:
-    """Ids, or a selector with the care that many jobs at once deserve."""
+    """Add job ids, filters, --all, --dry-run and --force."""
     parser.add_argument("job", nargs="*", metavar="ID", help="a job's id, or enough of its start")
     add_job_filters(parser)
     parser.add_argument("-a", "--all", action="store_true", help="every job you may act on")
-    parser.add_argument("--dry-run", action="store_true", help="only say how many that would be, and the first of them")
+    parser.add_argument("--dry-run", action="store_true", help="only print how many jobs are meant, and the first ids")
     add_force(parser)
 
 
 def targets_of(args: Namespace) -> list[JobTarget]:
-    """The jobs that were named; none: they are to be selected."""
+    """Return the named jobs. An empty list: the command line selects jobs by filters."""
     has_selector = args.all or any(
         (
             *(args.state, args.cluster, args.project, args.domain, args.owner, args.label, args.since),
@@ -79,12 +71,12 @@ def targets_of(args: Namespace) -> list[JobTarget]:
 
 def parse_target(text: str, tasks: str | None = None) -> JobTarget:
     """`01JCQ0V7` or `01JCQ0V7[3,5-7]`."""
-    some = JOB_WITH_TASKS.match(text)
-    if some is None:
+    match = JOB_WITH_TASKS.match(text)
+    if match is None:
         return JobTarget(text, check_tasks(tasks))
     if tasks is not None:
-        raise BadRequest(f"{text} names tasks already.", next_step="Leave --tasks away.")
-    return JobTarget(some[1], check_tasks(some[2]))
+        raise BadRequest(f"{text} names tasks already.", next_step="Leave out --tasks.")
+    return JobTarget(match[1], check_tasks(match[2]))
 
 
 def check_tasks(text: str | None) -> str | None:
@@ -96,50 +88,51 @@ def check_tasks(text: str | None) -> str | None:
         raise Malformed(f"{exc}.", next_step="Tasks are written as 3,5-7.") from exc
 
 
+class JobFilters(TypedDict):
+    """The options of `add_job_filters` but the states, as the client takes them."""
+
+    cluster: str | None
+    project: str | None
+    domain: str | None
+    workflow: str | None
+    launch_plan: str | None
+    owner: str | None
+    labels: dict[str, str]
+    since_s: int | None
+
+
+def filters_of(yard: Client, args: Namespace) -> JobFilters:
+    return {
+        "cluster": args.cluster,
+        "project": args.project,
+        "domain": args.domain,
+        "workflow": args.workflow,
+        "launch_plan": args.launch_plan,
+        "owner": yard.whoami().name if args.owner == OWNER_ME else args.owner,
+        "labels": dict(args.label),
+        "since_s": args.since,
+    }
+
+
 def selector_of(yard: Client, args: Namespace) -> JobSelector:
-    return JobSelector(
-        states=states_of(args),
-        cluster=args.cluster,
-        project=args.project,
-        domain=args.domain,
-        workflow=args.workflow,
-        launch_plan=args.launch_plan,
-        owner=owner_of(yard, args),
-        labels=dict(args.label),
-        since_s=args.since,
-    )
+    return JobSelector(states=states_of(args), **filters_of(yard, args))
 
 
 def select_jobs(yard: Client, args: Namespace, *, states: tuple[State, ...]) -> Iterator[Job]:
-    """The jobs that are meant, among those for which the deed makes sense."""
-    wanted = states_of(args)
-    useful = [state for state in (wanted or states) if state in states]
-    if not useful:
-        return iter(())
-    return yard.jobs(
-        state=useful,
-        cluster=args.cluster,
-        project=args.project,
-        domain=args.domain,
-        workflow=args.workflow,
-        launch_plan=args.launch_plan,
-        owner=owner_of(yard, args),
-        labels=dict(args.label),
-        since_s=args.since,
-    )
-
-
-def owner_of(yard: Client, args: Namespace) -> str | None:
-    return yard.whoami().name if args.owner == OWNER_ME else args.owner
+    """Yield the selected jobs that are in one of these states."""
+    selected = [state for state in (states_of(args) or states) if state in states]
+    jobs = yard.jobs(state=selected, **filters_of(yard, args)) if selected else iter(())
+    # An array with some tasks on a cluster is listed for it, but is changed only as a whole, at the cluster it is on.
+    return jobs if args.cluster is None else (job for job in jobs if job.cluster == args.cluster)
 
 
 def states_of(args: Namespace) -> list[State]:
-    return [_parse_state(text) for text in args.state]
+    return [parse_state(text) for text in args.state]
 
 
-def _parse_state(text: str) -> State:
+def parse_state(text: str, noun: str = "job") -> State:
     try:
         return State(text.upper())
     except ValueError as exc:
         known = ", ".join(state.value.lower() for state in State)
-        raise BadRequest(f"{text!r} is not a state of a job.", next_step=f"States are: {known}.") from exc
+        raise BadRequest(f"{text!r} is not a state of a {noun}.", next_step=f"States are: {known}.") from exc

@@ -1,23 +1,28 @@
-"""A job as a row, as fields, as one line, and as an exit code. It knows the model and tables, not the server."""
+"""Formats a job as a table row, as fields, as one line, and as an exit code. It calls no server."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from switchyard.cli.output import paint_state, printable
+from switchyard.cli.output import paint, paint_state, printable
 from switchyard.cli.table import Column, format_age, format_duration, format_timestamp, print_fields, print_table
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
+from switchyard.model.api import CreatedJob
+from switchyard.model.files import JobFiles, OutputSet, OutputState
 from switchyard.model.job import Job, JobSpec, Native, Resources, State, Task, TaskCounts
 from switchyard.model.quantity import show_bytes
 from switchyard.model.retry import Retry
+from switchyard.sdk.handle import JobHandle
 
-EXIT_CANCELLED = 130  # as a program that was interrupted
+EXIT_CANCELLED = 130  # as after SIGINT
+SHORT_RUN_US = 10_000_000  # shorter runs are shown in parts of a second
 EXIT_CODES_HELP = """\
 exit code:
   as the job's own: its exit code, or 128 + the signal that killed it; 1 if it FAILED without either,
-  130 if it was CANCELLED, 5 if it was REJECTED; 7 if --timeout ran out (the job goes on)."""
+  130 if it was CANCELLED, 5 if it was REJECTED; 7 if --timeout ran out (the job goes on),
+  69 if the server was away for longer than --patience (the job goes on)."""
 
 JOB_COLUMNS = (
     Column("ID"),
@@ -33,7 +38,7 @@ JOB_COLUMNS = (
 
 
 def print_jobs(jobs: Sequence[Job], now: int) -> None:
-    """The table of jobs; arrays among them have a column of their own."""
+    """Print a table of jobs, with a column for tasks if there are arrays among them."""
     columns, rows = list(JOB_COLUMNS), [format_job_row(job, now) for job in jobs]
     if any(job.tasks for job in jobs):
         columns.insert(3, Column("TASKS", right=True))
@@ -57,7 +62,13 @@ def format_job_row(job: Job, now: int) -> list[str]:
 
 
 def format_run_time(job: Job, now: int) -> str:
-    return format_duration((job.ended_us or now) - job.started_us) if job.started_us else ""
+    """How long the job has run. Of an ended one that was short in parts of a second: `0s` would look like nothing."""
+    if not job.started_us:
+        return ""
+    if job.ended_us is None or job.ended_us - job.started_us >= SHORT_RUN_US:
+        return format_duration((job.ended_us or now) - job.started_us)
+    ran_us = max(0, job.ended_us - job.started_us)
+    return f"{ran_us // 1000}ms" if ran_us < 1_000_000 else f"{ran_us // 100_000 / 10}s"
 
 
 def count_ended_tasks(tally: TaskCounts) -> int:
@@ -67,8 +78,22 @@ def count_ended_tasks(tally: TaskCounts) -> int:
 def format_tally(tally: TaskCounts) -> str:
     """`1000 tasks: 532 ok, 3 failed, 50 live, 415 waiting`."""
     parts = [(tally.ok, "ok"), (tally.failed, "failed"), (tally.cancelled, "cancelled"), (tally.live, "live")]
-    told = [f"{number} {word}" for number, word in (*parts, (tally.waiting, "waiting")) if number]
-    return f"{tally.total} tasks: {', '.join(told)}"
+    counts = [f"{number} {word}" for number, word in (*parts, (tally.waiting, "waiting")) if number]
+    return f"{tally.total} tasks: {', '.join(counts)}"
+
+
+def format_tasks_by_cluster(counts: Mapping[str, int]) -> str:
+    """`alpha 34, beta 66`: where the tasks of an array run or ran, the most first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{cluster} {count}" for cluster, count in ordered)
+
+
+def format_place(job: Job) -> str:
+    """Where the job is or ran. Of an array the clusters that have its tasks: the drawn one may have none of them."""
+    if job.tasks_by_cluster:
+        only = next(iter(job.tasks_by_cluster))
+        return only if len(job.tasks_by_cluster) == 1 else format_tasks_by_cluster(job.tasks_by_cluster)
+    return job.cluster or ""
 
 
 def format_exit(job: Job | Task) -> str:
@@ -90,7 +115,7 @@ def format_reason(job: Job) -> str:
 
 
 def exit_code_of(job: Job) -> int:
-    """What a waiting command exits with: the job's own code as far as there is one."""
+    """Return the exit code of a command that waited for this job: the job's own code if it has one."""
     if job.state is State.SUCCEEDED:
         return EXIT_OK
     if job.state is State.REJECTED:
@@ -103,8 +128,8 @@ def exit_code_of(job: Job) -> int:
 
 
 def format_job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
-    """One job in one line: where it stands and why."""
-    where = f" on {job.cluster}" if job.cluster and job.state is not State.PENDING else ""
+    """Format the job's state, cluster and reason as one line."""
+    where = f" on {place}" if (place := format_place(job)) and job.state is not State.PENDING else ""
     took = f" after {format_run_time(job, now)}" if job.ended_us and job.started_us else ""
     code = f", exit {format_exit(job)}" if format_exit(job) not in ("", "0") and not job.reason else ""
     why = f": {format_reason(job)}" if format_reason(job) else ""
@@ -112,8 +137,18 @@ def format_job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
     return f"{job.id}  {state}" + printable(f"{where}{took}{code}{why}")
 
 
-def print_job(job: Job, now: int) -> None:
-    """All there is to say about a job, for reading."""
+def created_job(handle: JobHandle) -> CreatedJob:
+    return CreatedJob(handle.id, handle.state.value, handle.cluster, handle.reason)
+
+
+def format_created(job: CreatedJob) -> str:
+    """`Job 01JCQ0V7… goes to alpha`, or its state where no cluster is chosen yet."""
+    where = f"goes to {job.cluster}" if job.cluster else f"is {job.state}"
+    return f"Job {paint(job.id, 'bold')} " + printable(where + (f": {job.reason}" if job.reason else ""))
+
+
+def print_job(job: Job, now: int, *, outputs: Sequence[OutputSet] = ()) -> None:
+    """Print all fields of a job. `outputs`: of its attempts, as far as they are known."""
     spec = job.spec if isinstance(job.spec, JobSpec) else None
     fields = [
         ("id", job.id),
@@ -123,6 +158,8 @@ def print_job(job: Job, now: int) -> None:
         ("held", "yes: `yard release` lets it go" if job.is_held else ""),
         ("array", job.array or ""),
         ("tasks", format_tally(job.tasks) if job.tasks else ""),
+        ("together", "yes: all tasks on one cluster" if job.together else ""),
+        ("tasks on", format_tasks_by_cluster(job.tasks_by_cluster)),
         ("cluster", job.cluster or ""),
         ("exit", format_exit(job)),
         ("owner", job.owner),
@@ -136,6 +173,7 @@ def print_job(job: Job, now: int) -> None:
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
         *(_spec_fields(spec, is_env_hidden=job.is_env_hidden) if spec else []),
+        ("output files", format_outputs(job.id, outputs)),
         ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
         ("retries", str(job.tries) if job.tries else ""),
         ("retry of", job.retry_of or ""),
@@ -163,6 +201,7 @@ def _spec_fields(spec: JobSpec, *, is_env_hidden: bool) -> list[tuple[str, str]]
         ("env", "hidden: shown to its owner and to operators of its project" if is_env_hidden else env),
         ("cwd", spec.cwd or ""),
         ("image", spec.image or ""),
+        *_file_fields(spec.files),
         ("asks for", format_resources(spec.resources)),
         ("native", _native_text(spec.native) if spec.native else ""),
         ("time limit", str(spec.resources.time_limit or "")),
@@ -171,10 +210,39 @@ def _spec_fields(spec: JobSpec, *, is_env_hidden: bool) -> list[tuple[str, str]]
     ]
 
 
+def _file_fields(files: JobFiles | None) -> list[tuple[str, str]]:
+    if files is None:
+        return []
+    return [
+        ("files sent", f"tree {files.tree[:12]}" if files.tree else ""),
+        ("for each task", f"tree {files.task_tree[:12]}" if files.task_tree else ""),
+        ("keeps", " ".join(map(shlex.quote, files.out)) + (" (required)" if files.out_required else "")),
+    ]
+
+
+def format_outputs(job: str, outputs: Sequence[OutputSet]) -> str:
+    """`3 files, 1.2MiB: yard fetch 01JCQ0V7…; no file for none*`."""
+    if not outputs:
+        return ""
+    ready = [found for found in outputs if found.state is OutputState.READY]
+    moving = sum(found.state is OutputState.UPLOADING for found in outputs)
+    failed = [found for found in outputs if found.state is OutputState.FAILED]
+    count = sum(found.files for found in ready)
+    size = show_bytes(sum(found.bytes for found in ready))
+    patterns = dict.fromkeys(pattern for found in outputs for pattern in found.missing)
+    parts = [
+        f"{count} file{'' if count == 1 else 's'}, {size}: yard fetch {job}" if ready else "",
+        "on their way" + (f" from {moving} tasks" if moving > 1 else "") if moving else "",
+        f"no file for {' '.join(patterns)}" if patterns else "",
+        f"cannot be had: {failed[0].error or 'the cluster did not say why'}" if failed else "",
+    ]
+    return printable("; ".join(filter(None, parts)))
+
+
 def _native_text(native: Native) -> str:
-    """`account=physics licenses=matlab:2 exclusive`, as it was said."""
-    said = {name: getattr(native, name) for name in native.__struct_fields__}
-    texts = {name: " ".join(value) if isinstance(value, list) else value for name, value in said.items()}
+    """`account=physics licenses=matlab:2 exclusive`."""
+    options = {name: getattr(native, name) for name in native.__struct_fields__}
+    texts = {name: " ".join(value) if isinstance(value, list) else value for name, value in options.items()}
     return " ".join(name if value is True else f"{name}={value}" for name, value in texts.items() if value)
 
 
@@ -188,17 +256,17 @@ def _retry_text(policy: Retry) -> str:
     return f"{times} after {', '.join(causes)}; waits {policy.backoff} … {policy.backoff_max} s"
 
 
-def format_resources(asked: Resources) -> str:
+def format_resources(resources: Resources) -> str:
     """`4 tasks on 2 nodes, each: 2 cores, 16GiB memory`."""
-    tasks = "1 task" if asked.tasks == 1 else f"{asked.tasks} tasks"
-    nodes = "" if asked.nodes is None else f" on {asked.nodes} node{'s' if asked.nodes > 1 else ''}"
-    each = asked.asked
+    tasks = "1 task" if resources.tasks == 1 else f"{resources.tasks} tasks"
+    nodes = "" if resources.nodes is None else f" on {resources.nodes} node{'s' if resources.nodes > 1 else ''}"
+    amounts = resources.asked
     parts = [
-        "1 core" if str(each.cores) == "1" else f"{each.cores} cores",
-        f"{each.gpus} gpu{'s' if each.gpus > 1 else ''}" if each.gpus else "",
-        f"{each.memory} memory" if each.memory else "",
-        f"{each.ephemeral_storage} storage" if each.ephemeral_storage else "",
+        "1 core" if str(amounts.cores) == "1" else f"{amounts.cores} cores",
+        f"{amounts.gpus} gpu{'s' if amounts.gpus > 1 else ''}" if amounts.gpus else "",
+        f"{amounts.memory} memory" if amounts.memory else "",
+        f"{amounts.ephemeral_storage} storage" if amounts.ephemeral_storage else "",
     ]
-    limits = {name: getattr(asked.limits, name) for name in asked.limits.__struct_fields__}
+    limits = {name: getattr(resources.limits, name) for name in resources.limits.__struct_fields__}
     capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
     return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")

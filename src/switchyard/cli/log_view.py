@@ -1,4 +1,4 @@
-"""Output of jobs on its way to the reader: byte for byte into a pipe, harmless on a terminal. It knows no command."""
+"""Writes job output: byte for byte into a pipe, without control characters to a terminal. It knows no command."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 
 from switchyard.cli.output import print_notice
 
-# What may move the cursor, retitle the window or answer for the user. Colours (SGR), \n, \t and \r may pass.
+# Characters that can move the cursor, retitle the window or type for the user. Colours (SGR), \n, \t and \r pass.
 UNSAFE_CHARACTERS = re.compile(r"(\x1b\[[0-9;:]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 PARTIAL_COLOUR = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")  # the rest of a colour may come with the next bytes
 RESET_COLOUR = "\x1b[0m"
 
 
 class TerminalFilter:
-    """Turns bytes of any kind into text that a terminal only shows."""
+    """Turns bytes into text that cannot control a terminal."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -29,39 +29,44 @@ class TerminalFilter:
         shown = UNSAFE_CHARACTERS.sub(self._show, text[: begun.start()] if begun else text)
         return shown + RESET_COLOUR if is_end and self._is_coloured else shown
 
-    def _show(self, found: re.Match[str]) -> str:
-        if found[1]:
+    def _show(self, match: re.Match[str]) -> str:
+        if match[1]:
             self._is_coloured = True
-            return found[1]
-        code = ord(found[0])
+            return match[1]
+        code = ord(match[0])
         return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
 
 
 class LogWriter:
-    """Writes one stream of a job, and says where bytes were left out."""
+    """Writes one stream of a job, with a notice where bytes are missing."""
 
     def __init__(self, name: str, *, to_stderr: bool, offset: int = 0) -> None:
-        self.reached = offset
+        self.next_offset = offset
         self.count = 0
         self._name = name
         self._target = sys.stderr if to_stderr else sys.stdout
         self._filter = TerminalFilter() if self._target.isatty() else None
 
     def write(self, offset: int, data: bytes) -> None:
-        if offset > self.reached:
+        if offset > self.next_offset:
             self._flush()
-            gap = f"{offset - self.reached} bytes of {self._name} from offset {self.reached} on"
+            gap = f"{offset - self.next_offset} bytes of {self._name} from offset {self.next_offset} on"
             print_notice(f"… {gap} were left out: over the server's bound …")
-        self._put(data[max(0, self.reached - offset) :])
-        self.reached = max(self.reached, offset + len(data))
+        self._put(data[max(0, self.next_offset - offset) :])
+        self.next_offset = max(self.next_offset, offset + len(data))
         self.count += len(data)
         self._flush()
 
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Write a part of a file, which may begin again at an earlier offset."""
+        self.next_offset = offset
+        self.write(offset, data)
+
     def begin(self, attempt: int) -> None:
-        """Another attempt writes from its own beginning."""
+        """Begin the output of another attempt, at offset 0."""
         self.end()
         print_notice(f"… attempt {attempt} …")
-        self.reached = 0
+        self.next_offset = 0
 
     def end(self) -> None:
         if self._filter is not None:

@@ -26,7 +26,9 @@ def main(argv: list[str]) -> int:
         examples=EXAMPLES,
     )
     parser.add_argument("--token-stdin", action="store_true", help="read the token from stdin instead of asking")
-    parser.add_argument("--ca-file", metavar="FILE", help="trust the certificates in this file (kept, too)")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="trust the certificates in this file; its name is stored, too"
+    )
     add_shared(parser, outputs=())
     args = parser.parse_args(argv)
     account = resolve_settings(args.server)
@@ -44,7 +46,7 @@ def main(argv: list[str]) -> int:
     save_user_file(config_path(), replace(stored, ca_file=ca_file or stored.ca_file))
     print(f"Signed in to {url} as {me.name}. The token is kept in {config_path()}.")
     if os.environ.get("YARD_TOKEN"):
-        print_notice("Beware: YARD_TOKEN is set and wins over what was stored now.")
+        print_notice("Beware: YARD_TOKEN is set and wins over the stored token.")
     return 0
 
 

@@ -6,10 +6,10 @@ import sys
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.job_selector import add_job_filters, owner_of, states_of
+from switchyard.cli.job_selector import JobFilters, add_job_filters, filters_of, states_of
 from switchyard.cli.job_view import print_jobs
-from switchyard.cli.output import emit_list, print_notice
-from switchyard.cli.parser import Parser, add_shared, positive_int
+from switchyard.cli.output import emit, print_notice
+from switchyard.cli.parser import Parser, add_limit, add_shared
 from switchyard.cli.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.table import now_us
 from switchyard.model.job import Job
@@ -28,34 +28,25 @@ EXAMPLES = """\
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     with connect(args) as yard:
-        args.owner = owner_of(yard, args)
+        filters = filters_of(yard, args)
+        limit = None if args.all else args.limit
         if args.watch:
             refuse_output_option(args)
-            return refresh_until_done(lambda: _show(_fetch_jobs(yard, args), None if args.all else args.limit))
-        jobs = _fetch_jobs(yard, args)
-    limit = None if args.all else args.limit
-    if args.output:
-        emit_list(jobs[:limit], args.output, name=lambda job: job.id)
-    else:
+            return refresh_until_done(lambda: _show(_fetch_jobs(yard, args, filters), limit))
+        jobs = _fetch_jobs(yard, args, filters)
+    if not emit(jobs[:limit], args.output, key="id"):
         _show(jobs, limit)
     return 0
 
 
-def _fetch_jobs(yard: Client, args: Namespace) -> list[Job]:
-    found = yard.jobs(
+def _fetch_jobs(yard: Client, args: Namespace, filters: JobFilters) -> list[Job]:
+    jobs = yard.jobs(
         state=states_of(args),
-        cluster=args.cluster,
-        project=args.project,
-        domain=args.domain,
-        workflow=args.workflow,
-        launch_plan=args.launch_plan,
-        owner=args.owner,
-        labels=dict(args.label),
-        since_s=args.since,
+        **filters,
         spec=args.output in ("json", "yaml"),
         limit=None if args.all else args.limit + 1,  # one more than shown tells whether there are more
     )
-    return list(found)
+    return list(jobs)
 
 
 def _show(jobs: list[Job], limit: int | None) -> None:
@@ -69,9 +60,7 @@ def _show(jobs: list[Job], limit: int | None) -> None:
 def _parser() -> Parser:
     parser = Parser("yard ls", "List jobs, newest first.", examples=EXAMPLES)
     parser.add_argument("-a", "--all", action="store_true", help="all of them, not only the newest")
-    parser.add_argument(
-        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
-    )
+    add_limit(parser, LIMIT)
     parser.add_argument("--watch", action="store_true", help="show them again each second, until Ctrl-C")
     add_job_filters(parser)
     add_shared(parser)

@@ -1,18 +1,18 @@
-"""What goes to the terminal or into a pipe: structured forms, colour, notices, questions. It knows no command."""
+"""Prints to a terminal or a pipe: the forms of -o, colour, notices, questions. It knows no command."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from typing import Any, TextIO, TypeVar
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Any, TextIO
 
 import msgspec
 from msgspec import Struct
 
 from switchyard.errors import BadRequest
-
-T = TypeVar("T", bound=Struct)
+from switchyard.model.names import printable_line
 
 DEPTH_MAX = 100  # levels that are shown; a server takes 64, one of an older version took more
 TOO_DEEP = "(nested too deeply to be shown)"
@@ -37,21 +37,23 @@ STATE_STYLES = {
 }
 
 
-def emit(value: T, form: str, *, name: Callable[[T], str]) -> None:
-    """One thing in the form asked for."""
-    if form == "name":
-        print(printable(name(value)))
-    else:
-        _dump(all_fields(value), form)
+def emit(content: Struct | Iterable[Struct], form: str | None, *, key: str = "name") -> bool:
+    """Print a message, or a list of messages, in the form of `-o`. Return False without `-o`: nothing is printed.
 
-
-def emit_list(values: Iterable[T], form: str, *, name: Callable[[T], str]) -> None:
-    """A list in the form asked for; names go out as they come."""
+    `-o name` prints the attribute `key` of each message, such as "id" or "status.name".
+    """
+    if form is None:
+        return False
     if form == "name":
-        for value in values:
-            print(printable(name(value)))
+        value_of = attrgetter(key)
+        for message in (content,) if isinstance(content, Struct) else content:
+            value = value_of(message)
+            print("" if value is None else printable(str(value)))
+    elif isinstance(content, Struct):
+        _dump(all_fields(content), form)
     else:
-        _dump([all_fields(value) for value in values], form)
+        _dump([all_fields(message) for message in content], form)
+    return True
 
 
 def _dump(value: Any, form: str) -> None:
@@ -64,9 +66,9 @@ def _dump(value: Any, form: str) -> None:
 
 
 def all_fields(value: Any, depth: int = 0) -> Any:
-    """A message with every field, also those at their defaults: scripts should find what they look for.
+    """Return a message with all fields, including defaults, so that scripts can rely on every field.
 
-    A note replaces what is nested deeper than DEPTH_MAX: one odd value must not hide all others of a list.
+    Values nested deeper than DEPTH_MAX become a note, so that one such value does not spoil a whole list.
     """
     if depth >= DEPTH_MAX and isinstance(value, Struct | list | dict):
         return TOO_DEEP
@@ -80,14 +82,18 @@ def all_fields(value: Any, depth: int = 0) -> Any:
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere without control characters, which could move the cursor or forge a line."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    """Replace characters in foreign text that could move the cursor, forge a line or reorder a table."""
+    return printable_line(text)
 
 
 def has_colour(stream: TextIO | None = None) -> bool:
-    """Colour only where someone sees it and did not say no."""
-    shown = stream or sys.stdout
-    return shown.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    """Whether to colour: only on a terminal, and not with NO_COLOR."""
+    return is_live(stream or sys.stdout) and not os.environ.get("NO_COLOR")
+
+
+def is_live(stream: TextIO) -> bool:
+    """Whether the stream is a terminal on which lines can be redrawn."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def paint(text: str, style: str, *, stream: TextIO | None = None) -> str:
@@ -95,18 +101,18 @@ def paint(text: str, style: str, *, stream: TextIO | None = None) -> str:
 
 
 def paint_state(word: str, *, stream: TextIO | None = None) -> str:
-    """A state, health or verdict in its own colour."""
+    """Colour a state, health or verdict."""
     return paint(word, STATE_STYLES.get(word, ""), stream=stream)
 
 
 def print_notice(text: str) -> None:
-    """A line for the reader beside the data: never on stdout."""
+    """Print a line for the reader to stderr: stdout is for data."""
     sys.stdout.flush()
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def confirm(question: str, *, force: bool) -> bool:
-    """Ask before what cannot be undone. Where nobody can answer, nothing is done unless forced."""
+    """Ask before an irreversible action. Without a terminal to ask on, raise unless forced."""
     if force:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -23,7 +23,7 @@ COLUMNS = (
     Column("SET AT", flexible=True),
 )
 ABOUT = """\
-Show every rule that holds for a project and domain, with the level that gave it. The most specific level wins, field by
+Show the effective rules of a project and domain, and the level of each. The most specific level wins, field by
 field: launch plan, workflow, project+domain, project, domain, and last the platform's config."""
 EXAMPLES = """\
   yard explain-policy -p flyteexamples -d development
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
     parser = Parser("yard explain-policy", ABOUT, examples=EXAMPLES)
     parser.add_argument("-p", "--project", required=True, metavar="P", help="the project")
     parser.add_argument("-d", "--domain", required=True, metavar="D", help="the domain")
-    parser.add_argument("--workflow", metavar="W", help="a workflow of it")
+    parser.add_argument("--workflow", metavar="W", help="a workflow of the project")
     parser.add_argument("--launch-plan", metavar="L", help="a launch plan of the workflow")
     add_shared(parser, outputs=("json", "yaml"))
     args = parser.parse_args(argv)
@@ -43,11 +43,10 @@ def main(argv: list[str]) -> int:
         raise BadRequest("A launch plan belongs to a workflow.", next_step="Give --workflow, too.")
     scope = Scope(args.domain, args.project, args.workflow, args.launch_plan)
     with connect(args) as yard:
-        found = yard.policy(scope)
-    if args.output:
-        emit(found, args.output, name=str)
+        policy = yard.policy(scope)
+    if emit(policy, args.output):
         return 0
-    rows = [[each.kind, *_cells(value)] for each in found.attributes for value in each.fields]
+    rows = [[attribute.kind, *_cells(value)] for attribute in policy.attributes for value in attribute.fields]
     print_table(COLUMNS, rows)
     if not rows:
         print_notice(f"No rule holds for {scope}.")
@@ -55,12 +54,12 @@ def main(argv: list[str]) -> int:
 
 
 def print_used_values(values: Sequence[UsedValue]) -> None:
-    """The values a job was admitted under."""
-    print_table(COLUMNS, [[each.kind, *_cells(each)] for each in values])
+    """Print the attribute values that a job was admitted under."""
+    print_table(COLUMNS, [[value.kind, *_cells(value)] for value in values])
 
 
-def _cells(found: EffectiveField | UsedValue) -> list[str]:
-    value = found.value if isinstance(found.value, str) else msgspec.json.encode(found.value).decode()
+def _cells(source: EffectiveField | UsedValue) -> list[str]:
+    value = source.value if isinstance(source.value, str) else msgspec.json.encode(source.value).decode()
     value = value if len(value) <= VALUE_CHARS_MAX else f"{value[:VALUE_CHARS_MAX]}…"
-    where = "config" if found.level is Level.PLATFORM and found.scope is None else str(found.scope or "")
-    return [found.field, value, found.level.value, where]
+    where = "config" if source.level is Level.PLATFORM and source.scope is None else str(source.scope or "")
+    return [source.field, value, source.level.value, where]

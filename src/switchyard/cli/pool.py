@@ -6,6 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.cluster_sets import ClusterSetCommand, cluster_set_verbs
 from switchyard.cli.connect import connect
+from switchyard.cli.layout_verbs import add_domain, unassign_verb
 from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, Verb, run_noun
 
@@ -21,40 +22,29 @@ def main(argv: list[str]) -> int:
 
 def _assign(args: Namespace) -> int:
     with connect(args) as yard:
-        there = [each for each in yard.layout().domain_pools if each.domain == args.domain]
-        found = yard.put_domain_pool(args.domain, args.pool, etag=there[0].etag if there else None)
-    if args.output:
-        emit(found, args.output, name=lambda each: each.name)
-        return 0
-    print(f"Jobs of the domain {args.domain} go to the pool {args.pool}, where no attribute names another.")
-    return 0
-
-
-def _unassign(args: Namespace) -> int:
-    with connect(args) as yard:
-        yard.delete_domain_pool(args.domain, reset=args.reset)
-    print(f"The domain {args.domain} " + ("has what the file gives it." if args.reset else "has no pool."))
+        etags = [default.etag for default in yard.layout().domain_pools if default.domain == args.domain]
+        assigned = yard.put_domain_pool(args.domain, args.pool, etag=etags[0] if etags else None)
+    if not emit(assigned, args.output):
+        print(f"Jobs of the domain {args.domain} go to the pool {args.pool}, where no attribute names another.")
     return 0
 
 
 def _set_arguments(parser: Parser) -> None:
     stays = parser.add_mutually_exclusive_group()
     stays.add_argument(
-        "--sticky", action="store_true", default=None, help="its jobs stay where they were drawn to; idle members wait"
+        "--sticky",
+        action="store_true",
+        default=None,
+        help="its jobs stay on the cluster they were drawn to, also while others are idle",
     )
     stays.add_argument(
-        "--no-sticky", dest="sticky", action="store_false", help="idle members take over what waits elsewhere in it"
+        "--no-sticky", dest="sticky", action="store_false", help="idle members take over jobs that wait on others"
     )
 
 
 def _assign_arguments(parser: Parser) -> None:
-    parser.add_argument("domain", metavar="DOMAIN", help="the domain")
+    add_domain(parser)
     parser.add_argument("pool", metavar="POOL", help="the pool of its jobs")
-
-
-def _unassign_arguments(parser: Parser) -> None:
-    parser.add_argument("domain", metavar="DOMAIN", help="the domain")
-    parser.add_argument("--reset", action="store_true", help="forget what was set at run time: the file holds again")
 
 
 VERBS = (
@@ -76,12 +66,10 @@ VERBS = (
         _assign_arguments,
         examples="  yard pool assign production gpu",
     ),
-    Verb(
-        "unassign",
+    unassign_verb(
+        "pool",
         "Let a domain have no pool of its own",
-        _unassign,
-        _unassign_arguments,
-        examples="  yard pool unassign production",
-        outputs=(),
+        "pool",
+        lambda yard, domain, reset: yard.delete_domain_pool(domain, reset=reset),
     ),
 )

@@ -1,18 +1,19 @@
-"""A progress bar on the terminal's stderr; anywhere else it is silent. It knows counts, not what is counted."""
+"""A progress bar on stderr, if that is a terminal. It knows counts only."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from types import TracebackType
 
+from switchyard.cli.output import is_live
+
 WIDTH = 24
-DRAW_S = 0.1  # between two drawings: more often nobody sees
+DRAW_S = 0.1  # between two drawings
 
 
 def format_progress_bar(done: int, total: int, *, width: int = WIDTH) -> str:
-    """`▕██████░░░░░░▏ 532/1000`; without a total only the count."""
+    """`▕██████░░░░░░▏ 532/1000`, or only the count if there is no total."""
     if total <= 0:
         return str(done)
     full = min(width, width * done // total)
@@ -20,12 +21,12 @@ def format_progress_bar(done: int, total: int, *, width: int = WIDTH) -> str:
 
 
 class ProgressBar:
-    """Told how far it is as often as one likes; draws as often as it is worth."""
+    """Draws at most every DRAW_S seconds, however often `show` is called."""
 
-    def __init__(self, what: str, total: int = 0) -> None:
-        self._what = what
+    def __init__(self, label: str, total: int = 0) -> None:
+        self._label = label
         self._total = total
-        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._is_shown = is_live(sys.stderr)
         self._drawn_at = 0.0
 
     def __enter__(self) -> ProgressBar:
@@ -46,5 +47,5 @@ class ProgressBar:
             return
         self._drawn_at = now
         # The cursor goes back to the start, so that whatever is printed next takes the bar's place.
-        sys.stderr.write(f"\x1b[K{self._what} {format_progress_bar(done, self._total)} {note}\r")
+        sys.stderr.write(f"\x1b[K{self._label} {format_progress_bar(done, self._total)} {note}\r")
         sys.stderr.flush()

@@ -1,12 +1,12 @@
-"""`yard project`: what jobs belong to."""
+"""`yard project`: list, create, change and archive projects."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list
-from switchyard.cli.parser import Parser, Verb, add_force, key_value, run_noun
+from switchyard.cli.output import confirm, emit
+from switchyard.cli.parser import Parser, Verb, add_force, add_labels, changed_labels, run_noun
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.api import Project
@@ -30,12 +30,11 @@ def main(argv: list[str]) -> int:
 
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
-        projects = [each for each in yard.projects() if args.archived or not each.is_archived]
-    if args.output:
-        emit_list(projects, args.output, name=lambda each: each.name)
+        projects = [project for project in yard.projects() if args.archived or not project.is_archived]
+    if emit(projects, args.output):
         return 0
     now = now_us()
-    print_table(COLUMNS, [_cells(each, now) for each in projects])
+    print_table(COLUMNS, [_cells(project, now) for project in projects])
     return 0
 
 
@@ -50,24 +49,19 @@ def _create(args: Namespace) -> int:
         project = yard.create_project(
             args.name, title=args.title, description=args.description, labels=dict(args.label)
         )
-    if args.output:
-        emit(project, args.output, name=lambda each: each.name)
-        return 0
-    print(
-        f"Project {project.name} is made. `yard grant add submit --to WHO --on project:{project.name}` lets others in."
-    )
+    if not emit(project, args.output):
+        name = project.name
+        print(f"Project {name} is made. `yard grant add submit --to WHO --on project:{name}` lets others in.")
     return 0
 
 
 def _update(args: Namespace) -> int:
-    said = (args.title, args.description, args.activate or None, args.label or None, args.unlabel or None)
-    if all(each is None for each in said):
+    changes = (args.title, args.description, args.activate or None, args.label or None, args.unlabel or None)
+    if all(change is None for change in changes):
         raise BadRequest("There is nothing to change.", next_step="`yard project update --help` has the options.")
     with connect(args) as yard:
-        labels = None
-        if args.label or args.unlabel:
-            kept = {key: value for key, value in yard.project(args.name).labels.items() if key not in args.unlabel}
-            labels = kept | dict(args.label)
+        has_labels = args.label or args.unlabel
+        labels = changed_labels(yard.project(args.name).labels, args) if has_labels else None
         project = yard.change_project(
             args.name,
             title=args.title,
@@ -75,10 +69,8 @@ def _update(args: Namespace) -> int:
             labels=labels,
             archived=False if args.activate else None,
         )
-    if args.output:
-        emit(project, args.output, name=lambda each: each.name)
-        return 0
-    print(f"Project {project.name} is changed.")
+    if not emit(project, args.output):
+        print(f"Project {project.name} is changed.")
     return 0
 
 
@@ -92,23 +84,23 @@ def _archive(args: Namespace) -> int:
 
 
 def _ls_arguments(parser: Parser) -> None:
-    parser.add_argument("--archived", action="store_true", help="archived ones, too")
+    parser.add_argument("--archived", action="store_true", help="list archived projects, too")
 
 
 def _create_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the project's name")
-    parser.add_argument("--title", default="", metavar="TEXT", help="what people call it")
+    parser.add_argument("--title", default="", metavar="TEXT", help="the display name")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is")
-    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
+    add_labels(parser)
 
 
 def _update_arguments(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the project's name")
-    parser.add_argument("--title", metavar="TEXT", help="what people call it")
+    parser.add_argument("--title", metavar="TEXT", help="the display name")
     parser.add_argument("--description", metavar="TEXT", help="what it is")
-    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
+    add_labels(parser)
     parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove a label; repeatable")
-    parser.add_argument("--activate", action="store_true", help="take an archived project up again")
+    parser.add_argument("--activate", action="store_true", help="activate an archived project")
 
 
 def _archive_arguments(parser: Parser) -> None:
@@ -127,7 +119,7 @@ VERBS = (
     ),
     Verb(
         "update",
-        "Change a project, or take an archived one up again",
+        "Change a project, or activate an archived one",
         _update,
         _update_arguments,
         examples="  yard project update vision -l team=red --description 'Image models, second generation'",

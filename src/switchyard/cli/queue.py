@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list
-from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
+from switchyard.cli.connect import connect, get_or_none
+from switchyard.cli.layout_verbs import add_domain, add_name, rm_verb, unassign_verb
+from switchyard.cli.output import emit
+from switchyard.cli.parser import Parser, Verb, no_arguments, run_noun
 from switchyard.cli.table import Column, format_age, now_us, print_fields, print_table
-from switchyard.errors import BadRequest, NotFound
+from switchyard.errors import BadRequest
 from switchyard.model.queue import Queue, QueueView
-from switchyard.sdk.client import Client
 
 V = TypeVar("V")
 ABOUT = """\
@@ -41,34 +41,32 @@ def main(argv: list[str]) -> int:
 
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
-        found = list(yard.queues())
-    if args.output:
-        emit_list(found, args.output, name=lambda each: each.name)
-        return 0
-    now = now_us()
-    print_table(COLUMNS, [_cells(each, now) for each in found])
+        queues = list(yard.queues())
+    if not emit(queues, args.output):
+        now = now_us()
+        print_table(COLUMNS, [_cells(view, now) for view in queues])
     return 0
 
 
-def _cells(each: QueueView, now: int) -> list[str]:
-    queue = each.queue
+def _cells(view: QueueView, now: int) -> list[str]:
+    queue = view.queue
     limit = "" if queue.limits.running is None else str(queue.limits.running)
-    changed = "" if each.changed_us is None else format_age(each.changed_us, now)
-    source = SOURCE_WORDS.get(each.source, each.source)
-    return [each.name, ", ".join(queue.attributes), limit, str(queue.priority), source, changed, each.changed_by]
+    changed = format_age(view.changed_us, now)
+    source = SOURCE_WORDS.get(view.source, view.source)
+    return [view.name, ", ".join(queue.attributes), limit, str(queue.priority), source, changed, view.changed_by]
 
 
 def _show(args: Namespace) -> int:
     with connect(args) as yard:
-        found = yard.queue(args.name)
-        domains = [each.domain for each in yard.layout().domain_tags if found.queue.has_all(found.name, each.tags)]
-    if args.output:
-        emit(found, args.output, name=lambda each: each.name)
+        view = yard.queue(args.name)
+        queue = view.queue
+        tags = yard.layout().domain_tags
+        domains = [default.domain for default in tags if queue.has_all(view.name, default.tags)]
+    if emit(view, args.output):
         return 0
-    queue = found.queue
     print_fields(
         (
-            ("name", found.name),
+            ("name", view.name),
             ("attributes", ", ".join(queue.attributes)),
             ("running at most", "" if queue.limits.running is None else str(queue.limits.running)),
             ("of a project", _format_pairs(queue.limits.projects)),
@@ -78,7 +76,7 @@ def _show(args: Namespace) -> int:
             ("ageing", str(queue.ageing)),
             ("interruptible", "yes, only for jobs that are" if queue.interruptible else ""),
             ("domains", ", ".join(domains)),
-            ("from", SOURCE_WORDS.get(found.source, found.source)),
+            ("from", SOURCE_WORDS.get(view.source, view.source)),
         )
     )
     return 0
@@ -92,81 +90,55 @@ def _format_pairs(values: dict[str, Any]) -> str:
 
 def _set(args: Namespace) -> int:
     with connect(args) as yard:
-        before = _find_queue(yard, args.name)
+        before = get_or_none(lambda: yard.queue(args.name))
         queue = with_options(before.queue if before is not None else Queue(), args)
-        # It must still be as it was read: what somebody else set meanwhile is not overwritten unseen.
+        # The write fails if somebody else has changed the queue since it was read.
         etag = None if before is None or not before.etag else before.etag
-        found = yard.put_queue(args.name, queue, etag=etag)
-    if args.output:
-        emit(found, args.output, name=lambda each: each.name)
-        return 0
-    print(f"The queue {args.name} is set.")
+        changed = yard.put_queue(args.name, queue, etag=etag)
+    if not emit(changed, args.output):
+        print(f"The queue {args.name} is set.")
     return 0
 
 
-def _find_queue(yard: Client, name: str) -> QueueView | None:
-    try:
-        return yard.queue(name)
-    except NotFound:
-        return None
-
-
 def with_options(queue: Queue, args: Namespace) -> Queue:
-    """The queue with what the command line gives; the rest stays as it is."""
+    """Return the queue with the options of the command line. What they do not name stays."""
     limits = queue.limits
     if args.limit is not None:
         limits = replace(limits, running=None if args.limit == NONE_WORD else args.limit)
     limits = replace(limits, projects=_merge_pairs(limits.projects, args.project_limit))
-    given: dict[str, Any] = {"limits": limits}
+    changes: dict[str, Any] = {"limits": limits}
     if args.no_attributes and args.attribute:
         raise BadRequest("Give attributes or --no-attributes, not both.")
     if args.attribute or args.no_attributes:
-        given["attributes"] = args.attribute
+        changes["attributes"] = args.attribute
     for name in ("priority", "ageing", "interruptible"):
         if getattr(args, name) is not None:
-            given[name] = getattr(args, name)
-    given["native"] = _merge_pairs(queue.native, args.native)
-    given["weights"] = _merge_pairs(queue.weights, args.weight)
+            changes[name] = getattr(args, name)
+    changes["native"] = _merge_pairs(queue.native, args.native)
+    changes["weights"] = _merge_pairs(queue.weights, args.weight)
     try:
-        return replace(queue, **given)
+        return replace(queue, **changes)
     except ValueError as exc:
         raise BadRequest(f"{exc}.") from exc
 
 
-def _merge_pairs(there: dict[str, V], given: list[tuple[str, V | None]]) -> dict[str, V]:
-    found = dict(there)
-    for name, value in given:
-        found.pop(name, None)
+def _merge_pairs(before: dict[str, V], changes: list[tuple[str, V | None]]) -> dict[str, V]:
+    """The last change of a name holds. None removes the name."""
+    merged = dict(before)
+    for name, value in changes:
+        merged.pop(name, None)
         if value is not None:
-            found[name] = value
-    return found
-
-
-def _rm(args: Namespace) -> int:
-    what = f"what was set at run time of the queue {args.name}" if args.reset else f"the queue {args.name}"
-    if not confirm(f"Remove {what}?", force=args.force):
-        return 1
-    with connect(args) as yard:
-        yard.delete_queue(args.name, reset=args.reset)
-    print(f"{what[0].upper()}{what[1:]} is gone.")
-    return 0
+            merged[name] = value
+    return merged
 
 
 def _assign(args: Namespace) -> int:
     with connect(args) as yard:
-        there = [each for each in yard.layout().domain_tags if each.domain == args.domain]
-        found = yard.put_domain_tags(args.domain, args.tags, etag=there[0].etag if there else None)
-    if args.output:
-        emit(found, args.output, name=lambda each: each.domain)
-        return 0
-    print(f"Jobs of the domain {args.domain} have the tags {', '.join(args.tags)}, where nothing gives them others.")
-    return 0
-
-
-def _unassign(args: Namespace) -> int:
-    with connect(args) as yard:
-        yard.delete_domain_tags(args.domain, reset=args.reset)
-    print(f"The domain {args.domain} " + ("has what the file gives it." if args.reset else "has no tags."))
+        etags = [default.etag for default in yard.layout().domain_tags if default.domain == args.domain]
+        assigned = yard.put_domain_tags(args.domain, args.tags, etag=etags[0] if etags else None)
+    if not emit(assigned, args.output, key="domain"):
+        tags = ", ".join(args.tags)
+        print(f"Jobs of the domain {args.domain} have the tags {tags}, unless the job or an attribute has others.")
     return 0
 
 
@@ -192,25 +164,29 @@ def key_value_parser(read: Callable[[str], V]) -> Callable[[str], tuple[str, V |
     return parse
 
 
-def _name_argument(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="its name")
-
-
 def _set_arguments(parser: Parser) -> None:
-    _name_argument(parser)
+    add_name(parser)
     parser.add_argument(
-        "--attribute", action="append", default=[], metavar="TAG", help="that selects it; repeatable: these, no others"
+        "--attribute",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="set its attributes to these, which tags select; repeatable",
     )
     parser.add_argument("--no-attributes", action="store_true", help="only its name selects it")
-    parser.add_argument("--limit", type=int_or_none, metavar="N", help="of it run at most so many at once, or none")
-    parser.add_argument("--priority", type=int, metavar="N", help="added to that of its jobs")
+    parser.add_argument(
+        "--limit", type=int_or_none, metavar="N", help="at most this many of its jobs run at once; `none`: no limit"
+    )
+    parser.add_argument("--priority", type=int, metavar="N", help="added to the priority of its jobs")
     for flag, read, metavar, about in (
-        ("--project-limit", key_value_parser(int), "PROJECT=N", "of one project run at most so many; repeatable"),
-        ("--weight", key_value_parser(float), "PROJECT=W", "of a project in the fair share; repeatable"),
-        ("--native", key_value_parser(str), "CLUSTER=NAME", "what a cluster calls it; repeatable"),
+        ("--project-limit", key_value_parser(int), "PROJECT=N", "at most this many jobs of a project run; repeatable"),
+        ("--weight", key_value_parser(float), "PROJECT=W", "the weight of a project in the fair share; repeatable"),
+        ("--native", key_value_parser(str), "CLUSTER=NAME", "its name on a cluster; repeatable"),
     ):
         parser.add_argument(flag, type=read, action="append", default=[], metavar=metavar, help=about)
-    parser.add_argument("--ageing", metavar="TIME", help="others pass a job that does not fit for so long: 90, 5m, 1h")
+    parser.add_argument(
+        "--ageing", metavar="TIME", help="how long smaller jobs may overtake one that does not fit: 90, 5m, 1h"
+    )
     parser.add_argument(
         "--interruptible",
         action=argparse.BooleanOptionalAction,
@@ -219,25 +195,14 @@ def _set_arguments(parser: Parser) -> None:
     )
 
 
-def _rm_arguments(parser: Parser) -> None:
-    _name_argument(parser)
-    parser.add_argument("--reset", action="store_true", help="forget what was set at run time: the file holds again")
-    add_force(parser)
-
-
 def _assign_arguments(parser: Parser) -> None:
-    parser.add_argument("domain", metavar="DOMAIN", help="the domain")
-    parser.add_argument("tags", metavar="TAG", nargs="+", help="of its jobs")
-
-
-def _unassign_arguments(parser: Parser) -> None:
-    parser.add_argument("domain", metavar="DOMAIN", help="the domain")
-    parser.add_argument("--reset", action="store_true", help="forget what was set at run time: the file holds again")
+    add_domain(parser)
+    parser.add_argument("tags", metavar="TAG", nargs="+", help="a tag of its jobs")
 
 
 VERBS = (
     Verb("ls", "List queues", _ls, no_arguments, examples="  yard queue ls"),
-    Verb("show", "Show a queue", _show, _name_argument, examples="  yard queue show gpu"),
+    Verb("show", "Show a queue", _show, add_name, examples="  yard queue show gpu"),
     Verb(
         "set",
         "Make a queue, or change what is given of it",
@@ -247,14 +212,7 @@ VERBS = (
         "  yard queue set gpu --weight vision=3 --native alpha=gpu-long\n"
         "  yard queue set gpu --limit none           as many as fit",
     ),
-    Verb(
-        "rm",
-        "Remove a queue, or with --reset only what was set at run time",
-        _rm,
-        _rm_arguments,
-        examples="  yard queue rm gpu --force",
-        outputs=(),
-    ),
+    rm_verb("queue", "queue", lambda yard, name, reset: yard.delete_queue(name, reset=reset)),
     Verb(
         "assign",
         "Give a domain's jobs queue tags",
@@ -262,12 +220,10 @@ VERBS = (
         _assign_arguments,
         examples="  yard queue assign production gpu",
     ),
-    Verb(
-        "unassign",
+    unassign_verb(
+        "queue",
         "Let a domain have no queue tags of its own",
-        _unassign,
-        _unassign_arguments,
-        examples="  yard queue unassign production",
-        outputs=(),
+        "tags",
+        lambda yard, domain, reset: yard.delete_domain_tags(domain, reset=reset),
     ),
 )

@@ -6,6 +6,7 @@ from switchyard.cli.connect import connect
 from switchyard.cli.output import emit, paint, printable
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.submit import read_job_file
+from switchyard.cli.submit_files import drop_file_keys
 from switchyard.cli.table import Column, format_duration, print_table
 from switchyard.errors import EXIT_OK, EXIT_REJECTED
 from switchyard.model.quote import Quote, QuoteOutcome, Quotes
@@ -29,34 +30,34 @@ QUOTE_WORDS = {QuoteOutcome.YES: "yes", QuoteOutcome.NO: "no", QuoteOutcome.NONE
 def main(argv: list[str]) -> int:
     parser = Parser(
         "yard quote",
-        "Ask the clusters that could run a job when it would begin, and for how much. Submits nothing.\n"
+        "Ask the clusters that could run a job when they could start it, and for how much. Submits nothing.\n"
         "At most 8 are asked; one that does not answer in time counts as no answer. Exits 5 if none says yes.",
         examples=EXAMPLES,
     )
     parser.add_argument("file", metavar="FILE", help="a job file in any form; - is stdin")
     parser.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
     parser.add_argument("--cluster", metavar="NAME", help="only this cluster")
-    parser.add_argument("--project", metavar="NAME", help="as a job of this project")
-    parser.add_argument("--domain", metavar="NAME", help="and of this domain")
+    parser.add_argument("--project", metavar="NAME", help="quote it as a job of this project")
+    parser.add_argument("--domain", metavar="NAME", help="quote it as a job of this domain")
     add_shared(parser)
     args = parser.parse_args(argv)
-    form = read_job_file(args.file)
+    form = drop_file_keys(read_job_file(args.file))
     with connect(args) as yard:
-        found = yard.quote(form, pool=args.pool, cluster=args.cluster, project=args.project, domain=args.domain)
-    if args.output:
-        emit(found, args.output, name=lambda each: each.soonest or each.cheapest or "")
-    else:
-        _print(found)
-    return EXIT_OK if any(each.said is QuoteOutcome.YES for each in found.items) else EXIT_REJECTED
+        quotes = yard.quote(form, pool=args.pool, cluster=args.cluster, project=args.project, domain=args.domain)
+    if args.output == "name":
+        print(printable(quotes.soonest or quotes.cheapest or ""))
+    elif not emit(quotes, args.output):
+        _print(quotes)
+    return EXIT_OK if any(quote.said is QuoteOutcome.YES for quote in quotes.items) else EXIT_REJECTED
 
 
-def _print(found: Quotes) -> None:
-    if not found.items:
-        print(printable(f"Nobody could be asked: {found.reason or 'no cluster takes it'}."))
+def _print(quotes: Quotes) -> None:
+    if not quotes.items:
+        print(printable(f"Nobody could be asked: {quotes.reason or 'no cluster takes it'}."))
         return
-    print_table(COLUMNS, [_row(each) for each in found.items])
+    print_table(COLUMNS, [_row(quote) for quote in quotes.items])
     print()
-    for word, name in (("soonest", found.soonest), ("cheapest", found.cheapest)):
+    for word, name in (("soonest", quotes.soonest), ("cheapest", quotes.cheapest)):
         if name is not None:
             print(f"{paint(f'{word:<8}', 'bold')}  {printable(name)}")
 
@@ -74,7 +75,7 @@ def _row(quote: Quote) -> list[str]:
 
 
 def _start_text(quote: Quote) -> str:
-    """As it counts; what the cluster itself said, where that is another time."""
+    """The start that the router reckons with, and the cluster's own estimate where it differs."""
     if quote.starts_s is None:
         return ""
     counts = "now" if round(quote.starts_s) == 0 else f"in {format_duration(round(quote.starts_s) * 1_000_000)}"

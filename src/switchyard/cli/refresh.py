@@ -1,8 +1,7 @@
-"""`--watch`: the same view again and again, in place on a terminal. It knows no view."""
+"""`--watch`: redraw a view every second, in place on a terminal. It knows no view."""
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from argparse import Namespace
@@ -11,30 +10,30 @@ from contextlib import redirect_stdout
 from io import StringIO
 from shutil import get_terminal_size
 
-from switchyard.cli.output import print_notice
+from switchyard.cli.output import is_live, print_notice
 from switchyard.errors import EXIT_OK, BadRequest, Unavailable
 
 REFRESH_S = 1.0
-# Home, and each line cleared to its end as it is written, then all below: no flicker, nothing left of the view before.
+# Cursor home, clear to the end of each line, clear everything below: no flicker, and nothing of the old view stays.
 HOME, LINE_END, BELOW = "\x1b[H", "\x1b[K\n", "\x1b[J"
 CLEAR = "\x1b[2J"
 
 
 class _CapturedScreen(StringIO):
-    """Takes what a view prints, and says that it is a terminal if the real one is."""
+    """Captures what a view prints. It claims to be a terminal if stdout is one."""
 
     def isatty(self) -> bool:
         return sys.__stdout__ is not None and sys.__stdout__.isatty()
 
 
 def refresh_until_done(show: Callable[[], bool | None]) -> int:
-    """Show again each second until `show` says true, or Ctrl-C. Into a pipe: only what has changed.
+    """Call `show` every second until it returns true, or Ctrl-C. Into a pipe, print only changed views.
 
-    Outlasts a restart of the server.
+    It continues across a restart of the server.
     """
     before = ""
-    is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    if is_live:
+    is_redrawn = is_live(sys.stdout)
+    if is_redrawn:
         sys.stdout.write(CLEAR)
     while True:
         started = time.monotonic()
@@ -46,7 +45,7 @@ def refresh_until_done(show: Callable[[], bool | None]) -> int:
             print_notice(f"{exc.detail} Trying again…")
             is_over, screen = False, _CapturedScreen(before)
         text = screen.getvalue()
-        if is_live:
+        if is_redrawn:
             sys.stdout.write(
                 HOME + LINE_END.join(text.splitlines()[: get_terminal_size().lines - 1]) + LINE_END + BELOW
             )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from switchyard.cli.connect import connect
+from switchyard.cli.connect import connect, get_or_none
 from switchyard.cli.job_view import print_job
-from switchyard.cli.output import emit, emit_list
+from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.table import now_us
-from switchyard.model.job import Job
+from switchyard.model.files import OutputSet
+from switchyard.model.job import Job, JobSpec
 from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.sdk.client import Client
+from switchyard.sdk.file_calls import latest_outputs
+
+OUTPUTS_READ_MAX = 1000  # of a large array the first ones say enough
 
 EXAMPLES = """\
   yard show 01JCQ0V7                       the start of an id is enough
@@ -28,22 +33,26 @@ def main(argv: list[str]) -> int:
     with connect(args) as yard:
         if args.watch:
             refuse_output_option(args)
-            return refresh_until_done(lambda: _show([yard.job(job) for job in args.job]))
+            return refresh_until_done(lambda: _show(yard, [yard.job(job) for job in args.job]))
         jobs = [yard.job(job) for job in args.job]
-    if args.output:
-        if len(jobs) == 1:
-            emit(jobs[0], args.output, name=lambda job: job.id)
-        else:
-            emit_list(jobs, args.output, name=lambda job: job.id)
-        return 0
-    _show(jobs)
+        if not emit(jobs[0] if len(jobs) == 1 else jobs, args.output, key="id"):
+            _show(yard, jobs)
     return 0
 
 
-def _show(jobs: Sequence[Job]) -> bool:
-    """Print them; whether all are over."""
+def _show(yard: Client, jobs: Sequence[Job]) -> bool:
+    """Print the jobs. Return whether all have ended."""
+    outputs = [_outputs_of(yard, job) for job in jobs]  # before anything is printed
     for index, job in enumerate(jobs):
         if index:
             print()
-        print_job(job, now_us())
+        print_job(job, now_us(), outputs=outputs[index])
     return all(job.state in FINAL_STATES for job in jobs)
+
+
+def _outputs_of(yard: Client, job: Job) -> list[OutputSet]:
+    """Return the last output files of each task, if the job keeps any."""
+    if not isinstance(job.spec, JobSpec) or job.spec.files is None or not job.spec.files.out:
+        return []
+    found = get_or_none(lambda: yard.files_of(job.id, limit=OUTPUTS_READ_MAX))
+    return [] if found is None else latest_outputs(found.outputs)

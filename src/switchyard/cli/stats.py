@@ -29,25 +29,24 @@ def main(argv: list[str]) -> int:
 
 def _routes(args: Namespace) -> int:
     with connect(args) as yard:
-        found = yard.route_stats(since_s=args.since)
-    if args.output:
-        emit(found, args.output, name=lambda each: str(each.jobs))
+        stats = yard.route_stats(since_s=args.since)
+    if emit(stats, args.output, key="jobs"):
         return 0
-    print(_heading(found, args.since))
+    print(_heading(stats, args.since))
     for by in args.by or STATS_DIMENSIONS:
-        if bars := found.by.get(by, []):
+        if bars := stats.by.get(by, []):
             print(paint(f"\nBy {by}", "bold"))
             print_bars([(bar.name, _segments(bar)) for bar in bars])
-    if found.jobs:
+    if stats.jobs:
         print(f"\n{_legend()}")
-    if not found.is_whole:
-        print_notice(f"Of the last {found.looked_at:,} jobs only: there were more in that time.")
+    if not stats.is_whole:
+        print_notice(f"Of the last {stats.looked_at:,} jobs only: there were more in that time.")
     return 0
 
 
-def _heading(found: RouteStats, since_s: int) -> str:
+def _heading(stats: RouteStats, since_s: int) -> str:
     period = format_duration(since_s * 1_000_000)
-    return f"{found.jobs:,} job{'' if found.jobs == 1 else 's'} submitted in the last {period}"
+    return f"{stats.jobs:,} job{'' if stats.jobs == 1 else 's'} submitted in the last {period}"
 
 
 def _segments(bar: OutcomeCounts) -> list[BarSegment]:

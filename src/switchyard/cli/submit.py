@@ -1,25 +1,28 @@
-"""`yard submit`: from flags and a file to a job, a plan, or a job waited for."""
+"""`yard submit`: submit a job from flags and a file, plan it, or wait for its end."""
 
 from __future__ import annotations
 
 import sys
+import time
 from argparse import ArgumentTypeError, Namespace
 from pathlib import Path
 from typing import Any
 
 from switchyard.cli.connect import SUBMIT_RETRY_S, connect
-from switchyard.cli.job_view import EXIT_CODES_HELP, exit_code_of, format_tally
-from switchyard.cli.output import emit, paint, print_notice, printable
-from switchyard.cli.parser import Parser, add_shared, duration_s, int_or_text, key_value, positive_int
+from switchyard.cli.job_view import EXIT_CODES_HELP, created_job, exit_code_of, format_created, format_tally
+from switchyard.cli.output import emit, paint, print_notice
+from switchyard.cli.parser import Parser, add_labels, add_shared, duration_s, int_or_text, key_value, positive_int
+from switchyard.cli.submit_files import add_files, fetch_after_wait, name_files, send_files, split_files
 from switchyard.cli.submit_native import add_native, native_of
 from switchyard.cli.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.verdicts import print_explanation, print_plan
 from switchyard.cli.wait_view import wait_for_job, write_output
-from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed
-from switchyard.model.api import BULK_JOBS_MAX, CreatedJob
+from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, Unavailable
+from switchyard.model.api import BULK_JOBS_MAX
 from switchyard.model.job import Job, JobRequest, OnLost, State
 from switchyard.model.verdict import Plan
 from switchyard.sdk.client import Client
+from switchyard.sdk.file_request import FileRequest
 from switchyard.sdk.handle import JobHandle
 
 ABOUT = """\
@@ -35,6 +38,9 @@ EXAMPLES = f"""\
   yard submit --array 0-999%50 -- ./one-of-many          SWITCHYARD_ARRAY_INDEX says which; 50 at once
   yard submit --retry 3 --retry-on cluster,lost --backoff 30s -- ./fragile
   yard submit --image oci:./sim:7 -- ./simulate          only where the image can run
+  yard submit --in train.py --out 'results/*' --wait -- python train.py      files go there, results come back
+  yard submit --workdir . --out model.pt -- ./train.sh   the whole folder, without what .yardignore names
+  yard submit --array 0-9 --in 'parts/{{index}}.csv:part.csv' --in count.py -- python count.py part.csv
   yard submit --after 01JCQ0V7 --after 01JCQ0WA:any -- ./then
   yard submit --bulk jobs.jsonl --label run=7            thousands: a list, or one JSON object per line
 
@@ -49,6 +55,8 @@ job file (every field but command may be left out):
   time_limit: 1h
   on_lost: requeue                   # if its cluster falls silent: wait, requeue or fail
   lost_after: 10m
+  in: [train.py, data:input]         # from this file's folder on; and: workdir, out_required
+  out: [results/*]                   # kept at the end: `yard fetch`
   array: 0-999%50                    # and: after: [ID:any], hold: true, expires_after: 1h
   retry: {{limit: 3, causes: [cluster, lost], exit_codes: 1,75, backoff: 10s, backoff_max: 10m}}
 
@@ -58,8 +66,8 @@ job file (every field but command may be left out):
 TASKS_SHOWN = 10  # failed ones named at the end of a wait
 FLAG_FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
-    *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "hold", "expires_after", "match_engine"),
-    *("workflow", "launch_plan", "pool", "cluster_label", "task_type"),
+    *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "together", "hold", "expires_after"),
+    *("workflow", "launch_plan", "pool", "cluster_label", "task_type", "match_engine"),
 )
 
 
@@ -75,45 +83,50 @@ def main(argv: list[str]) -> int:
         return _bulk(args)
     if args.each:
         raise BadRequest("--each goes with --bulk.")
-    request = read_request(args)
+    request, files = read_request(args)
     with connect(args, retry_s=SUBMIT_RETRY_S) as yard:
         if args.plan:
-            return _plan(yard, request, args)
+            return _plan(yard, name_files(request, files), args)
+        (request,) = send_files(yard, [(request, files)])
         job = yard.submit(request, key=args.key)
         if job.state is State.REJECTED:
             return _print_rejected(job, args)
-        return _wait(yard, job, args) if args.wait else _print_accepted(job, args)
+        has_outputs = request.spec.files is not None and bool(request.spec.files.out)
+        wait_or_print = _wait if args.wait else _print_accepted
+        return wait_or_print(yard, job, args, has_outputs=has_outputs)
 
 
-def read_request(args: Namespace) -> JobRequest:
-    """The file, with the flags laid over it."""
+def read_request(args: Namespace) -> tuple[JobRequest, FileRequest]:
+    """Return the job request of the file, with the flags laid over it, and its local files."""
     from switchyard.sdk.request import build_job_request
 
+    where = _source_name(args.file)
     form = {} if args.file is None else read_job_file(args.file)
-    return build_job_request(form, job_fields_of(args), where=_source_name(args.file))
+    plain, files = split_files(form, args, file=args.file, where=where)
+    return build_job_request(plain, job_fields_of(args), where=where), files
 
 
 def job_fields_of(args: Namespace) -> dict[str, Any]:
-    """What the flags say; none: nothing."""
-    given = {name: getattr(args, name) for name in FLAG_FIELDS}
-    given["labels"] = dict(args.label) or None
-    given["env"] = dict(args.env) or None
-    given["limits"] = {name.replace("-", "_"): int_or_text(value) for name, value in args.limit} or None
-    given["command"] = _command(args.command) or None
-    given["after"] = args.after or None
-    given["tags"] = args.queue_tag or None
-    given["spill"] = args.spill or None
-    given["select"] = select_of(args)
-    given["parameters"] = parameters_of(args) or None
-    given["tokens"] = dict(args.token) or None
-    given["native"] = native_of(args) or None
-    given["retry"] = _retry(args) or None
-    given["compatibility"] = None if args.compatibility is None else _read_compatibility(args.compatibility)
-    return given
+    """Return the job's fields that flags set. None: not set."""
+    fields = {name: getattr(args, name) for name in FLAG_FIELDS}
+    fields["labels"] = dict(args.label) or None
+    fields["env"] = dict(args.env) or None
+    fields["limits"] = {name.replace("-", "_"): int_or_text(value) for name, value in args.limit} or None
+    fields["command"] = _command(args.command) or None
+    fields["after"] = args.after or None
+    fields["tags"] = args.queue_tag or None
+    fields["spill"] = args.spill or None
+    fields["select"] = select_of(args)
+    fields["parameters"] = parameters_of(args) or None
+    fields["tokens"] = dict(args.token) or None
+    fields["native"] = native_of(args) or None
+    fields["retry"] = _retry(args) or None
+    fields["compatibility"] = None if args.compatibility is None else _read_compatibility(args.compatibility)
+    return fields
 
 
 def _read_compatibility(file: str) -> list[Any]:
-    """What the image needs, from a file of its own."""
+    """Read a file with the compatibility that the image needs."""
     from switchyard.model.decode import load_yaml
     from switchyard.model.image_compatibility import compatibility_from_document
 
@@ -122,14 +135,14 @@ def _read_compatibility(file: str) -> list[Any]:
 
 def _retry(args: Namespace) -> dict[str, Any]:
     causes = [word for text in args.retry_on for word in text.split(",")]
-    found = {
+    retry = {
         "limit": args.retry,
         "causes": causes or None,
         "exit_codes": args.retry_exit_codes,
         "backoff": args.backoff,
         "backoff_max": args.backoff_max,
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in retry.items() if value is not None}
 
 
 def _bulk(args: Namespace) -> int:
@@ -150,7 +163,7 @@ def _source_name(file: str | None) -> str:
 
 
 def read_job_file(file: str) -> dict[str, Any]:
-    """A job file in any form, as fields of the plain one."""
+    """Read a job file of any form, as plain fields."""
     from switchyard.model.decode import load_yaml
 
     form = load_yaml(_read_bytes(file), where=_source_name(file))
@@ -171,22 +184,20 @@ def _read_bytes(file: str) -> bytes:
 
 
 def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
-    """A Flux jobspec as a plain job file, saying what of it is left out; any other form as it is."""
+    """Convert a Flux jobspec into plain fields, with a notice for what is left out. Other forms stay as they are."""
     from switchyard.model.jobspec import from_jobspec, is_jobspec
 
     if not is_jobspec(form):
         return form
-    found = from_jobspec(form, where=where)
-    for text in found.notes:
+    job = from_jobspec(form, where=where)
+    for text in job.notes:
         print_notice(f"note: {where}: {text}")
-    return found.plain
+    return job.plain
 
 
 def _plan(yard: Client, request: JobRequest, args: Namespace) -> int:
     plan = yard.plan(request)
-    if args.output:
-        emit(plan, args.output, name=lambda each: each.chosen or "")
-    else:
+    if not emit(plan, args.output, key="chosen"):
         print_plan(plan)
         _print_rules(plan)
     return EXIT_REJECTED if plan.outcome == "reject" else EXIT_OK
@@ -200,51 +211,55 @@ def _print_rules(plan: Plan) -> None:
         print_used_values(plan.policy.values)
 
 
-def _print_accepted(job: JobHandle, args: Namespace) -> int:
-    if args.output:
-        emit(_created(job), args.output, name=lambda each: each.id)
+def _print_accepted(_: Client, job: JobHandle, args: Namespace, *, has_outputs: bool) -> int:
+    if emit(created_job(job), args.output, key="id"):
         return EXIT_OK
-    where = f"goes to {job.cluster}" if job.cluster else f"is {job.state.value}"
-    why = f": {job.reason}" if job.reason else ""
-    print(f"Job {paint(job.id, 'bold')} {printable(where + why)}")
-    steps = (("wait for it", "wait"), ("see its output", "logs"), ("see why there", "explain"), ("cancel it", "cancel"))
-    for index, (what, verb) in enumerate(steps):
+    print(format_created(created_job(job)))
+    steps = [("wait for it", "wait"), ("see its output", "logs"), ("see why there", "explain"), ("cancel it", "cancel")]
+    if has_outputs:
+        steps.insert(2, ("fetch its files", "fetch"))
+    for index, (goal, verb) in enumerate(steps):
         branch = "└──" if index == len(steps) - 1 else "├──"
-        print(f"{paint(branch, 'dim')} to {what + ':':<16} yard {verb} {job.id}")
+        print(f"{paint(branch, 'dim')} to {goal + ':':<16} yard {verb} {job.id}")
     return EXIT_OK
 
 
 def _print_rejected(job: JobHandle, args: Namespace) -> int:
-    """The job is stored and over: show what every cluster said."""
-    if args.output:
-        emit(_created(job), args.output, name=lambda each: each.id)
-    else:
+    """Print the verdicts of all clusters. The job is stored in the final state REJECTED."""
+    if not emit(created_job(job), args.output, key="id"):
         print_explanation(job.explain())
     print_notice(f"error: Job {job.id} was REJECTED: {job.reason or 'no cluster could ever run it'}")
     print_notice(f"next: Ask for less, or for another cluster; `yard explain {job.id}` shows this again.")
     return EXIT_REJECTED
 
 
-def _wait(yard: Client, job: JobHandle, args: Namespace) -> int:
+def _wait(yard: Client, job: JobHandle, args: Namespace, *, has_outputs: bool) -> int:
+    """Wait for the end, print the output, fetch the output files; return the exit code of the job."""
+    started, since = time.monotonic(), time.time()
     try:
         ended = wait_for_job(yard, job.id, timeout_s=args.timeout)
-    except KeyboardInterrupt:
-        print_notice(f"\nJob {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
+    except (KeyboardInterrupt, Unavailable):
+        print_notice(f"Job {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
         raise
-    if args.output:
-        emit(ended, args.output, name=lambda each: each.id)
-    elif ended.state is State.REJECTED:
+    if ended.state is State.REJECTED and not args.output:
         return _print_rejected(JobHandle(yard, ended), args)
+    if emit(ended, args.output, key="id"):
+        pass
     elif ended.tasks:
         _print_tasks(yard, ended)
     else:
         write_output(yard.output(job.id, stream="stdout"))
         write_output(yard.output(job.id, stream="stderr"), to_stderr=True)
-    return exit_code_of(ended)
+    code = exit_code_of(ended)
+    if not has_outputs or ended.state is State.REJECTED:
+        return code
+    left_s = None if args.timeout is None else max(0.0, args.timeout - (time.monotonic() - started))
+    failure = fetch_after_wait(yard, ended, args, since=since, timeout_s=left_s)
+    return code or failure  # files of a failed job are fetched too, and it stays the job's own exit code
 
 
 def _print_tasks(yard: Client, job: Job) -> None:
-    """How an array ended: each task has an output of its own."""
+    """Print how an array ended. Its output is not printed: every task has its own."""
     assert job.tasks is not None
     print(f"{paint(job.id, 'bold')} {format_tally(job.tasks)}")
     if job.tasks.failed:
@@ -255,12 +270,8 @@ def _print_tasks(yard: Client, job: Job) -> None:
         )
 
 
-def _created(job: JobHandle) -> CreatedJob:
-    return CreatedJob(job.id, job.state.value, job.cluster, job.reason)
-
-
 def _parse_env(text: str) -> tuple[str, str]:
-    """K=V, or K alone for its value here."""
+    """Parse K=V, or K alone for its value in this environment."""
     import os
 
     if "=" in text:
@@ -281,22 +292,23 @@ def _parser() -> Parser:
     parser.add_argument("command", nargs="...", metavar="CMD", help="the command and its arguments")
     _add_job(parser)
     _add_needs(parser)
+    add_files(parser)
     add_native(parser)
     add_select(parser)
     _add_when(parser)
     _add_mode_options(parser)
-    add_shared(parser)
+    add_shared(parser, is_patient=True)
     return parser
 
 
 def _add_job(parser: Parser) -> None:
     group = parser.add_argument_group("the job")
     group.add_argument("-f", "--file", metavar="FILE", help="a job file (YAML); - is stdin")
-    group.add_argument("--name", metavar="TEXT", help="what to call it")
-    group.add_argument("--project", metavar="NAME", help="default: default")
-    group.add_argument("--domain", metavar="NAME", help="default: development")
+    group.add_argument("--name", metavar="TEXT", help="the job's name")
+    group.add_argument("--project", metavar="NAME", help="the project (default: default)")
+    group.add_argument("--domain", metavar="NAME", help="the domain (default: development)")
     group.add_argument("--priority", type=int, metavar="N", help="higher goes first (default 0)")
-    group.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help="repeatable")
+    add_labels(group)
     group.add_argument(
         "-e",
         "--env",
@@ -304,20 +316,20 @@ def _add_job(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="K[=V]",
-        help="repeatable; K alone: as it is here",
+        help="environment variable; K alone: with its value here; repeatable",
     )
-    group.add_argument("--cwd", metavar="DIR", help="where it runs, on the cluster (default: a directory of its own)")
+    group.add_argument("--cwd", metavar="DIR", help="working directory on the cluster (default: one of its own)")
     group.add_argument(
-        "--image", metavar="IMAGE", help="container image; oci:PATH[:TAG]: a layout on disk, with what it needs"
+        "--image", metavar="IMAGE", help="container image; oci:PATH[:TAG]: an OCI layout on disk, with its needs"
     )
     group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")
-    group.add_argument("--workflow", metavar="NAME", help="the workflow it belongs to; rules may be set for one")
-    group.add_argument("--launch-plan", metavar="NAME", help="and its launch plan")
+    group.add_argument("--workflow", metavar="NAME", help="the workflow it belongs to; rules can be set per workflow")
+    group.add_argument("--launch-plan", metavar="NAME", help="the launch plan of the workflow")
     group.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
     group.add_argument("--cluster-label", metavar="NAME", help="only clusters with this label")
-    group.add_argument("--queue-tag", action="append", metavar="TAG", help="of the queue to wait in; repeatable")
-    group.add_argument("--task-type", metavar="NAME", help="what plugin overrides go by")
+    group.add_argument("--queue-tag", action="append", metavar="TAG", help="a tag that its queue must have; repeatable")
+    group.add_argument("--task-type", metavar="NAME", help="its task type, which plugin overrides match")
     group.add_argument(
         "--token",
         type=parse_token_units,
@@ -344,27 +356,37 @@ def _add_needs(parser: Parser) -> None:
         metavar="K=V",
         help="the most it may use: cores=2, memory=16GiB",
     )
-    group.add_argument("-t", "--time-limit", metavar="T", help="ended after this: 90, 15m, 1h30m, 2d or 1:30:00")
+    group.add_argument("-t", "--time-limit", metavar="T", help="end it after this time: 90, 15m, 1h30m, 2d or 1:30:00")
     group.add_argument(
-        "--on-lost", choices=[each.value for each in OnLost], help="if its cluster falls silent (default wait)"
+        "--on-lost",
+        choices=[policy.value for policy in OnLost],
+        help="what to do if its cluster falls silent (default wait)",
     )
-    group.add_argument("--lost-after", metavar="T", help="silent for how long")
-    group.add_argument("--match-engine", metavar="NAME", help="who answers whether it fits (default: the server's)")
+    group.add_argument("--lost-after", metavar="T", help="how long the cluster may be silent before that")
+    group.add_argument("--match-engine", metavar="NAME", help="the engine that checks the fit (default: the server's)")
 
 
 def _add_when(parser: Parser) -> None:
-    group = parser.add_argument_group("how often, when, and once more")
+    group = parser.add_argument_group("arrays, dependencies and retries")
     group.add_argument("--array", metavar="SET", help="a task for each index: 0-999, 0-100:10, 1,3,7; %%50: 50 at once")
-    group.add_argument("--after", action="append", metavar="ID[:HOW]", help="after that job ended ok, any or notok")
-    group.add_argument("--hold", action="store_const", const=True, help="until `yard release`")
-    group.add_argument("--expires-after", metavar="T", help="fails if it has not begun by then")
+    group.add_argument(
+        "--together",
+        action="store_const",
+        const=True,
+        help="keep all tasks on one cluster (default: every eligible cluster takes tasks as it has room)",
+    )
+    group.add_argument(
+        "--after", action="append", metavar="ID[:HOW]", help="start after that job has ended: ok, any or notok"
+    )
+    group.add_argument("--hold", action="store_const", const=True, help="hold the job until `yard release`")
+    group.add_argument("--expires-after", metavar="T", help="fail if it has not started by then")
     group.add_argument(
         "--spill",
         action="append",
         metavar="RULE",
-        help="if it waits for long: 'after 10m try pool burst', 'reject after 24h'; repeatable",
+        help="if it is pending for long: 'after 10m try pool burst', 'reject after 24h'; repeatable",
     )
-    group.add_argument("--retry", type=int, metavar="N", help="at most so many more tries")
+    group.add_argument("--retry", type=int, metavar="N", help="at most this many retries")
     group.add_argument(
         "--retry-on",
         action="append",
@@ -372,9 +394,11 @@ def _add_when(parser: Parser) -> None:
         metavar="CAUSE",
         help="job, cluster or lost (default all three); repeatable",
     )
-    group.add_argument("--retry-exit-codes", metavar="CODES", help="of the job's own failures only these: 1,75,100-120")
-    group.add_argument("--backoff", metavar="T", help="before the first retry, then twice as long (default 10s)")
-    group.add_argument("--backoff-max", metavar="T", help="but never longer (default 10m)")
+    group.add_argument(
+        "--retry-exit-codes", metavar="CODES", help="retry the job's own failures only with these: 1,75,100-120"
+    )
+    group.add_argument("--backoff", metavar="T", help="pause before the first retry; it doubles (default 10s)")
+    group.add_argument("--backoff-max", metavar="T", help="the longest pause (default 10m)")
 
 
 def _add_mode_options(parser: Parser) -> None:
@@ -382,16 +406,18 @@ def _add_mode_options(parser: Parser) -> None:
     group.add_argument(
         "--bulk", metavar="FILE", help="many jobs: a list (YAML, JSON), or a JSON object per line; - is stdin"
     )
-    group.add_argument("--each", action="store_true", help="with --bulk: each by itself, not all or none per request")
+    group.add_argument(
+        "--each", action="store_true", help="with --bulk: take or refuse each job by itself, not all or none"
+    )
     group.add_argument(
         "--batch",
         type=_parse_batch,
         default=1000,
         metavar="N",
-        help="with --bulk: jobs in one request (default 1000, most 10000)",
+        help="with --bulk: jobs per request (default 1000, at most 10000)",
     )
-    what = group.add_mutually_exclusive_group()
-    what.add_argument("--plan", action="store_true", help="show where it would go and why; submit nothing")
-    what.add_argument("-w", "--wait", action="store_true", help="wait for its end, print its output, exit as it did")
+    mode = group.add_mutually_exclusive_group()
+    mode.add_argument("--plan", action="store_true", help="show where it would go and why; submit nothing")
+    mode.add_argument("-w", "--wait", action="store_true", help="wait for its end, print its output, exit as it did")
     group.add_argument("--timeout", type=duration_s, metavar="T", help="with --wait: at most this long (90, 15m, 2h)")
     group.add_argument("--key", metavar="KEY", help="idempotency key: submitting again with it gives the same job")

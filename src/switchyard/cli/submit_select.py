@@ -1,4 +1,4 @@
-"""The part of `yard submit` that says how one cluster is selected of those that can run the job."""
+"""The options of `yard submit` that choose the selection algorithm and its parameters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DECIMAL_PATTERN = re.compile(r"-?[0-9]{1,40}(\.[0-9]{1,40})?(e[+-]?[0-9]{1,3})?\
 
 
 def add_select(parser: Parser) -> None:
-    group = parser.add_argument_group("which one of the clusters that can run it")
+    group = parser.add_argument_group("selection among the clusters that can run it")
     group.add_argument(
         "--select", metavar="NAME", help="weighted, random, least-loaded, constraint … (default: the server's)"
     )
@@ -26,16 +26,21 @@ def add_select(parser: Parser) -> None:
         action="append",
         default=[],
         metavar="K=V",
-        help="of the algorithm; repeatable",
+        help="an option of the algorithm; repeatable",
     )
     group.add_argument("--select-options", metavar="FILE", help="its options, as YAML: priorities: [{priority, steps}]")
     group.add_argument(
-        "--parameter", type=key_value, action="append", default=[], metavar="K=V", help="to reckon with; repeatable"
+        "--parameter",
+        type=key_value,
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="a value for the algorithm; repeatable",
     )
 
 
 def select_of(args: Namespace) -> dict[str, Any] | None:
-    """What the flags say of the algorithm; none: nothing."""
+    """Return the algorithm and its options, or None if no flag names one."""
     options = {} if args.select_options is None else _read_options(args.select_options)
     options |= {key: parse_scalar(value) for key, value in args.select_option}
     if args.select is None:
@@ -50,7 +55,7 @@ def parameters_of(args: Namespace) -> dict[str, Any]:
 
 
 def parse_scalar(text: str) -> bool | int | float | str:
-    """true, 3, 0.5 as such; anything else, and what stands in quotes, is a text."""
+    """Parse true, 3 and 0.5 as bool, int and float. Everything else is text, also what stands in quotes."""
     if text in ("true", "false"):
         return text == "true"
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "'\"":
@@ -64,9 +69,9 @@ def _read_options(file: str) -> dict[str, Any]:
     from switchyard.model.decode import load_yaml
 
     try:
-        found = load_yaml(Path(file).read_bytes(), where=file)
+        options = load_yaml(Path(file).read_bytes(), where=file)
     except OSError as exc:
         raise Malformed(f"Cannot read {file}: {exc.strerror}.", next_step="Name a file that is there.") from exc
-    if not isinstance(found, dict):
+    if not isinstance(options, dict):
         raise Malformed(f"{file}: expected options such as `priorities:`.")
-    return found
+    return options

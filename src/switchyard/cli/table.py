@@ -1,4 +1,4 @@
-"""Tables and times as people read them: aligned, one line per row, fitted to the width. It knows no command."""
+"""Formats tables, fields, ages and durations for people, fitted to the terminal. It knows no command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ELLIPSIS = "…"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading. A flexible column may be shortened, an optional one left out when space is short; `right`: numbers."""
+    """A column. On a narrow screen a flexible one is shortened, an optional one left out. `right`: aligned right."""
 
     title: str
     flexible: bool = False
@@ -25,7 +25,7 @@ class Column:
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """Print the table, fitted to the terminal; into a pipe, whole."""
+    """Print a table, fitted to the terminal. Into a pipe nothing is shortened."""
     for line in format_table(columns, rows, width=screen_width(), coloured=has_colour()):
         print(line)
 
@@ -33,7 +33,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
 def format_table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], *, width: int | None, coloured: bool
 ) -> list[str]:
-    """The lines of a table. `width` none: every column, as wide as it needs."""
+    """Return the lines of a table. `width` None: all columns at full width."""
     cells = [[printable(cell) for cell in row] for row in rows]
     natural = [
         max([display_width(head.title), *(display_width(row[i]) for row in cells)]) for i, head in enumerate(columns)
@@ -47,7 +47,7 @@ def format_table(
 
 
 def _visible_columns(columns: Sequence[Column], cells: list[list[str]], natural: list[int], width: int) -> list[int]:
-    """The columns to show: while even shortened ones are too wide, leave out empty ones, then optional ones."""
+    """Return the columns to show. While shortened columns are still too wide, drop empty ones, then optional ones."""
     least = [
         min(natural[i], max(FLEXIBLE_MIN, display_width(head.title))) if head.flexible else natural[i]
         for i, head in enumerate(columns)
@@ -62,7 +62,7 @@ def _visible_columns(columns: Sequence[Column], cells: list[list[str]], natural:
 
 
 def _fit_widths(natural: list[int], heads: Sequence[Column], width: int | None) -> list[int]:
-    """Take what is too much from the widest flexible column, again and again."""
+    """Shorten the widest flexible column, one character at a time, until the table fits."""
     widths = list(natural)
     over = sum(widths) + len(GAP) * (len(widths) - 1) - (width or sys.maxsize)
     while over > 0:
@@ -87,27 +87,27 @@ def _format_line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence
 
 
 def shorten(text: str, width: int) -> str:
-    """The text, or its beginning and end: the middle says least."""
+    """Cut a text to this width by leaving out its middle."""
     if display_width(text) <= width:
         return text
     head, tail = "", ""
     while display_width(head) + display_width(tail) + 1 < width:
-        rest = text[len(head) : len(text) - len(tail)]
-        head, tail = (head + rest[0], tail) if len(head) <= len(tail) else (head, rest[-1] + tail)
+        middle = text[len(head) : len(text) - len(tail)]
+        head, tail = (head + middle[0], tail) if len(head) <= len(tail) else (head, middle[-1] + tail)
     while display_width(head) + display_width(tail) + 1 > width and head:
         head = head[:-1]
     return head + ELLIPSIS + tail
 
 
 def display_width(text: str) -> int:
-    """Columns on the screen: some characters take two, some none."""
+    """The columns that a text takes on the screen: some characters take two, some none."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def screen_width() -> int | None:
-    """The terminal's width; in a pipe nothing is shortened, so that grep finds it."""
+    """The terminal's width, or None for a pipe: there nothing is shortened, so that grep finds it."""
     if not sys.stdout.isatty():
         return None
     import shutil
@@ -116,16 +116,16 @@ def screen_width() -> int | None:
 
 
 def print_fields(fields: Sequence[tuple[str, str]]) -> None:
-    """Names and values below each other; what is empty is left out."""
+    """Print names and values, one pair per line. Empty values are left out."""
     shown = [(name, value) for name, value in fields if value]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        first, gap, rest = printable(value).partition(" ")
-        print(f"{paint(f'{name:<{width}}', 'dim')}  {paint(first, STATE_STYLES.get(first, ''))}{gap}{rest}")
+        first, gap, tail = printable(value).partition(" ")
+        print(f"{paint(f'{name:<{width}}', 'dim')}  {paint(first, STATE_STYLES.get(first, ''))}{gap}{tail}")
 
 
 def format_duration(us: int) -> str:
-    """A length of time in the two largest units that matter: 7s, 4m10s, 2h5m, 3d4h."""
+    """Format a duration in its two largest units: 7s, 4m10s, 2h5m, 3d4h."""
     seconds = max(0, us) // 1_000_000
     days, hours, minutes = seconds // 86_400, seconds // 3600 % 24, seconds // 60 % 60
     if seconds < 60:
@@ -144,12 +144,12 @@ def now_us() -> int:
 
 
 def format_age(us: int | None, now: int) -> str:
-    """How long ago; empty for never."""
+    """Format how long ago a time was, or nothing for None."""
     return format_duration(now - us) if us else ""
 
 
 def format_timestamp(us: int | None, now: int) -> str:
-    """A moment in full, in the reader's zone, with its age: 2025-11-15 02:30:00+01:00 (4m ago)."""
+    """Format a time in the local zone, with its age: 2025-11-15 02:30:00+01:00 (4m ago)."""
     if not us:
         return ""
     from datetime import UTC, datetime

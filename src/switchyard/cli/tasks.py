@@ -1,15 +1,15 @@
-"""`yard tasks`: the tasks of an array, one by one."""
+"""`yard tasks`: list the tasks of an array."""
 
 from __future__ import annotations
 
 import sys
 
 from switchyard.cli.connect import connect
-from switchyard.cli.job_view import format_exit
-from switchyard.cli.output import emit_list, print_notice
-from switchyard.cli.parser import Parser, add_shared, positive_int
+from switchyard.cli.job_selector import parse_state
+from switchyard.cli.job_view import format_exit, format_tally, format_tasks_by_cluster
+from switchyard.cli.output import emit, print_notice
+from switchyard.cli.parser import Parser, add_limit, add_shared
 from switchyard.cli.table import Column, print_table
-from switchyard.errors import BadRequest
 from switchyard.model.job import State, Task
 
 LIMIT = 100
@@ -30,13 +30,16 @@ EXAMPLES = """\
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     limit = None if args.all else args.limit
+    state = None if args.state is None else parse_state(args.state, "task")
     with connect(args) as yard:
-        found = list(yard.tasks(args.job, state=_parse_state(args.state), limit=limit and limit + 1))
-    if args.output:
-        emit_list(found[:limit], args.output, name=lambda task: str(task.index))
+        tasks = list(yard.tasks(args.job, state=state, limit=limit and limit + 1))
+        job = None if args.output else yard.job(args.job)
+    if emit(tasks[:limit], args.output, key="index"):
         return 0
-    print_table(COLUMNS, [_row(task) for task in found[:limit]])
-    if limit and len(found) > limit and sys.stdout.isatty():
+    print_table(COLUMNS, [_row(task) for task in tasks[:limit]])
+    if job is not None and job.tasks is not None and job.tasks_by_cluster:
+        print_notice(f"{format_tally(job.tasks)}. On clusters: {format_tasks_by_cluster(job.tasks_by_cluster)}.")
+    if limit and len(tasks) > limit and sys.stdout.isatty():
         print_notice(f"These are the first {limit}; --all lists all.")
     return 0
 
@@ -46,23 +49,11 @@ def _row(task: Task) -> list[str]:
     return [str(task.index), task.state.value, format_exit(task), task.cluster or "", ending]
 
 
-def _parse_state(text: str | None) -> State | None:
-    if text is None:
-        return None
-    try:
-        return State(text.upper())
-    except ValueError as exc:
-        known = ", ".join(state.value.lower() for state in State)
-        raise BadRequest(f"{text!r} is not a state of a task.", next_step=f"States are: {known}.") from exc
-
-
 def _parser() -> Parser:
     parser = Parser("yard tasks", "List the tasks of an array, by index.", examples=EXAMPLES)
     parser.add_argument("job", metavar="ID", help="the array's id, or enough of its start")
     parser.add_argument("--state", metavar="S", help="only in this state")
     parser.add_argument("-a", "--all", action="store_true", help="all of them")
-    parser.add_argument(
-        "--limit", type=positive_int, default=LIMIT, metavar="N", help=f"how many to show (default {LIMIT})"
-    )
+    add_limit(parser, LIMIT)
     add_shared(parser)
     return parser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, emit_list
+from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, Verb, duration_s, no_arguments, run_noun
 from switchyard.cli.table import Column, format_age, format_duration, now_us, print_table
 from switchyard.model.access import Token
@@ -28,8 +28,7 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         tokens = list(yard.access_tokens())
-    if args.output:
-        emit_list(tokens, args.output, name=lambda each: each.id)
+    if emit(tokens, args.output, key="id"):
         return 0
     now = now_us()
     print_table(COLUMNS, [_row(token, now) for token in tokens])
@@ -53,14 +52,15 @@ def _row(token: Token, now: int) -> list[str]:
 
 def _create(args: Namespace) -> int:
     with connect(args) as yard:
-        made = yard.create_token(user=args.user, note=args.note, expires_s=args.expires)
-    if args.output:
-        emit(made, args.output, name=lambda each: each.token)
+        created = yard.create_token(user=args.user, note=args.note, expires_s=args.expires)
+    if emit(created, args.output, key="token"):
         return 0
-    ends_us = made.info.expires_us
-    holds = f"for {format_duration(ends_us - made.info.created_us)}" if ends_us is not None else "until revoked"
-    print(f"A token for {made.info.user}, shown once; it holds {holds}. Sign in with `yard login`, or set YARD_TOKEN:")
-    print(made.token)  # the last word on stdout: scripts take it from there
+    ends_us = created.info.expires_us
+    holds = f"for {format_duration(ends_us - created.info.created_us)}" if ends_us is not None else "until revoked"
+    print(
+        f"A token for {created.info.user}, shown once; it holds {holds}. Sign in with `yard login`, or set YARD_TOKEN:"
+    )
+    print(created.token)  # the last word on stdout: scripts take it from there
     return 0
 
 
@@ -76,7 +76,7 @@ def _create_arguments(parser: Parser) -> None:
     parser.add_argument("--user", metavar="NAME", help="for this user (default: yourself)")
     parser.add_argument("--note", default="", metavar="TEXT", help="what it is for")
     parser.add_argument(
-        "--expires", type=duration_s, metavar="T", help="holds this long, as in 30d; no longer than yours"
+        "--expires", type=duration_s, metavar="T", help="valid for this time, as in 30d; not longer than your own"
     )
 
 

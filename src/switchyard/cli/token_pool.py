@@ -6,7 +6,7 @@ import argparse
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list, print_notice
+from switchyard.cli.output import confirm, emit, print_notice
 from switchyard.cli.parser import Parser, Verb, add_force, duration_s, no_arguments, positive_int, run_noun
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.errors import EXIT_ERROR, EXIT_OK
@@ -43,11 +43,10 @@ def main(argv: list[str]) -> int:
 
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
-        found = list(yard.token_pools())
-    if args.output:
-        emit_list(found, args.output, name=lambda each: each.namespace)
+        pools = list(yard.token_pools())
+    if emit(pools, args.output, key="namespace"):
         return EXIT_OK
-    print_table(COLUMNS, [_cells(each) for each in found])
+    print_table(COLUMNS, [_cells(pool) for pool in pools])
     return EXIT_OK
 
 
@@ -68,8 +67,7 @@ def _pool_note(pool: TokenPool) -> str:
 def _show(args: Namespace) -> int:
     with connect(args) as yard:
         pool = yard.token_pool(args.namespace)
-    if args.output:
-        emit(pool, args.output, name=lambda each: each.namespace)
+    if emit(pool, args.output, key="namespace"):
         return EXIT_OK
     per = "" if pool.per_s is None else f" per {pool.per_s} s"
     lines = {
@@ -107,9 +105,7 @@ def _set_quota(args: Namespace) -> int:
 
 
 def _print_pool(args: Namespace, pool: TokenPool, text: str) -> int:
-    if args.output:
-        emit(pool, args.output, name=lambda each: each.namespace)
-    else:
+    if not emit(pool, args.output, key="namespace"):
         print(text)
         if not pool.is_enforced:
             print_notice("This server enforces no token pools: its file says noop (resourcemanager.type).")
@@ -118,31 +114,29 @@ def _print_pool(args: Namespace, pool: TokenPool, text: str) -> int:
 
 def _holders(args: Namespace) -> int:
     with connect(args) as yard:
-        found = list(yard.token_holders(args.namespace, limit=args.limit))
-    if args.output:
-        emit_list(found, args.output, name=lambda each: each.token)
+        holders = list(yard.token_holders(args.namespace, limit=args.limit))
+    if emit(holders, args.output, key="token"):
         return EXIT_OK
-    print_table(HOLDER_COLUMNS, [_holder_cells(each) for each in found])
+    print_table(HOLDER_COLUMNS, [_holder_cells(holder) for holder in holders])
     return EXIT_OK
 
 
 def _holder_cells(holder: TokenHolder) -> list[str]:
-    who = holder.token if holder.job is None else f"job {holder.job}"
+    holder_name = holder.token if holder.job is None else f"job {holder.job}"
     expires = "" if holder.expires_in_s is None else f"{holder.expires_in_s:.0f}s"
     since = f"{holder.held_s:.0f}s"
-    return [who, str(holder.units), holder.project, holder.domain, holder.owner, since, expires]
+    return [holder_name, str(holder.units), holder.project, holder.domain, holder.owner, since, expires]
 
 
 def _allocate(args: Namespace) -> int:
     caps = ResourceConstraintsSpec(args.project_cap, args.namespace_cap)
     claim = AllocateRequest(args.token, args.project, args.domain, args.units, args.lease, constraints=caps)
     with connect(args) as yard:
-        found = yard.resource_manager().allocate(args.namespace, claim)
-    if args.output:
-        emit(found, args.output, name=lambda each: each.status.name)
-    else:
-        print(found.status.name if found.limited_by is None else f"{found.status.name} {found.limited_by}")
-    return EXIT_OK if found.is_granted else EXIT_ERROR
+        allocation = yard.resource_manager().allocate(args.namespace, claim)
+    if not emit(allocation, args.output, key="status.name"):
+        status = allocation.status.name
+        print(status if allocation.limited_by is None else f"{status} {allocation.limited_by}")
+    return EXIT_OK if allocation.is_granted else EXIT_ERROR
 
 
 def _release(args: Namespace) -> int:
@@ -167,7 +161,7 @@ def _rm(args: Namespace) -> int:
 
 
 def parse_quota(text: str) -> int:
-    """The server says what else is wrong with it."""
+    """Parse a whole number. The server checks its range."""
     try:
         return int(text)
     except ValueError:
@@ -182,7 +176,7 @@ def _register_arguments(parser: Parser) -> None:
     _add_namespace_argument(parser)
     parser.add_argument("quota", metavar="QUOTA", type=parse_quota, help="how many tokens there are")
     parser.add_argument(
-        "--per", metavar="TIME", type=duration_s, help="a rate pool: so many within this time, e.g. 1m, not at once"
+        "--per", metavar="TIME", type=duration_s, help="a rate pool: QUOTA tokens within this time, such as 1m"
     )
 
 
@@ -193,7 +187,7 @@ def _quota_arguments(parser: Parser) -> None:
 
 def _holders_arguments(parser: Parser) -> None:
     _add_namespace_argument(parser)
-    parser.add_argument("--limit", metavar="N", type=positive_int, default=1000, help="show at most so many")
+    parser.add_argument("--limit", metavar="N", type=positive_int, default=1000, help="show at most this many")
 
 
 def _token_arguments(parser: Parser) -> None:
@@ -206,7 +200,7 @@ def _token_arguments(parser: Parser) -> None:
 def _allocate_arguments(parser: Parser) -> None:
     _token_arguments(parser)
     parser.add_argument("--units", metavar="N", type=positive_int, default=1, help="how many")
-    parser.add_argument("--lease", metavar="TIME", type=duration_s, help="for how long; claim again to renew")
+    parser.add_argument("--lease", metavar="TIME", type=duration_s, help="the time of the lease; claim again to renew")
     parser.add_argument("--project-cap", metavar="N", type=parse_quota, help="the most the project may hold; 0: none")
     parser.add_argument(
         "--namespace-cap", metavar="N", type=parse_quota, help="the most its project and domain may hold"
@@ -232,7 +226,7 @@ VERBS = (
         _register,
         _register_arguments,
         examples="  yard token-pool register matlab 40\n"
-        "  yard token-pool register geocoder 600 --per 1m    so many a minute, not so many at once",
+        "  yard token-pool register geocoder 600 --per 1m    600 a minute, not 600 at once",
     ),
     Verb(
         "set-quota",

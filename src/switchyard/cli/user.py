@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, emit_list
+from switchyard.cli.output import confirm, emit
 from switchyard.cli.parser import Parser, Verb, add_force, no_arguments, run_noun
 from switchyard.cli.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.access import User
@@ -26,8 +26,7 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         users = list(yard.users())
-    if args.output:
-        emit_list(users, args.output, name=lambda each: each.name)
+    if emit(users, args.output):
         return 0
     now = now_us()
     rows = [
@@ -47,19 +46,20 @@ def _ls(args: Namespace) -> int:
 def _add(args: Namespace) -> int:
     with connect(args) as yard:
         user = yard.create_user(args.name, full_name=args.full_name, groups=args.group)
-    if args.output:
-        return _emit(user, args)
-    print(f"User {user.name} is added. `yard token create --user {user.name}` makes a token to sign in with.")
+    if not emit(user, args.output):
+        print(f"User {user.name} is added. `yard token create --user {user.name}` makes a token to sign in with.")
     return 0
 
 
 def _show(args: Namespace) -> int:
     with connect(args) as yard:
         user = yard.user(args.name)
-    return _emit(user, args) if args.output else _print(user)
+    if not emit(user, args.output):
+        _print(user)
+    return 0
 
 
-def _print(user: User) -> int:
+def _print(user: User) -> None:
     fields = [
         ("name", user.name),
         ("full name", user.full_name),
@@ -69,14 +69,15 @@ def _print(user: User) -> int:
         ("created", format_timestamp(user.created_us, now_us())),
     ]
     print_fields(fields)
-    return 0
 
 
 def _edit(args: Namespace) -> int:
     groups = [] if args.no_groups else args.group or None
     with connect(args) as yard:
         user = yard.change_user(args.name, full_name=args.full_name, groups=groups, enabled=args.enabled)
-    return _emit(user, args) if args.output else _print(user)
+    if not emit(user, args.output):
+        _print(user)
+    return 0
 
 
 def _rm(args: Namespace) -> int:
@@ -88,24 +89,19 @@ def _rm(args: Namespace) -> int:
     return 0
 
 
-def _emit(user: User, args: Namespace) -> int:
-    emit(user, args.output, name=lambda each: each.name)
-    return 0
-
-
 def _add_name_argument(parser: Parser) -> None:
     parser.add_argument("name", metavar="NAME", help="the user's name")
 
 
 def _add_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
-    parser.add_argument("--full-name", default="", metavar="TEXT", help="the name people use")
+    parser.add_argument("--full-name", default="", metavar="TEXT", help="the full name")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="a group to be in; repeatable")
 
 
 def _edit_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
-    parser.add_argument("--full-name", metavar="TEXT", help="the name people use")
+    parser.add_argument("--full-name", metavar="TEXT", help="the full name")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="the groups are these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="in no group")
     switch = parser.add_mutually_exclusive_group()

@@ -1,8 +1,9 @@
-"""What every cluster said about a job, as a table with the chosen one marked; and what would help. Knows no command."""
+"""Prints the verdicts of all clusters on a job, with the chosen cluster marked, and hints. It knows no command."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +14,9 @@ from switchyard.model.quote import Quote, QuoteOutcome
 from switchyard.model.verdict import Explanation, Plan, Verdict
 
 CHOSEN_MARK = "✔ "
+CHOSEN = "chosen"
+NO_MARKS: Mapping[str, str] = MappingProxyType({})
+NO_TASKS: Mapping[str, int] = MappingProxyType({})
 DRAW_NOTES = {"weighted": ", drawn on the job's id", "random": ", drawn on the job's id with all alike"}
 ENDED_STATES = ("SUCCEEDED", "FAILED", "CANCELLED")  # a REJECTED job may fit by now
 REASON_WIDTH_MIN = 24  # columns for the reason, however narrow the screen
@@ -22,30 +26,41 @@ T = TypeVar("T")
 
 
 def print_verdicts(
-    verdicts: Sequence[Verdict], *, chosen: str | None, quotes: Sequence[Quote] = (), since_us: int | None = None
+    verdicts: Sequence[Verdict],
+    *,
+    marks: Mapping[str, str] = NO_MARKS,
+    tasks: Mapping[str, int] = NO_TASKS,
+    quotes: Sequence[Quote] = (),
+    since_us: int | None = None,
 ) -> None:
-    """The chosen cluster first, then yes, wait and no. `since_us`: of those that do not say since when."""
+    """Print the marked clusters first, each with its word, and those with tasks; then yes, wait and no.
+
+    `tasks`: how many tasks of an array each cluster has. `since_us`: for verdicts without a time of their own.
+    """
     if not verdicts:
         print("There is no cluster yet. `yard cluster invite NAME` brings one in.")
         return
     order = {"yes": 0, "wait": 1, "no": 2}
-    ranked = sorted(verdicts, key=lambda each: (each.cluster != chosen, order[each.say.value], each.cluster))
+    first = {*marks, *tasks}
+    ranked = sorted(verdicts, key=lambda row: (row.cluster not in first, order[row.say.value], row.cluster))
     quoted = {quote.cluster: quote for quote in quotes}
     columns, rows = [Column("CLUSTER"), Column("VERDICT"), Column("STEP")], []
+    columns += [Column("TASKS", right=True)] if tasks else []
     has_times = since_us is not None or any(verdict.since_us is not None for verdict in verdicts)
     columns += [Column("SINCE", optional=True)] if has_times else []
     columns += [Column("ETA", right=True), Column("COST", right=True)] if quoted else []
-    for each in ranked:
-        mark = CHOSEN_MARK if each.cluster == chosen else " " * len(CHOSEN_MARK) if chosen else ""
-        cells = [mark + each.cluster, each.say.value, each.step]
-        cells += [_age_text(each.since_us or since_us)] if has_times else []
-        cells += [_eta(quoted.get(each.cluster)), _cost(quoted.get(each.cluster))] if quoted else []
-        rows.append([*cells, _reason_text(each, is_chosen=each.cluster == chosen)])
+    for verdict in ranked:
+        mark = CHOSEN_MARK if verdict.cluster in marks else " " * len(CHOSEN_MARK) if marks else ""
+        cells = [mark + verdict.cluster, verdict.say.value, verdict.step]
+        cells += [str(tasks.get(verdict.cluster, ""))] if tasks else []
+        cells += [_age_text(verdict.since_us or since_us)] if has_times else []
+        cells += [_eta(quoted.get(verdict.cluster)), _cost(quoted.get(verdict.cluster))] if quoted else []
+        rows.append([*cells, _reason_text(verdict, marks.get(verdict.cluster, ""))])
     print_wrapped_table([*columns, Column("WHY")], rows)
 
 
 def print_wrapped_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
-    """A table whose last column goes on in further lines where the screen is too narrow: a reason is read whole."""
+    """Print a table whose last column wraps on a narrow screen, so that a reason is never cut."""
     screen = screen_width()
     if screen is None:
         print_table(columns, rows)
@@ -69,7 +84,7 @@ def print_wrapped_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]
 
 
 def _width_before_last(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> int:
-    """The columns of the screen before the last column of the table."""
+    """The width of all table columns but the last."""
     return sum(
         2 + max([display_width(c.title), *(display_width(row[i]) for row in rows)]) for i, c in enumerate(columns[:-1])
     )
@@ -95,14 +110,18 @@ def _cost(quote: Quote | None) -> str:
     return "" if quote is None or quote.cost is None else f"{quote.cost:.4g}"
 
 
-def _reason_text(verdict: Verdict, *, is_chosen: bool) -> str:
+def _reason_text(verdict: Verdict, mark: str) -> str:
     reason = verdict.reason or ("fits" if verdict.say.value == "yes" else verdict.step)
-    return f"chosen: {reason}" if is_chosen else reason
+    return f"{mark}: {reason}" if mark else reason
+
+
+def mark_chosen(plan: Plan) -> Mapping[str, str]:
+    return {plan.chosen: CHOSEN} if plan.chosen else NO_MARKS
 
 
 def print_plan(plan: Plan) -> None:
-    """What would become of a job, for `submit --plan`."""
-    print_verdicts(plan.verdicts, chosen=plan.chosen, quotes=plan.quotes)
+    """Print where a job would go, for `submit --plan`."""
+    print_verdicts(plan.verdicts, marks=mark_chosen(plan), quotes=plan.quotes)
     print()
     if plan.chosen:
         print_wrapped_text(f"The job would go to {plan.chosen} (selected by {plan.algorithm}). Nothing was submitted.")
@@ -112,35 +131,42 @@ def print_plan(plan: Plan) -> None:
     print_list("Would run if:", plan.hints, between="or ")
 
 
-def _has_changed(found: Explanation) -> bool:
-    """Whether the clusters of now say something else, and it still matters to the job."""
-    if found.plan is None:
-        return bool(found.now)
-    return found.state not in ENDED_STATES and _without_times(found.now) != _without_times(found.plan.verdicts)
+def _has_changed(explanation: Explanation) -> bool:
+    """Whether the verdicts have changed since the decision, while they still matter to the job."""
+    if explanation.plan is None:
+        return bool(explanation.now)
+    return explanation.state not in ENDED_STATES and _without_times(explanation.now) != _without_times(
+        explanation.plan.verdicts
+    )
 
 
 def _without_times(verdicts: Sequence[Verdict]) -> list[Verdict]:
     return sorted(
-        (msgspec.structs.replace(each, since_us=None) for each in verdicts), key=lambda verdict: verdict.cluster
+        (msgspec.structs.replace(verdict, since_us=None) for verdict in verdicts), key=lambda verdict: verdict.cluster
     )
 
 
-def print_explanation(found: Explanation) -> None:
-    """The decision as it was made, how things are now where that differs, and what would help."""
-    if found.plan:
-        plan = found.plan
-        print_verdicts(plan.verdicts, chosen=plan.chosen, quotes=found.quotes, since_us=plan.at_us)
+def print_explanation(explanation: Explanation, *, tasks: Mapping[str, int] = NO_TASKS) -> None:
+    """Print the verdicts of the decision, those of now where they differ, and hints.
+
+    `tasks`: how many tasks of an array each cluster has. None: the chosen cluster is marked.
+    """
+    if explanation.plan:
+        plan = explanation.plan
+        marks = NO_MARKS if tasks else mark_chosen(plan)
+        print_verdicts(plan.verdicts, marks=marks, tasks=tasks, quotes=explanation.quotes, since_us=plan.at_us)
         if plan.chosen:
-            print_wrapped_text(f"Selected by {plan.algorithm}{DRAW_NOTES.get(plan.algorithm, '')}.")
-    if _has_changed(found):
-        print(paint("\nNow:", "bold") if found.plan else paint("Now:", "bold"))
-        print_verdicts(found.now, chosen=None)
-    print_list("Would run if:", found.hints, between="or ")
-    print_list("Notes:", found.notes, between="")
+            selected = "Selected" if marks else f"{plan.chosen} was selected"
+            print_wrapped_text(f"{selected} by {plan.algorithm}{DRAW_NOTES.get(plan.algorithm, '')}.")
+    if _has_changed(explanation):
+        print(paint("\nNow:", "bold") if explanation.plan else paint("Now:", "bold"))
+        print_verdicts(explanation.now)
+    print_list("Would run if:", explanation.hints, between="or ")
+    print_list("Notes:", explanation.notes, between="")
 
 
 def print_wrapped_text(text: str) -> None:
-    """A sentence, broken between words where the screen ends."""
+    """Print a sentence, wrapped at the width of the screen."""
     from textwrap import wrap
 
     screen = screen_width()
@@ -149,7 +175,7 @@ def print_wrapped_text(text: str) -> None:
 
 
 def print_list(title: str, lines: Sequence[str], *, between: str) -> None:
-    """The title once, then each line below the other; a line that is too long goes on below itself."""
+    """Print the title once, and the lines below each other beside it. Long lines wrap."""
     from textwrap import wrap
 
     screen = screen_width()
@@ -160,5 +186,5 @@ def print_list(title: str, lines: Sequence[str], *, between: str) -> None:
         space = max((screen or 10**6) - len(indent) - len(word), REASON_WIDTH_MIN)
         first, *more = wrap(printable(line), space, break_long_words=False, break_on_hyphens=False) or [""]
         print(f"{lead}  {word}{first}")
-        for rest in more:
-            print(f"{indent}{' ' * len(word)}{rest}")
+        for continued in more:
+            print(f"{indent}{' ' * len(word)}{continued}")

@@ -1,4 +1,4 @@
-"""`yard version`: of this program, and of the server if it answers."""
+"""`yard version`: the versions of this program, and of the server if it answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from switchyard.errors import YardError
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """Both ends; none where the server does not answer."""
+    """The versions of client and server. `server` is None if it does not answer."""
 
     client: str
     server: str | None
@@ -28,11 +28,10 @@ def main(argv: list[str]) -> int:
     with connect(args, retry_s=0) as yard:
         try:
             server = yard.version().version
-        except YardError as exc:  # this program's own version is an answer, too
+        except YardError as exc:  # the version of this program is still worth printing
             server, silent = None, exc
         versions = Versions(__version__, server, yard.url)
-    if args.output:
-        emit(versions, args.output, name=lambda each: each.client)
+    if emit(versions, args.output, key="client"):
         return 0
     print(f"yard    {versions.client}")
     print(f"server  {versions.server or 'does not answer'}  ({versions.url})")

@@ -1,10 +1,10 @@
-"""`yard wait`: until jobs have ended, then exit as they did."""
+"""`yard wait`: wait until jobs have ended, and exit with their code."""
 
 from __future__ import annotations
 
 from switchyard.cli.connect import connect
 from switchyard.cli.job_view import EXIT_CODES_HELP, exit_code_of, format_job_line
-from switchyard.cli.output import emit, emit_list
+from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, add_shared, duration_s
 from switchyard.cli.table import now_us
 from switchyard.cli.wait_view import wait_for_job
@@ -33,10 +33,7 @@ def main(argv: list[str]) -> int:
                 raise TimedOut(f"Not all ended within {args.timeout} s. {exc.detail}", next_step=exc.next_step) from exc
             if not args.output and not args.quiet:
                 print(format_job_line(ended[-1], now_us()), flush=True)
-    if args.output and len(ended) == 1:
-        emit(ended[0], args.output, name=lambda each: each.id)
-    elif args.output:
-        emit_list(ended, args.output, name=lambda each: each.id)
+    emit(ended[0] if len(ended) == 1 else ended, args.output, key="id")
     return next((code for code in map(exit_code_of, ended) if code), 0)
 
 
@@ -44,6 +41,6 @@ def _parser() -> Parser:
     parser = Parser("yard wait", "Wait for jobs to end. State changes go to stderr.", examples=EXAMPLES)
     parser.add_argument("job", nargs="+", metavar="ID", help="a job's id, or enough of its start")
     parser.add_argument("--timeout", type=duration_s, metavar="T", help="wait at most this long (90, 15m, 2h) for all")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing; the exit code says it")
-    add_shared(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing; only set the exit code")
+    add_shared(parser, is_patient=True)
     return parser

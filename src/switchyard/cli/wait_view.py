@@ -1,45 +1,54 @@
-"""Waiting with the user: state changes as lines on stderr, a spinner on a terminal, the output at the end."""
+"""Shows the wait for a job: its state changes as lines on stderr, a spinner on a terminal, its output at the end."""
 
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 
 from switchyard.cli.job_view import count_ended_tasks, format_job_line
 from switchyard.cli.log_view import LogWriter
-from switchyard.cli.output import printable
-from switchyard.cli.progress import format_progress_bar
+from switchyard.cli.output import is_live, printable
+from switchyard.cli.progress import ProgressBar, format_progress_bar
 from switchyard.cli.table import format_duration, now_us
 from switchyard.model.api import Output
 from switchyard.model.job import Job, TaskCounts
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
+from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.job_completion import as_completed
 
 SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SPINNER_FRAME_S = 0.1
 
 
 def wait_for_job(yard: Client, job: str, *, timeout_s: float | None, quiet: bool = False, say_end: bool = True) -> Job:
-    """Wait for the end of a job, saying each change of its state on stderr (the last one only if `say_end`)."""
+    """Wait for the end of a job. Print each change of its state to stderr, the last one only if `say_end`."""
     with Spinner(quiet=quiet) as spinner:
-        said: tuple[object, ...] = ()
+        printed: tuple[object, ...] = ()
 
         def say(seen: Job) -> Job:
-            nonlocal said
-            # Not the tasks of an array: a thousand lines say less than a bar.
-            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested)
-            if face != said and (say_end or seen.state not in FINAL_STATES):
+            nonlocal printed
+            # Changes of an array's tasks go to the spinner's bar: they would be thousands of lines.
+            visible_state = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested)
+            if visible_state != printed and (say_end or seen.state not in FINAL_STATES):
                 spinner.line(format_job_line(seen, now_us(), stream=sys.stderr))
-            said = face
+            printed = visible_state
             spinner.text = f"{seen.id} {seen.state.value}" + (f" {_tasks_text(seen.tasks)}" if seen.tasks else "")
             return seen
 
         *_, last = map(say, yard.watch(job, timeout_s=timeout_s))
     return last
+
+
+def wait_for_ends(handles: Sequence[JobHandle], timeout_s: float | None) -> None:
+    """Wait until all these jobs have ended, with a progress bar."""
+    with ProgressBar("ended", len(handles)) as progress:
+        for done, _ in enumerate(as_completed(handles, timeout_s), start=1):
+            progress.show(done)
 
 
 def _tasks_text(tally: TaskCounts) -> str:
@@ -48,12 +57,12 @@ def _tasks_text(tally: TaskCounts) -> str:
 
 
 class Spinner:
-    """Shows on a terminal that something goes on. Anywhere else only the lines are printed."""
+    """A spinner on stderr, if that is a terminal. Elsewhere only the lines are printed."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self.text = ""
         self._quiet = quiet
-        self._is_shown = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not quiet
+        self._is_shown = is_live(sys.stderr) and not quiet
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._spin, name="spinner", daemon=True)
@@ -72,7 +81,7 @@ class Spinner:
             self._write("\x1b[K")
 
     def line(self, text: str) -> None:
-        """A line that stays, above the spinner."""
+        """Print a line above the spinner."""
         if not self._quiet:
             self._write(("\x1b[K" if self._is_shown else "") + text + "\n")
 

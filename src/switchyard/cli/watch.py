@@ -1,8 +1,7 @@
-"""`yard watch`: jobs as they change, a live table on a terminal, lines into a pipe. Nothing is missed in between."""
+"""`yard watch`: show jobs as they change, as a live table on a terminal or as lines in a pipe."""
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -11,12 +10,11 @@ from collections.abc import Iterator
 from functools import lru_cache
 from shutil import get_terminal_size
 
-import msgspec
-
 from switchyard.cli.connect import connect
+from switchyard.cli.events import print_event
 from switchyard.cli.job_view import JOB_COLUMNS, format_job_line, format_job_row
-from switchyard.cli.output import all_fields, has_colour, paint, paint_state, print_notice, printable
-from switchyard.cli.parser import Parser, add_shared, key_value
+from switchyard.cli.output import has_colour, is_live, paint, print_notice, printable
+from switchyard.cli.parser import Parser, add_labels, add_shared
 from switchyard.cli.table import format_table, now_us
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Event
@@ -25,10 +23,10 @@ from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
 
 ROWS_MAX = 200  # of the live table, however tall the screen is
-IDS_MAX = 90  # looked after at once by their ids
-POLL_S_MIN = 0.5  # between two looks at the jobs, however much happens
-REDRAW_S = 1.0  # ages grow on the screen
-LABEL_CACHE_MAX = 10_000  # jobs of which it is remembered whether they have the labels
+IDS_MAX = 90  # jobs in one request by their ids
+POLL_S_MIN = 0.5  # between two fetches, however many events come
+REDRAW_S = 1.0  # so that ages stay current
+LABEL_CACHE_MAX = 10_000  # jobs whose labels are cached
 
 EXAMPLES = """\
   yard watch                               the newest jobs, as they change
@@ -45,8 +43,7 @@ def main(argv: list[str]) -> int:
         )
     with connect(args) as yard:
         ids = [yard.job(job).id for job in args.job]
-        is_live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb" and not args.output
-        if is_live:
+        if is_live(sys.stdout) and not args.output:
             _LiveTable(yard, args, ids).run()
         else:
             _print_lines(yard, args, ids)
@@ -54,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
-    """One line per event; of jobs named by their ids first how they stand, and an end when all have theirs."""
+    """Print one line per event. For named jobs, print their states first and stop when all have ended."""
     after = yard.newest_event() if args.after is None else args.after
     left = set(ids)
     for job in map(yard.job, ids):
@@ -65,7 +62,7 @@ def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
     if ids and not left:
         return
     for event in _events(yard, args, ids, after):
-        _print_one(event, args.output)
+        print_event(event, args.output)
         if event.state in FINAL_STATES:
             left.discard(event.job)
             if ids and not left:
@@ -73,17 +70,17 @@ def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
 
 
 def _events(yard: Client, args: Namespace, ids: list[str], after: int) -> Iterator[Event]:
-    """The events of the jobs that are meant, from a number on."""
-    wanted = dict(args.label)
+    """Yield the events of the selected jobs after this event number."""
+    labels_wanted = dict(args.label)
 
     @lru_cache(maxsize=LABEL_CACHE_MAX)
     def has_labels(job: str) -> bool:
         labels = yard.job(job).labels
-        return all(labels.get(key) == value for key, value in wanted.items())
+        return all(labels.get(key) == value for key, value in labels_wanted.items())
 
-    one = ids[0] if len(ids) == 1 else None
-    for event in yard.follow(after=after, job=one, project=args.project, on_trouble=_print_trouble):
-        if (not ids or event.job in ids) and (not wanted or has_labels(event.job)):
+    single_job = ids[0] if len(ids) == 1 else None
+    for event in yard.follow(after=after, job=single_job, project=args.project, on_trouble=_print_trouble):
+        if (not ids or event.job in ids) and (not labels_wanted or has_labels(event.job)):
             yield event
 
 
@@ -91,17 +88,8 @@ def _print_trouble(trouble: YardError | None) -> None:
     print_notice(f"{trouble.detail} Trying again…" if trouble else "Connected again; nothing was missed.")
 
 
-def _print_one(event: Event, form: str | None) -> None:
-    if form == "json":
-        print(msgspec.json.encode(all_fields(event)).decode(), flush=True)
-        return
-    where = f" on {event.cluster}" if event.cluster else ""
-    why = f": {event.reason}" if event.reason else ""
-    print(f"{event.seq}  {event.job}  {event.kind}  {paint_state(event.state)}{printable(where + why)}", flush=True)
-
-
 class _LiveTable:
-    """The live view. One thread follows the events and says that something changed; the main one looks and draws."""
+    """The live view. A thread follows the events and signals changes; the main thread fetches the jobs and draws."""
 
     def __init__(self, yard: Client, args: Namespace, ids: list[str]) -> None:
         self._yard = yard
@@ -118,7 +106,7 @@ class _LiveTable:
         from rich.live import Live
         from rich.text import Text
 
-        self._look()
+        self._fetch_jobs()
         threading.Thread(target=self._follow, name="follow", daemon=True).start()
         with Live(console=Console(highlight=False), auto_refresh=False, transient=False) as live:
             while True:
@@ -130,14 +118,14 @@ class _LiveTable:
                 started = time.monotonic()
                 if self._changed.wait(REDRAW_S):
                     self._changed.clear()
-                    self._look()
+                    self._fetch_jobs()
                     time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - started)))
 
     def _follow(self) -> None:
         try:
-            one = self._ids[0] if len(self._ids) == 1 else None
+            single_job = self._ids[0] if len(self._ids) == 1 else None
             for event in self._yard.follow(
-                after=self._seen, job=one, project=self._args.project, on_trouble=self._on_trouble
+                after=self._seen, job=single_job, project=self._args.project, on_trouble=self._on_trouble
             ):
                 self._seen = event.seq
                 if not self._ids or event.job in self._ids:
@@ -150,12 +138,12 @@ class _LiveTable:
         self._trouble = trouble
         self._changed.set()
 
-    def _look(self) -> None:
-        """The jobs as they are now; while the server is away, as they were."""
+    def _fetch_jobs(self) -> None:
+        """Fetch the current jobs. While the server is away, keep the old ones."""
         try:
             if self._ids:
-                found = {job.id: job for job in self._yard.jobs(ids=self._ids)}
-                self._jobs = [found[job] for job in self._ids if job in found] or self._jobs
+                by_id = {job.id: job for job in self._yard.jobs(ids=self._ids)}
+                self._jobs = [by_id[job] for job in self._ids if job in by_id] or self._jobs
             else:
                 rows = min(ROWS_MAX, get_terminal_size().lines - 3)
                 labels = dict(self._args.label)
@@ -176,23 +164,17 @@ class _LiveTable:
         counts: dict[str, int] = {}
         for job in self._jobs:
             counts[job.state.value] = counts.get(job.state.value, 0) + 1
-        told = " · ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items())) or "no jobs yet"
-        foot = printable(f"{self._trouble.detail} Trying again…") if self._trouble else f"{told} · event {self._seen}"
+        summary = " · ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items())) or "no jobs yet"
+        foot = (
+            printable(f"{self._trouble.detail} Trying again…") if self._trouble else f"{summary} · event {self._seen}"
+        )
         return [*table, paint(foot[: max(1, width - 1)], "dim")]
 
 
 def _parser() -> Parser:
     parser = Parser("yard watch", "Watch jobs change, until those named have ended, or Ctrl-C.", examples=EXAMPLES)
     parser.add_argument("job", nargs="*", metavar="ID", help="a job's id, or enough of its start (default: all jobs)")
-    parser.add_argument(
-        "-l",
-        "--label",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="only with this label; repeatable",
-    )
+    add_labels(parser, "only with this label; repeatable")
     parser.add_argument("--project", metavar="NAME", help="only of this project")
     parser.add_argument(
         "--after", type=_parse_event_number, metavar="SEQ", help="begin after this event's number (default: now)"

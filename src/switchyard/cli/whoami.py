@@ -1,4 +1,4 @@
-"""`yard whoami`: who the server takes you for."""
+"""`yard whoami`: the user that the server sees, and the user's grants."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from switchyard.cli.table import print_fields
 
 
 def main(argv: list[str]) -> int:
-    parser = Parser("yard whoami", "Show who the server takes you for, and what you may do.", examples="  yard whoami")
+    parser = Parser("yard whoami", "Show your user name, your groups and what you may do.", examples="  yard whoami")
     add_shared(parser)
     args = parser.parse_args(argv)
     with connect(args) as yard:
         me = yard.whoami()
         url = yard.url
-    if args.output:
-        emit(me, args.output, name=lambda each: each.name)
+    if emit(me, args.output):
         return 0
     fields = [
         ("name", me.name),

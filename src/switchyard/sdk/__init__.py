@@ -1,1 +1,1 @@
-"""The SDK: the HTTP API as Python calls. It knows the model and the wire, nothing of the server's inside."""
+"""The SDK: the HTTP API as Python calls. It imports the model, and nothing of the server."""

@@ -1,4 +1,4 @@
-"""Clusters, agents, users, tokens, grants, projects and the audit, as calls. It knows nothing of jobs."""
+"""Client calls for clusters, agents, users, tokens, grants, projects and the audit."""
 
 from __future__ import annotations
 
@@ -39,21 +39,24 @@ from switchyard.sdk.layouts import LayoutCalls
 from switchyard.sdk.rules import RuleCalls
 from switchyard.sdk.token_pools import TokenPoolCalls
 
-DRAIN_POLL_S = 0.5  # between two looks at a cluster that empties
+DRAIN_POLL_S = 0.5  # between two polls of a draining cluster
 
 
 class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
-    """The part of the client that is about the place, not about jobs."""
+    """The client's calls for administrators and operators."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
+        """Yield the clusters that you may see, at most `limit`."""
         return self._walk(api_path("clusters"), Page[Cluster], limit=limit)
 
     def cluster(self, name: str) -> Cluster:
+        """Return a cluster. Raise NotFound if there is none of this name that you may see."""
         return self._get(api_path("clusters", name), Cluster)
 
     def create_cluster(
         self, name: str, *, private: bool = False, groups: Sequence[str] = (), labels: Mapping[str, str] | None = None
     ) -> Cluster:
+        """Create a cluster without an agent: `invite` gives the token to join it. Raise NameTaken if it exists."""
         body = ClusterRequest(name, is_private=private, groups=list(groups), labels=dict(labels or {}))
         return self._post(api_path("clusters"), Cluster, body=body)
 
@@ -68,7 +71,7 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         reason: str = "",
         state: Mapping[str, Scalar | None] | None = None,
     ) -> Cluster:
-        """Change what is given; what is not stays. Of `state` only the named values change; none takes one away."""
+        """Change the given fields; the others stay. In `state` only the named values change; None removes a value."""
         body = ClusterChange(
             is_cordoned=cordoned,
             is_private=private,
@@ -87,31 +90,31 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         timeout_s: float | None = None,
         on_progress: Callable[[Cluster], None] | None = None,
     ) -> Cluster:
-        """Give a cluster no new jobs, and wait until its agents have none. `on_progress` is told what is left."""
+        """Cordon a cluster, and wait until its agents have no jobs. `on_progress` gets the cluster at every poll."""
         self.change_cluster(name, cordoned=True, reason=reason)
         return self.wait_empty(name, timeout_s=timeout_s, on_progress=on_progress)
 
     def wait_empty(
         self, name: str, *, timeout_s: float | None = None, on_progress: Callable[[Cluster], None] | None = None
     ) -> Cluster:
-        """Wait until the agents of a cluster have no jobs."""
+        """Wait until the agents of a cluster have no jobs, and return it. Raise TimedOut after `timeout_s`."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            found = self.cluster(name)
+            cluster = self._get(api_path("clusters", name), Cluster, retry_s=self._patience_s(end))
             if on_progress is not None:
-                on_progress(found)
-            if not found.held:
-                return found
+                on_progress(cluster)
+            if not cluster.held:
+                return cluster
             left_s = DRAIN_POLL_S if end is None else end - time.monotonic()
             if left_s <= 0:
                 raise TimedOut(
-                    f"Cluster {name} still has {found.held} job{'' if found.held == 1 else 's'}.",
-                    next_step="Wait on, or cancel them: `yard cancel --cluster` names a cluster.",
+                    f"Cluster {name} still has {cluster.held} job{'' if cluster.held == 1 else 's'}.",
+                    next_step=f"Wait longer, or cancel them: `yard cancel --cluster {name}`.",
                 )
             time.sleep(min(left_s, DRAIN_POLL_S))
 
     def delete_cluster(self, name: str, *, abandon: bool = False) -> None:
-        """End a registration. `abandon`: also while jobs run there; they end as FAILED."""
+        """Remove a cluster. `abandon`: also while jobs run there; they end as FAILED."""
         self._delete(api_path("clusters", name), query={"abandon": "true" if abandon else None})
 
     def invite(
@@ -123,61 +126,67 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         private: bool = False,
         groups: Sequence[str] = (),
     ) -> NewInvite:
-        """A join token for an agent of this cluster; makes the cluster if there is none."""
+        """Create a join token for an agent of this cluster, and the cluster if it does not exist."""
         body = InviteRequest(is_reusable=reusable, expires_s=expires_s, is_private=private, groups=list(groups))
         return self._post(api_path("clusters", cluster, "invites"), NewInvite, body=body)
 
     def invites(self, cluster: str, *, limit: int | None = None) -> Iterator[Invite]:
+        """Yield the join tokens of a cluster, without their secrets."""
         return self._walk(api_path("clusters", cluster, "invites"), Page[Invite], limit=limit)
 
     def revoke_invite(self, invite: str) -> None:
+        """Revoke a join token by its id. Raise NotFound if there is none."""
         self._delete(api_path("invites", invite))
 
     def submit_token(self, cluster: str, *, account: str | None = None) -> SubmitToken:
-        """A new submit token of this cluster; the old one ends. `account`: whose jobs they are that show only it."""
+        """Create a submit token of this cluster; the old one ends. `account`: the user whose jobs it submits."""
         return self._post(api_path("clusters", cluster, "submit-token"), SubmitToken, query={"account": account})
 
     def agree(self, cluster: str) -> SubmitConsent:
-        """Agree that this cluster's administrators make submit tokens in your name."""
+        """Allow this cluster's administrators to make submit tokens in your name."""
         return self._put_bytes(api_path("clusters", cluster, "submit-consent"), SubmitConsent, body=b"")
 
     def disagree(self, cluster: str) -> None:
-        """Withdraw that: submit tokens in your name end."""
+        """Withdraw the consent of `agree`. Submit tokens in your name end."""
         self._delete(api_path("clusters", cluster, "submit-consent"))
 
     def group_submit_token(self, group: str, *, account: str | None = None) -> SubmitToken:
-        """The same for all clusters of a group."""
+        """Create a submit token for all clusters of a group; the old one ends."""
         return self._post(api_path("cluster-groups", group, "submit-token"), SubmitToken, query={"account": account})
 
     def agents(self, *, cluster: str | None = None, limit: int | None = None) -> Iterator[Agent]:
+        """Yield the agents that you may see, of one cluster or of all."""
         return self._walk(api_path("agents"), Page[Agent], query={"cluster": cluster}, limit=limit)
 
     def agent(self, key: str) -> Agent:
-        """By id, the start of an id, or a name that only one agent has."""
-        found = [known for known in self.agents() if known.name == key or known.id.startswith(key)]
-        if len(found) == 1:
-            return found[0]
-        why = "There is no agent" if not found else f"{len(found)} agents answer to"
+        """Return an agent by its id, the start of its id, or a unique name."""
+        matches = [known for known in self.agents() if known.name == key or known.id.startswith(key)]
+        if len(matches) == 1:
+            return matches[0]
+        why = "There is no agent" if not matches else f"{len(matches)} agents answer to"
         raise NotFound(f"{why} {key!r}.", next_step="`yard agent ls` lists them; the full id is never ambiguous.")
 
     def change_agent(
         self, agent: str, *, paused: bool | None = None, rotate: bool | None = None, reason: str = ""
     ) -> Agent:
-        """Pause or resume it, or ask it to get a new credential; what is not given stays."""
+        """Pause or resume an agent, or ask it to rotate its credential. Fields that are not given stay."""
         body = AgentChange(is_paused=paused, is_rotation_asked=rotate, reason=reason)
         return self._patch(api_path("agents", agent), Agent, body=body)
 
     def delete_agent(self, agent: str, *, abandon: bool = False) -> None:
-        """End this agent's registration: its credential no longer holds. `abandon`: also while it has jobs."""
+        """Remove an agent: its credential ends. `abandon`: also while it has jobs."""
         self._delete(api_path("agents", agent), query={"abandon": "true" if abandon else None})
 
     def users(self, *, limit: int | None = None) -> Iterator[User]:
+        """Yield all users, at most `limit`."""
         return self._walk(api_path("users"), Page[User], limit=limit)
 
     def user(self, name: str) -> User:
+        """Return a user. Raise NotFound if there is none of this name."""
         return self._get(api_path("users", name), User)
 
     def create_user(self, name: str, *, full_name: str = "", groups: Sequence[str] = ()) -> User:
+        """Create a user without grants and tokens. Raise NameTaken if the user exists."""
         return self._post(api_path("users"), User, body=UserRequest(name, full_name=full_name, groups=list(groups)))
 
     def change_user(
@@ -188,25 +197,28 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         groups: Sequence[str] | None = None,
         enabled: bool | None = None,
     ) -> User:
-        """Change what is given; what is not stays."""
+        """Change the given fields; the others stay."""
         body = UserChange(full_name, None if groups is None else list(groups), enabled)
         return self._patch(api_path("users", name), User, body=body)
 
     def delete_user(self, name: str) -> None:
+        """Delete a user with all tokens. Raise NotFound if there is none of this name."""
         self._delete(api_path("users", name))
 
     def access_tokens(self, *, limit: int | None = None) -> Iterator[Token]:
+        """Yield the tokens that you may see, without their secrets."""
         return self._walk(api_path("tokens"), Page[Token], limit=limit)
 
     def create_token(self, *, user: str | None = None, note: str = "", expires_s: int | None = None) -> NewToken:
-        """A token for yourself, or for another user. The secret is shown this once."""
+        """Create a token for yourself, or for another user. Only this answer has the secret."""
         return self._post(api_path("tokens"), NewToken, body=TokenRequest(user, note, expires_s))
 
     def revoke_token(self, token: str, *, only: bool = False) -> None:
-        """With it end the tokens that were made with it. `only`: they do not; for platform administrators."""
+        """Revoke a token and the tokens made with it. `only`: not those; for platform administrators."""
         self._delete(api_path("tokens", token), query={"only": "true"} if only else {})
 
     def grants(self, *, limit: int | None = None) -> Iterator[Grant]:
+        """Yield the grants that you may see, at most `limit`."""
         return self._walk(api_path("grants"), Page[Grant], limit=limit)
 
     def create_grant(
@@ -218,21 +230,26 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         subject: str = EVERYONE,
         object: str = "all",  # noqa: A002
     ) -> Grant:
+        """Give a user, a group or everyone a role on a project, a cluster or the platform, and return the grant."""
         body = GrantRequest(Role(role), GranteeKind(to), GrantTarget(on), subject, object)
         return self._post(api_path("grants"), Grant, body=body)
 
     def delete_grant(self, grant: str) -> None:
+        """Delete a grant by its id. Raise NotFound if there is none."""
         self._delete(api_path("grants", grant))
 
     def projects(self, *, limit: int | None = None) -> Iterator[Project]:
+        """Yield the projects that you may see, at most `limit`."""
         return self._walk(api_path("projects"), Page[Project], limit=limit)
 
     def project(self, name: str) -> Project:
+        """Return a project. Raise NotFound if there is none of this name that you may see."""
         return self._get(api_path("projects", name), Project)
 
     def create_project(
         self, name: str, *, description: str = "", title: str = "", labels: Mapping[str, str] | None = None
     ) -> Project:
+        """Create a project. Raise NameTaken if it exists."""
         body = ProjectRequest(name, description=description, title=title, labels=dict(labels or {}))
         return self._post(api_path("projects"), Project, body=body)
 
@@ -245,7 +262,7 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         labels: Mapping[str, str] | None = None,
         archived: bool | None = None,
     ) -> Project:
-        """Change what is given; what is not stays. An archived project takes no jobs and no rules."""
+        """Change the given fields; the others stay. An archived project takes no jobs and no rules."""
         body = ProjectChange(
             description=description,
             title=title,
@@ -255,5 +272,5 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         return self._patch(api_path("projects", name), Project, body=body)
 
     def audit(self, *, limit: int | None = None) -> Iterator[AuditEntry]:
-        """Who changed what, newest first."""
+        """Yield the audit entries, newest first."""
         return self._walk(api_path("audit"), Page[AuditEntry], limit=limit)

@@ -1,9 +1,9 @@
-"""Thousands of jobs in few requests: cut into batches, each with its own idempotency key. It knows no socket."""
+"""Submits thousands of jobs in batches, each with its own idempotency key. It opens no connection itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -11,19 +11,17 @@ from switchyard import errors
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import BULK_JOBS_MAX, BULK_WHOLE_MAX, BulkAnswer, BulkItem
 from switchyard.model.job import JobRequest
+from switchyard.sdk.file_calls import FileCalls
 from switchyard.sdk.graphs import OnProgress
 from switchyard.sdk.handle import JobHandle
 
-if TYPE_CHECKING:
-    from switchyard.sdk.client import Client
-
-BATCH_JOBS = 1000  # jobs in one request: some tens of milliseconds of the server's time
+BATCH_JOBS = 1000  # a request takes the server some tens of milliseconds
 SendBatch = Callable[[Sequence[JobRequest], str], BulkAnswer]
 SubmitResult = JobHandle | YardError
 
 
 def submit_batches(
-    client: Client,
+    client: FileCalls,
     requests: Sequence[JobRequest],
     *,
     send: SendBatch,
@@ -31,47 +29,47 @@ def submit_batches(
     batch: int,
     on_progress: OnProgress | None,
 ) -> list[SubmitResult]:
-    """One handle per job, in order; with `each` an error in place of one that was refused.
+    """Return one handle per job, in order. With `each`, a refused job has an error in place of its handle.
 
-    `#3` in `after` is the fourth job of all, in whichever request it went.
+    `#3` in `after` means the fourth of all jobs, in whichever batch it was sent.
     """
     if not 1 <= batch <= BULK_JOBS_MAX:
         raise BadRequest(f"A batch has 1 to {BULK_JOBS_MAX:,} jobs, not {batch}.")
-    batch = min(batch, BULK_WHOLE_MAX)  # the server takes no more that are made all or none, or wait for each other
-    made: list[SubmitResult] = []
+    batch = min(batch, BULK_WHOLE_MAX)  # the server's limit for all-or-none and dependent jobs
+    results: list[SubmitResult] = []
     for start in range(0, len(requests), batch):
-        some = [_resolve_references(job, start, made) for job in requests[start : start + batch]]
+        jobs = [_resolve_references(job, start, results) for job in requests[start : start + batch]]
         try:
-            answer = send(some, key if len(requests) <= batch else f"{key}.{start // batch}")
+            answer = send(jobs, key if len(requests) <= batch else f"{key}.{start // batch}")
         except YardError as exc:
             raise _with_jobs_made(exc, start, len(requests)) from exc
-        made += [_result_of(client, item) for item in answer.items]
+        results += [_result_of(client, item) for item in answer.items]
         if on_progress:
-            on_progress(len(made), len(requests))
-    return made
+            on_progress(len(results), len(requests))
+    return results
 
 
-def _resolve_references(job: JobRequest, start: int, made: Sequence[SubmitResult]) -> JobRequest:
-    """The job with its references as this request needs them: ids for what was made before it."""
+def _resolve_references(job: JobRequest, start: int, results: Sequence[SubmitResult]) -> JobRequest:
+    """Replace references to jobs of earlier batches by ids, and renumber the others for this batch."""
     if not any(text.startswith("#") for text in job.after):
         return job
-    return msgspec.structs.replace(job, after=[_resolve_reference(text, start, made) for text in job.after])
+    return msgspec.structs.replace(job, after=[_resolve_reference(text, start, results) for text in job.after])
 
 
-def _resolve_reference(text: str, start: int, made: Sequence[SubmitResult]) -> str:
+def _resolve_reference(text: str, start: int, results: Sequence[SubmitResult]) -> str:
     place, colon, condition = text.partition(":")
     if not place.startswith("#"):
         return text
     number = int(place[1:])
     if number >= start:
         return f"#{number - start}{colon}{condition}"
-    earlier = made[number]
+    earlier = results[number]
     if isinstance(earlier, YardError):
         raise BadRequest(f"A job is to begin after job {place}, which was refused: {earlier.detail}")
     return f"{earlier.id}{colon}{condition}"
 
 
-def _result_of(client: Client, item: BulkItem) -> SubmitResult:
+def _result_of(client: FileCalls, item: BulkItem) -> SubmitResult:
     if item.job is not None:
         return JobHandle(client, item.job)
     problem: Any = item.problem
@@ -80,9 +78,9 @@ def _result_of(client: Client, item: BulkItem) -> SubmitResult:
 
 
 def _with_jobs_made(exc: YardError, start: int, total: int) -> YardError:
-    """The refusal, with what became of the jobs before it."""
+    """Return the error with the number of jobs that were created before it."""
     if start == 0:
         return exc
-    told = f"The first {start} of {total} jobs were made; from there on none. {exc.detail}"
-    again = "Submit the rest, or all of it again with the same key: what was made is not made twice."
-    return type(exc)(told, next_step=f"{exc.next_step} {again}".strip())
+    detail = f"The first {start} of {total} jobs were made; from there on none. {exc.detail}"
+    advice = "Submit the rest, or all of it again with the same key: what was made is not made twice."
+    return type(exc)(detail, next_step=f"{exc.next_step} {advice}".strip())

@@ -1,7 +1,8 @@
-"""How every call of the client is made: encode, send, decode, walk pages. It knows no single route."""
+"""The base of all client calls: encode, send, decode, walk pages. It knows no route."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -13,14 +14,14 @@ from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Page
 from switchyard.sdk.transport import Request, Transport
 
-PAGE_SIZE = 200  # per request while walking a list: under the server's bound, and a page is still quick to come
+PAGE_SIZE = 200  # below the server's limit, and still a quick answer
 
 T = TypeVar("T")
 QueryParams = Mapping[str, Any]
 
 
 class ApiCalls:
-    """The shared part of the client."""
+    """One method for each HTTP method and form of body."""
 
     _transport: Transport
 
@@ -45,20 +46,21 @@ class ApiCalls:
         body: object = None,
         headers: Mapping[str, str] | None = None,
         repeatable: bool = False,
+        retry_s: float | None = None,
     ) -> T:
         encoded = None if body is None else msgspec.json.encode(body)
         request = Request("POST", path + _query_string(query), encoded, headers, repeatable)
-        return self._answer(self._transport.send(request), kind)
+        return self._answer(self._transport.send(request, retry_s=retry_s), kind)
 
     def _patch(self, path: str, kind: type[T], *, body: object) -> T:
-        # A change says how things shall be, so saying it twice is as good as once.
+        # Repeatable: a change names the new values, so a second one has no further effect.
         request = Request("PATCH", path, msgspec.json.encode(body), repeatable=True)
         return self._answer(self._transport.send(request), kind)
 
     def _put(
         self, path: str, kind: type[T], *, query: QueryParams | None = None, body: object, headers: Mapping[str, str]
     ) -> T:
-        # Not repeatable: the headers say what must be there before, and after the first time it is not.
+        # Not repeatable: after the first write the condition in the headers no longer holds.
         request = Request("PUT", path + _query_string(query), msgspec.json.encode(body), headers)
         return self._answer(self._transport.send(request), kind)
 
@@ -89,17 +91,23 @@ class ApiCalls:
         query: QueryParams | None = None,
         limit: int | None,
         retry_s: float | None = None,
+        cursor_name: str = "cursor",
     ) -> Iterator[T]:
-        """All items of a list, page by page, at most `limit`."""
+        """Yield the items of a list, page by page, at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
             size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            page = self._get(path, kind, query={**(query or {}), "limit": size, "cursor": cursor}, retry_s=retry_s)
+            page = self._get(path, kind, query={**(query or {}), "limit": size, cursor_name: cursor}, retry_s=retry_s)
             yield from page.items[:left]
             left = None if left is None else left - len(page.items)
             if page.next is None or page.next == cursor:
                 return
             cursor = page.next
+
+    def _patience_s(self, end: float | None = None) -> float:
+        """How long a call of a wait retries, up to the moment `end` of the monotonic clock."""
+        patience_s = self._transport.patience_s
+        return patience_s if end is None else max(0.0, min(patience_s, end - time.monotonic()))
 
     def _answer(self, body: bytes, kind: type[T]) -> T:
         warm_type(kind)
@@ -113,7 +121,7 @@ class ApiCalls:
 
 
 def api_path(*parts: str) -> str:
-    """A path under /v1 with each part quoted; an empty part would silently name another route."""
+    """Return a path under /v1 with each part quoted. An empty part is refused: it would name another route."""
     for part in parts:
         if not part or part in (".", ".."):
             raise BadRequest(f"{part!r} is no name or id.")
@@ -121,8 +129,8 @@ def api_path(*parts: str) -> str:
 
 
 def _query_string(query: QueryParams | None) -> str:
-    given = {name: _query_value(value) for name, value in (query or {}).items() if value not in (None, [], ())}
-    return "?" + urlencode(given, doseq=True) if given else ""
+    params = {name: _query_value(value) for name, value in (query or {}).items() if value not in (None, [], ())}
+    return "?" + urlencode(params, doseq=True) if params else ""
 
 
 def _query_value(value: Any) -> Any:

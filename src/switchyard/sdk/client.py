@@ -1,60 +1,56 @@
-"""The client: jobs here, all else in `administration`. It knows routes and types, not sockets."""
+"""The client: submit jobs here; calls of other subjects come from its base classes. It knows routes, not sockets."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from switchyard.connection import refuse_plain_http
-from switchyard.errors import TimedOut
+from switchyard.errors import BadRequest
 from switchyard.model.api import (
     BulkAnswer,
-    CancelledMany,
-    CancelMany,
-    CancelRequest,
     CreatedJob,
-    Event,
-    JobChange,
-    JobSelector,
     Me,
-    Page,
-    RetryRequest,
     Version,
 )
 from switchyard.model.execution import ExecutionConfig, QualityOfService
+from switchyard.model.files import JobFiles
 from switchyard.model.ids import is_id
 from switchyard.model.image_compatibility import Compatibility
-from switchyard.model.job import Job, JobRequest, JobSpec, Limits, Native, OnLost, State, Task
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job import JobRequest, JobSpec, Limits, Native, OnLost
 from switchyard.model.quote import Quotes
 from switchyard.model.retry import Retry
 from switchyard.model.selection import Scalar, Select
 from switchyard.model.stats import RouteStats
-from switchyard.model.verdict import Explanation, Plan
+from switchyard.model.verdict import Plan
 from switchyard.sdk.administration import AdminCalls
 from switchyard.sdk.bulk_submit import BATCH_JOBS, SubmitResult, submit_batches
-from switchyard.sdk.calls import PAGE_SIZE, api_path
+from switchyard.sdk.calls import api_path
 from switchyard.sdk.config import resolve_settings
-from switchyard.sdk.follow import StreamCalls
+from switchyard.sdk.file_calls import FileCalls
+from switchyard.sdk.file_names import FileSources
+from switchyard.sdk.follow import OUTAGE_S
 from switchyard.sdk.graphs import GraphCalls, OnProgress
 from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.job_calls import TIMEOUT_S
+from switchyard.sdk.retry_backoff import OnOutage
 from switchyard.sdk.transport import OnRetry, Transport
 
-TIMEOUT_S = 30.0  # for one answer: far above any answer of a healthy server
-RETRY_S = 30.0  # from the first failure: a server's restart takes seconds
-WAIT_LONG_POLL_S = 30  # one held request; the server allows 60, but proxies tend to cut idle ones at 60
-WATCH_LONG_POLL_S = 1  # how late a watcher may see a change that is not the end
-WAIT_OUTAGE_S = 300.0  # a waiting caller outlasts a server that is away this long; the job does anyway
-EVENTS_POLL_S = 1.0  # how late a follower may see an event
-STEP_S_MIN = 0.2  # between two looks, should a server answer at once instead of holding
+if TYPE_CHECKING:
+    from switchyard.sdk.function_calls import FunctionRun
+
+P = ParamSpec("P")
+R = TypeVar("R")
+RETRY_S = 30.0  # counted from the first failure; a server restarts within seconds
+
+FILE_FIELDS = ("files", "workdir", "out", "out_required")
 
 Base = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
 
 
 class JobFields(TypedDict, total=False):
-    """What may be said about a job beside its command; None is the same as leaving it out."""
+    """The fields of a job beside its command. None is the same as leaving a field out."""
 
     name: str | None
     env: Mapping[str, str] | None
@@ -87,6 +83,7 @@ class JobFields(TypedDict, total=False):
     cluster: str | None
     retry: Retry | Mapping[str, Any] | None
     array: str | None
+    together: bool | None
     after: str | JobHandle | Sequence[str | JobHandle] | None
     hold: bool | None
     expires_after: int | str | None
@@ -95,10 +92,14 @@ class JobFields(TypedDict, total=False):
     select: str | Select | Mapping[str, Any] | None
     parameters: Mapping[str, Scalar] | None
     spill: Sequence[str] | None
+    files: FileSources | JobFiles | None
+    workdir: str | os.PathLike[str] | None
+    out: Sequence[str] | None
+    out_required: bool | None
 
 
-class Client(StreamCalls, AdminCalls, GraphCalls):
-    """Speaks to one server; may be shared by threads. What is not given comes from the environment and the user's file.
+class Client(FileCalls, AdminCalls, GraphCalls):
+    """Calls one server; threads may share it. Missing arguments come from the environment or the user's file.
 
     >>> with Client() as yard:
     ...     job = yard.submit(["python", "train.py"], cores=4, memory="8GiB")
@@ -113,23 +114,31 @@ class Client(StreamCalls, AdminCalls, GraphCalls):
         timeout_s: float = TIMEOUT_S,
         ca_file: str | None = None,
         retry_s: float = RETRY_S,
+        outage_s: float = OUTAGE_S,
         on_retry: OnRetry | None = None,
+        on_outage: OnOutage | None = None,
         insecure_http: bool = False,
     ) -> None:
+        """`retry_s`: seconds from the first failure of a call to its last retry.
+
+        `outage_s`: the same for waits, uploads and fetches, once the server has answered. Before each retry, `on_retry`
+        gets the error and the seconds of the pause, and `on_outage` the error and how long the retries go on.
+        """
         account = resolve_settings(url, token, ca_file=ca_file)
         if account.token or account.clusters:
             refuse_plain_http(account.url, is_plain_allowed=insecure_http or account.is_plain_allowed)
         self.url = account.url
         self.ca_file = account.ca_file
-        self.outage_s = WAIT_OUTAGE_S
         self._clusters = account.clusters
         self._transport = Transport(
             account.url,
             account.token,
             timeout_s=timeout_s,
             retry_s=retry_s,
+            outage_s=outage_s,
             ca_file=account.ca_file,
             on_retry=on_retry,
+            on_outage=on_outage,
         )
 
     def __enter__(self) -> Client:
@@ -139,20 +148,51 @@ class Client(StreamCalls, AdminCalls, GraphCalls):
         self.close()
 
     def close(self) -> None:
-        """Close what is idle. The client may still be used."""
+        """Close idle connections. The client may still be used."""
         self._transport.close()
 
     def submit(self, job: Base, *, key: str | None = None, **fields: Unpack[JobFields]) -> JobHandle:
-        """Submit a command, a spec or a whole request; `fields` are laid over it. No shell runs the command.
+        """Submit a command, a spec or a request as a job, with `fields` laid over it, and return its handle.
 
-        It carries an idempotency key (yours, else a random one), so a broken connection never makes two jobs of one.
+        Raise Malformed for a bad field, PolicyRefused for a rule, and Denied without the right to submit. A job that no
+        cluster could ever run raises nothing: its state is REJECTED. The command runs without a shell. The request
+        carries an idempotency key (yours, else a random one), so a retry never creates a second job. `files` and
+        `workdir` name local files, as `upload` takes them; `out` names patterns of files to keep at the end, for
+        `fetch`. In an array, `{index}` in a path stands for a file of each task.
         """
         from switchyard.sdk.request import check_idempotency_key
 
-        request = self._resolved(self.request(job, **fields))
+        request = self._with_files([self._resolved(self.request(job, **fields))], fields)[0]
         headers = {"Idempotency-Key": os.urandom(16).hex() if key is None else check_idempotency_key(key)}
-        created = self._post(api_path("jobs"), CreatedJob, body=request, headers=headers, repeatable=True)
+        retry_s = self._submit_retry_s([request])
+        created = self._post(
+            api_path("jobs"), CreatedJob, body=request, headers=headers, repeatable=True, retry_s=retry_s
+        )
         return JobHandle(self, created)
+
+    @overload
+    def submit_many(
+        self,
+        jobs: Iterable[Base],
+        *,
+        each: Literal[False] = False,
+        key: str | None = None,
+        batch: int = BATCH_JOBS,
+        on_progress: OnProgress | None = None,
+        **fields: Unpack[JobFields],
+    ) -> list[JobHandle]: ...
+
+    @overload
+    def submit_many(
+        self,
+        jobs: Iterable[Base],
+        *,
+        each: bool,
+        key: str | None = None,
+        batch: int = BATCH_JOBS,
+        on_progress: OnProgress | None = None,
+        **fields: Unpack[JobFields],
+    ) -> list[SubmitResult]: ...
 
     def submit_many(
         self,
@@ -163,43 +203,107 @@ class Client(StreamCalls, AdminCalls, GraphCalls):
         batch: int = BATCH_JOBS,
         on_progress: OnProgress | None = None,
         **fields: Unpack[JobFields],
-    ) -> list[SubmitResult]:
-        """Submit many, at most `batch` in one request (most: 10,000); `fields` are laid over each. One handle per job.
+    ) -> list[JobHandle] | list[SubmitResult]:
+        """Submit many jobs, at most `batch` (up to 10,000) per request, with `fields` laid over each.
 
-        A request is all or none: the first refusal raises, and says what was made before it. With `each` every job is
-        made or refused by itself, and the list has an error in place of a refused one.
+        Raise the first refusal, with the number of jobs created before it: a request creates all its jobs or none. With
+        `each`, a job is created or refused by itself, and the list has an error in place of a refused job's handle.
         """
         from switchyard.sdk.request import check_idempotency_key
 
         requests = [self._resolved(self._request(job, fields, f"jobs[{place}]")) for place, job in enumerate(jobs)]
+        requests = self._with_files(requests, fields)
 
-        def send(some: Sequence[JobRequest], one_key: str) -> BulkAnswer:
+        def send(jobs: Sequence[JobRequest], one_key: str) -> BulkAnswer:
             headers = {"Idempotency-Key": one_key}
-            body = {"jobs": some, "each": each}
-            return self._post(api_path("jobs", "bulk"), BulkAnswer, body=body, headers=headers, repeatable=True)
+            body = {"jobs": jobs, "each": each}
+            path, retry_s = api_path("jobs", "bulk"), self._submit_retry_s(jobs)
+            return self._post(path, BulkAnswer, body=body, headers=headers, repeatable=True, retry_s=retry_s)
 
         own_key = os.urandom(16).hex() if key is None else check_idempotency_key(key)
         return submit_batches(self, requests, send=send, key=own_key, batch=batch, on_progress=on_progress)
 
+    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> FunctionRun[R]:
+        """Run a Python function as a job of one core, and return a handle with its `result`.
+
+        Raise BadRequest if the function or its arguments cannot be sent. It needs the extra `functions` (cloudpickle)
+        here, and the same Python version on the cluster.
+
+        >>> yard.run(sum, [1, 2, 3]).result()
+        6
+        """
+        return self.function(function)(*args, **kwargs)
+
+    def function(
+        self, function: Callable[P, R], /, *, key: str | None = None, **fields: Unpack[JobFields]
+    ) -> Callable[P, FunctionRun[R]]:
+        """Return a callable that runs the function as a job with these fields: `yard.function(train, gpus=1)(3)`.
+
+        The callable raises what `run` raises.
+        """
+        from switchyard.sdk.function_calls import RESULT_FILE, FunctionRun, function_command, function_files
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> FunctionRun[R]:
+            files = fields.get("files")
+            if files is not None and not isinstance(files, Mapping):
+                raise BadRequest("The files of a function are a mapping of names to paths.")
+            together: JobFields = {"name": getattr(function, "__name__", "function"), **fields}
+            together["files"] = {**(files or {}), **function_files(function, args, kwargs)}
+            together["out"] = [*(fields.get("out") or ()), RESULT_FILE]
+            return FunctionRun(self.submit(function_command(), key=key, **together))
+
+        return run
+
     def plan(self, job: Base, **fields: Unpack[JobFields]) -> Plan:
-        """Where the job would go and why. Stores nothing."""
+        """Return where the job would go and why, and store nothing. Raise Malformed for a bad field."""
         return self._post(api_path("plan"), Plan, body=self.request(job, **fields), repeatable=True)
 
     def quote(self, job: Base, **fields: Unpack[JobFields]) -> Quotes:
-        """What the clusters that could run the job say: when it would begin, for how much. Submits nothing."""
+        """Ask the clusters that could run the job when it would start, and for how much, and submit nothing.
+
+        Raise Malformed for a bad field.
+        """
         return self._post(api_path("quotes"), Quotes, body=self.request(job, **fields), repeatable=True)
 
     def request(self, job: Base, **fields: Unpack[JobFields]) -> JobRequest:
-        """The checked request that `submit` would send, with the submit tokens of the user's file."""
+        """Return the checked request that `submit` would send, with the submit tokens of the user's file.
+
+        Raise Malformed for a bad field. Local files are not uploaded here: the request names only the patterns of its
+        output files.
+        """
         return self._request(job, fields, "the job")
 
     def _request(self, job: Base, fields: JobFields, where: str) -> JobRequest:
         from switchyard.sdk.request import build_job_request, with_image_compatibility
 
-        return with_image_compatibility(build_job_request(job, fields, clusters=self._clusters, where=where))
+        plain: dict[str, Any] = {**fields}
+        if any(plain.get(name) is not None for name in FILE_FIELDS):
+            from switchyard.sdk.file_request import from_fields
+
+            plain["files"] = from_fields(fields).job_files()
+        plain = {name: value for name, value in plain.items() if name == "files" or name not in FILE_FIELDS}
+        return with_image_compatibility(build_job_request(job, plain, clusters=self._clusters, where=where))
+
+    def _with_files(self, requests: list[JobRequest], fields: JobFields) -> list[JobRequest]:
+        """Upload the local files that `fields` name, and name their trees in the requests."""
+        if fields.get("files") is None and fields.get("workdir") is None:
+            return requests
+        from switchyard.sdk.file_request import from_fields
+        from switchyard.sdk.job_uploads import upload_requests
+        from switchyard.sdk.request import with_job_files
+
+        files = from_fields(fields)
+        uploaded = upload_requests(self._transport, [(files, request.array) for request in requests])
+        return [with_job_files(request, found) for request, found in zip(requests, uploaded, strict=True)]
+
+    def _submit_retry_s(self, requests: Sequence[JobRequest]) -> float | None:
+        """How long a submit retries. With files it is the end of a transfer, and outlasts an outage as that does."""
+        all_files = (request.spec.files for request in requests)
+        has_files = any(files is not None and (files.tree or files.task_tree) for files in all_files)
+        return self._transport.patience_s if has_files else None
 
     def _resolved(self, request: JobRequest) -> JobRequest:
-        """With the starts of ids in `after` made whole."""
+        """Complete abbreviated ids in `after`."""
         if all(is_id(text.partition(":")[0]) or text.startswith("#") for text in request.after):
             return request
         from msgspec.structs import replace
@@ -211,167 +315,25 @@ class Client(StreamCalls, AdminCalls, GraphCalls):
         return text if start.startswith("#") or is_id(start) else f"{self.job(start).id}{colon}{condition}"
 
     def handle(self, job: str) -> JobHandle:
-        """A handle for a job submitted earlier."""
+        """Return a handle of an existing job. Raise NotFound if there is none that you may see."""
         return JobHandle(self, self.job(job))
 
-    def job(self, job: str) -> Job:
-        """A job by id, or by the start of an id that only one job has."""
-        return self._get(api_path("jobs", job), Job)
-
-    def jobs(
-        self,
-        *,
-        state: State | str | Sequence[State | str] | None = None,
-        cluster: str | None = None,
-        project: str | None = None,
-        domain: str | None = None,
-        workflow: str | None = None,
-        launch_plan: str | None = None,
-        owner: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        ids: Sequence[str] = (),
-        since_s: int | None = None,
-        spec: bool = False,
-        limit: int | None = None,
-        retry_s: float | None = None,
-    ) -> Iterator[Job]:
-        """Jobs, newest first, page by page as you go on. Specs are left out unless asked for.
-
-        `ids`: at most 90, whole; `since_s`: made within so many seconds.
-        """
-        states = [state] if isinstance(state, str) else list(state or ())
-        query = {
-            "state": [str(each) for each in states],
-            "cluster": cluster,
-            "project": project,
-            "domain": domain,
-            "workflow": workflow,
-            "launch_plan": launch_plan,
-            "owner": owner,
-            "label": [f"{key}={value}" for key, value in (labels or {}).items()],
-            "id": list(ids),
-            "since_s": since_s,
-            "spec": spec or None,
-        }
-        return self._walk(api_path("jobs"), Page[Job], query=query, limit=limit, retry_s=retry_s)
-
-    def wait(self, job: str, *, timeout_s: float | None = None) -> Job:
-        """The job once it is final; TimedOut if that takes longer. Outlasts a server that restarts."""
-        *_, last = self.looks(job, timeout_s=timeout_s, hold_s=WAIT_LONG_POLL_S)
-        return last
-
-    def watch(self, job: str, *, timeout_s: float | None = None) -> Iterator[Job]:
-        """The job at each change of its state, of an array also of its tasks', ending with the final one.
-
-        TimedOut if that takes longer.
-        """
-        shown: tuple[object, ...] = ()
-        for seen in self.looks(job, timeout_s=timeout_s):
-            face = (seen.state, seen.attempt, seen.cluster, seen.reason, seen.cancel_requested, seen.tasks)
-            if face != shown:
-                shown = face
-                yield seen
-
-    def looks(self, job: str, *, timeout_s: float | None = None, hold_s: int = WATCH_LONG_POLL_S) -> Iterator[Job]:
-        """The job again and again until it is final; the server holds each look up to `hold_s` while nothing ends."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        seen = self.job(job)  # a wrong id or a dead server shows at once
-        while True:
-            yield seen
-            if seen.state in FINAL_STATES:
-                return
-            left_s = WAIT_OUTAGE_S if end is None else end - time.monotonic()
-            if left_s <= 0:
-                raise TimedOut(
-                    f"Job {seen.id} is still {seen.state} after {timeout_s:g} s.",
-                    next_step=f"It goes on. `yard wait {seen.id}` waits again; `yard explain {seen.id}` says why.",
-                )
-            started = time.monotonic()
-            held_s = min(hold_s, left_s)
-            seen = self._get(
-                api_path("jobs", seen.id, "wait"),
-                Job,
-                query={"timeout_s": held_s},
-                timeout_s=held_s + TIMEOUT_S,
-                retry_s=min(WAIT_OUTAGE_S, left_s),
-            )
-            if seen.state not in FINAL_STATES:
-                time.sleep(max(0.0, STEP_S_MIN - (time.monotonic() - started)))
-
-    def cancel(self, job: str, *, reason: str = "", tasks: str | None = None) -> Job:
-        """Ask for the end of a job, or of some tasks of an array (`3,5-7`). Asking twice changes nothing."""
-        return self._post(api_path("jobs", job, "cancel"), Job, body=CancelRequest(reason, tasks), repeatable=True)
-
-    def cancel_many(
-        self, selector: JobSelector, *, everything: bool = False, reason: str = "", dry_run: bool = False
-    ) -> Iterator[CancelledMany]:
-        """Ask for the end of all jobs that a selector means, a bounded round at a time: each as it is done."""
-        cursor: str | None = None
-        while True:
-            body = CancelMany(selector, everything=everything, reason=reason, dry_run=dry_run, cursor=cursor)
-            found = self._post(api_path("jobs", "cancel"), CancelledMany, body=body, repeatable=True)
-            yield found
-            if found.next is None or found.next == cursor:
-                return
-            cursor = found.next
-
     def retry(self, job: str, *, elsewhere: bool = False, tasks: str | None = None) -> JobHandle:
-        """A job that is over, once more as a new one; `elsewhere`: its last cluster comes last."""
-        created = self._post(api_path("jobs", job, "retry"), CreatedJob, body=RetryRequest(elsewhere, tasks))
-        return JobHandle(self, created)
+        """Submit an ended job again, as a new job. Raise Conflict if the job has not ended.
 
-    def change(self, job: str, *, hold: bool | None = None, priority: int | None = None) -> Job:
-        """Hold a job (true), release it (false), or give it another priority."""
-        return self._patch(api_path("jobs", job), Job, body=JobChange(priority, hold))
-
-    def tasks(self, job: str, *, state: State | str | None = None, limit: int | None = None) -> Iterator[Task]:
-        """The tasks of an array, by index."""
-        return self._walk(
-            api_path("jobs", job, "tasks"), Page[Task], query={"state": state and str(state)}, limit=limit
-        )
-
-    def events(
-        self,
-        job: str | None = None,
-        *,
-        after: int = 0,
-        since_s: int | None = None,
-        limit: int | None = None,
-        follow: bool = False,
-    ) -> Iterator[Event]:
-        """What happened since the event numbered `after`, oldest first: to one job, or to all.
-
-        `follow`: go on as it comes, across outages of the server; of one job until it has ended. `since_s`: of all
-        jobs, what happened within so many seconds.
+        `elsewhere`: try its last cluster last. `tasks`: of an array, these tasks (`3,5-7`), or those that did not
+        succeed.
         """
-        path = api_path("events") if job is None else api_path("jobs", job, "events")
-        outage_s = WAIT_OUTAGE_S if follow else None
-        left = limit
-        while left is None or left > 0:
-            # Asked first, so that the last events are not missed.
-            is_over = follow and job is not None and self.job(job).state in FINAL_STATES
-            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            query = {"cursor": after or None, "limit": size, "since_s": None if after or job else since_s}
-            page = self._get(path, Page[Event], query=query, retry_s=outage_s)
-            fresh = [event for event in page.items if event.seq > after]
-            yield from fresh
-            left = None if left is None else left - len(fresh)
-            after = fresh[-1].seq if fresh else after  # the number is the cursor: it holds for ever, across servers
-            if page.next is None or not fresh:
-                if not follow or is_over:
-                    return
-                time.sleep(EVENTS_POLL_S)
-
-    def explain(self, job: str) -> Explanation:
-        """Every cluster's verdict, and what would help."""
-        return self._get(api_path("jobs", job, "explain"), Explanation)
+        return JobHandle(self, self._retry(job, elsewhere=elsewhere, tasks=tasks))
 
     def route_stats(self, *, since_s: int = 3600) -> RouteStats:
-        """Where the jobs of that time went, counted by cluster, pool, label, queue, outcome and reason."""
+        """Count the jobs of the last `since_s` seconds by cluster, pool, label, queue, outcome and reason."""
         return self._get(api_path("stats", "routes"), RouteStats, query={"since_s": since_s})
 
     def whoami(self) -> Me:
+        """Return the user that the token belongs to. Raise Unauthenticated if the token does not hold."""
         return self._get(api_path("whoami"), Me)
 
     def version(self) -> Version:
+        """Return the version of the server. Needs no token."""
         return self._get(api_path("version"), Version)

@@ -1,4 +1,4 @@
-"""The user's file and environment: which server, which token. The only place of SDK and CLI that reads either."""
+"""The user's file, and the client's environment variables: server, token, TLS. Only this module touches the file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 1 << 20  # ten thousand cluster tokens fit; anything larger is 
 
 @dataclass(frozen=True, slots=True)
 class UserFile:
-    """What the user's file says. `clusters` are submit tokens, which belong to the server at `url`."""
+    """The content of the user's file. `clusters` are submit tokens of the server at `url`."""
 
     url: str = ""
     tokens: Mapping[str, str] = field(default_factory=dict)
@@ -31,20 +31,20 @@ class UserFile:
     ca_file: str = ""
 
     def with_token(self, url: str, token: str) -> UserFile:
-        """The same with this server as the default one, and its token."""
+        """Return the file with this server as the default, and its token."""
         return replace(self, url=url, tokens={**self.tokens, url: token})
 
     def without_token(self, url: str) -> UserFile:
         return replace(self, tokens={key: token for key, token in self.tokens.items() if key != url})
 
     def with_cluster(self, cluster: ClusterToken) -> UserFile:
-        others = (known for known in self.clusters if known.name != cluster.name)
-        return replace(self, clusters=(*others, cluster))
+        other_clusters = (known for known in self.clusters if known.name != cluster.name)
+        return replace(self, clusters=(*other_clusters, cluster))
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """The server to speak to, and who to be there."""
+    """Server URL, token, submit tokens and TLS settings that a client uses."""
 
     url: str
     token: str | None
@@ -54,39 +54,48 @@ class ClientSettings:
 
 
 def resolve_settings(url: str | None = None, token: str | None = None, *, ca_file: str | None = None) -> ClientSettings:
-    """What is given wins, then the environment, then the user's file, then the local default."""
+    """Settle each value: an argument wins, then the environment, the user's file, and the default."""
     stored = load_user_file(config_path())
-    home = clean_url(stored.url or URL_DEFAULT)
-    where = clean_url(url or os.environ.get("YARD_URL") or home)
+    default_url = clean_url(stored.url or URL_DEFAULT)
+    server_url = clean_url(url or os.environ.get("YARD_URL") or default_url)
     tokens = {clean_url(key): secret for key, secret in stored.tokens.items()}
     return ClientSettings(
-        url=where,
-        token=clean_token(token or os.environ.get("YARD_TOKEN") or tokens.get(where)),
+        url=server_url,
+        token=clean_token(token or os.environ.get("YARD_TOKEN") or tokens.get(server_url)),
         # Submit tokens are secrets of one server: they never go to another.
-        clusters=stored.clusters if where == home else (),
+        clusters=stored.clusters if server_url == default_url else (),
         ca_file=ca_file or stored.ca_file or None,
         is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
     )
 
 
 def config_path() -> Path:
-    given = os.environ.get("YARD_CONFIG")
-    if given:
-        return Path(given).expanduser()
+    path = os.environ.get("YARD_CONFIG")
+    if path:
+        return Path(path).expanduser()
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "switchyard" / "config.yaml"
 
 
+def file_cache_path() -> Path | None:
+    """The folder for hashes of files that were sent, or None if there is no home to keep them in."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "switchyard" / "file-hashes"
+    except RuntimeError:
+        return None
+
+
 def clean_url(url: str) -> str:
-    """One spelling for one server, so that its token is found."""
+    """Normalise a server's URL, so that its token is found."""
     text = url.strip().rstrip("/")
-    found = re.match(r"(https?)://([^/?#@\s]+)(/[^?#@\s]*)?\Z", text, re.IGNORECASE)
-    if not found:
+    match = re.match(r"(https?)://([^/?#@\s]+)(/[^?#@\s]*)?\Z", text, re.IGNORECASE)
+    if not match:
         raise BadRequest(
             f"{text[:80]!r} is not the URL of a server.",
             next_step="Write it as http://HOST:PORT or https://HOST[:PORT].",
         )
-    scheme, host, path = found.groups()
+    scheme, host, path = match.groups()
     return f"{scheme.lower()}://{host.lower()}{path or ''}"
 
 
@@ -95,7 +104,7 @@ def clean_token(token: str | None) -> str | None:
     if not text:
         return None
     if not re.match(r"[\x21-\x7e]+\Z", text):
-        raise Unauthenticated("The token has characters that no token has.")
+        raise Unauthenticated("The token has characters that tokens cannot have.")
     return text
 
 
@@ -107,7 +116,7 @@ class _UserFileForm(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_user_file(path: Path) -> UserFile:
-    """Read the user's file; none is as good as an empty one."""
+    """Read the user's file. A missing file counts as an empty one."""
     try:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES_MAX + 1)
@@ -131,7 +140,7 @@ _CLUSTER = re.compile(rf"  - {{name: {_STRING}, token: {_STRING}}}\Z")
 
 
 def _parse_saved_form(text: bytes) -> dict[str, Any] | None:
-    """Read exactly what `save` writes, without the YAML library (30 ms at each start); anything else: None."""
+    """Parse what `save_user_file` writes, without the YAML library (30 ms at start). Return None for other content."""
     form: dict[str, Any] = {}
     section = ""
     try:
@@ -141,21 +150,21 @@ def _parse_saved_form(text: bytes) -> dict[str, Any] | None:
             if line in ("tokens:", "clusters:") and line[:-1] not in form:
                 section = line[:-1]
                 form[section] = {} if section == "tokens" else []
-            elif (found := _TOP.match(line)) and found[1] not in form:
-                form[found[1]], section = json.loads(found[2]), ""
-            elif section == "tokens" and (found := _TOKEN.match(line)) and json.loads(found[1]) not in form[section]:
-                form[section][json.loads(found[1])] = json.loads(found[2])
-            elif section == "clusters" and (found := _CLUSTER.match(line)):
-                form[section].append({"name": json.loads(found[1]), "token": json.loads(found[2])})
+            elif (match := _TOP.match(line)) and match[1] not in form:
+                form[match[1]], section = json.loads(match[2]), ""
+            elif section == "tokens" and (match := _TOKEN.match(line)) and json.loads(match[1]) not in form[section]:
+                form[section][json.loads(match[1])] = json.loads(match[2])
+            elif section == "clusters" and (match := _CLUSTER.match(line)):
+                form[section].append({"name": json.loads(match[1]), "token": json.loads(match[2])})
             else:
-                return None  # not ours, or given twice, which the YAML reader says with its line
+                return None  # not in our form, or a duplicate key: the YAML reader reports it with its line
     except ValueError:
         return None
     return form
 
 
 def save_user_file(path: Path, content: UserFile) -> None:
-    """Write the user's file whole or not at all, readable by the user alone."""
+    """Write the user's file atomically, readable by the user only."""
     import tempfile
 
     target = path.resolve()  # a link to a file elsewhere stays a link
@@ -172,7 +181,8 @@ def save_user_file(path: Path, content: UserFile) -> None:
             Path(fresh).unlink(missing_ok=True)
     except OSError as exc:
         raise YardError(
-            f"Cannot write {target}: {exc.strerror}.", next_step="Free the place, or name another file in YARD_CONFIG."
+            f"Cannot write {target}: {exc.strerror}.",
+            next_step="Check the folder and its free space, or name another file in YARD_CONFIG.",
         ) from exc
 
 

@@ -1,4 +1,4 @@
-"""`concurrent.futures` for commands: each submitted command is a job, each future its end. It knows the client only."""
+"""`concurrent.futures` for jobs: a submitted command is a job, and its future is the end of that job."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from switchyard.sdk.client import Base, Client, JobFields
 from switchyard.sdk.handle import JobHandle
 from switchyard.sdk.job_completion import fetch_jobs
 
-LOOK_S_FIRST = 0.1  # between two looks at the jobs: soon after something was submitted or ended,
-LOOK_S_MAX = 1.0  # and then not more than this late
+POLL_S_FIRST = 0.1  # between two polls: soon after a submit or an end,
+POLL_S_MAX = 1.0  # then growing up to this
 
 
 class JobFuture(futures.Future[Job]):
-    """The end of a job. `handle` is the job itself; a job that was CANCELLED is a cancelled future."""
+    """The end of a job. `handle` is the job's handle. The future of a CANCELLED job is cancelled."""
 
     def __init__(self, handle: JobHandle) -> None:
         super().__init__()
         self.handle = handle
-        self._settling = threading.Lock()  # whoever cancels and whoever watches may both meet the job's end
+        self._settling = threading.Lock()  # `cancel` and the polling thread may both settle the future
 
     def cancel(self) -> bool:
-        """Ask for the job's end. True: it is over. False: it has ended by itself, or its cluster has to confirm."""
+        """Cancel the job. True: it is cancelled. False: it has ended by itself, or its cluster has yet to confirm."""
         if not self.done():
             self.settle(self.handle.cancel())
         return self.cancelled()
 
     def settle(self, job: Job) -> bool:
-        """Take over what the job has become; whether it is over."""
+        """Update the future from the job. Return whether the job has ended."""
         with self._settling:
             self.handle.update(job)
             if self.done():
@@ -63,14 +63,14 @@ class JobFuture(futures.Future[Job]):
 
 
 class Executor(futures.Executor):
-    """Runs commands as jobs. A future's result is the job as it ended, also if it failed: look at its `exit_code`.
+    """Runs commands as jobs. The result of a future is the ended job, also if it failed: check its `exit_code`.
 
     >>> with switchyard.Executor(cores=2) as executor:
     ...     ends = list(executor.map([["./step", str(n)] for n in range(100)]))
     """
 
     def __init__(self, client: Client | None = None, **fields: Unpack[JobFields]) -> None:
-        """`fields` hold for every job, unless a submit says otherwise."""
+        """`fields` apply to every job; those of a submit win."""
         self._client = client or Client()
         self._is_own = client is None
         self._fields = fields
@@ -81,7 +81,7 @@ class Executor(futures.Executor):
         self._thread: threading.Thread | None = None
 
     def submit(self, command: Base, /, **fields: Unpack[JobFields]) -> JobFuture:  # type: ignore[override]
-        """A command, a spec or a request, as `Client.submit` takes it."""
+        """Submit a command, a spec or a request, as `Client.submit` does."""
         self._refuse_if_shut()
         together: JobFields = {**self._fields, **fields}
         return self._follow(self._client.submit(command, **together))
@@ -89,7 +89,7 @@ class Executor(futures.Executor):
     def map(  # type: ignore[override]
         self, commands: Iterable[Base], /, *, timeout: float | None = None, **fields: Unpack[JobFields]
     ) -> Iterator[Job]:
-        """The ends of many commands, in their order. All are submitted at once, in as few requests as there can be."""
+        """Submit many commands in few requests. Return their ended jobs in order."""
         import time
 
         self._refuse_if_shut()
@@ -105,7 +105,7 @@ class Executor(futures.Executor):
         return results()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more. `cancel_futures` asks for the end of every job that has not ended."""
+        """Refuse further commands. `cancel_futures`: cancel every job that has not ended."""
         with self._lock:
             self._is_shut = True
             left = list(self._waiting.values())
@@ -133,25 +133,25 @@ class Executor(futures.Executor):
         return future
 
     def _run(self) -> None:
-        """Look at the jobs until all have ended and no more will come."""
-        pause_s = LOOK_S_FIRST
+        """Poll the jobs until all have ended and the executor is shut down."""
+        pause_s = POLL_S_FIRST
         while True:
             with self._lock:
                 if not self._waiting and not self._is_shut:
                     self._wake.wait()
-                    pause_s = LOOK_S_FIRST
+                    pause_s = POLL_S_FIRST
                 if not self._waiting and self._is_shut:
                     return
                 watched = dict(self._waiting)
             try:
                 ended = [job.id for job in fetch_jobs(self._client, list(watched)) if watched[job.id].settle(job)]
-            except YardError as exc:  # the server is away for good, or the token no longer holds
+            except YardError as exc:  # the server stays away, or the token has ended
                 for future in watched.values():
                     future.fail(exc)
                 ended = list(watched)
             with self._lock:
                 for job_id in ended:
                     self._waiting.pop(job_id, None)
-                pause_s = LOOK_S_FIRST if ended else min(2 * pause_s, LOOK_S_MAX)
+                pause_s = POLL_S_FIRST if ended else min(2 * pause_s, POLL_S_MAX)
                 if self._waiting:
                     self._wake.wait(pause_s)

@@ -1,4 +1,4 @@
-"""What comes while one looks on: events as a stream, logs by offset. Both go on where they were after any break."""
+"""Follows events (a server-sent stream) and job logs (by offset). Both resume after a broken connection."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from switchyard.model.api import Event, Output
 from switchyard.sdk.calls import ApiCalls, api_path
 from switchyard.sdk.transport import Request
 
-OUTAGE_S = 300.0  # a follower outlasts a server that is away this long
-SILENCE_S = 45.0  # three beats of the server's: then nobody is there
+OUTAGE_S = 300.0  # a follower retries for this long while the server is away
+SILENCE_S = 45.0  # three heartbeats of the server
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 5.0
 LOG_LONG_POLL_S = 30  # one held request for more of a log; proxies tend to cut idle ones at 60
-POLL_S_MIN = 0.2  # between two looks, should a server answer at once instead of holding
+POLL_S_MIN = 0.2  # between two polls, in case a server does not hold the request
 
 OnTrouble = Callable[[YardError | None], None]
 
 
 class StreamCalls(ApiCalls):
-    """The part of the client that looks on."""
+    """Client calls that follow events and logs."""
 
     def follow(
         self,
@@ -37,10 +37,10 @@ class StreamCalls(ApiCalls):
         outage_s: float = OUTAGE_S,
         on_trouble: OnTrouble | None = None,
     ) -> Iterator[Event]:
-        """Events as they happen, without end: none twice, none missed, across restarts of the server.
+        """Yield events as they happen, without end. None is missed or repeated, also across restarts of the server.
 
-        `after`: the number of the last event you know, 0 for all there were; none: from now on. `on_trouble` is told
-        when the connection is lost, and with none when it is back.
+        `after`: the number of the last event you know; 0: all events; None: from now on. `on_trouble` gets the error
+        when the connection is lost, and None when it is back.
         """
         cursor = after
         lost_at: float | None = None
@@ -66,13 +66,13 @@ class StreamCalls(ApiCalls):
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def newest_event(self) -> int:
-        """The number of the newest event: ask for it, look around, follow from it, and nothing is missed."""
+        """Return the number of the newest event. Call it before listing jobs and follow from it: nothing is missed."""
         end_s, pause_s = time.monotonic() + self._transport.retry_s, PAUSE_S_FIRST
         while True:
             try:
                 for number, _ in self._stream(None, None, None):
                     return number
-                # Not 0: whoever follows from there is told everything that ever happened.
+                # Do not return 0: following from 0 would repeat all events ever.
                 error: YardError = Unavailable("The stream of events ended before its first number.")
             except YardError as exc:
                 error = exc
@@ -82,13 +82,13 @@ class StreamCalls(ApiCalls):
             pause_s = min(pause_s * 2, PAUSE_S_MAX)
 
     def _stream(self, after: int | None, job: str | None, project: str | None) -> Iterator[tuple[int, Event | None]]:
-        """One connection: numbers, and the events that come with them."""
-        asked = {"after": after, "job": job, "project": project}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        """Read one connection. Yield event numbers, with the event where there is one."""
+        params = {"after": after, "job": job, "project": project}
+        query = urlencode({name: value for name, value in params.items() if value is not None})
         request = Request("GET", api_path("events", "stream") + (f"?{query}" if query else ""), repeatable=True)
         yield from _parse_stream(self._transport.lines(request, timeout_s=SILENCE_S))
 
-    def logs(
+    def _output_parts(
         self,
         job: str,
         *,
@@ -98,16 +98,12 @@ class StreamCalls(ApiCalls):
         offset: int = 0,
         follow: bool = True,
     ) -> Iterator[Output]:
-        """What a job writes, part by part as it comes, until it has ended; `follow=False`: what there is now.
-
-        Without `attempt`, a retry's output follows that of the attempt before it, from offset 0 again. A part that does
-        not begin where the last one ended follows bytes that were left out by the server's bound.
-        """
+        """Yield the parts of a stream; `Client.logs` says how."""
         number, is_next = attempt, False
         while True:
             begun = time.monotonic()
             try:
-                found = self._get(
+                output = self._get(
                     api_path("jobs", job, "output"),
                     Output,
                     query={
@@ -118,22 +114,22 @@ class StreamCalls(ApiCalls):
                         "wait_s": LOG_LONG_POLL_S if follow else None,
                     },
                     timeout_s=LOG_LONG_POLL_S + SILENCE_S,
-                    retry_s=OUTAGE_S if follow else None,
+                    retry_s=self._patience_s() if follow else None,
                 )
             except NotFound:
                 if is_next:
-                    return  # the job ended before the attempt that was to come
+                    return  # the job ended before the next attempt
                 raise
-            # Never backwards, whatever the server says: nothing is given twice.
+            # The offset never goes back, whatever the server answers: no byte is yielded twice.
             before = offset
-            offset = max(offset, found.next, *(chunk.offset + len(chunk.data) for chunk in found.chunks))
-            job, number, is_next = found.job, found.attempt, is_next and not found.chunks
-            yield found
+            offset = max(offset, output.next, *(chunk.offset + len(chunk.data) for chunk in output.chunks))
+            job, number, is_next = output.job, output.attempt, is_next and not output.chunks
+            yield output
             if not follow:
-                if offset == before or offset >= found.size:
+                if offset == before or offset >= output.size:
                     return
-            elif found.is_over:
-                if attempt is not None or found.is_last:
+            elif output.is_over:
+                if attempt is not None or output.is_last:
                     return
                 number, offset, is_next = number + 1, 0, True
             elif offset == before:
@@ -142,13 +138,13 @@ class StreamCalls(ApiCalls):
     def output(
         self, job: str, *, stream: str = "stdout", task: int | None = None, attempt: int | None = None
     ) -> Output:
-        """What a job has written so far, in chunks; a gap between two was left out by the server's bound."""
-        parts = list(self.logs(job, stream=stream, task=task, attempt=attempt, follow=False))
+        """Return a job's output so far. The server's limit left out the bytes of a gap between two chunks."""
+        parts = list(self._output_parts(job, stream=stream, task=task, attempt=attempt, follow=False))
         return replace(parts[-1], chunks=[chunk for part in parts for chunk in part.chunks])
 
 
 def _parse_stream(lines: Iterable[bytes]) -> Iterator[tuple[int, Event | None]]:
-    """Server-sent events, as far as ours go: each has a number, and most have data."""
+    """Parse server-sent events into event numbers and events. Heartbeats have a number only."""
     number: int | None = None
     data = b""
     for line in lines:

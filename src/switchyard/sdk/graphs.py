@@ -1,4 +1,4 @@
-"""What clusters have, as calls: graphs, subsystems, and whether a job would fit. Sources travel packed."""
+"""Client calls for resource graphs, subsystems, and whether a job would fit. Graphs are sent compressed."""
 
 from __future__ import annotations
 
@@ -17,59 +17,62 @@ from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.verdict import FitAnswer, FitRequest
 from switchyard.sdk.calls import ApiCalls, api_path
 
-GRAPH_BYTES_MAX = 256 * 2**20  # as the server takes
-GRAPH_TIMEOUT_S = 300.0  # for an answer about a large graph: it is sent, read and stored
+GRAPH_BYTES_MAX = 256 * 2**20  # the server's limit
+GRAPH_TIMEOUT_S = 300.0  # a large graph has to be sent, parsed and stored
 PIECE_BYTES = 2**20
 GZIP_WBITS = 16 + zlib.MAX_WBITS
 
-# A file, its bytes, or the plain values themselves.
+# A file, its bytes, or the parsed values.
 GraphSource = Path | bytes | Mapping[str, Any] | list[Any]
 T = TypeVar("T")
 JobInput = str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any]
-# (bytes done, bytes in all), first while packing, then while sending.
-OnProgress = Callable[[int, int], None]  # done so far, of how many
+# Called with (done, total): the jobs of a bulk submit, or the bytes of a graph, compressed first and then sent.
+OnProgress = Callable[[int, int], None]
 
 
 class GraphCalls(ApiCalls):
-    """The part of the client that is about what clusters have."""
+    """Client calls about the resources of clusters."""
 
     def graph(self, cluster: str) -> Graph:
-        """What a cluster has, in its compact form."""
+        """Return the resource graph of a cluster, in its compact form."""
         return self._get(api_path("clusters", cluster, "graph"), Graph, timeout_s=GRAPH_TIMEOUT_S)
 
     def graph_source(self, cluster: str) -> bytes:
-        """The same as it was given."""
+        """Return the resource graph in the form in which it was set."""
         return self._get_bytes(
             api_path("clusters", cluster, "graph"), query={"form": "source"}, timeout_s=GRAPH_TIMEOUT_S
         )
 
     def set_graph(self, cluster: str, source: GraphSource, *, on_progress: OnProgress | None = None) -> GraphInfo:
-        """Say what a cluster has: JGF, R or the short form. It goes before what the agent says."""
+        """Set the resource graph of a cluster: JGF, R or the short form. It overrides the agent's graph."""
         return self._upload(api_path("clusters", cluster, "graph"), GraphInfo, source, on_progress)
 
     def delete_graph(self, cluster: str) -> None:
-        """What the agent says holds again."""
+        """Remove the graph that was set. The agent's graph applies again."""
         self._delete(api_path("clusters", cluster, "graph"))
 
     def subsystems(self, cluster: str) -> Iterator[Subsystem]:
+        """Yield the subsystems of a cluster. Raise NotFound if there is no such cluster."""
         return iter(self._get(api_path("clusters", cluster, "subsystems"), Page[Subsystem]).items)
 
     def subsystem_source(self, cluster: str, subsystem: str) -> bytes:
+        """Return the bytes of a subsystem's graph, as they were set. Raise NotFound if there is none."""
         return self._get_bytes(api_path("clusters", cluster, "subsystems", subsystem), timeout_s=GRAPH_TIMEOUT_S)
 
     def set_subsystem(
         self, cluster: str, subsystem: str, source: GraphSource, *, on_progress: OnProgress | None = None
     ) -> Subsystem:
-        """Set or replace a further graph on the vertices of the main one."""
+        """Set or replace a subsystem: a further graph on the vertices of the main graph."""
         return self._upload(api_path("clusters", cluster, "subsystems", subsystem), Subsystem, source, on_progress)
 
     def delete_subsystem(self, cluster: str, subsystem: str) -> None:
+        """Delete a subsystem of a cluster. Raise NotFound if there is none."""
         self._delete(api_path("clusters", cluster, "subsystems", subsystem))
 
     def fit(
         self, job: JobInput, *, match_engine: str | None = None, only_fitting: bool = False, now: bool = True
     ) -> FitAnswer:
-        """Whether a job would fit, on every cluster you may see. Submits nothing; a file's command may be left out."""
+        """Ask on which of the clusters you may see a job would fit. Submits nothing. The command may be left out."""
         from switchyard.model.jobspec import is_jobspec
         from switchyard.sdk.request import build_job_request, with_image_compatibility
 
@@ -79,20 +82,20 @@ class GraphCalls(ApiCalls):
         return self._post(api_path("clusters", "fit"), FitAnswer, body=body, repeatable=True)
 
     def _upload(self, path: str, kind: type[T], source: GraphSource, on_progress: OnProgress | None) -> T:
-        said = on_progress or (lambda _done, _total: None)
-        body = compress_source(source, on_progress=said)
+        report = on_progress or (lambda _done, _total: None)
+        body = compress_source(source, on_progress=report)
         return self._put_bytes(
             path,
             kind,
             body=body,
             headers={"Content-Encoding": "gzip"},
             timeout_s=GRAPH_TIMEOUT_S,
-            on_sent=lambda done: said(done, len(body)),
+            on_sent=lambda done: report(done, len(body)),
         )
 
 
 def compress_source(source: GraphSource, *, on_progress: OnProgress) -> bytes:
-    """A source in gzip's form."""
+    """Compress a graph source with gzip."""
     if not isinstance(source, Path):
         body = source if isinstance(source, bytes) else msgspec.json.encode(source)
         return _compress(iter([body]), len(body), on_progress)

@@ -1,24 +1,23 @@
-"""A submitted job in the caller's hand. It knows the client, not the wire."""
+"""The handle of a submitted job. It makes its calls through the client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterator, Sequence
 
 from switchyard.model.api import CreatedJob
 from switchyard.model.job import Job, State, Task
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.verdict import Explanation
-
-if TYPE_CHECKING:
-    from switchyard.sdk.client import Client
+from switchyard.sdk.fetched_files import FetchedFiles
+from switchyard.sdk.file_calls import FileCalls
 
 
 class JobHandle:
-    """One job: `state`, `cluster` and `reason` are as last seen; `refresh` and `wait` look again."""
+    """One job. `state`, `cluster` and `reason` are as of the last call; `refresh` and `wait` update them."""
 
-    def __init__(self, client: Client, seen: CreatedJob | Job) -> None:
-        self.client = self._client = client
+    def __init__(self, client: FileCalls, seen: CreatedJob | Job) -> None:
+        self.client = client
         self._seen = seen
         self.id = seen.id
 
@@ -27,7 +26,7 @@ class JobHandle:
 
     @property
     def seen(self) -> CreatedJob | Job:
-        """The job as it was last seen; what a submit answered, at first."""
+        """The job as of the last call; at first the answer to the submit."""
         return self._seen
 
     @property
@@ -44,7 +43,7 @@ class JobHandle:
 
     @property
     def exit_code(self) -> int | None:
-        """The job's exit code once it ended by itself; none for a job that runs, was killed or never ran."""
+        """The exit code of a job that ended by itself. None: it still runs, was killed, or never ran."""
         return self._seen.exit_code if isinstance(self._seen, Job) else None
 
     @property
@@ -52,51 +51,74 @@ class JobHandle:
         return self.state in FINAL_STATES
 
     def refresh(self) -> Job:
-        self._seen = job = self._client.job(self.id)
+        """Read the job again, and return it."""
+        self._seen = job = self.client.job(self.id)
         return job
 
     def update(self, seen: Job) -> None:
-        """Take over what was seen of this job elsewhere."""
+        """Update the handle with a job that was fetched elsewhere."""
         self._seen = seen
 
     def wait(self, timeout_s: float | None = None) -> Job:
-        """Wait for the end; TimedOut if it does not come in time. The job goes on either way."""
-        self._seen = job = self._client.wait(self.id, timeout_s=timeout_s)
+        """Wait for the end of the job. Raise TimedOut after `timeout_s`; the job goes on."""
+        self._seen = job = self.client.wait(self.id, timeout_s=timeout_s)
         return job
 
     def output(self, stream: str = "stdout") -> bytes:
-        """What the job wrote, as far as it was kept."""
-        return b"".join(chunk.data for chunk in self._client.output(self.id, stream=stream).chunks)
+        """Return the stored output of the job."""
+        return b"".join(chunk.data for chunk in self.client.output(self.id, stream=stream).chunks)
 
-    def logs(self, stream: str = "stdout", *, task: int | None = None, attempt: int | None = None) -> Iterator[bytes]:
-        """What the job writes, as it comes, until it has ended."""
-        for part in self._client.logs(self.id, stream=stream, task=task, attempt=attempt):
+    def logs(
+        self,
+        stream: str = "stdout",
+        *,
+        task: int | None = None,
+        attempt: int | None = None,
+        file: str | bytes | None = None,
+    ) -> Iterator[bytes]:
+        """Yield the output as it comes, until the job has ended; or a file in the job's folder, as it grows."""
+        for part in self.client.logs(self.id, stream=stream, task=task, attempt=attempt, file=file):
             yield from (chunk.data for chunk in part.chunks)
 
     def text(self, stream: str = "stdout") -> str:
-        """The output as text; bytes that are no UTF-8 show as �."""
+        """Return the output as text, with � for bytes that are not UTF-8."""
         return self.output(stream).decode(errors="replace")
 
+    def fetch(
+        self,
+        pattern: str | Sequence[str] = (),
+        *,
+        to: str | os.PathLike[str] = ".",
+        tasks: int | str | None = None,
+        force: bool = False,
+        timeout_s: float | None = None,
+    ) -> FetchedFiles:
+        """Fetch the output files of the ended job into the folder `to`, as `Client.fetch` does."""
+        return self.client.fetch(self.id, pattern, to=to, tasks=tasks, force=force, timeout_s=timeout_s)
+
     def cancel(self, reason: str = "", *, tasks: str | None = None) -> Job:
-        """Ask for the end. It is CANCELLED only when the cluster says so: `wait` for that. `tasks`: `3,5-7`."""
-        self._seen = job = self._client.cancel(self.id, reason=reason, tasks=tasks)
+        """Request the cancel. The job is CANCELLED once its cluster confirms: `wait` for that. `tasks`: `3,5-7`."""
+        self._seen = job = self.client.cancel(self.id, reason=reason, tasks=tasks)
         return job
 
     def retry(self, *, elsewhere: bool = False, tasks: str | None = None) -> JobHandle:
-        """The job once more, as a new one. Only a job that is over; of an array what did not succeed, or `tasks`."""
-        return self._client.retry(self.id, elsewhere=elsewhere, tasks=tasks)
+        """Submit the ended job again, as a new job; of an array `tasks`, or those that did not succeed."""
+        return JobHandle(self.client, self.client._retry(self.id, elsewhere=elsewhere, tasks=tasks))
 
     def hold(self) -> Job:
-        self._seen = job = self._client.change(self.id, hold=True)
+        """Hold the job: it does not start until `release`. Raise Conflict if it has started."""
+        self._seen = job = self.client.change(self.id, hold=True)
         return job
 
     def release(self) -> Job:
-        self._seen = job = self._client.change(self.id, hold=False)
+        """Release a held job."""
+        self._seen = job = self.client.change(self.id, hold=False)
         return job
 
     def tasks(self, *, state: State | str | None = None) -> Iterator[Task]:
-        """The tasks of an array, by index."""
-        return self._client.tasks(self.id, state=state)
+        """Yield the tasks of an array, by index."""
+        return self.client.tasks(self.id, state=state)
 
     def explain(self) -> Explanation:
-        return self._client.explain(self.id)
+        """Return every cluster's verdict on the job, and hints."""
+        return self.client.explain(self.id)

@@ -1,4 +1,4 @@
-"""Handles as their jobs end, many of them watched in few requests. It knows the client, not the wire."""
+"""Yields handles as their jobs end, polling many jobs in few requests."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from switchyard.errors import TimedOut
 from switchyard.model.job import Job
-from switchyard.sdk.client import Client
 from switchyard.sdk.handle import JobHandle
+from switchyard.sdk.job_calls import JobCalls
 
 IDS_MAX = 90  # ids in one query: the server takes a hundred parameters
-POLL_S_FIRST = 0.1  # between two looks: soon at first, for jobs that take no time,
-POLL_S_MAX = 1.0  # and then not more than this late
+POLL_S_FIRST = 0.1  # between two polls: soon at first, for short jobs,
+POLL_S_MAX = 1.0  # then growing up to this
 
 
 def as_completed(handles: Iterable[JobHandle], timeout_s: float | None = None) -> Iterator[JobHandle]:
-    """The handles in the order in which their jobs end; TimedOut if not all end in time. The jobs go on either way.
+    """Yield the handles in the order in which their jobs end. Raise TimedOut after `timeout_s`; the jobs go on.
 
     >>> for job in as_completed(client.submit_many(commands)):
     ...     print(job.id, job.state, job.exit_code)
@@ -41,19 +41,19 @@ def as_completed(handles: Iterable[JobHandle], timeout_s: float | None = None) -
 
 
 def _fetch_ended(handles: Sequence[JobHandle]) -> Iterator[JobHandle]:
-    """Those that have ended by now, as the server says."""
+    """Fetch the jobs of these handles. Yield the handles whose jobs have ended."""
     by_client: dict[int, list[JobHandle]] = {}
     for handle in handles:
         by_client.setdefault(id(handle.client), []).append(handle)
-    for some in by_client.values():
-        by_id = {handle.id: handle for handle in some}
-        for job in fetch_jobs(some[0].client, list(by_id)):
+    for group in by_client.values():
+        by_id = {handle.id: handle for handle in group}
+        for job in fetch_jobs(group[0].client, list(by_id)):
             by_id[job.id].update(job)
             if by_id[job.id].is_final:
                 yield by_id[job.id]
 
 
-def fetch_jobs(client: Client, ids: Sequence[str]) -> Iterator[Job]:
-    """These jobs as they stand."""
+def fetch_jobs(client: JobCalls, ids: Sequence[str]) -> Iterator[Job]:
+    """Fetch the current state of these jobs, IDS_MAX per request."""
     for start in range(0, len(ids), IDS_MAX):
-        yield from client.jobs(ids=ids[start : start + IDS_MAX], retry_s=client.outage_s)
+        yield from client.jobs(ids=ids[start : start + IDS_MAX], retry_s=client._patience_s())

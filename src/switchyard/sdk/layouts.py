@@ -1,4 +1,4 @@
-"""Pools, cluster labels and what stands where a request says nothing, as calls. It knows nothing of jobs."""
+"""Client calls for pools, cluster labels, queues and the defaults of domains."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from switchyard.sdk.calls import ApiCalls, api_path
 
 
 class LayoutCalls(ApiCalls):
-    """The part of the client that is about sets of clusters, and queues.
+    """Client calls for sets of clusters, and queues.
 
-    `etag`: of what is replaced or removed, as it was read; none at a write: there must be nothing yet; none at a
-    removal: whatever is there. `reset`: only forget what was set at run time, so that the server's file holds again.
+    `etag`: ETag of the version to replace or delete. Without it, a write requires that nothing exists, and a delete is
+    unconditional. `reset`: delete only the run-time setting; the server's file applies again.
     """
 
     def layout(self) -> LayoutView:
-        """Everything at once."""
+        """Return all pools, labels, queues and defaults."""
         return self._get(api_path("layout"), LayoutView)
 
     def pools(self, *, limit: int | None = None) -> Iterator[ClusterSet]:
+        """Yield the pools, at most `limit`."""
         return self._walk(api_path("pools"), Page[ClusterSet], limit=limit)
 
     def pool(self, name: str) -> ClusterSet:
+        """Return a pool. Raise NotFound if there is none of this name."""
         return self._get(api_path("pools", name), ClusterSet)
 
     def put_pool(
@@ -44,12 +46,15 @@ class LayoutCalls(ApiCalls):
         )
 
     def delete_pool(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
+        """Delete a pool. Raise NotFound if there is none, and Outdated if its ETag is another."""
         self._delete(api_path("pools", name), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
     def cluster_labels(self, *, limit: int | None = None) -> Iterator[ClusterSet]:
+        """Yield the cluster labels, at most `limit`."""
         return self._walk(api_path("cluster-labels"), Page[ClusterSet], limit=limit)
 
     def cluster_label(self, name: str) -> ClusterSet:
+        """Return a cluster label. Raise NotFound if there is none of this name."""
         return self._get(api_path("cluster-labels", name), ClusterSet)
 
     def put_cluster_label(self, name: str, members: Mapping[str, float], *, etag: str | None = None) -> ClusterSet:
@@ -59,30 +64,35 @@ class LayoutCalls(ApiCalls):
         )
 
     def delete_cluster_label(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
+        """Delete a cluster label. Raise NotFound if there is none, and Outdated if its ETag is another."""
         self._delete(api_path("cluster-labels", name), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
     def put_default_label(self, label: str, *, etag: str | None = None) -> NamedDefault:
-        """The label of jobs that have neither a label nor a pool."""
+        """Set the label of jobs that have neither a label nor a pool."""
         path = api_path("layout", "default-label")
         return self._put(path, NamedDefault, body=DefaultLabelRequest(label), headers=_etag_headers(etag))
 
     def delete_default_label(self, *, etag: str | None = None, reset: bool = False) -> None:
+        """Delete the default label. Raise NotFound if there is none, and Outdated if its ETag is another."""
         self._delete(api_path("layout", "default-label"), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
     def put_domain_pool(self, domain: str, pool: str, *, etag: str | None = None) -> NamedDefault:
-        """The pool of a domain's jobs, where no attribute names another."""
+        """Set the pool of a domain's jobs, where no attribute names another."""
         path = api_path("layout", "domain-pools", domain)
         return self._put(path, NamedDefault, body=DomainPoolRequest(pool), headers=_etag_headers(etag))
 
     def delete_domain_pool(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
+        """Delete the default pool of a domain. Raise NotFound if there is none, and Outdated if its ETag is another."""
         self._delete(
             api_path("layout", "domain-pools", domain), query=_reset_query(reset), headers=_etag_headers(etag or "*")
         )
 
     def queues(self, *, limit: int | None = None) -> Iterator[QueueView]:
+        """Yield the queues, at most `limit`."""
         return self._walk(api_path("queues"), Page[QueueView], limit=limit)
 
     def queue(self, name: str) -> QueueView:
+        """Return a queue. Raise NotFound if there is none of this name."""
         return self._get(api_path("queues", name), QueueView)
 
     def put_queue(self, name: str, queue: Queue, *, etag: str | None = None) -> QueueView:
@@ -90,14 +100,19 @@ class LayoutCalls(ApiCalls):
         return self._put(api_path("queues", name), QueueView, body=queue, headers=_etag_headers(etag))
 
     def delete_queue(self, name: str, *, etag: str | None = None, reset: bool = False) -> None:
+        """Delete a queue. Raise NotFound if there is none, and Outdated if its ETag is another."""
         self._delete(api_path("queues", name), query=_reset_query(reset), headers=_etag_headers(etag or "*"))
 
     def put_domain_tags(self, domain: str, tags: Sequence[str], *, etag: str | None = None) -> DomainTags:
-        """The queue tags of a domain's jobs, where neither the job nor an attribute gives any."""
+        """Set the queue tags of a domain's jobs, where neither the job nor an attribute has any."""
         path = api_path("layout", "domain-tags", domain)
         return self._put(path, DomainTags, body=TagsRequest(list(tags)), headers=_etag_headers(etag))
 
     def delete_domain_tags(self, domain: str, *, etag: str | None = None, reset: bool = False) -> None:
+        """Delete the queue tags of a domain.
+
+        Raise NotFound if there are none, and Outdated if their ETag is another.
+        """
         self._delete(
             api_path("layout", "domain-tags", domain), query=_reset_query(reset), headers=_etag_headers(etag or "*")
         )

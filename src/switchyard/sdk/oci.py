@@ -4,7 +4,7 @@
                              ▲ subject                  annotations
                              artifact of type ARTIFACT  layers of type DOCUMENT: the needs as JSON
 
-The layout is another's work: it is read as if it meant harm.
+The layout is untrusted input.
 """
 
 from __future__ import annotations
@@ -77,28 +77,28 @@ class _Config(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _FoundManifest:
-    """A manifest, and by which descriptor it was found."""
+    """A manifest and its descriptor."""
 
     descriptor: _Descriptor
     manifest: _Manifest
 
 
 def read_image_compatibility(image: str) -> list[Compatibility]:
-    """What the image `oci:PATH[:TAG]` says that it needs. An image of several platforms needs no one of them."""
+    """Read what the image `oci:PATH[:TAG]` needs. An image of several platforms requires none of them."""
     path, tag = _split(image.removeprefix(IMAGE_SCHEME))
     layout = _Layout(path)
     index = layout.index()
     chosen = _choose_images(index, tag, where=str(path))
-    found = list(layout.manifests(chosen))
-    if not found:
+    manifests = list(layout.manifests(chosen))
+    if not manifests:
         raise Malformed(f"{path}: there is no image in it.")
     needs: list[list[Compatibility]] = [
-        compatibility_from_annotations(each.annotations, where=str(path)) for each in chosen
+        compatibility_from_annotations(descriptor.annotations, where=str(path)) for descriptor in chosen
     ]
-    subjects = {each.digest for each in chosen}
-    if len(found) == 1:  # of several platforms a cluster takes the one it can run: no single one is a must
-        needs += _manifest_compatibility(layout, found[0].manifest, where=str(path))
-        subjects.add(found[0].descriptor.digest)
+    subjects = {descriptor.digest for descriptor in chosen}
+    if len(manifests) == 1:  # of several platforms a cluster takes one that it can run
+        needs += _manifest_compatibility(layout, manifests[0].manifest, where=str(path))
+        subjects.add(manifests[0].descriptor.digest)
     for artifact in layout.artifacts(index, of=subjects):
         needs += [layout.document(layer) for layer in artifact.layers if layer.mediaType == DOCUMENT_TYPE]
     return merge_compatibility(*needs, where=image)
@@ -115,30 +115,28 @@ def _manifest_compatibility(layout: _Layout, manifest: _Manifest, *, where: str)
 
 
 def _split(text: str) -> tuple[Path, str | None]:
-    """PATH[:TAG]; a colon within the path is the path's as long as it leads somewhere."""
-    whole = Path(text)
+    """Split PATH[:TAG]. A colon belongs to the path if the whole text is an existing folder."""
+    untagged = Path(text)
     path, colon, tag = text.rpartition(":")
-    return (whole, None) if not colon or whole.is_dir() or "/" in tag else (Path(path), tag)
+    return (untagged, None) if not colon or untagged.is_dir() or "/" in tag else (Path(path), tag)
 
 
 def _choose_images(index: _Index, tag: str | None, *, where: str) -> list[_Descriptor]:
-    images = [each for each in index.manifests if each.artifactType != ARTIFACT_TYPE]
+    images = [image for image in index.manifests if image.artifactType != ARTIFACT_TYPE]
     if tag is not None:
-        tagged = [each for each in images if each.annotations.get(TAG_ANNOTATION) == tag]
+        tagged = [image for image in images if image.annotations.get(TAG_ANNOTATION) == tag]
         if not tagged:
-            known = (
-                ", ".join(sorted(filter(None, (each.annotations.get(TAG_ANNOTATION, "") for each in images)))) or "none"
-            )
+            tags = filter(None, (image.annotations.get(TAG_ANNOTATION, "") for image in images))
+            known = ", ".join(sorted(tags)) or "none"
             raise NotFound(f"{where}: there is no tag {tag[:80]!r}.", next_step=f"Its tags are: {known[:500]}.")
         return tagged[:1]
-    tags = {each.annotations.get(TAG_ANNOTATION) for each in images} - {None}
-    if len(tags) > 1:
+    if len({image.annotations.get(TAG_ANNOTATION) for image in images} - {None}) > 1:
         raise Malformed(f"{where}: it has several images.", next_step="Choose one by its tag: oci:PATH:TAG.")
     return images
 
 
 class _Layout:
-    """One folder of blobs."""
+    """An OCI layout: a folder with an index and blobs."""
 
     def __init__(self, path: Path) -> None:
         if not (path / "index.json").is_file():
@@ -147,29 +145,29 @@ class _Layout:
         self._read: dict[str, bytes] = {}
 
     def index(self) -> _Index:
-        found: _Index = _decode(self._bytes(self._path / "index.json", "index.json"), _Index, "index.json")
-        return found
+        index: _Index = _decode(self._bytes(self._path / "index.json", "index.json"), _Index, "index.json")
+        return index
 
     def manifests(self, descriptors: list[_Descriptor], depth: int = 0) -> Iterator[_FoundManifest]:
-        """The image manifests below; an index may hold indexes, but not for ever."""
+        """Yield the image manifests below these descriptors. Indexes may nest up to DEPTH_MAX."""
         if depth > DEPTH_MAX:
             raise Malformed(f"{self._path}: indexes within indexes, more than {DEPTH_MAX} deep.")
-        for each in descriptors:
-            if each.mediaType in INDEX_TYPES:
-                yield from self.manifests(self.read(each, _Index).manifests, depth + 1)
+        for descriptor in descriptors:
+            if descriptor.mediaType in INDEX_TYPES:
+                yield from self.manifests(self.read(descriptor, _Index).manifests, depth + 1)
                 continue
-            manifest = self.read(each, _Manifest)
-            if ARTIFACT_TYPE not in (each.artifactType, manifest.artifactType) and manifest.subject is None:
-                yield _FoundManifest(each, manifest)
+            manifest = self.read(descriptor, _Manifest)
+            if ARTIFACT_TYPE not in (descriptor.artifactType, manifest.artifactType) and manifest.subject is None:
+                yield _FoundManifest(descriptor, manifest)
 
     def artifacts(self, index: _Index, *, of: set[str]) -> Iterator[_Manifest]:
-        """The compatibility artifacts that are about one of these manifests."""
-        for each in index.manifests:
-            if each.mediaType in INDEX_TYPES:
+        """Yield the compatibility artifacts whose subject is one of these digests."""
+        for descriptor in index.manifests:
+            if descriptor.mediaType in INDEX_TYPES:
                 continue
-            manifest = self.read(each, _Manifest)
+            manifest = self.read(descriptor, _Manifest)
             is_about = manifest.subject is not None and manifest.subject.digest in of
-            if is_about and ARTIFACT_TYPE in (each.artifactType, manifest.artifactType):
+            if is_about and ARTIFACT_TYPE in (descriptor.artifactType, manifest.artifactType):
                 yield manifest
 
     def document(self, layer: _Descriptor) -> list[Compatibility]:
@@ -180,15 +178,15 @@ class _Layout:
         return _decode(self.blob(descriptor), kind, f"the blob {descriptor.digest[:19]}…")
 
     def blob(self, descriptor: _Descriptor) -> bytes:
-        """The bytes that a descriptor means, and no others."""
+        """Read the blob of a descriptor, and verify its size and digest."""
         digest = DIGEST_PATTERN.match(descriptor.digest)
         if digest is None or len(digest[2]) != DIGEST_CHARS[digest[1]]:
             raise Malformed(f"{self._path}: {descriptor.digest[:80]!r} is no digest this version reads.")
         if descriptor.size > BLOB_BYTES_MAX:
             raise Malformed(f"{self._path}: {descriptor.digest[:19]}… has {descriptor.size} bytes; metadata has few.")
-        kept = self._read.get(descriptor.digest)
-        if kept is not None:
-            return kept
+        cached = self._read.get(descriptor.digest)
+        if cached is not None:
+            return cached
         if len(self._read) >= BLOBS_MAX:
             raise Malformed(f"{self._path}: over {BLOBS_MAX} manifests and configs.")
         body = self._bytes(self._path / "blobs" / digest[1] / digest[2], descriptor.digest[:19] + "…")
@@ -197,19 +195,19 @@ class _Layout:
         self._read[descriptor.digest] = body
         return body
 
-    def _bytes(self, path: Path, what: str) -> bytes:
-        """A plain file within the folder; a link could lead anywhere, a pipe would never end."""
+    def _bytes(self, path: Path, name: str) -> bytes:
+        """Read a regular file inside the folder. Links that leave the folder and pipes are refused."""
         try:
             if not path.resolve(strict=True).is_relative_to(self._path.resolve()):
-                raise Malformed(f"{self._path}: {what} leads out of the layout.")
+                raise Malformed(f"{self._path}: {name} leads out of the layout.")
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise Malformed(f"{self._path}: {what} is no plain file.")
+                    raise Malformed(f"{self._path}: {name} is no plain file.")
                 body = file.read(BLOB_BYTES_MAX + 1)
         except (OSError, RuntimeError) as exc:  # RuntimeError: a ring of links
-            raise NotFound(f"{self._path}: {what} cannot be read: {exc}.") from exc
+            raise NotFound(f"{self._path}: {name} cannot be read: {exc}.") from exc
         if len(body) > BLOB_BYTES_MAX:
-            raise Malformed(f"{self._path}: {what} is over {BLOB_BYTES_MAX} bytes; metadata has few.")
+            raise Malformed(f"{self._path}: {name} is over {BLOB_BYTES_MAX} bytes; metadata has few.")
         return body
 
 

@@ -1,4 +1,4 @@
-"""From an HTTP answer that says no to an exception of ours, whoever said it: the server, a proxy, a stranger."""
+"""Turns an HTTP error response into an exception, from our server, a proxy or a foreign server."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from switchyard.decoder_warmup import warm_type
 from switchyard.errors import YardError
 from switchyard.model.api import Problem
 
-EXCERPT_CHARS_MAX = 200  # of a foreign answer's body: enough to recognise who said it
+EXCERPT_CHARS_MAX = 200  # of a foreign response's body: enough to recognise its sender
 
-# For answers without a code of ours. Gateways say 502 and 504 when the server behind them is away.
+# For responses without our error code. Gateways send 502 and 504 when the server behind them is away.
 ERRORS_BY_STATUS: dict[int, type[YardError]] = {
     400: errors.BadRequest,
     401: errors.Unauthenticated,
@@ -32,7 +32,7 @@ ERRORS_BY_STATUS: dict[int, type[YardError]] = {
 
 
 def read_problem(status: int, body: bytes, *, url: str) -> YardError:
-    """The exception that the answer stands for."""
+    """Return the exception of an HTTP error response."""
     warm_type(Problem)
     try:
         problem = msgspec.json.decode(body, type=Problem)
@@ -45,10 +45,10 @@ def read_problem(status: int, body: bytes, *, url: str) -> YardError:
 def _foreign_answer_error(status: int, body: bytes, *, url: str) -> YardError:
     words = re.sub(r"<[^>]*>|[\x00-\x20\x7f]+", " ", body[: 16 * EXCERPT_CHARS_MAX].decode(errors="replace"))
     excerpt = " ".join(words.split())[:EXCERPT_CHARS_MAX]
-    said = f": {excerpt}" if excerpt else ""
+    quoted = f": {excerpt}" if excerpt else ""
     kind = _error_of_status(status)
     check = f"Check that {url} is a Switchyard server (--server, YARD_URL), or look at the proxy before it."
-    return kind(f"{url} answered {status}, and not as a Switchyard server does{said}", next_step=check)
+    return kind(f"{url} answered {status}, and not as a Switchyard server does{quoted}", next_step=check)
 
 
 def _error_of_status(status: int) -> type[YardError]:

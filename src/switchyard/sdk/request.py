@@ -1,4 +1,4 @@
-"""From what a caller says, flat and partly, to a checked JobRequest. No I/O but reading an image that lies on disk."""
+"""Builds a checked JobRequest from flat fields. No I/O except for images on disk."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import msgspec
 
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert
+from switchyard.model.files import JobFiles
 from switchyard.model.job import ClusterToken, JobRequest, JobSpec, Resources
 from switchyard.model.jobspec import from_jobspec, is_jobspec
 from switchyard.model.names import KEY_PATTERN
@@ -22,7 +23,7 @@ SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resou
 RESOURCE_FIELDS = Resources.__struct_fields__
 KNOWN_FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
 KEY_CHARS_MAX = 200  # as the server takes
-# What is given adds to these, key by key; all else it replaces.
+# `given` is merged into these fields by key, and replaces the others.
 MERGED_FIELDS = frozenset({"env", "labels", "limits", "native", "parameters", "retry", "tokens"})
 
 
@@ -33,7 +34,7 @@ def build_job_request(
     clusters: Iterable[ClusterToken] = (),
     where: str = "the job",
 ) -> JobRequest:
-    """A request from a command, a spec, a whole request or a flat mapping, with what is given laid over it."""
+    """Build a request from a command, a spec, a request or flat fields, with `given` laid over it."""
     flat = _flatten_input(base, where=where)
     for name, value in given.items():
         if value is not None:
@@ -47,7 +48,7 @@ def build_job_request(
 
 
 def with_image_compatibility(request: JobRequest) -> JobRequest:
-    """With what an image on disk says that it needs added to what the job says."""
+    """Add the compatibility that an image on disk declares to that of the job."""
     spec = request.spec
     if spec.image is None or not spec.image.startswith("oci:"):
         return request
@@ -58,14 +59,21 @@ def with_image_compatibility(request: JobRequest) -> JobRequest:
     return msgspec.structs.replace(request, spec=msgspec.structs.replace(spec, compatibility=needs))
 
 
+def with_job_files(request: JobRequest, files: JobFiles | None) -> JobRequest:
+    """Name these files in the job's spec. None: the request stays as it is."""
+    if files is None:
+        return request
+    return msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, files=files))
+
+
 def _dependency_texts(value: Any) -> list[str]:
-    """The jobs to begin after: texts, or handles of jobs; one of them, or several."""
-    several = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
-    return [each if isinstance(each, str) else str(each.id) for each in several]
+    """Return the jobs to start after as texts, from one or several texts or handles."""
+    dependencies = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+    return [dependency if isinstance(dependency, str) else str(dependency.id) for dependency in dependencies]
 
 
 def check_idempotency_key(key: str) -> str:
-    """A key that can travel as a header. An empty one is a mistake: it would make each submit a new job."""
+    """Check that a key can be sent as a header. An empty key is refused: it would not be idempotent."""
     if not re.match(KEY_PATTERN, key) or len(key) > KEY_CHARS_MAX:
         raise Malformed(f"The idempotency key has 1 to {KEY_CHARS_MAX} visible ASCII characters, without spaces.")
     return key
@@ -84,7 +92,7 @@ def _flatten_input(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[st
 
 
 def flatten(form: Mapping[str, Any], *, where: str) -> FlatFields:
-    """One level of fields. `spec:` and `resources:` may be nested, as the API has them, or left out."""
+    """Flatten the fields to one level. `spec:` and `resources:` may be nested, as in the API."""
     flat: FlatFields = {}
     for name, value in form.items():
         inner = flatten(value, where=where) if name in ("spec", "resources") and isinstance(value, Mapping) else None
@@ -105,13 +113,13 @@ def _convert_request(flat: FlatFields, *, where: str) -> JobRequest:
             f"{where} has no command.", next_step="Give one: `yard submit -- CMD ARGS…`, or `command:` in the file."
         )
     spec: FlatFields = {name: flat[name] for name in SPEC_FIELDS if name in flat}
-    if asked := {name: flat[name] for name in RESOURCE_FIELDS if name in flat}:
-        spec["resources"] = asked
+    if resources := {name: flat[name] for name in RESOURCE_FIELDS if name in flat}:
+        spec["resources"] = resources
     request = {name: flat[name] for name in REQUEST_FIELDS if name in flat}
     try:
         return convert({**request, "spec": spec}, JobRequest, where=where)
     except Malformed as exc:
-        # The reader wrote flat fields: name them as they were written.
+        # The user wrote flat fields: name them so.
         raise Malformed(exc.detail.replace("`spec.resources.", "`").replace("`spec.", "`")) from exc
 
 
@@ -126,7 +134,7 @@ def _refuse_unknown(flat: FlatFields, *, where: str) -> None:
 
 
 def _refuse_bare_numbers(flat: FlatFields, *, where: str) -> None:
-    """YAML reads 010 as 8, 1.10 as 1.1 and on as true: a text that looks otherwise must be quoted."""
+    """Refuse unquoted values: YAML reads 010 as 8, 1.10 as 1.1 and on as true."""
     for name in ("env", "labels"):
         values = flat.get(name)
         for key, value in values.items() if isinstance(values, Mapping) else ():

@@ -1,4 +1,4 @@
-"""Attributes, effective policy and cluster resources, as calls. It knows nothing of jobs."""
+"""Client calls for attributes, effective policy and cluster resources."""
 
 from __future__ import annotations
 
@@ -9,76 +9,91 @@ import msgspec
 
 from switchyard.model.api import AuditEntry, Page
 from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute, KindInfo, PolicyView
+from switchyard.model.namespace_resources import ClusterObject
 from switchyard.model.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.scope import Scope
 from switchyard.sdk.calls import ApiCalls, QueryParams, api_path
 
 
 class RuleCalls(ApiCalls):
-    """The part of the client that is about what holds for a project."""
+    """Client calls for the rules of a project."""
 
     def attribute_kinds(self) -> Iterator[KindInfo]:
-        """Every kind of attribute the server knows, by number."""
+        """Yield the kinds of attributes that the server knows, by number."""
         return self._walk(api_path("attribute-kinds"), Page[KindInfo], limit=None)
 
     def attribute(self, kind: str, scope: Scope) -> AttributeRow:
-        """The row exactly here."""
+        """Return the row of exactly this scope."""
         return self._get(api_path("attributes", kind), AttributeRow, query=_scope_query(scope))
 
     def attributes(self, kind: str, *, limit: int | None = None) -> Iterator[AttributeRow]:
-        """The rows of a kind, at every scope one may see."""
+        """Yield the rows of a kind at all scopes that the user may see."""
         return self._walk(api_path("attributes", kind, "list"), Page[AttributeRow], limit=limit)
 
     def effective_attribute(self, kind: str, scope: Scope) -> EffectiveAttribute:
-        """What holds here, from whichever level."""
+        """Return the effective value at a scope, merged from all levels."""
         return self._get(api_path("attributes", kind, "effective"), EffectiveAttribute, query=_scope_query(scope))
 
     def check_attribute(self, kind: str, scope: Scope, value: Mapping[str, Any]) -> dict[str, Any]:
-        """The value as it would be stored at a scope; refused as a write would be. Nothing is written."""
-        found: dict[str, Any] = self._post(
+        """Check a value as a write would, and return it as it would be stored. Writes nothing."""
+        stored: dict[str, Any] = self._post(
             api_path("attributes", kind, "check"), dict, query=_scope_query(scope), body=value, repeatable=True
         )
-        return found
+        return stored
 
     def put_attribute(
         self, kind: str, scope: Scope, value: Mapping[str, Any], *, etag: str | None = None
     ) -> AttributeRow:
-        """Set the row exactly here. `etag`: of the row it replaces, as it was read; none: there must be no row."""
+        """Set the row of exactly this scope. `etag`: ETag of the row to replace; None: there must be no row."""
         headers = {"If-Match": f'"{etag}"'} if etag else {"If-None-Match": "*"}
         return self._put(
             api_path("attributes", kind), AttributeRow, query=_scope_query(scope), body=value, headers=headers
         )
 
     def delete_attribute(self, kind: str, scope: Scope, *, etag: str) -> None:
-        """Remove the row exactly here, if it is still as it was read."""
+        """Remove the row of exactly this scope, if it still has this ETag."""
         self._delete(api_path("attributes", kind), query=_scope_query(scope), headers={"If-Match": f'"{etag}"'})
 
     def attribute_history(self, kind: str, scope: Scope, *, limit: int | None = None) -> Iterator[AuditEntry]:
-        """The changes of a row, newest first."""
+        """Yield the changes of a row, newest first."""
         return self._walk(
             api_path("attributes", kind, "history"), Page[AuditEntry], query=_scope_query(scope), limit=limit
         )
 
     def domains(self) -> Iterator[Domain]:
+        """Yield the domains."""
         return self._walk(api_path("domains"), Page[Domain], limit=None)
 
     def policy(self, scope: Scope) -> PolicyView:
-        """Everything that holds at a scope, each value with the level that gave it."""
+        """Return all effective values at a scope, each with the level it comes from."""
         return self._get(api_path("policy"), PolicyView, query=_scope_query(scope))
 
     def render_cluster_resources(self, project: str, domain: str) -> Rendering:
-        """Fill the templates of a project and domain, and keep the result as the last one."""
-        # Kept twice is as good as once.
+        """Render the templates for a project and domain. The server stores the result as the last rendering."""
+        # Repeatable: rendering twice stores the same.
         return self._post(
             api_path("cluster-resources"), Rendering, body=RenderRequest(project, domain), repeatable=True
         )
 
     def cluster_resource_changes(self, project: str, domain: str) -> RenderingChange:
-        """What the templates would be now, beside the last that was kept."""
+        """Render the templates now, and return the result beside the last stored rendering."""
         query = {"project": project, "domain": domain}
         return self._get(api_path("cluster-resources", "changes"), RenderingChange, query=query)
 
+    def cluster_resource_states(
+        self,
+        *,
+        project: str | None = None,
+        domain: str | None = None,
+        cluster: str | None = None,
+        is_problem: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[ClusterObject]:
+        """Yield the state of each rendered object on each Kubernetes cluster. `is_problem`: without applied objects."""
+        query: QueryParams = {"project": project, "domain": domain, "cluster": cluster, "problems": is_problem or None}
+        return self._walk(api_path("cluster-resources", "status"), Page[ClusterObject], query=query, limit=limit)
+
 
 def _scope_query(scope: Scope) -> QueryParams:
-    found: QueryParams = msgspec.to_builtins(scope)
-    return found
+    query: QueryParams = msgspec.to_builtins(scope)
+    return query

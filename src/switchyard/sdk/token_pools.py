@@ -1,4 +1,4 @@
-"""Token pools as calls, the interface of plugins over them, and tokens held for the time of a `with`."""
+"""Client calls for token pools, the resource manager interface of plugins, and tokens held for a `with` block."""
 
 from __future__ import annotations
 
@@ -21,54 +21,50 @@ from switchyard.model.tokens import (
     Renewed,
     RenewRequest,
     ResourceConstraintsSpec,
+    ResourceManager,
     TokenHolder,
     TokenManager,
     TokenPool,
     TokenPoolChange,
     TokenPoolRequest,
 )
-from switchyard.sdk.calls import PAGE_SIZE, ApiCalls, api_path
+from switchyard.sdk.calls import ApiCalls, api_path
 
-PAUSE_S_FIRST = 0.1  # before the first further try; it grows
+PAUSE_S_FIRST = 0.1  # before the first retry; it grows
 PAUSE_S_MAX = 2.0
-RENEWALS_PER_LEASE = 3  # within one lease: two may fail
+RENEWALS_PER_LEASE = 3  # two of them may fail
 
 
 class TokenPoolCalls(ApiCalls):
-    """The part of the client that is about token pools."""
+    """Client calls for token pools."""
 
     def token_pools(self, *, limit: int | None = None) -> Iterator[TokenPool]:
+        """Yield the token pools, at most `limit`."""
         return self._walk(api_path("token-pools"), Page[TokenPool], limit=limit)
 
     def token_pool(self, namespace: str) -> TokenPool:
+        """Return a token pool. Raise NotFound if there is none of this name."""
         return self._get(api_path("token-pools", namespace), TokenPool)
 
     def register_token_pool(self, namespace: str, quota: int, *, per_s: int | None = None) -> TokenPool:
-        """Make a pool; once more with the same quota is fine. `per_s`: so many in that time, not so many at once."""
+        """Create a pool. Repeating it with the same quota is allowed. `per_s`: `quota` tokens in that time."""
         return self._put(api_path("token-pools", namespace), TokenPool, body=TokenPoolRequest(quota, per_s), headers={})
 
     def set_token_quota(self, namespace: str, quota: int) -> TokenPool:
-        """Below what is used: who holds goes on, and nobody is granted meanwhile."""
+        """Change the quota. Below the used number, holders keep their tokens and no new ones are granted."""
         return self._patch(api_path("token-pools", namespace), TokenPool, body=TokenPoolChange(quota))
 
     def delete_token_pool(self, namespace: str) -> None:
+        """Delete a token pool. Raise NotFound if there is none of this name."""
         self._delete(api_path("token-pools", namespace))
 
     def token_holders(self, namespace: str, *, limit: int | None = None) -> Iterator[TokenHolder]:
-        """Who holds tokens; what comes or goes meanwhile may be missed."""
-        left, after = limit, ""
-        while left is None or left > 0:
-            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
-            query = {"limit": size, "after": after or None}
-            page = self._get(api_path("token-pools", namespace, "holders"), Page[TokenHolder], query=query)
-            yield from page.items[:left]
-            left = None if left is None else left - len(page.items)
-            if page.next is None:
-                return
-            after = page.next
+        """Iterate over the holders of tokens. Changes during the listing may be missed."""
+        path = api_path("token-pools", namespace, "holders")
+        return self._walk(path, Page[TokenHolder], limit=limit, cursor_name="after")
 
     def resource_manager(self) -> RemoteResourceManager:
-        """The interface of plugins."""
+        """Return the resource manager interface of plugins."""
         return RemoteResourceManager(self)
 
     def tokens(
@@ -83,7 +79,7 @@ class TokenPoolCalls(ApiCalls):
         lease_s: int | None = None,
         timeout_s: float | None = None,
     ) -> HeldTokens:
-        """Tokens to be held for the time of a `with`: waited for, renewed meanwhile, and given back at its end.
+        """Hold tokens for a `with` block: wait for them, renew them meanwhile, release them at its end.
 
         >>> with client.tokens("default_cluster", constraints=ResourceConstraintsSpec(project=5)):
         ...     query()
@@ -94,7 +90,7 @@ class TokenPoolCalls(ApiCalls):
         return HeldTokens(RemoteResourceManager(self), namespace, claim, timeout_s=timeout_s)
 
 
-class RemoteResourceManager:
+class RemoteResourceManager(ResourceManager):
     """A ResourceManager that asks the server."""
 
     def __init__(self, calls: TokenPoolCalls) -> None:
@@ -109,50 +105,22 @@ class RemoteResourceManager:
     def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
         self._calls.register_token_pool(namespace, quota, per_s=per_s)
 
-    def allocate_resource(
-        self,
-        namespace: str,
-        token: str,
-        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-    ) -> Allocation:
-        return self.allocate(
-            namespace, AllocateRequest(token, project, domain, units, lease_s, constraints=constraints)
-        )
-
-    def allocate(self, namespace: str, claim: AllocateRequest) -> Allocation:
+    def allocate(self, namespace: str, request: AllocateRequest) -> Allocation:
         # Repeatable: the same token is granted once more, and counts once.
         path = api_path("token-pools", namespace, "allocate")
-        return self._calls._post(path, Allocation, body=claim, repeatable=True)
+        return self._calls._post(path, Allocation, body=request, repeatable=True)
 
-    def renew_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-    ) -> bool:
-        body = RenewRequest(token, project, domain, units, lease_s)
+    def renew(self, namespace: str, request: RenewRequest) -> bool:
         path = api_path("token-pools", namespace, "renew")
-        return self._calls._post(path, Renewed, body=body, repeatable=True).renewed
+        return self._calls._post(path, Renewed, body=request, repeatable=True).renewed
 
-    def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
-    ) -> bool:
-        body = PoolTokenRequest(token, project, domain)
+    def release(self, namespace: str, request: PoolTokenRequest) -> bool:
         path = api_path("token-pools", namespace, "release")
-        return self._calls._post(path, Released, body=body, repeatable=True).released
+        return self._calls._post(path, Released, body=request, repeatable=True).released
 
 
 class HeldTokens:
-    """Tokens while they are held. `is_held` turns false should the lease have run out all the same."""
+    """Tokens held for a `with` block. `is_held` turns false if the lease is lost meanwhile."""
 
     def __init__(
         self, manager: RemoteResourceManager, namespace: str, claim: AllocateRequest, *, timeout_s: float | None
@@ -191,7 +159,7 @@ class HeldTokens:
                 raise  # it comes back when the lease is over; say so, unless something worse is being said
 
     def check(self) -> None:
-        """Raise if the tokens are not held any more: what they stand for may be used by another."""
+        """Raise if the tokens are no longer held: somebody else may have them."""
         if not self.is_held:
             raise Conflict(
                 f"The lease of {self.token} of {self.namespace} ran out.",
@@ -199,23 +167,22 @@ class HeldTokens:
             )
 
     def _wait(self) -> int:
-        """Until the tokens are granted; for how long they are."""
+        """Wait until the tokens are granted. Return the seconds of the lease."""
         began, pause_s = time.monotonic(), PAUSE_S_FIRST
         while True:
             wait_s = pause_s
             try:
-                found = self._manager.allocate(self.namespace, self._claim)
-                if found.is_granted:
-                    return found.lease_s or LEASE_S_DEFAULT
-                said = f"{self.namespace} is exhausted (limited by {found.limited_by})"
-                wait_s = min(found.retry_after_s or pause_s, PAUSE_S_MAX)
+                allocation = self._manager.allocate(self.namespace, self._claim)
+                if allocation.is_granted:
+                    return allocation.lease_s or LEASE_S_DEFAULT
+                reason = f"{self.namespace} is exhausted (limited by {allocation.limited_by})"
+                wait_s = min(allocation.retry_after_s or pause_s, PAUSE_S_MAX)
             except Rebuilding as exc:
-                said = exc.detail
+                reason = exc.detail
             left_s = None if self._timeout_s is None else began + self._timeout_s - time.monotonic()
             if left_s is not None and left_s <= 0:
-                raise TimedOut(f"No token within {self._timeout_s:g} s: {said}.", next_step="Give more time.")
-            # Not all at the same moment.
-            wait_s *= random.uniform(0.5, 1.0)  # noqa: S311  no secret depends on it
+                raise TimedOut(f"No token within {self._timeout_s:g} s: {reason}.", next_step="Give more time.")
+            wait_s *= random.uniform(0.5, 1.0)  # noqa: S311 — spreads clients, guards no secret
             time.sleep(wait_s if left_s is None else min(wait_s, left_s))
             pause_s = min(pause_s * 1.5, PAUSE_S_MAX)
 

@@ -1,21 +1,20 @@
 """HTTP with keep-alive, bounded retries and translated errors. It knows no route of the API.
 
-What is tried again: anything that was never sent (no connection), anything the server refused with 429, and what the
-caller declares repeatable when the connection broke or a 503 came. An answer that is cut anywhere, be it in its status
-line, is a broken connection. All tries end `retry_s` after the first failure.
+A request is retried if it was never sent (no connection), if the server answered 429, or if the caller declared it
+repeatable and the connection broke or a 502, 503 or 504 came. A truncated response, even in its status line, counts as
+a broken connection. Retries end `retry_s` after the first failure. Waits and transfers that have begun retry for
+`outage_s`: once the server has answered, its address is right, and a silence is an outage.
 """
 
 from __future__ import annotations
 
 import http.client
-import io
-import random
 import select
 import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -23,11 +22,12 @@ from switchyard.connection import enable_keepalive
 from switchyard.errors import Busy, TooLarge, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
 from switchyard.sdk.problem import read_problem
+from switchyard.sdk.retry_backoff import OnOutage, RetryBackoff
 
-BODY_BYTES_MAX = 64 << 20  # the largest answer taken: a full page of large jobs, or the output of one
-LINE_BYTES_MAX = 1 << 20  # of an answer without end: an event is some kilobytes at most
-BACKOFF_S_FIRST = 0.1
-BACKOFF_S_MAX = 5.0
+BODY_BYTES_MAX = 64 << 20  # the largest response: a full page of large jobs, or the output of one job
+SEND_BYTES = 256 * 1024  # of a body that is counted as it is sent
+PIECE_BYTES = 256 * 1024  # of a response that is read in pieces
+LINE_BYTES_MAX = 1 << 20  # in an endless response: an event has a few kilobytes
 IDLE_CONNECTIONS_MAX = 8  # kept for threads that call at the same time
 _TLS_CLOSED_ERRORS = (
     ssl.SSLEOFError,
@@ -40,14 +40,15 @@ OnRetry = Callable[[YardError, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call. `target` is path and query; `repeatable`: doing it twice is as good as once.
+    """One HTTP request. `target`: path and query. `repeatable`: sending it twice has the effect of once.
 
-    `on_sent` is told, again and again, how many bytes of the body are on their way.
+    `body`: a tuple is sent part by part, without a copy of it. `on_sent` is called with the number of bytes of the body
+    sent so far.
     """
 
     method: str
     target: str
-    body: bytes | None = None
+    body: bytes | tuple[bytes, ...] | None = None
     headers: Mapping[str, str] | None = None
     repeatable: bool = False
     on_sent: Callable[[int], None] | None = None
@@ -78,30 +79,44 @@ class Transport:
         *,
         timeout_s: float,
         retry_s: float,
+        outage_s: float = 0.0,
         ca_file: str | None = None,
         on_retry: OnRetry | None = None,
+        on_outage: OnOutage | None = None,
     ) -> None:
         parts = urlsplit(url)
         self.url = url
         self.retry_s = retry_s
+        self.has_answered = False
+        self.is_patient = False  # True: every call retries as long as a wait
+        self._outage_s = max(outage_s, retry_s)
         self._prefix = parts.path
         self._host, self._port = parts.hostname or "", parts.port
         self._tls = _tls_context(ca_file) if parts.scheme == "https" else None
         self._timeout_s = timeout_s
         self._on_retry = on_retry
+        self._on_outage = on_outage
         self._headers = {"Accept": "application/json", "User-Agent": "switchyard-sdk"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._lock = threading.Lock()
         self._idle: list[http.client.HTTPConnection] = []
 
+    @property
+    def patience_s(self) -> float:
+        """How long a wait or a transfer retries. A first contact fails soon: the address may be wrong."""
+        return self._outage_s if self.has_answered else self.retry_s
+
     def send(self, request: Request, *, timeout_s: float | None = None, retry_s: float | None = None) -> bytes:
-        """The body of a good answer; anything else raises, after the tries that are safe."""
-        patience = _RetryBackoff(self.retry_s if retry_s is None else retry_s)
+        """Send a request, with safe retries. Return the body of a 2xx response; raise for others."""
+        if retry_s is None:
+            retry_s = self.patience_s if self.is_patient else self.retry_s
+        backoff = RetryBackoff(retry_s)
         while True:
             after_s = 0.0
             try:
                 answer = self._exchange(request, timeout_s or self._timeout_s)
+                self.has_answered = self.has_answered or answer.status < 500  # a gateway's 502 is not the server
                 if 200 <= answer.status < 300:
                     return answer.body
                 error = read_problem(answer.status, answer.body, url=self.url)
@@ -110,15 +125,21 @@ class Transport:
             except (_NotSent, _ConnectionBroken) as exc:
                 error, may_repeat = _connection_error(self.url, exc, request)
                 error.__cause__ = exc.__cause__
-            pause_s = patience.next_pause_s(after_s) if may_repeat else None
+            pause_s = backoff.next_pause_s(after_s) if may_repeat else None
             if pause_s is None:
                 raise error
-            if self._on_retry:
-                self._on_retry(error, pause_s)
-            time.sleep(pause_s)
+            self.pause(error, pause_s, backoff)
+
+    def pause(self, error: YardError, pause_s: float, backoff: RetryBackoff) -> None:
+        """Tell the callbacks about a failure, and wait before the retry."""
+        if self._on_retry:
+            self._on_retry(error, pause_s)
+        if self._on_outage:
+            self._on_outage(backoff.outage(error))
+        time.sleep(pause_s)
 
     def lines(self, request: Request, *, timeout_s: float) -> Iterator[bytes]:
-        """The lines of an answer without end, on a connection of its own, until the server ends it. No second try."""
+        """Yield the lines of an endless response, on a connection of its own. No retries."""
         try:
             connection = self._connect(timeout_s)
             try:
@@ -137,6 +158,32 @@ class Transport:
             error, _ = _connection_error(self.url, exc, request)
             raise error from exc.__cause__
 
+    def pieces(self, request: Request, *, timeout_s: float | None = None) -> Iterator[bytes]:
+        """Yield a response of any size piece by piece. No retries. A truncated response raises Unavailable."""
+        try:
+            connection = self._take(timeout_s or self._timeout_s)
+            is_whole = False
+            try:
+                response = self._begin(connection, request)
+                self.has_answered = self.has_answered or response.status < 500
+                if not 200 <= response.status < 300:
+                    raise read_problem(response.status, _read_body(response), url=self.url)
+                while piece := response.read(PIECE_BYTES):
+                    yield piece
+                if response.length:
+                    raise http.client.IncompleteRead(b"", response.length)
+                is_whole = response.isclosed() and not response.will_close
+            except (OSError, http.client.HTTPException) as exc:
+                raise _ConnectionBroken from exc
+            finally:
+                if is_whole:
+                    self._give_back(connection)
+                else:
+                    connection.close()
+        except (_NotSent, _ConnectionBroken) as exc:
+            error, _ = _connection_error(self.url, exc, request)
+            raise error from exc.__cause__
+
     def close(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
@@ -144,23 +191,16 @@ class Transport:
             connection.close()
 
     def _exchange(self, request: Request, timeout_s: float) -> _Answer:
-        """One request and its answer on a connection nobody else uses meanwhile."""
+        """Send one request and read its response, on a connection that no other thread uses."""
         connection = self._take(timeout_s)
-        headers = {**self._headers, **(request.headers or {})}
-        body: bytes | _CountingReader | None = request.body
-        if request.body is not None:
-            headers["Content-Type"] = "application/json"
-            headers["Content-Length"] = str(len(request.body))
-            body = _CountingReader(request.body, request.on_sent) if request.on_sent else request.body
         is_whole = False
         try:
-            connection.request(request.method, self._prefix + request.target, body=body, headers=headers)
-            response = connection.getresponse()
+            response = self._begin(connection, request)
             content = _read_body(response)
             is_whole = response.isclosed() and not response.will_close
-            response.close()  # left to the garbage collector, a Ctrl-C that comes just then would be lost
+            response.close()  # if the garbage collector closed it, a Ctrl-C at that moment would be lost
         except (OSError, http.client.HTTPException) as exc:
-            self.close()  # what is kept leads the same way: if that fell silent, each would cost a wait of its own
+            self.close()  # idle connections to a silent server would each cost a timeout
             raise _ConnectionBroken from exc
         finally:
             if is_whole:
@@ -169,13 +209,27 @@ class Transport:
                 connection.close()
         return _Answer(response.status, content, _retry_after_s(response.getheader("Retry-After")))
 
+    def _begin(self, connection: http.client.HTTPConnection, request: Request) -> http.client.HTTPResponse:
+        headers = {**self._headers, **(request.headers or {})}
+        body: bytes | Iterator[memoryview] | None = None
+        if request.body is not None:
+            parts = request.body if isinstance(request.body, tuple) else (request.body,)
+            headers.setdefault("Content-Type", "application/json")
+            headers["Content-Length"] = str(sum(map(len, parts)))
+            if isinstance(request.body, bytes) and request.on_sent is None:
+                body = request.body
+            else:
+                body = _pieces_of(parts, request.on_sent)
+        connection.request(request.method, self._prefix + request.target, body=body, headers=headers)
+        return connection.getresponse()
+
     def _take(self, timeout_s: float) -> http.client.HTTPConnection:
         while True:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             if connection is None:
                 return self._connect(timeout_s)
-            # An idle connection with something to read was closed by the server: sending on it would be lost.
+            # A readable idle connection was closed by the server: a request on it would be lost.
             if connection.sock and not _is_readable(connection.sock):
                 connection.sock.settimeout(timeout_s)
                 return connection
@@ -184,10 +238,10 @@ class Transport:
     def _connect(self, timeout_s: float) -> http.client.HTTPConnection:
         if self._tls:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                self._host, self._port, timeout=timeout_s, context=self._tls
+                self._host, self._port, timeout=timeout_s, context=self._tls, blocksize=SEND_BYTES
             )
         else:
-            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s, blocksize=SEND_BYTES)
         connection.response_class = WholeHeadResponse
         try:
             connection.connect()
@@ -205,39 +259,21 @@ class Transport:
         connection.close()
 
 
-class _CountingReader:
-    """A body that tells how much of it was taken."""
-
-    def __init__(self, body: bytes, on_sent: Callable[[int], None]) -> None:
-        self._file = io.BytesIO(body)
-        self._on_sent = on_sent
-
-    def read(self, size: int = -1) -> bytes:
-        part = self._file.read(size)
-        self._on_sent(self._file.tell())
-        return part
-
-
-class _RetryBackoff:
-    """How long to pause before the next try, until the time for trying is over."""
-
-    def __init__(self, total_s: float) -> None:
-        self._total_s = total_s
-        self._end: float | None = None
-        self._backoff_s = BACKOFF_S_FIRST
-
-    def next_pause_s(self, at_least_s: float) -> float | None:
-        now = time.monotonic()
-        if self._end is None:
-            self._end = now + self._total_s
-        jittered = self._backoff_s * random.uniform(0.5, 1.0)  # noqa: S311 — spreads clients, guards no secret
-        pause_s = max(at_least_s, jittered)
-        self._backoff_s = min(self._backoff_s * 2, BACKOFF_S_MAX)
-        return pause_s if now + pause_s <= self._end else None
+def _pieces_of(parts: Iterable[bytes], on_sent: Callable[[int], None] | None) -> Iterator[memoryview]:
+    """Yield a request body in pieces, without a copy, and report how much of it was sent."""
+    sent = 0
+    for part in parts:
+        view = memoryview(part)
+        for begin in range(0, len(view), SEND_BYTES):
+            piece = view[begin : begin + SEND_BYTES]
+            yield piece
+            sent += len(piece)
+            if on_sent:
+                on_sent(sent)
 
 
 def _is_readable(sock: socket.socket) -> bool:
-    poller = select.poll()  # unlike select.select, it takes any file number
+    poller = select.poll()  # unlike select.select, it takes file descriptors above 1023
     poller.register(sock, select.POLLIN)
     return bool(poller.poll(0))
 
@@ -246,7 +282,7 @@ def _read_body(response: http.client.HTTPResponse) -> bytes:
     if response.length is None:
         body = response.read(BODY_BYTES_MAX + 1)
     elif response.length <= BODY_BYTES_MAX:
-        body = response.read()  # without an amount, http.client notices an answer that was cut short
+        body = response.read()  # without an amount, http.client notices a truncated response
     else:
         raise TooLarge(f"The server's answer is over {BODY_BYTES_MAX} bytes.", next_step="Ask for a smaller page.")
     if len(body) > BODY_BYTES_MAX:
@@ -255,7 +291,7 @@ def _read_body(response: http.client.HTTPResponse) -> bytes:
 
 
 def _connection_error(url: str, exc: _NotSent | _ConnectionBroken, request: Request) -> tuple[YardError, bool]:
-    """The error to show, and whether trying again is safe and of any use."""
+    """Return the error to raise, and whether a retry is safe and useful."""
     cause = exc.__cause__
     is_sent = isinstance(exc, _ConnectionBroken)
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, _TLS_CLOSED_ERRORS):
@@ -264,15 +300,15 @@ def _connection_error(url: str, exc: _NotSent | _ConnectionBroken, request: Requ
         is_passing = cause.errno == socket.EAI_AGAIN
         return Unavailable(f"Cannot find the host of {url}: {cause.strerror}.", next_step=CHECK_SERVER), is_passing
     if isinstance(cause, TimeoutError):
-        what = f"{url} did not answer in time."
+        detail = f"{url} did not answer in time."
     elif is_sent:
-        what = f"The connection to {url} broke: {_describe_cause(cause)}."
+        detail = f"The connection to {url} broke: {_describe_cause(cause)}."
     else:
-        what = f"Cannot reach the server at {url}: {_describe_cause(cause)}."
+        detail = f"Cannot reach the server at {url}: {_describe_cause(cause)}."
     if is_sent and not request.repeatable:
         look = "It may have been done or not: look before you try again."
-        return Unavailable(what, next_step=look), False
-    return Unavailable(what, next_step=CHECK_SERVER), True
+        return Unavailable(detail, next_step=look), False
+    return Unavailable(detail, next_step=CHECK_SERVER), True
 
 
 def _tls_error(url: str, cause: ssl.SSLError) -> YardError:
@@ -297,7 +333,7 @@ def _describe_cause(cause: BaseException | None) -> str:
 
 
 def _retry_after_s(header: str | None) -> float:
-    """Retry-After in seconds; our server sends no dates, and a foreign date is treated as none."""
+    """Parse Retry-After in seconds. Dates, which our server does not send, count as 0."""
     try:
         return max(0.0, float(header or 0))
     except ValueError:

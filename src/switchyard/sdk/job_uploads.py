@@ -1,0 +1,96 @@
+"""Scans and uploads the files of jobs. Equal files of several jobs are scanned and sent once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from switchyard.model.files import JobFiles
+from switchyard.sdk.config import file_cache_path
+from switchyard.sdk.file_chunks import FileChanged
+from switchyard.sdk.file_hash_cache import HashCache
+from switchyard.sdk.file_hashing import KeptBytes
+from switchyard.sdk.file_names import FileSource
+from switchyard.sdk.file_request import FileRequest
+from switchyard.sdk.file_scan import scan_sources
+from switchyard.sdk.file_upload import OnTransfer, upload_trees
+from switchyard.sdk.object_calls import ObjectCalls
+from switchyard.sdk.signed_store import SignedStore
+from switchyard.sdk.transport import Transport
+
+OnFiles = Callable[[str, int, int], None]  # what is done (hash, upload, fetch), bytes done, bytes in all
+Warn = Callable[[str], None]
+
+
+def upload_sources(
+    transport: Transport,
+    groups: Sequence[Sequence[FileSource]],
+    *,
+    on_progress: OnFiles | None = None,
+    warn: Warn | None = None,
+) -> list[str]:
+    """Upload a tree for each group of sources, and return the hashes. A file that changes is read once more."""
+    try:
+        return _upload_once(transport, groups, HashCache(file_cache_path()), on_progress, warn)
+    except FileChanged:
+        return _upload_once(transport, groups, HashCache(file_cache_path(), is_fresh=True), on_progress, warn)
+
+
+def upload_requests(
+    transport: Transport,
+    requests: Sequence[tuple[FileRequest, str | None]],
+    *,
+    on_progress: OnFiles | None = None,
+    warn: Warn | None = None,
+) -> list[JobFiles | None]:
+    """Upload the files of many jobs, each with its array, and return what each job says of them."""
+    groups: dict[tuple[FileSource, ...], int] = {}
+    places: list[tuple[int | None, int | None]] = []
+    for request, array in requests:
+        request.job_files()  # a bad pattern is refused before anything is sent
+        places.append((_place(groups, request.shared), _place(groups, tuple(request.task_sources(array)))))
+    roots = upload_sources(transport, list(groups), on_progress=on_progress, warn=warn) if groups else []
+    return [
+        None
+        if request.is_empty
+        else request.job_files(
+            tree=None if shared is None else roots[shared], task_tree=None if own is None else roots[own]
+        )
+        for (request, _), (shared, own) in zip(requests, places, strict=True)
+    ]
+
+
+def _place(groups: dict[tuple[FileSource, ...], int], group: tuple[FileSource, ...]) -> int | None:
+    return groups.setdefault(group, len(groups)) if group else None
+
+
+def _upload_once(
+    transport: Transport,
+    groups: Sequence[Sequence[FileSource]],
+    cache: HashCache,
+    on_progress: OnFiles | None,
+    warn: Warn | None,
+) -> list[str]:
+    hashed = report_step(on_progress, "hash")
+    calls = ObjectCalls(transport)
+    reach, kept = calls.reach_server, KeptBytes()
+    trees = [
+        scan_sources(group, cache=cache, on_progress=hashed, warn=warn, before_long_read=reach, kept=kept)
+        for group in groups
+    ]
+    store = SignedStore(retry_s=transport.retry_s)
+    try:
+        upload_trees(calls, trees, store=store, on_progress=report_step(on_progress, "upload"))
+    finally:
+        store.close()
+    return [tree.root.hex() for tree in trees]
+
+
+def report_step(on_progress: OnFiles | None, step: str) -> OnTransfer | None:
+    """Return a callback that reports the bytes of one step."""
+    if on_progress is None:
+        return None
+
+    def report(done: int, total: int) -> None:
+        on_progress(step, done, total)
+
+    return report
