@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from switchyard.errors import Unauthenticated as Unauthenticated
     from switchyard.errors import Unavailable as Unavailable
     from switchyard.errors import YardError as YardError
+    from switchyard.model.files import JobFiles as JobFiles
     from switchyard.model.job import Job as Job
     from switchyard.model.job import JobRequest as JobRequest
     from switchyard.model.job import JobSpec as JobSpec
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from switchyard.model.scope import Scope as Scope
     from switchyard.sdk.client import Client as Client
     from switchyard.sdk.executor import Executor as Executor
+    from switchyard.sdk.fetched_files import FetchedFiles as FetchedFiles
+    from switchyard.sdk.function_calls import FunctionFailed as FunctionFailed
+    from switchyard.sdk.function_calls import FunctionRun as FunctionRun
     from switchyard.sdk.handle import JobHandle as JobHandle
     from switchyard.sdk.job_completion import as_completed as as_completed
 
@@ -33,7 +37,11 @@ __all__ = [
     "Conflict",
     "Denied",
     "Executor",
+    "FetchedFiles",
+    "FunctionFailed",
+    "FunctionRun",
     "Job",
+    "JobFiles",
     "JobHandle",
     "JobRequest",
     "JobSpec",
@@ -54,23 +62,28 @@ _HOMES = {
     "switchyard.sdk.client": ("Client",),
     "switchyard.sdk.job_completion": ("as_completed",),
     "switchyard.sdk.executor": ("Executor",),
+    "switchyard.sdk.fetched_files": ("FetchedFiles",),
+    "switchyard.sdk.function_calls": ("FunctionFailed", "FunctionRun"),
     "switchyard.sdk.handle": ("JobHandle",),
+    "switchyard.model.files": ("JobFiles",),
     "switchyard.model.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),
     "switchyard.model.scope": ("Scope",),
 }
 
 
-def __getattr__(name: str) -> object:
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker that saw this function would take every name, also a misspelled one
 
-    if name == "__version__":
-        return _version()
-    if name not in __all__:
-        raise AttributeError(f"module 'switchyard' has no attribute {name!r}")
-    home = next((module for module, names in _HOMES.items() if name in names), "switchyard.errors")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        from importlib import import_module
+
+        if name == "__version__":
+            return _version()
+        if name not in __all__:
+            raise AttributeError(f"module 'switchyard' has no attribute {name!r}")
+        home = next((module for module, names in _HOMES.items() if name in names), "switchyard.errors")
+        value = getattr(import_module(home), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

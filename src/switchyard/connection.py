@@ -1,4 +1,4 @@
-"""Connections of the agent and the SDK: none shows a credential to others, and a vanished server is noticed soon."""
+"""Rules for connections of the agent and the SDK: no credential over plain HTTP, and TCP keep-alive."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 
 from switchyard.errors import BadRequest
 
-KEEPALIVE_IDLE_S = 5  # silence of the server after which the kernel asks whether it is there
+KEEPALIVE_IDLE_S = 5  # silence after which the kernel probes the server
 KEEPALIVE_PROBES = 2
-SEND_TIMEOUT_MS = 15_000  # for the server to take what was sent
+SEND_TIMEOUT_MS = 15_000  # for the server to acknowledge sent data
 PLAIN_HTTP_VARIABLE = "YARD_INSECURE_HTTP"  # the variable that allows plain HTTP beyond this machine
 
 
@@ -25,12 +25,12 @@ def is_loopback(host: str) -> bool:
 
 
 def is_plain_http_allowed(value: str | None) -> bool:
-    """Whether the variable ALLOW_PLAIN, with this value, allows it."""
+    """Whether this value of the variable YARD_INSECURE_HTTP allows plain HTTP."""
     return (value or "").strip().lower() in ("1", "true", "yes")
 
 
 def refuse_plain_http(url: str, *, is_plain_allowed: bool) -> None:
-    """Raise before a credential goes over plain HTTP to another machine: everybody on the way can read it."""
+    """Raise before a credential goes over plain HTTP to another machine, where others could read it."""
     parts = urlsplit(url)
     if parts.scheme != "http" or is_plain_allowed or is_loopback(parts.hostname or ""):
         return
@@ -42,10 +42,10 @@ def refuse_plain_http(url: str, *, is_plain_allowed: bool) -> None:
 
 
 def enable_keepalive(sock: socket.socket) -> None:
-    """End a wait on this connection with an error about 15 s after its server vanished.
+    """Make a read on this connection fail about 15 s after the server has vanished.
 
-    The kernel asks, so a server that is only slow is waited for. What a proxy hides, the time bound of each request
-    finds out.
+    The kernel probes the peer, so a slow server is still waited for. Behind a proxy only the timeout of each request
+    notices.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     with contextlib.suppress(OSError, AttributeError):  # not every system has these

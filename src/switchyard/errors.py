@@ -31,7 +31,7 @@
     │   ├── PlaceAsked           place-asked
     │   └── Throttled            throttled
     ├── LimitReached             limit-reached    429   RESOURCE_EXHAUSTED   6
-    ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          1
+    ├── Unavailable (transient)  unavailable      503   UNAVAILABLE          69
     │   └── Rebuilding           rebuilding
     ├── TimedOut                 timed-out        504   DEADLINE_EXCEEDED    7
     └── Internal                 internal         500   INTERNAL             1
@@ -51,6 +51,7 @@ EXIT_DENIED = 4
 EXIT_REJECTED = 5
 EXIT_CONFLICT = 6
 EXIT_TIMED_OUT = 7
+EXIT_UNAVAILABLE = 69  # EX_UNAVAILABLE of sysexits.h: the server, or something else that is needed, is away
 
 
 class YardError(Exception):
@@ -72,7 +73,7 @@ class YardError(Exception):
 
     @property
     def inner(self) -> str:
-        """The detail with what only an operator should read: where a database is, why it refused."""
+        """The detail, with parts that only operators should read: where a database is, why it refused."""
         return " ".join([self.detail, *getattr(self, "__notes__", [])])
 
     @property
@@ -117,7 +118,7 @@ class UnknownName(BadRequest):
 
 
 class ConditionMissing(BadRequest):
-    """A write of this must say what it has seen."""
+    """This write needs a condition: If-Match, or If-None-Match."""
 
     code = "condition-missing"
     status = 428
@@ -126,7 +127,7 @@ class ConditionMissing(BadRequest):
 
 
 class TooLarge(BadRequest):
-    """The body is over the bound."""
+    """The body is too large."""
 
     code = "too-large"
     status = 413
@@ -188,7 +189,7 @@ class NoSuchCluster(NotFound):
 
 
 class NoSuchAttribute(NotFound):
-    """There is no such attribute exactly here."""
+    """No attribute is set at exactly this scope."""
 
     code = "no-such-attribute"
     default_next = "`yard explain-policy` shows what holds here and which level gave it."
@@ -202,7 +203,7 @@ class NoSuchPool(NotFound):
 
 
 class Conflict(YardError):
-    """The request conflicts with what is there."""
+    """The request conflicts with the present state."""
 
     code = "conflict"
     status = 409
@@ -212,7 +213,7 @@ class Conflict(YardError):
 
 
 class Unreadable(Conflict):
-    """What is stored about this cannot be read."""
+    """The stored row cannot be read."""
 
     code = "unreadable"
     grpc = "FAILED_PRECONDITION"
@@ -241,7 +242,7 @@ class AgentLives(Conflict):
 
 
 class JournalRefused(Conflict):
-    """Another process has this agent's place."""
+    """Another process already acts as this agent."""
 
     code = "journal-refused"
     default_next = (
@@ -297,7 +298,7 @@ class PolicyRefused(YardError):
 
 
 class Busy(YardError):
-    """The server has too much waiting."""
+    """The server has too many requests waiting."""
 
     code = "busy"
     status = 429
@@ -307,20 +308,20 @@ class Busy(YardError):
 
 
 class PlaceAsked(Busy):
-    """Another process had this agent's place a moment ago, and is asked whether it lives."""
+    """Another process acted as this agent a moment ago. The server asks whether that process is alive."""
 
     code = "place-asked"
     default_next = "Ask again in a second."
 
 
 class Throttled(Busy):
-    """You have as much open on this server, or ask as often, as one user may."""
+    """You have reached a limit on open requests, or on how often you may call."""
 
     code = "throttled"
 
 
 class LimitReached(YardError):
-    """You have as much on this yard as one user may."""
+    """You have reached a limit of live jobs, tasks, or stored bytes."""
 
     code = "limit-reached"
     status = 429
@@ -335,12 +336,13 @@ class Unavailable(YardError):
     code = "unavailable"
     status = 503
     grpc = "UNAVAILABLE"
+    exit_code = EXIT_UNAVAILABLE
     transient = True
     default_next = "Try again in a few seconds; nothing that was accepted is lost."
 
 
 class Rebuilding(Unavailable):
-    """What was granted of a token pool is being found out again."""
+    """The server does not know yet which tokens of this pool are held."""
 
     code = "rebuilding"
     default_next = "Wait until the longest lease is over; what is held stays held."
@@ -365,11 +367,11 @@ class Internal(YardError):
 
 
 class ImpossibleValue(ValueError):
-    """A value of the right form that cannot be: a schema cannot say why. At the doors it becomes a BadValue."""
+    """A value has the right form and is impossible all the same. HTTP and gRPC answer it as a BadValue."""
 
 
 def _with_subclasses(base: type[YardError]) -> list[type[YardError]]:
-    return [base, *(found for child in base.__subclasses__() for found in _with_subclasses(child))]
+    return [base, *(subclass for child in base.__subclasses__() for subclass in _with_subclasses(child))]
 
 
 ERRORS_BY_CODE: dict[str, type[YardError]] = {cls.code: cls for cls in _with_subclasses(YardError)}

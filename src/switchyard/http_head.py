@@ -1,7 +1,7 @@
-"""An HTTP answer whose head arrived whole. http.client takes the end of the connection for the end of the head.
+"""An HTTP response that refuses a truncated head. http.client takes the end of the connection for the end of the head.
 
-An answer that is cut behind the status code would then count as an answer without a body: a submit that was accepted
-would look like a foreign server, and `404` like the server's word that there is no such job.
+A response that is cut after the status code would then count as a response without a body: an accepted submit
+would look like a foreign server, and a cut `404` like a missing job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class WholeHeadResponse(http.client.HTTPResponse):
 
 
 class _HeadLines:
-    """The lines of a head. Each one ends with a newline, or the connection ended too soon."""
+    """Reads the lines of a head. A line without a newline means that the connection ended too soon."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -32,7 +32,7 @@ class _HeadLines:
 
     def readline(self, limit: int) -> bytes:
         line = self._file.readline(limit)
-        # Nothing at all is RemoteDisconnected to http.client, and a line over the limit is LineTooLong.
+        # http.client handles an empty response (RemoteDisconnected) and a line over the limit (LineTooLong) itself.
         if not line.endswith(b"\n") and len(line) < limit and (line or self._has_begun):
             raise http.client.IncompleteRead(line)
         self._has_begun = True

@@ -14,6 +14,7 @@ from tests.match import brute
 from tests.match.strategies import demands, graphs
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
+EXAMPLES = 150  # `make soak` tries 10,000 of each
 
 
 def agree(demand: Demand, graph: Graph) -> None:
@@ -23,7 +24,7 @@ def agree(demand: Demand, graph: Graph) -> None:
     assert shapes == walk
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=SLOW)
 @given(demands(most=3), graphs(most=4))
 def test_both_engines_answer_alike(demand: Demand, graph: Graph) -> None:
     agree(demand, graph)
@@ -58,7 +59,7 @@ def is_as_tried(demand: Demand, graph: Graph) -> None:
                 assert brute.fits(asked, graph) == is_so
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=SLOW)
 @given(demands(most=2), graphs(most=2))
 def test_the_answer_is_that_of_trying_every_placement(demand: Demand, graph: Graph) -> None:
     is_as_tried(demand, graph)

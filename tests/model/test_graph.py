@@ -122,7 +122,7 @@ def test_the_graph_inside_an_r_says_more_and_is_taken() -> None:
     assert compile_graph(form, where="R").memory_bytes == 64 * 10**9
 
 
-BAD = [
+BAD: list[tuple[Any, str]] = [
     (None, "expected"),
     ("4", "expected"),
     ([], "no node groups"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from typing import Any
 
 import pytest
 
+from switchyard.cli.submit_files import split_files
 from switchyard.errors import Malformed
 from switchyard.model import jobfile
 from switchyard.sdk.request import KNOWN_FIELDS, build_job_request
@@ -57,7 +59,7 @@ def _fits_object(value: dict[str, Any], part: dict[str, Any]) -> bool:
 
 
 def test_it_has_every_field_that_a_job_file_has_and_says_what_each_is() -> None:
-    assert set(SCHEMA["properties"]) == KNOWN_FIELDS | {"spec", "resources"}
+    assert set(SCHEMA["properties"]) == KNOWN_FIELDS | {"spec", "resources"} | set(jobfile.LOCAL_FILES)
     assert all(part.get("description") for part in SCHEMA["properties"].values())
     assert set(jobfile.FIELD_DESCRIPTIONS) == set(SCHEMA["properties"])
 
@@ -88,6 +90,32 @@ BAD: list[dict[str, Any]] = [
     {"command": ["a"], "resources": {"core": 2}},
     {"command": ["a"], "retry": {"limit": 1000}},
 ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_good"),
+    [
+        ({"in": "x.py"}, True),
+        ({"in": ["x.py", "data:input"], "workdir": ".", "out": ["results/*"], "out_required": True}, True),
+        ({"in": {"input": "data/x"}, "out": "y"}, True),
+        ({"in": 3}, False),
+        ({"in": {"input": 3}}, False),
+        ({"out": [3]}, False),
+        ({"workdir": ["."]}, False),
+        ({"out": ["y"], "out_required": "yes"}, False),
+    ],
+)
+def test_local_files_are_taken_by_the_command_line_alone(fields: dict[str, Any], is_good: bool) -> None:
+    form = {"command": ["a"], **fields}
+    args = Namespace(inputs=[], workdir=None, out=[], out_required=None)
+    assert fits(form, SCHEMA) == is_good
+    if is_good:
+        plain, files = split_files(form, args, file="jobs/job.yaml", where="job.yaml")
+        assert plain == {"command": ["a"]}
+        assert all(source.path.startswith(b"jobs") for source in files.shared)
+    else:
+        with pytest.raises(Malformed):
+            split_files(form, args, file="job.yaml", where="job.yaml")
 
 
 @pytest.mark.parametrize("form", GOOD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from switchyard.model.event_kind import EventKind
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import (
     ALLOWED_TRANSITIONS,
@@ -44,11 +45,11 @@ def test_the_table_says_exactly_this() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_move_makes_allowed_steps_and_no_others(state: State, to: State) -> None:
     if to in TABLE[state]:
-        step = make_transition(a_life(state), to, "moved", "why")
-        assert (step.life.state, step.event, step.reason) == (to, "moved", "why")
+        step = make_transition(a_life(state), to, EventKind.MOVED, "why")
+        assert (step.life.state, step.event, step.reason) == (to, EventKind.MOVED, "why")
     else:
         with pytest.raises(AssertionError, match="not allowed"):
-            make_transition(a_life(state), to, "moved")
+            make_transition(a_life(state), to, EventKind.MOVED)
 
 
 def test_final_and_live_states_part_all_states() -> None:

@@ -71,11 +71,11 @@ def test_the_worst_subset_is_bounded_and_quick(array: str) -> None:
     some = TaskSet(array, bits=bits)
     text = str(some)
     assert len(text) <= BITS_CHARS_MAX
-    began = time.perf_counter()
+    began = time.process_time()
     found = TaskSet.read(text, array)
     taken, rest = found.take(1000)
     assert len(str(rest.plus(taken))) <= BITS_CHARS_MAX
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
     assert found == some
     assert len(taken) == 1000
 

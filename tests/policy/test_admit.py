@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName, YardError
 from switchyard.model.attributes import JobPolicy
-from switchyard.model.execution import ExecutionConfig, QualityOfService
+from switchyard.model.execution import ExecutionConfig, QualityOfService, Tier
 from switchyard.model.job import Limits
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.original_request import restore_request
@@ -206,7 +206,7 @@ def test_a_plugin_override_is_for_its_task_type_alone() -> None:
         ({"tier": "HIGH"}, None, 600),
         ({"queueing_budget": "5m"}, None, 300),
         ({"queueing_budget": "5m"}, QualityOfService(queueing_budget="3m"), 180),
-        ({"queueing_budget": "5m"}, QualityOfService(tier="LOW"), 1800),
+        ({"queueing_budget": "5m"}, QualityOfService(tier=Tier.LOW), 1800),
         (None, QualityOfService(queueing_budget=7), 7),
         (None, None, None),
     ],
@@ -220,7 +220,7 @@ def test_quality_of_service_gives_a_queueing_budget(
 
 def test_a_tier_without_a_budget_in_the_config_is_unknown() -> None:
     with pytest.raises(UnknownName, match="no budget for the tier HIGH"):
-        admitted(a_policy(platform=a_platform(tiers_s={})), quality_of_service=QualityOfService(tier="HIGH"))
+        admitted(a_policy(platform=a_platform(tiers_s={})), quality_of_service=QualityOfService(tier=Tier.HIGH))
 
 
 def test_an_admitted_job_leads_back_to_what_was_asked_for() -> None:

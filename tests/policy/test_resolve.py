@@ -25,6 +25,7 @@ FIELDS: dict[str, tuple[str, Any]] = {
     ),
     "workflow-execution-config": ("max_parallelism", lambda word: {"max_parallelism": 1 + len(word)}),
     "cluster-assignment": ("cluster_pool_name", lambda word: {"cluster_pool_name": word}),
+    "job-priority": ("highest", lambda word: {"highest": 1 + len(word)}),
     "tokens": ("tokens.matlab", lambda word: {"tokens": {"matlab": 1 + len(word)}}),
 }
 

@@ -13,35 +13,36 @@ from hypothesis import strategies as st
 
 from switchyard.model.ids import make_id
 from switchyard.route.select import weighted_draw
-from switchyard.route.select.weighted_draw import LOOP_MAX, MASK, draw, draw_from_groups, highest_score
+from switchyard.route.select.weighted_draw import LOOP_MAX, MASK, WeightedCandidates, draw, highest_score
 
 IDS = [make_id(1_700_000_000_000_000 + 137 * n, n * 0x9E3779B97F4A7C15) for n in range(100_000)]
 
 
 def groups_of(names, weights):
-    """Candidates as the index gives them."""
-    found = {}
+    by_weight: dict[float, list[tuple[int, int]]] = {}
     for number, (name, weight) in enumerate(zip(names, weights, strict=True)):
-        found.setdefault(float(weight), []).append((weighted_draw.hash_text(name), number))
+        if weight > 0:
+            by_weight.setdefault(float(weight), []).append((weighted_draw.hash_text(name), number))
     return [
         (weight, np.array([key for key, _ in members], dtype=np.uint64), np.array([number for _, number in members]))
-        for weight, members in found.items()
+        for weight, members in by_weight.items()
     ]
 
 
 def by_arrays(seed, names, weights):
-    return draw_from_groups(seed, groups_of(names, weights))
+    return highest_score(weighted_draw.hash_text(seed), groups_of(names, weights))
 
 
-def test_the_next_best_is_who_would_win_without_the_winner() -> None:
-    names = [f"cluster-{index}" for index in range(30)]
-    weights = [index % 3 for index in range(30)]
+@pytest.mark.parametrize("count", [LOOP_MAX - 1, 30])
+def test_the_next_best_is_who_would_win_without_the_winner(count: int) -> None:
+    names = [f"cluster-{index}" for index in range(count)]
+    weights = [index % 3 for index in range(count)]
+    candidates = WeightedCandidates.of(names, weights)
     for seed in IDS[:200]:
-        first = draw_from_groups(seed, groups_of(names, weights))
-        second = draw_from_groups(seed, groups_of(names, weights), lambda number, first=first: number != first)
+        first, second = candidates.ranked(seed, 2)
         without = [0 if index == first else weight for index, weight in enumerate(weights)]
-        assert second == draw(seed, names, without)
-    assert draw_from_groups(IDS[0], groups_of(names, weights), lambda _: False) is None
+        assert (first, second) == (draw(seed, names, weights), draw(seed, names, without))
+    assert len(candidates.ranked(IDS[0], count)) == sum(weight > 0 for weight in weights)
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 6), (0.5, 0, 1.5), (99, 1)])

@@ -19,13 +19,16 @@ from switchyard.route.moving import (
 )
 from switchyard.route.router import Eligibility
 from switchyard.route.select.weighted_draw import WeightedCandidates
+from switchyard.route.verdicts import VerdictSet
 
 TERMS = MovingSettings(gain_s=60, gain_cost=2, gain_share=0.25)
 
 
 def a_ruling(*names: str, **fields: Any) -> Eligibility:
     weights = fields.pop("weights", [1.0] * len(names))
-    return Eligibility("assign" if names else "hold", WeightedCandidates.of(list(names), weights), (), "", **fields)
+    return Eligibility(
+        "assign" if names else "hold", WeightedCandidates.of(list(names), weights), VerdictSet.of([]), "", **fields
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,4 +65,5 @@ def _one(pools: RedisPools, name: str, grants: int, lease_s: int, lines: list[st
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6])
+    address, name, threads, grants, lease_s, out = sys.argv[1:]
+    main(address, name, int(threads), int(grants), int(lease_s), out)

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from switchyard.model.tokens import AllocateRequest
 from switchyard.tokens.memory import MemoryPools
-from switchyard.tokens.pools import TokenClaim, TokenPools
+from switchyard.tokens.pools import TokenPools
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.redis_service import RedisServer
@@ -32,12 +33,12 @@ def test_that_many_tokens_each_held_by_itself(pools: TokenPools, many: int) -> N
     """Not by units: each is an entry of its own, and all end with their lease."""
     pools.register_resource("big", many)
     for first in range(0, many, 1000):
-        some = [TokenClaim(f"t{i}", project=f"p{i % 7}", lease_s=300) for i in range(first, first + 1000)]
+        some = [AllocateRequest(f"t{i}", project=f"p{i % 7}", lease_s=300) for i in range(first, first + 1000)]
         assert all(allocation.is_granted for allocation in pools.allocate_many("big", some))
     assert not pools.allocate_resource("big", "more").is_granted
     assert pools.allocate_resource("big", f"t{many - 1}", project=f"p{(many - 1) % 7}").is_granted
     standing = pools.stand("big")
     assert (standing.used, standing.callers, pools.recount("big")) == (many, many, False)
     for first in range(0, many, 1000):
-        pools.release_many("big", [TokenClaim(f"t{i}", project=f"p{i % 7}") for i in range(first, first + 1000)])
+        pools.release_many("big", [AllocateRequest(f"t{i}", project=f"p{i % 7}") for i in range(first, first + 1000)])
     assert pools.stand("big")[1] == 0

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from switchyard.errors import Denied
+from switchyard.model.tokens import AllocateRequest
 from switchyard.tokens.memory import MemoryPools
-from switchyard.tokens.pools import TokenClaim, TokenPools
+from switchyard.tokens.pools import TokenPools
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.redis_service import RedisServer
@@ -28,16 +29,17 @@ def pools(request: pytest.FixtureRequest) -> Iterator[TokenPools]:
 
 def test_what_one_owner_holds_no_other_claims_renews_or_gives_back(pools: TokenPools) -> None:
     pools.register_resource("a", 2)
-    assert pools.allocate_resource("a", "t", owner="ann").is_granted
-    for steal in (pools.release_resource, pools.allocate_resource):
+    request = AllocateRequest("t")
+    assert pools.allocate("a", request, owner="ann").is_granted
+    for steal in (pools.release, pools.allocate):
         with pytest.raises(Denied, match="another user"):
-            steal("a", "t", owner="bob")
+            steal("a", request, owner="bob")
     with pytest.raises(Denied, match="another user"):
-        pools.allocate_many("a", [TokenClaim("u"), TokenClaim("t")], owner="bob")
-    assert not pools.renew_resource("a", "t", owner="bob")
-    assert pools.renew_resource("a", "t", owner="ann")
-    assert pools.allocate_resource("a", "t", owner="ann").is_granted
-    assert pools.release_resource("a", "t", owner="ann")
-    assert pools.allocate_resource("a", "t", owner="bob").is_granted
+        pools.allocate_many("a", [AllocateRequest("u"), request], owner="bob")
+    assert not pools.renew("a", request, owner="bob")
+    assert pools.renew("a", request, owner="ann")
+    assert pools.allocate("a", request, owner="ann").is_granted
+    assert pools.release("a", request, owner="ann")
+    assert pools.allocate("a", request, owner="bob").is_granted
     assert pools.release_resource("a", "t"), "without an owner: whoever leads"
     assert pools.recount("a") is False, "the counters agree"

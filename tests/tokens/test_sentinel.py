@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -27,11 +28,11 @@ def sentinel_of(primary: RedisServer, folder: Path) -> Iterator[int]:
     file.write_text(f"port {port}\nbind 127.0.0.1\ndir {folder}\n{watch}sentinel failover-timeout yard 5000\n")
     sentinel = subprocess.Popen(["redis-server", str(file), "--sentinel"], stdout=subprocess.DEVNULL)
     try:
-        until(lambda: _answers(port), 20, "the Sentinel answers")
+        until(lambda: _answers(port), 60, "the Sentinel answers")
         yield port
     finally:
         sentinel.terminate()
-        sentinel.wait(10)
+        sentinel.wait(60)
 
 
 def test_the_primary_is_where_the_sentinel_says(tmp_path: Path) -> None:
@@ -58,9 +59,9 @@ def test_a_replica_that_took_over_grants_nothing_before_it_is_known_who_holds_wh
         pools.begin(is_first=True)
         assert pools.allocate_resource("matlab", "a", lease_s=2).is_granted
         assert pools.job_take("matlab", JobToken("j", 1, "p", "d")).is_granted
-        sentinel = redis.Redis(port=port, decode_responses=True)
-        until(lambda: sentinel.sentinel_master("yard")["num-slaves"] == 1, 30, "the Sentinel knows the replica")
-        until(lambda: new.client().hlen("{redisresourcemanager}:jobs:matlab") == 1, 20, "the replica has it")
+        sentinel: Any = redis.Redis(port=port, decode_responses=True)
+        until(lambda: sentinel.sentinel_master("yard")["num-slaves"] == 1, 60, "the Sentinel knows the replica")
+        until(lambda: new.client().hlen("{redisresourcemanager}:jobs:matlab") == 1, 60, "the replica has it")
         old.kill()
         until(lambda: _state(pools) == "rebuilding", 60, "the replica leads, and grants nothing")
         pools.lead("2")
@@ -68,7 +69,7 @@ def test_a_replica_that_took_over_grants_nothing_before_it_is_known_who_holds_wh
         pools.job_restore("matlab", [JobToken("j", 1, "p", "d")])
         assert not pools.begin(is_first=False), "what callers held is not known for sure"
         assert _state(pools) == "rebuilding", "until the longest lease has passed"
-        until(lambda: _state(pools) == "open", 20, "it grants again")
+        until(lambda: _state(pools) == "open", 60, "it grants again")
         assert pools.stand("matlab").used == 2, "the job's, and the one that was just granted"
         assert not pools.allocate_resource("matlab", "c").is_granted
 

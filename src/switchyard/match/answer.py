@@ -1,4 +1,4 @@
-"""From what floats up in a cluster to an answer: fits or not, how many times, why not. For every engine. Pure."""
+"""From the amounts that an engine adds up to its answer: fits or not, how many times, why not. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from switchyard.match.tree import Forest, forest_of
 from switchyard.model.graph import Graph
 
 UNEXPLAINED = Misfit("", "")
-BEAM_WIDTH = 8  # ways kept at first: a few milliseconds
+BEAM_WIDTH = 8  # ways that the first, quick search keeps: a few milliseconds
 
 
 class CountingEngine(Protocol):
-    """What an engine does: work out what floats up, to the top of the cluster or of each node."""
+    """What an engine must do: compute the amounts that reach the top of the cluster, or of each node."""
 
     def question(self, needs: tuple[Need, ...], forest: Forest, *, is_capped: bool) -> CompiledNeeds: ...
 
@@ -31,7 +31,7 @@ class CountingEngine(Protocol):
 
 
 def answer_demand(demand: Demand, graph: Graph, engine: CountingEngine, *, is_explained: bool = True) -> Match | Misfit:
-    """Whether the cluster could run it, and how many times. Not explained: a yes or a no is all that is wanted."""
+    """Return whether the cluster could run the demand, and how often. Not explained: a misfit has no reason."""
     if demand.constraint is not None:
         part = allowed_part(graph, demand.constraint)
         if part is None:
@@ -68,21 +68,21 @@ class _MatchRun:
         return replace(need, is_slot_if_absent=False)
 
     def _apart(self, needs: tuple[Need, ...]) -> Match | Misfit:
-        """Every need on its own; the scarcest says how many times."""
-        found = [self._together((need,)) for need in needs]
-        known = [each.slots for each in found if each.slots is not None]
+        """Ask for every need alone. The scarcest one decides how often the demand fits."""
+        answers = [self._together((need,)) for need in needs]
+        known = [answer.slots for answer in answers if answer.slots is not None]
         slots = min(known) if known else None
-        for each in found:
-            if isinstance(each, Misfit):
-                return replace(each, slots=slots)
-        undecided = next((each.undecided for each in found if isinstance(each, Match) and each.undecided), "")
+        for answer in answers:
+            if isinstance(answer, Misfit):
+                return replace(answer, slots=slots)
+        undecided = next((answer.undecided for answer in answers if isinstance(answer, Match) and answer.undecided), "")
         return Match(slots, undecided)
 
     def _together(self, needs: tuple[Need, ...]) -> Match | Misfit:
-        """All of them at the same time."""
+        """Ask for all needs at the same time."""
         question = self.engine.question(needs, self.forest, is_capped=False)
         if question.is_competing:
-            # What the whole cluster has too little of needs no search, which might end undecided.
+            # If the whole cluster has too little of a type, no search is needed; a search might end undecided.
             is_met = cluster_shortage(needs, self.forest) is None and self._search(
                 self.engine.question(needs, self.forest, is_capped=True)
             )
@@ -99,7 +99,7 @@ class _MatchRun:
         return replace(self._why(needs), slots=slots) if self.is_explained else UNEXPLAINED
 
     def _search(self, question: CompiledNeeds) -> bool:
-        """A few ways first, which often show that it fits; then all, within the bounds."""
+        """Follow a few ways first, which often suffice for a yes; then all ways, within the bounds."""
         with contextlib.suppress(TooComplex):
             is_met, is_certain = self._look(question, beam=BEAM_WIDTH)
             if is_met or is_certain:
@@ -107,7 +107,7 @@ class _MatchRun:
         return self._look(question)[0]
 
     def _look(self, question: CompiledNeeds, *, beam: int | None = None) -> tuple[bool, bool]:
-        """Whether it fits, and whether a no is certain. Charged to the demand, whatever comes of it."""
+        """Return whether it fits, and whether a no is certain. The steps are charged to the demand in any case."""
         search = self.demand.search
         budget = SearchBudget(max(0, min(SEARCH_STEPS_MAX, search.steps_left)), beam=beam)
         try:
@@ -120,7 +120,7 @@ class _MatchRun:
         return explain_misfit(needs, self.forest, word=self.demand.unit_word)
 
     def _slots(self, needs: tuple[Need, ...]) -> int | None:
-        """How many slots the empty cluster holds, of one need; of several, how many times all of them."""
+        """How many slots of one need the empty cluster holds; of several needs, how often all of them."""
         try:
             if len(needs) == 1:
                 return self._slots_of(needs[0])
@@ -140,19 +140,19 @@ class _MatchRun:
         return _finite_or_none(units // (1 if chain else need.slot_units))
 
     def _spread(self, need: Need, nodes: int) -> Match | Misfit:
-        """Over exactly so many nodes, each with one task or more: the best of them must hold all."""
+        """Spread the tasks over exactly `nodes` nodes, at least one task each: the best nodes must hold all tasks."""
         question = self.engine.question((replace(need, count=1),), self.forest, is_capped=False)
         place = question.goal[0][0]
         holds: dict[int, int] = {}  # tasks on a node → how many such nodes
         for ways, count in self.engine.ways_by_node(question, self.forest, SearchBudget()):
             units = max(vector[place] for vector in ways)
             holds[units] = holds.get(units, 0) + count
-        best, left = 0, nodes
+        best, nodes_left = 0, nodes
         for units, count in sorted(holds.items(), reverse=True):
-            taken = min(count, left) if units else 0
-            best, left = best + units * taken, left - taken
+            taken = min(count, nodes_left) if units else 0
+            best, nodes_left = best + units * taken, nodes_left - taken
         slots = _finite_or_none(sum(units * count for units, count in holds.items()))
-        if not left and best >= need.count:
+        if not nodes_left and best >= need.count:
             return Match(slots)
         if not self.is_explained:
             return UNEXPLAINED
@@ -162,7 +162,7 @@ class _MatchRun:
 
 
 def _slot_chain(need: Need) -> Need | None:
-    """The one slot below, wherever its holders stand: node 4 > slot 1 counts slots, not nodes."""
+    """The chain of needs down to the only slot, each counted once: `node 4 > slot 1` counts slots, not nodes."""
     if need.is_distinct or need.kind is NeedKind.SLOT:
         return None
     inner = [held for held, _ in walk_needs(need.holds) if held.kind is NeedKind.SLOT]
@@ -172,7 +172,7 @@ def _slot_chain(need: Need) -> Need | None:
     def chain(at: Need) -> Need | None:
         if at is inner[0]:
             return replace(at, count=1, slot_units=1)
-        below = next((found for held in at.holds if (found := chain(held))), None)
+        below = next((inner_chain for held in at.holds if (inner_chain := chain(held))), None)
         return replace(at, count=1, slot_units=1, kind=NeedKind.PLACE, holds=(below,)) if below else None
 
     return chain(need)

@@ -12,7 +12,6 @@ from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind
 from switchyard.match.requirement import Requirement
 from switchyard.model.constraint import read_constraint
 
-KNOWN = frozenset({"type", "count", "unit", "with", "label", "exclusive", "id", "requires"})
 BYTES_MAX = 2**63 - 1
 TYPE_CHARS_MAX = 64
 
@@ -35,7 +34,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 @dataclass(slots=True)
 class ResourceReader:
-    """Reads nested resources, bounded in depth and number. Used for Rainbow's form too, whose nesting is the same."""
+    """Reads nested resources, bounded in depth and number. Rainbow's form nests in the same way and uses it, too."""
 
     where: str
     left: int = NEEDS_MAX
@@ -80,12 +79,12 @@ class ResourceReader:
         )
 
     def requires(self, value: Any, place: str) -> tuple[Requirement, ...]:
-        """Entries without a subsystem, a field or a bound ask for nothing, as Rainbow has it."""
+        """Read requirements. As in Rainbow, an entry without a subsystem, a field or a bound requires nothing."""
         if value is None:
             return ()
         if not isinstance(value, list):
             raise self.refused(place, f"expected a list, not {str(value)[:60]!r}")
-        found: set[Requirement] = set()
+        requirements: set[Requirement] = set()
         for number, entry in enumerate(value):
             if not isinstance(entry, Mapping):
                 raise self.refused(f"{place}[{number}]", f"expected fields, not {str(entry)[:60]!r}")
@@ -96,8 +95,8 @@ class ResourceReader:
             }
             bounds = {name: fields[name] for name in ("match", "min", "max") if name in fields}
             if "name" in fields and "field" in fields and bounds:
-                found.add(Requirement(fields["name"], fields["field"], **bounds))
-        return tuple(sorted(found, key=repr))
+                requirements.add(Requirement(fields["name"], fields["field"], **bounds))
+        return tuple(sorted(requirements, key=repr))
 
     def _text(self, value: Any, place: str) -> str:
         """Numbers and booleans as people write them."""

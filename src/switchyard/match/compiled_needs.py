@@ -1,10 +1,10 @@
-"""A demand made ready to be asked of any graph: amounts that float up a tree until somebody takes them. Pure.
+"""Needs compiled so that an engine can ask them of any graph, from the leaves up. Pure.
 
-Every kind of need is a place in a vector of amounts. At a vertex, what lies below is added up; then whoever may stand
-here takes what it holds out of that vector and puts one unit of itself in: a slot anywhere inside a node, a need of the
-vertex's own type as often as the vertex is large. What nobody above can take any more is dropped. Where only one may
-take an amount, taking most is best, and there is one vector. Where several compete, all ways are kept that no other way
-beats.
+Each different need has a place in a vector of amounts. At a vertex, the vectors of its children are added. Then each
+need that may be met here (a consumer) takes the amounts that it holds out of the vector and adds units of itself: a
+slot anywhere inside a node, a need of the vertex's type as often as the vertex's size allows. Amounts that no consumer
+further up can take are dropped. If only one consumer can take an amount, it takes as much as possible and there is one
+vector. If several compete, there is one vector for each way to divide the amounts that no other way beats.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from switchyard.match.tree import Tree
 AmountVector = tuple[int, ...]
 SubtreeMemo = dict[tuple[Tree, bool], list[AmountVector]]
 UNBOUNDED = 2**80  # a slot that holds nothing fits this often
-COMPARED_PER_STEP = 20  # to compare two vectors is that much cheaper than to make one
+COMPARED_PER_STEP = 20  # comparing two vectors is this many times cheaper than making one
 
 
 class TooComplex(Exception):
-    """More ways than the bound allows. Never leaves this room."""
+    """There are more ways than the bound allows. Never raised out of match/."""
 
 
 class SearchBudget:
-    """How much searching is left. With a beam only so many ways are kept: a yes is then certain, a no is not."""
+    """How many steps a search may still take. With a beam it keeps only so many ways: then a no is not certain."""
 
     def __init__(self, steps: int = SEARCH_STEPS_MAX, *, beam: int | None = None) -> None:
         self._left = self._all = steps * COMPARED_PER_STEP
@@ -37,7 +37,7 @@ class SearchBudget:
 
     @property
     def steps(self) -> int:
-        """How much was spent."""
+        """Steps that were spent."""
         return (self._all - self._left) // COMPARED_PER_STEP
 
     def spend(self, *, made: int = 0, compared: int = 0) -> None:
@@ -48,7 +48,7 @@ class SearchBudget:
 
 @dataclass(frozen=True, slots=True)
 class NeedConsumer:
-    """One who may take at a vertex: puts units of `place` in, and takes `takes` out for each."""
+    """One compiled need. For each unit that it adds at `place`, it takes the amounts `takes` out of the vector."""
 
     place: int
     kind: NeedKind
@@ -57,9 +57,9 @@ class NeedConsumer:
     requires: tuple[Requirement, ...]
     takes: tuple[tuple[int, int], ...]
     is_distinct: bool
-    is_alone: bool  # nobody else wants what it takes
-    above: frozenset[str]  # types of the vertices that hold it, slots between left out: a slot is complete there
-    below: frozenset[str]  # types of the vertices it holds, slots between left out
+    is_alone: bool  # no other need takes the same amounts
+    above: frozenset[str]  # types of the vertices that hold it, past any slots: a slot is complete there
+    below: frozenset[str]  # types of the vertices that it holds, past any slots
 
     def may(self, tree: Tree) -> bool:
         return all(requirement.is_met(tree.attached) for requirement in self.requires)
@@ -80,9 +80,9 @@ class NeedConsumer:
 
 @dataclass(frozen=True)
 class CompiledNeeds:
-    """Compiled needs. `goal`: what must float up to the top. `caps`: more than that of a place is of no use."""
+    """`goal`: the amounts that must reach the top. `caps`: amounts beyond which more is of no use."""
 
-    takers: tuple[NeedConsumer, ...]  # those inside before those that hold them
+    takers: tuple[NeedConsumer, ...]  # inner needs before the needs that hold them
     goal: tuple[tuple[int, int], ...]
     width: int
     nested: frozenset[str]
@@ -95,7 +95,7 @@ class CompiledNeeds:
 
     @cached_property
     def by_type(self) -> dict[str, tuple[NeedConsumer, ...]]:
-        """Who takes at a vertex of which type, and takes the vertex itself."""
+        """The consumers that take a vertex itself, by its type."""
         types = {taker.type for taker in self.takers if taker.kind is NeedKind.VERTEX}
         return {
             kind: tuple(taker for taker in self.takers if taker.kind is NeedKind.VERTEX and taker.type == kind)
@@ -112,7 +112,7 @@ class CompiledNeeds:
 
     @cached_property
     def amounts_of_slot(self) -> tuple[tuple[tuple[str, str], int], ...] | None:
-        """Of a lone slot that holds nothing but amounts, by type and unit: a node's totals then say it all."""
+        """What a single slot holds, if that is only amounts: then a node's totals decide. None: it holds more."""
         *inner, slot = self.takers
         if slot.kind is not NeedKind.SLOT or self.is_competing:
             return None
@@ -125,7 +125,7 @@ class CompiledNeeds:
 
     @cached_property
     def memo(self) -> SubtreeMemo:
-        """Partial answers, for an engine that remembers."""
+        """Answers for subtrees, for an engine that caches them."""
         return {}
 
     @cached_property
@@ -133,10 +133,10 @@ class CompiledNeeds:
         return {}
 
     def useless_above(self, tree: Tree, *, is_node: bool) -> tuple[int, ...]:
-        """Places that nobody above this vertex can take."""
+        """Places of amounts that no consumer above this vertex can take."""
         key = (tree.type, is_node)
-        found = self._useless.get(key)
-        if found is None:
+        useless = self._useless.get(key)
+        if useless is None:
             wanted = {place for place, _ in self.goal}
             for taker in self.takers:
                 is_past = (
@@ -144,13 +144,13 @@ class CompiledNeeds:
                 )
                 if not is_past:
                     wanted.update(place for place, _ in taker.takes)
-            found = self._useless[key] = tuple(place for place in range(self.width) if place not in wanted)
-        return found
+            useless = self._useless[key] = tuple(place for place in range(self.width) if place not in wanted)
+        return useless
 
     def at(
         self, tree: Tree, below: list[AmountVector], *, is_inside: bool, is_node: bool, budget: SearchBudget
     ) -> list[AmountVector]:
-        """What floats up from a vertex, given what floats up to it: all ways that no other way beats."""
+        """Return the ways above a vertex, given the ways below it, without those that another way beats."""
         ways = below
         if is_inside and self.slots:
             for slot in self.slots:
@@ -180,20 +180,20 @@ class CompiledNeeds:
     def _taken(
         self, ways: list[AmountVector], taker: NeedConsumer, room: int, budget: SearchBudget
     ) -> list[AmountVector]:
-        found: list[AmountVector] = []
+        after: list[AmountVector] = []
         for vector in ways:
-            most = min(room, taker.most(vector))
+            units_max = min(room, taker.most(vector))
             if self.caps is not None:
-                most = min(most, max(0, self.caps[taker.place] - vector[taker.place]))
-            if most == 0 or self._is_best_taken(taker):
-                found.append(taker.take(vector, most) if most else vector)
+                units_max = min(units_max, max(0, self.caps[taker.place] - vector[taker.place]))
+            if units_max == 0 or self._is_best_taken(taker):
+                after.append(taker.take(vector, units_max) if units_max else vector)
                 continue
-            budget.spend(made=most)
-            found += [taker.take(vector, units) for units in range(most + 1)]
-        return found
+            budget.spend(made=units_max)
+            after += [taker.take(vector, units) for units in range(units_max + 1)]
+        return after
 
     def _is_best_taken(self, taker: NeedConsumer) -> bool:
-        """Whether taking most beats every other way: it costs nothing, or nobody else wants what it costs."""
+        """Whether taking as much as possible is best: it costs nothing, or no other need takes the same amounts."""
         return not taker.takes or (taker.is_alone and taker.type not in self.nested)
 
     def _shared(
@@ -206,64 +206,64 @@ class CompiledNeeds:
         left: int,
         budget: SearchBudget,
     ) -> list[AmountVector]:
-        """Every way in which several takers divide one vertex between them. Nobody holds what another put in here."""
-        taker, rest = takers[0], takers[1:]
+        """All ways to divide one vertex among several consumers. None may take units added at this vertex."""
+        taker, later = takers[0], takers[1:]
         in_one = max(1, taker.room(tree) // max(1, tree.size)) if taker.unit == "B" else 1
-        most = min(1 if taker.is_distinct else left * in_one, _most_from_below(taker, below, vector))
+        units_max = min(1 if taker.is_distinct else left * in_one, _most_from_below(taker, below, vector))
         if self.caps is not None:
-            most = min(most, max(0, self.caps[taker.place] - vector[taker.place]))
-        least = most if not rest and self._is_best_taken(taker) else 0
-        budget.spend(made=most - least + 1)
-        found: list[AmountVector] = []
-        for units in range(most, least - 1, -1):
+            units_max = min(units_max, max(0, self.caps[taker.place] - vector[taker.place]))
+        units_min = units_max if not later and self._is_best_taken(taker) else 0
+        budget.spend(made=units_max - units_min + 1)
+        shared: list[AmountVector] = []
+        for units in range(units_max, units_min - 1, -1):
             after = taker.take(vector, units) if units else vector
             still = left - -(-units // in_one)
-            found += self._shared(after, rest, tree, below=below, left=still, budget=budget) if rest else [after]
-        return found
+            shared += self._shared(after, later, tree, below=below, left=still, budget=budget) if later else [after]
+        return shared
 
     def add(self, ways: list[AmountVector], more: list[AmountVector], budget: SearchBudget) -> list[AmountVector]:
-        """Both together: each way here with each way there."""
+        """Combine each way of `ways` with each way of `more`."""
         if len(ways) == 1 and len(more) == 1:
             total = tuple(map(int.__add__, ways[0], more[0]))
             return [total if self.caps is None else tuple(map(min, total, self.caps))]
         budget.spend(made=len(ways) * len(more))
-        return self.best([tuple(map(int.__add__, one, other)) for one in ways for other in more], budget)
+        return self.best([tuple(map(int.__add__, first, second)) for first in ways for second in more], budget)
 
     def times(self, ways: list[AmountVector], count: int, budget: SearchBudget) -> list[AmountVector]:
         """The same subtree `count` times."""
         if len(ways) == 1:
             total = tuple(amount * count for amount in ways[0])
             return [total if self.caps is None else tuple(map(min, total, self.caps))]
-        found = [self.zero]
+        total_ways = [self.zero]
         while True:
             if count & 1:
-                found = self.add(found, ways, budget)
+                total_ways = self.add(total_ways, ways, budget)
             count >>= 1
             if not count:
-                return found
+                return total_ways
             ways = self.add(ways, ways, budget)
 
     def best(self, ways: list[AmountVector], budget: SearchBudget) -> list[AmountVector]:
-        """Without those that another one equals or beats in every place."""
+        """Drop ways that another way equals or beats in every place."""
         if self.caps is not None:
             caps = self.caps
             ways = [tuple(map(min, vector, caps)) for vector in ways]
-        kept: list[AmountVector] = []
+        front: list[AmountVector] = []
         for vector in sorted(set(ways), reverse=True):
-            budget.spend(compared=len(kept))
-            if not any(all(map(int.__ge__, other, vector)) for other in kept):
-                kept.append(vector)
-        if budget.beam is not None and len(kept) > budget.beam:
-            budget.was_cut = True  # evenly along the front: what is needed of each lies somewhere between the ends
-            kept = [kept[at * (len(kept) - 1) // (budget.beam - 1)] for at in range(budget.beam)]
-        return kept
+            budget.spend(compared=len(front))
+            if not any(all(map(int.__ge__, better, vector)) for better in front):
+                front.append(vector)
+        if budget.beam is not None and len(front) > budget.beam:
+            budget.was_cut = True  # evenly along the front: the amounts that are needed lie between its ends
+            front = [front[at * (len(front) - 1) // (budget.beam - 1)] for at in range(budget.beam)]
+        return front
 
     def is_reached(self, ways: list[AmountVector]) -> bool:
         return any(all(vector[place] >= count for place, count in self.goal) for vector in ways)
 
 
 def _most_from_below(taker: NeedConsumer, below: AmountVector, vector: AmountVector) -> int:
-    """What came from below and is still there; what was put in at this very vertex lies not below it."""
+    """How many units the amounts from below allow. Units added at this very vertex do not count: they are not below."""
     return min((min(below[place], vector[place]) // amount for place, amount in taker.takes), default=UNBOUNDED)
 
 
@@ -275,7 +275,7 @@ def _zeroed(vector: AmountVector, places: tuple[int, ...]) -> AmountVector:
 
 
 def compile_needs(needs: tuple[Need, ...], *, nested: frozenset[str], is_capped: bool) -> CompiledNeeds:
-    """Equal needs share a place, wherever in the tree they stand."""
+    """Compile needs. Equal needs share a place, wherever in the tree they are."""
     places: dict[Need, int] = {}
     for need in _inner_first(needs):
         places.setdefault(_unit_need(need), len(places))
@@ -314,11 +314,11 @@ def compile_needs(needs: tuple[Need, ...], *, nested: frozenset[str], is_capped:
 
 
 def _takes(need: Need, places: dict[Need, int]) -> tuple[tuple[int, int], ...]:
-    found: dict[int, int] = {}
+    amounts: dict[int, int] = {}
     for held in need.holds:
         place = places[_unit_need(held)]
-        found[place] = found.get(place, 0) + held.count
-    return tuple(found.items())
+        amounts[place] = amounts.get(place, 0) + held.count
+    return tuple(amounts.items())
 
 
 def _is_competing(takers: tuple[NeedConsumer, ...], nested: frozenset[str]) -> bool:
@@ -338,7 +338,7 @@ def _unit_need(need: Need) -> Need:
 
 
 def _inner_first(needs: tuple[Need, ...]) -> list[Need]:
-    found: list[Need] = []
+    ordered: list[Need] = []
     for need in needs:
-        found += [*_inner_first(need.holds), need]
-    return found
+        ordered += [*_inner_first(need.holds), need]
+    return ordered

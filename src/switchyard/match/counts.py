@@ -54,14 +54,14 @@ def _least_of_text(text: str, place: str, most: int) -> int:
             return _number(next(iter(IdSet.parse(bare))), place, most)
         except ValueError as exc:
             raise Malformed(f"{place}: {exc}.") from exc
-    found = _RANGE.match(bare)
-    if not found:
+    match = _RANGE.match(bare)
+    if not match:
         raise Malformed(f"{place}: {text[:60]!r} is not a count, a set such as 2,4,8 or a range such as 2-8 or 4+.")
-    least = _number(int(found[1]), place, most)
-    if found[2] and int(found[2]) < least:
+    least = _number(int(match[1]), place, most)
+    if match[2] and int(match[2]) < least:
         raise Malformed(f"{place}: the range {text[:60]!r} is backwards.")
-    if found[4]:
-        _check_steps(found[5] or "+", int(found[4]), least, place)
+    if match[4]:
+        _check_steps(match[5] or "+", int(match[4]), least, place)
     return least
 
 

@@ -18,7 +18,6 @@ from switchyard.model.graph.units import bytes_per_unit
 
 DEPTH_MAX = 32
 NEEDS_MAX = 1000
-COUNT_MAX = 2**63 - 1
 
 
 class NeedKind(StrEnum):
@@ -45,7 +44,7 @@ class Need:
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        """The hash of a whole tree, worked out once: questions are looked up by it for every cluster."""
+        """Compute the hash of the whole tree once: compiled needs are looked up by it for every cluster."""
         parts = (self.type, self.count, self.unit, self.kind, self.requires, self.holds, self.is_distinct)
         object.__setattr__(self, "_hash", hash((*parts, self.is_slot_if_absent, self.slot_units)))
 
@@ -70,7 +69,7 @@ class PlainResources:
 
 @dataclass(slots=True)
 class SearchAllowance:
-    """How much searching a demand may still cost, over all clusters: a hard one must not hold the server up."""
+    """How much search a demand may still cost over all clusters, so that a hard demand cannot block the server."""
 
     steps_left: int = 200_000  # about a second
 
@@ -91,7 +90,7 @@ class Demand:
 
     @cached_property
     def key(self) -> str:
-        """The shape of the demand: equal keys, equal answers."""
+        """A hash of the demand: demands with equal keys get equal answers."""
         body = repr((self.needs, self.is_together, self.nodes, self.constraint, self.unit_word))
         return blake2b(body.encode(), digest_size=16).hexdigest()
 
@@ -103,21 +102,21 @@ class Demand:
 
     @cached_property
     def search(self) -> SearchAllowance:
-        """What is left to spend on it."""
+        """The search steps that are left for this demand."""
         return SearchAllowance()
 
     @property
     def is_by_name(self) -> bool:
-        """Whether hosts or ranks decide, so that equal clusters may answer differently."""
+        """Whether the demand names hosts or ranks: then clusters with equal graphs may answer differently."""
         return self.constraint is not None and self.constraint.is_by_name
 
     @cached_property
     def totals(self) -> dict[tuple[str, str], int]:
-        """What is taken in all, by type and unit; nothing that fits takes more than a cluster has."""
+        """The totals that the demand takes, by type and unit. A cluster that has less of one cannot fit it."""
         apart = [_totals((need,)) for need in self.needs]
         if self.is_together:
             return _totals(self.needs)
-        return {key: max(found.get(key, 0) for found in apart) for found in apart for key in found}
+        return {key: max(totals.get(key, 0) for totals in apart) for totals in apart for key in totals}
 
     @property
     def cores_total(self) -> int:
@@ -133,15 +132,15 @@ class Demand:
 
 
 def _totals(needs: tuple[Need, ...]) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
+    totals: dict[tuple[str, str], int] = {}
     for need, count in walk_needs(needs):
         if need.kind is NeedKind.VERTEX and not need.is_slot_if_absent:
-            found[need.type, need.unit] = found.get((need.type, need.unit), 0) + count
-    return found
+            totals[need.type, need.unit] = totals.get((need.type, need.unit), 0) + count
+    return totals
 
 
 def walk_needs(needs: tuple[Need, ...], times: int = 1) -> Iterator[tuple[Need, int]]:
-    """Every need of the tree with its units in all."""
+    """Every need of the tree with its total number of units."""
     for need in needs:
         total = need.count * times
         yield need, total
@@ -149,18 +148,18 @@ def walk_needs(needs: tuple[Need, ...], times: int = 1) -> Iterator[tuple[Need, 
 
 
 def merge_needs(needs: list[Need]) -> tuple[Need, ...]:
-    """Equal siblings add up, units of bytes are bytes, and the order in which they were written does not matter.
+    """Merge equal siblings, convert units of bytes to bytes, and sort, so that the written order does not matter.
 
-    Any other unit is left to the graph, which counts in its own: nothing here could convert it.
+    Other units are not converted: they must be those of the graph.
     """
-    found: dict[Need, int] = {}
+    counts: dict[Need, int] = {}
     for need in needs:
         factor = bytes_per_unit(need.unit) if need.unit else None
         amount = need.count * (factor or 1)
         alike = replace(need, count=1, unit="B" if factor else "", slot_units=1)
-        found[alike] = found.get(alike, 0) + amount
+        counts[alike] = counts.get(alike, 0) + amount
     summed = [
         replace(need, count=count, slot_units=1 if need.kind is NeedKind.SLOT else count)
-        for need, count in found.items()
+        for need, count in counts.items()
     ]
     return tuple(sorted(summed, key=repr))

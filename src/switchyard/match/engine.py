@@ -1,28 +1,26 @@
-"""Does it fit? The engines that answer it, by name: two of ours, others by entry point `switchyard.engines`. Pure.
+"""Match engines by name: two built-in ones, and installed ones by the entry point `switchyard.engines`. Pure.
 
-An engine is a class without arguments that keeps the protocol of `outcome.py`.
+An engine is a class without arguments that implements the protocol in outcome.py.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from importlib.metadata import entry_points
 
-from switchyard.decoder_warmup import warm_loaded_types
-from switchyard.errors import UnknownName
 from switchyard.match.outcome import Engine, Match, Misfit
 from switchyard.match.shapes import ShapesEngine
 from switchyard.match.walk import WalkEngine
+from switchyard.plugins import PluginGroup
 
-__all__ = ["Engine", "Match", "Misfit", "engine", "engine_names"]  # all that an engine of others needs
+__all__ = ["Engine", "Match", "Misfit", "engine"]  # all that an engine of others needs
 
-ENTRY_POINT_GROUP = "switchyard.engines"
 DEFAULT_ENGINE = "shapes"
 BUILT_IN_ENGINES = ("shapes", "walk")
+ENGINES = PluginGroup("switchyard.engines", "match engine", BUILT_IN_ENGINES)
 
 
 def engine(name: str = DEFAULT_ENGINE) -> Engine:
-    """The engine of that name; one instance for all who ask."""
+    """Return the engine of that name; there is one instance of each."""
     return _engine(name)
 
 
@@ -32,19 +30,5 @@ def _engine(name: str) -> Engine:
         return ShapesEngine()
     if name == "walk":
         return WalkEngine()
-    for found in entry_points(group=ENTRY_POINT_GROUP):
-        if found.name == name:
-            made: Engine = found.load()()
-            warm_loaded_types()  # threads run already
-            return made
-    raise UnknownName(
-        f"There is no match engine {name[:80]!r}.", next_step=f"Installed are {', '.join(engine_names())}."
-    )
-
-
-def engine_names() -> list[str]:
-    """Ours first, then what is installed."""
-    return [
-        *BUILT_IN_ENGINES,
-        *sorted({found.name for found in entry_points(group=ENTRY_POINT_GROUP)} - set(BUILT_IN_ENGINES)),
-    ]
+    made: Engine = ENGINES.make(name)
+    return made

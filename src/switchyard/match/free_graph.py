@@ -1,7 +1,7 @@
-"""What is free of a cluster now, as a graph, so that the same engines answer "could it now". Pure.
+"""The free part of a cluster as a graph, so that the same engines answer whether a job fits now. Pure.
 
-An agent tells how many nodes of which kind have how much left; where in the cluster they stand it does not tell, so
-they are taken to be the first of their kind, and what is left of a node its first cores and gpus.
+An agent reports how many nodes of each kind have how much free, but not which nodes. They are taken to be the first of
+their kind, with their first cores and gpus free.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from switchyard.match.graph_cut import GraphCut, add_count, replace_nodes
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes, vertex_amount
 
-RemainingAmounts = dict[str, int]  # type → how much is left of it, memory in bytes
+RemainingAmounts = dict[str, int]  # type → free amount, memory in bytes
 
 
 def free_part(graph: Graph, free: Sequence[FreeNodes]) -> Graph | None:
-    """The graph with only what is free; none: nothing is. Nodes that are not named are full."""
+    """Return the graph with only its free resources; none: nothing is free. Nodes that are not reported are full."""
     queues: dict[int, list[list[int]]] = {}
     for entry in free:
         queues.setdefault(entry.shape, []).append([entry.count, entry.core, entry.gpu, entry.memory])
 
     def replace(cutting: GraphCut, shape: int, _at: int, count: int) -> dict[int, int]:
-        found: dict[int, int] = {}
+        free_shapes: dict[int, int] = {}
         queue = queues.get(shape, [])
         while count and queue:
             taken = min(count, queue[0][0])
             left = dict(zip(("core", "gpu", "memory"), queue[0][1:], strict=True))
             if any(left.values()):
-                add_count(found, _shrink(cutting, shape, left), taken)
+                add_count(free_shapes, _shrink(cutting, shape, left), taken)
             count -= taken
             queue[0][0] -= taken
             if not queue[0][0]:
                 queue.pop(0)
-        return found
+        return free_shapes
 
     return replace_nodes(graph, replace)
 
 
 def _shrink(cutting: GraphCut, index: int, left: RemainingAmounts) -> int:
-    """The subtree with what is left of it; `left` is used up from the first vertex on."""
+    """Return the shape of the subtree's free part. `left` is consumed from the first vertex on."""
     graph = cutting.graph
     below: dict[int, int] = {}
     for child, count in graph.shapes[index].children:

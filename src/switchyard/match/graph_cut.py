@@ -11,7 +11,7 @@ from switchyard.model.graph.hash_consing import ShapeTable
 
 
 def allowed_part(graph: Graph, constraint: Constraint) -> Graph | None:
-    """Only the nodes that the constraint allows; none: not one."""
+    """Return the graph with only the nodes that the constraint allows; none: it allows no node."""
     if not constraint.is_by_name:
         keeps = {kind.shape: constraint.allows(NodeTraits(kind.properties)) for kind in graph.kinds}
         return replace_nodes(
@@ -28,23 +28,23 @@ def allowed_part(graph: Graph, constraint: Constraint) -> Graph | None:
 def _allowed_bits(graph: Graph, constraint: Constraint) -> int:
     """One bit per node, in canonical order."""
     names, ranks = graph.host_names, graph.rank_numbers
-    found = bytearray((len(names) + 7) // 8)
+    bits = bytearray((len(names) + 7) // 8)
     for at, shape in enumerate(graph.node_shapes()):
         if constraint.allows(NodeTraits(graph.shapes[shape].properties, names[at], ranks[at])):
-            found[at >> 3] |= 1 << (at & 7)
-    return int.from_bytes(found, "little")
+            bits[at >> 3] |= 1 << (at & 7)
+    return int.from_bytes(bits, "little")
 
 
 @dataclass
 class GraphCut:
-    """The old graph, and the new one as it is made."""
+    """The old graph, and the new one while it is built."""
 
     graph: Graph
     cons: ShapeTable
     _copies: dict[int, int] = field(default_factory=dict)
 
     def kept(self, shape: int, count: int) -> dict[int, int]:
-        """So many of the old subtree, as it is."""
+        """Copy an old subtree unchanged."""
         return {self.copy(shape): count} if count else {}
 
     def copy(self, shape: int) -> int:
@@ -56,7 +56,7 @@ class GraphCut:
         return self._copies[shape]
 
     def vertex(self, shape: int, below: dict[int, int], *, size: int | None = None) -> int:
-        """The old vertex with other things below it, or smaller."""
+        """Copy an old vertex with other children or another size."""
         old = self.graph.shapes[shape]
         return self.cons.shape(
             old.type,
@@ -68,12 +68,12 @@ class GraphCut:
         )
 
 
-# What stands in the place of `count` nodes of a shape, the first of them the node number `at` of the cluster.
+# Returns what replaces `count` nodes of a shape; the first of them is node number `at` of the cluster.
 NodeReplacer = Callable[[GraphCut, int, int, int], dict[int, int]]
 
 
 def replace_nodes(graph: Graph, replace: NodeReplacer) -> Graph | None:
-    """The graph with other nodes; what lies outside of nodes stays. None if no node is left."""
+    """Return the graph with replaced nodes; vertices outside of nodes stay. None: no node is left."""
     cutting = GraphCut(graph, ShapeTable("graph"))
     sizes = [0] * len(graph.shapes)  # nodes in each subtree
     for index, shape in enumerate(graph.shapes):

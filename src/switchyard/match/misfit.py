@@ -1,7 +1,7 @@
-"""Why it does not fit: the first level that fails, from the outside in, with numbers. Pure.
+"""Why a demand does not fit: the first level that fails, from the outside in, with numbers. Pure.
 
-A level is what one parent holds, seen from where that parent may stand: the cluster, a rack, a node. Looked at is how
-much of each type lies there, so a reason is true by itself and short enough to act on.
+A level is the needs of one parent, and the places that could hold that parent: the cluster, a rack, a node. The reason
+compares the amounts of each type at these places, so it is true by itself and short enough to act on.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class NeedLevel:
 
     @property
     def place(self) -> str:
-        """What a holder is called."""
+        """The word for a holder."""
         return self.holders[0][0].type if self.holders else "cluster"
 
 
 def explain_misfit(needs: tuple[Need, ...], forest: Forest, *, word: str) -> Misfit:
-    """The first level that fails by itself; if every one holds alone, that they do not hold together."""
+    """Explain the first level that fails alone. If none does, say that the levels fail only together."""
     for level in _levels(needs, forest):
         for judge in (_too_little, _too_few_that_meet, _too_few_holders):
-            if found := judge(level, forest, word):
-                return found
+            if misfit := judge(level, forest, word):
+                return misfit
     if short := cluster_shortage(needs, forest):
         return short
     inner = max((need for need, _ in walk_needs(needs)), key=lambda need: len(need.holds))
     place = "node" if inner.kind is NeedKind.SLOT else inner.type
     if len(needs) > 1:
         return Misfit(place, "every need fits by itself, but not all of them at the same time")
-    what = ", ".join(map(_amount, inner.holds)) or _amount(inner)
-    return Misfit(place, f"no single {place} has all that one {_parent_name(inner, word)} needs: {what}")
+    described = ", ".join(map(_amount, inner.holds)) or _amount(inner)
+    return Misfit(place, f"no single {place} has all that one {_parent_name(inner, word)} needs: {described}")
 
 
 def cluster_shortage(needs: tuple[Need, ...], forest: Forest) -> Misfit | None:
-    """Needs that must be met together ask for more of a type than the whole cluster has."""
+    """Explain that the needs together ask for more of a type than the cluster has; none: they do not."""
     asked: dict[tuple[str, str], int] = {}
     for need, count in walk_needs(needs):
         if need.kind is NeedKind.VERTEX:
@@ -109,7 +109,7 @@ def _places(need: Need, outer: NeedLevel, forest: Forest) -> list[tuple[Tree, in
 
 
 def _too_little(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
-    """No holder has enough of a type. All that are short at this level are named."""
+    """No holder has enough of a type. The reason names all types that are short at this level."""
     short: list[Misfit] = []
     for need in level.needs:
         if need.kind is not NeedKind.VERTEX:
@@ -133,34 +133,34 @@ def _too_little(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
     if not short:
         return None
     first = short[0]
-    return Misfit(first.level, "; ".join(each.reason for each in short), first.needs, first.best, first.places)
+    return Misfit(first.level, "; ".join(misfit.reason for misfit in short), first.needs, first.best, first.places)
 
 
 def _too_few_that_meet(level: NeedLevel, forest: Forest, _word: str) -> Misfit | None:
-    """Enough of them, but too few that have attached what is required."""
+    """There are enough holders, but too few of them meet the requirements."""
     for need in level.needs:
         places = _places(need, level, forest) if need.requires else []
         total = sum(count for _, count in places)
-        what = "node" if need.kind is NeedKind.SLOT else need.type
+        described = "node" if need.kind is NeedKind.SLOT else need.type
         least = need.count if need.kind is NeedKind.VERTEX and level.parent is None else 1
         for requirement in need.requires:
             meeting = sum(count * _units(tree, need) for tree, count in places if requirement.is_met(tree.attached))
             if meeting < least:
-                reason = f"needs {requirement} at a {what}; {meeting} of {_count_noun(total, what)} "
+                reason = f"needs {requirement} at a {described}; {meeting} of {_count_noun(total, described)} "
                 reason += f"{_has_or_have(meeting)} it"
                 values = _values(places, requirement)
-                return Misfit(what, f"{reason}; found {values}" if values else reason, least, meeting, meeting)
+                return Misfit(described, f"{reason}; found {values}" if values else reason, least, meeting, meeting)
         meeting = sum(count * _units(tree, need) for tree, count in places if _meets(tree, need))
         if need.requires and meeting < least:
             asked = " and ".join(map(str, need.requires))
-            reason = f"needs {asked} at one {what}; {meeting} of {_count_noun(total, what)} "
+            reason = f"needs {asked} at one {described}; {meeting} of {_count_noun(total, described)} "
             reason += f"{_has_or_have(meeting)} all of it"
-            return Misfit(what, reason, least, meeting, meeting)
+            return Misfit(described, reason, least, meeting, meeting)
     return None
 
 
 def _too_few_holders(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
-    """Some holders have enough, but not as many as there must be."""
+    """Some holders have enough, but too few of them."""
     if level.parent is None:
         return None
     needs = [need for need in level.needs if need.kind is NeedKind.VERTEX]
@@ -185,7 +185,7 @@ def _too_few_holders(level: NeedLevel, _forest: Forest, word: str) -> Misfit | N
 
 
 def _amount_in(tree: Tree, need: Need) -> int:
-    """How much of its type a subtree has, the vertex at its top included."""
+    """The amount of the need's type in a subtree, including the vertex at its top."""
     return tree.totals.get((need.type, need.unit), 0)
 
 
@@ -198,8 +198,8 @@ def _meets(tree: Tree, need: Need) -> bool:
 
 
 def _values(places: list[tuple[Tree, int]], requirement: Requirement) -> str:
-    found = sorted({value for tree, _ in places for value in requirement.values(tree.attached)})
-    return ", ".join(found[:VALUES_SHOWN_MAX]) + (", …" if len(found) > VALUES_SHOWN_MAX else "")
+    values = sorted({value for tree, _ in places for value in requirement.values(tree.attached)})
+    return ", ".join(values[:VALUES_SHOWN_MAX]) + (", …" if len(values) > VALUES_SHOWN_MAX else "")
 
 
 def _amount(need: Need) -> str:

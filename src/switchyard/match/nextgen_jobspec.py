@@ -36,7 +36,7 @@ def demand_of_nextgen(form: Mapping[str, Any], *, where: str = "the jobspec") ->
 
 
 class _NextgenReader(ResourceReader):
-    """Nested replicas are just counts."""
+    """Below a group, replicas are plain counts."""
 
     def group(self, entry: Mapping[str, Any], place: str) -> Need:
         need = super().need(self._counted(entry), place, 1)

@@ -1,4 +1,4 @@
-"""What an engine says, and the protocol that every engine keeps. Pure.
+"""An engine's answer, and the protocol that every engine implements. Pure.
 
 Answers are exact, or say that they are not.
 """
@@ -17,9 +17,9 @@ TOO_COMPLEX = "too complex to decide"
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """It fits, `slots` times; none: how often is not meaningful, or was not worked out.
+    """The demand fits, `slots` times; none: the number has no meaning, or was not computed.
 
-    `undecided`: why it could not be decided. That counts as "may run": a false no is the worse error.
+    `undecided`: why the engine could not decide. The job may run then: a false no would be the worse error.
     """
 
     slots: int | None = None
@@ -28,7 +28,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """It never fits: the first level that failed, in words, and by how much.
+    """The demand never fits: the first level that failed, in words, and by how much.
 
     `needs` of `level` were asked for at one place; the best place has `best`; so many places have that: `places`.
     `slots`: how many slots the cluster holds all the same.
@@ -44,4 +44,4 @@ class Misfit:
 
 class Engine(Protocol):
     def satisfy(self, demand: Demand, graph: Graph) -> Match | Misfit:
-        """Whether the cluster, empty, could run this."""
+        """Return whether the cluster could run the demand if it were empty."""

@@ -35,7 +35,7 @@ class Requirement:
         )
 
     def values(self, attached: Iterable[AttachedVertex]) -> list[str]:
-        """What is there in its place."""
+        """The values of the field at the attached vertices of the subsystem."""
         return [
             show_metadata(vertex.metadata[self.field])
             for vertex in attached

@@ -5,31 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
-from switchyard.model.graph import AttachedVertex, FieldValue, Graph, Shape
+from switchyard.model.graph import AttachedVertex, Graph, Shape
 from switchyard.model.graph.units import bytes_of
 
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class Tree:
-    """A vertex with what lies below it: (subtree, how often)."""
+    """A vertex with its children: (subtree, how often)."""
 
     type: str
     size: int
-    bytes: int | None  # its size in bytes; none: it is no amount of bytes
-    properties: dict[str, FieldValue]
+    bytes: int | None  # its size in bytes; none: the type is not measured in bytes
     attached: tuple[AttachedVertex, ...]
     children: tuple[tuple[Tree, int], ...]
-    has_node: bool  # it is a node, or one lies below
-    totals: dict[tuple[str, str], int]  # in all, by type and unit: bytes (B), or as the graph counts
-    types: frozenset[str]  # its own and all below
-    nested: frozenset[str]  # types that lie below themselves somewhere
+    has_node: bool  # it is a node, or has one below
+    totals: dict[tuple[str, str], int]  # of the subtree, by type and unit: B for bytes, else the graph's unit
+    types: frozenset[str]  # in the subtree
+    nested: frozenset[str]  # types with a vertex below a vertex of the same type
 
     @property
     def is_node(self) -> bool:
         return self.type == "node"
 
     def amount(self, unit: str) -> int:
-        """How much it is, in bytes or as the graph counts."""
+        """Its size in bytes (unit B) or in the graph's unit."""
         return (self.bytes or 0) if unit == "B" else self.size
 
 
@@ -39,7 +38,7 @@ class Forest:
 
     trees: tuple[Tree, ...]
     counts: tuple[int, ...]
-    nodes: tuple[tuple[Tree, int], ...]  # the kinds of node; a cluster without nodes is one itself
+    nodes: tuple[tuple[Tree, int], ...]  # the kinds of node; a cluster without nodes counts as one node
 
     @property
     def root(self) -> Tree:
@@ -63,7 +62,7 @@ _FORESTS: WeakValueDictionary[str, Forest] = WeakValueDictionary()
 
 
 def forest_of(graph: Graph) -> Forest:
-    """The trees of a graph; the same object for equal graphs, as long as somebody holds it."""
+    """Return the trees of a graph. Equal graphs share one object as long as it is referenced."""
     known = _FORESTS.get(graph.signature)
     if known is not None:
         return known
@@ -75,8 +74,8 @@ def forest_of(graph: Graph) -> Forest:
         trees.append(tree)
     counts = graph.multiplicity
     nodes = [(tree, count) for tree, count in zip(trees, counts, strict=True) if tree.is_node] or [(trees[-1], 1)]
-    found = Forest(tuple(trees), tuple(counts), tuple(nodes))
-    return _FORESTS.setdefault(graph.signature, found)
+    forest = Forest(tuple(trees), tuple(counts), tuple(nodes))
+    return _FORESTS.setdefault(graph.signature, forest)
 
 
 def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
@@ -94,7 +93,6 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
         shape.type,
         shape.size,
         in_bytes,
-        shape.properties,
         tuple(shape.attached),
         tuple(children),
         has_node,

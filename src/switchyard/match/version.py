@@ -28,43 +28,43 @@ class _Semver:
 
 def is_at_least(version: str, bound: str) -> bool:
     """`version` ≥ `bound`."""
-    one, other = _semver(version), _semver(bound)
-    if one and other:
-        if one.pre and not other.pre:
+    parsed, limit = _semver(version), _semver(bound)
+    if parsed and limit:
+        if parsed.pre and not limit.pre:
             return False
-        return _sort_key(one) >= _sort_key(other)
+        return _sort_key(parsed) >= _sort_key(limit)
     return _by_parts(version, bound, is_upper=False)
 
 
 def is_at_most(version: str, bound: str) -> bool:
     """`version` ≤ `bound`; 0.5.9 is at most 0.5."""
-    one, other = _semver(version), _semver(bound)
-    if one and other:
-        if one.pre and not other.pre:
+    parsed, limit = _semver(version), _semver(bound)
+    if parsed and limit:
+        if parsed.pre and not limit.pre:
             return False
-        if not other.pre and len(other.numbers) < 3:
-            return _filled(one.numbers)[: len(other.numbers)] <= other.numbers
-        return _sort_key(one) <= _sort_key(other)
+        if not limit.pre and len(limit.numbers) < 3:
+            return _filled(parsed.numbers)[: len(limit.numbers)] <= limit.numbers
+        return _sort_key(parsed) <= _sort_key(limit)
     return _by_parts(version, bound, is_upper=True)
 
 
 def _by_parts(version: str, bound: str, *, is_upper: bool) -> bool:
-    one, other = _dotted(version), _dotted(bound)
-    if one is None or other is None:
+    parts, limit = _dotted(version), _dotted(bound)
+    if parts is None or limit is None:
         return version == bound
     if is_upper:
-        return _padded(one, len(other))[: len(other)] <= other
-    length = max(len(one), len(other))
-    return _padded(one, length) >= _padded(other, length)
+        return _padded(parts, len(limit))[: len(limit)] <= limit
+    length = max(len(parts), len(limit))
+    return _padded(parts, length) >= _padded(limit, length)
 
 
 @lru_cache(maxsize=65_536)
 def _semver(text: str) -> _Semver | None:
-    found = _SEMVER.match(text) if len(text) <= TEXT_CHARS_MAX else None
-    if not found:
+    match = _SEMVER.match(text) if len(text) <= TEXT_CHARS_MAX else None
+    if not match:
         return None
-    numbers = tuple(int(part) for part in found.groups()[:3] if part is not None)
-    pre = tuple(_identifier(part) for part in found[4].split(".")) if found[4] else ()
+    numbers = tuple(int(part) for part in match.groups()[:3] if part is not None)
+    pre = tuple(_identifier(part) for part in match[4].split(".")) if match[4] else ()
     return _Semver(numbers, pre)
 
 

@@ -26,7 +26,7 @@ class WalkEngine:
         return compile_needs(needs, nested=forest.nested, is_capped=is_capped)
 
     def ways(self, question: CompiledNeeds, forest: Forest, budget: SearchBudget) -> list[AmountVector]:
-        """What floats up to the top of the cluster."""
+        """The amounts at the top of the cluster."""
         if sum(forest.counts) > VERTICES_MAX:
             raise TooComplex
         root = forest.root
@@ -35,7 +35,7 @@ class WalkEngine:
     def ways_by_node(
         self, question: CompiledNeeds, forest: Forest, budget: SearchBudget
     ) -> list[tuple[list[AmountVector], int]]:
-        """What floats up to the top of each node."""
+        """The amounts at the top of each node."""
         if sum(forest.counts) > VERTICES_MAX:
             raise TooComplex
         return [
@@ -52,6 +52,6 @@ def _visit(
     ways = [question.zero]
     for child, count in tree.children:
         for _ in range(count):
-            found = _visit(question, child, budget, is_inside=is_inside, is_node=child.is_node)
-            ways = question.add(ways, found, budget)
+            child_ways = _visit(question, child, budget, is_inside=is_inside, is_node=child.is_node)
+            ways = question.add(ways, child_ways, budget)
     return question.at(tree, ways, is_inside=is_inside, is_node=is_node, budget=budget)

@@ -13,7 +13,7 @@ EVERYONE = "everyone"
 
 
 class Role(StrEnum):
-    """Each role holds all the ones before it."""
+    """Each role includes all roles before it."""
 
     VIEW = "view"
     SUBMIT = "submit"
@@ -85,7 +85,7 @@ class UserChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Token(Struct, frozen=True, omit_defaults=True):
-    """A token as it is listed. The secret is shown once, at its making.
+    """A token as it is listed. Its secret is shown only once, when the token is made.
 
     `parent`: the token that it was made with. It ends no later, and is revoked together with it.
     """
@@ -101,7 +101,7 @@ class Token(Struct, frozen=True, omit_defaults=True):
 
 
 class TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """No user: for yourself. `expires_s`: seconds from now; none: as long as the token that it is made with."""
+    """No user: the token is for the caller. `expires_s`: seconds from now; none: it expires with the caller's token."""
 
     user: Name | None = None
     note: Title = ""
@@ -109,7 +109,7 @@ class TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewToken(Struct, frozen=True):
-    """The one time the secret is shown."""
+    """A new token with its secret, which is shown only once."""
 
     token: str
     info: Token

@@ -9,7 +9,7 @@ from msgspec import Meta, Raw, Struct
 from switchyard.model.ids import JobIdText
 from switchyard.model.idset import IDSET_PATTERN, TEXT_CHARS_MAX, IdSet
 from switchyard.model.job import Priority, State
-from switchyard.model.names import TEXT_PATTERN, LabelKey, LabelValue, Name
+from switchyard.model.names import SHOWN_TEXT_PATTERN, LabelKey, LabelValue, Name
 from switchyard.model.quantity import DURATION_S_MAX
 from switchyard.model.scope import LongName
 
@@ -50,7 +50,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
 
 
 class AuditEntry(Struct, frozen=True, omit_defaults=True):
-    """Who changed what."""
+    """An entry of the audit log: who changed which object, from which value to which."""
 
     id: str
     at_us: int
@@ -65,7 +65,7 @@ ProjectLabels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=16)]
 
 
 class Project(Struct, frozen=True, omit_defaults=True):
-    """`labels` go to each of its jobs, where the job has none of that name."""
+    """Each job of the project gets its `labels`, unless the job has a label of the same name."""
 
     name: str
     description: str = ""
@@ -77,16 +77,16 @@ class Project(Struct, frozen=True, omit_defaults=True):
 
 class ProjectRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
-    description: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=300)] = ""
-    title: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=64)] = ""
+    description: Annotated[str, Meta(pattern=SHOWN_TEXT_PATTERN, max_length=300)] = ""
+    title: Annotated[str, Meta(pattern=SHOWN_TEXT_PATTERN, max_length=64)] = ""
     labels: ProjectLabels = {}
 
 
 class ProjectChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """An archived project takes no jobs and no rules; what it has stays readable."""
+    """An archived project accepts no new jobs and no new rules. Its jobs and rules stay readable."""
 
-    description: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=300)] | None = None
-    title: Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=64)] | None = None
+    description: Annotated[str, Meta(pattern=SHOWN_TEXT_PATTERN, max_length=300)] | None = None
+    title: Annotated[str, Meta(pattern=SHOWN_TEXT_PATTERN, max_length=64)] | None = None
     labels: ProjectLabels | None = None
     is_archived: bool | None = None
 
@@ -97,7 +97,7 @@ class Chunk(Struct, frozen=True):
 
 
 class Output(Struct, frozen=True, omit_defaults=True):
-    """What one attempt wrote, from an offset on; ask again from `next` on. A gap was left out by the bound.
+    """The output of one attempt from an offset on; continue with `next`. A gap: the output was too long to keep all.
 
     `size`: how far it reaches as yet. `is_over`: this was all, and no more will come; `is_last`: nor another attempt.
     """
@@ -113,7 +113,7 @@ class Output(Struct, frozen=True, omit_defaults=True):
 
 
 class Me(Struct, frozen=True, omit_defaults=True):
-    """Who the server takes you for."""
+    """The caller of a request: name, groups and grants."""
 
     name: str
     groups: list[str] = []
@@ -122,7 +122,7 @@ class Me(Struct, frozen=True, omit_defaults=True):
 
 
 class CreatedJob(Struct, frozen=True, omit_defaults=True):
-    """What a submit answers: enough to go on, without reading the job again."""
+    """The answer to a submit."""
 
     id: str
     state: str
@@ -143,7 +143,7 @@ TaskIndexes = Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={
 
 
 class CancelRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`tasks`: of an array only these, e.g. `3,5-7`."""
+    """`tasks`: cancel only these tasks of an array, for example `3,5-7`."""
 
     reason: Annotated[str, Meta(max_length=1024)] = ""
     tasks: TaskIndexes | None = None
@@ -161,7 +161,7 @@ class JobChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class RetryRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A job that is over, once more as a new job. `tasks`: of an array these; none: those that did not succeed."""
+    """Submit an ended job again, as a new job. `tasks`: of an array; none: all tasks that did not succeed."""
 
     elsewhere: bool = False
     tasks: TaskIndexes | None = None
@@ -177,32 +177,32 @@ BULK_WHOLE_MAX = 10_000
 
 
 class BulkRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Many jobs at once: all or none, or with `each` every one by itself."""
+    """Submit many jobs: all or none; with `each`, a refused job does not refuse the others."""
 
     jobs: Annotated[list[Raw], Meta(min_length=1, max_length=BULK_JOBS_MAX)]
     each: bool = False
 
 
 class BulkItem(Struct, frozen=True, omit_defaults=True):
-    """One job of a bulk request: made, or refused."""
+    """The result of one job of a bulk request: the job, or the error."""
 
     job: CreatedJob | None = None
     problem: Problem | None = None
 
 
 class BulkAnswer(Struct, frozen=True):
-    """In the order of the request."""
+    """The results, in the order of the request."""
 
     items: list[BulkItem]
     made: int
     refused: int = 0
 
 
-SELECT_JOBS_MAX = 500  # changed in one round: one short transaction, so that others get their turn between two
+SELECT_JOBS_MAX = 500  # changed in one round, which is several short transactions
 
 
 class JobSelector(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which jobs are meant, by what they are. Every field that is given must hold."""
+    """Selects jobs. A job must match every field that is given."""
 
     states: Annotated[list[State], Meta(max_length=8)] = []
     cluster: Name | None = None
@@ -216,7 +216,7 @@ class JobSelector(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class CancelMany(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One round of cancelling all jobs that a selector means. Send it again with `cursor` = `next` until that is none.
+    """Cancel one round of the jobs that match a selector. Repeat with `cursor` = `next` until `next` is none.
 
     `dry_run`: only look. An empty selector means every job you may act on, so it has to be said: `everything`.
     """
@@ -230,7 +230,7 @@ class CancelMany(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class CancelledMany(Struct, frozen=True, omit_defaults=True):
-    """What one round met: `asked` were asked to end (or would be), `refused` are not yours to end."""
+    """One round: `asked` jobs were cancelled (or would be), `refused` jobs the caller may not cancel."""
 
     asked: int = 0
     refused: int = 0

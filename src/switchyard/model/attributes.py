@@ -24,7 +24,7 @@ class AttributeRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EffectiveField(Struct, frozen=True, omit_defaults=True):
-    """One value that holds, and which level gave it. `scope` and `row`: where that level is a row's."""
+    """One effective value and the level that sets it. `scope` and `row`: of the row, if a row sets it."""
 
     field: str
     value: Any
@@ -34,7 +34,7 @@ class EffectiveField(Struct, frozen=True, omit_defaults=True):
 
 
 class EffectiveAttribute(Struct, frozen=True):
-    """What holds of one kind at a scope: `value` as a whole, `fields` one by one."""
+    """The effective value of one kind at a scope: `value` as a whole, `fields` one by one."""
 
     kind: str
     number: int
@@ -44,7 +44,7 @@ class EffectiveAttribute(Struct, frozen=True):
 
 
 class PolicyView(Struct, frozen=True):
-    """Everything that holds at a scope."""
+    """The effective values of all kinds at a scope."""
 
     version: int
     scope: Scope

@@ -8,12 +8,14 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.names import LabelKey, LabelValue, Name, Title
+from switchyard.model.names import TEXT_PATTERN, LabelKey, LabelValue, Name, Title
 from switchyard.model.quote import QuoteRecord
 from switchyard.model.rival import Rival
 from switchyard.model.selection import VALUES_MAX, NamedValues, Scalar, StateValue, ValueName, refuse_infinite
 
 Labels = Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)]
+# Looser than a title: a poll must not be refused because of a file name in an error.
+AgentText = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=256)]
 
 # The backend of a cluster that has no agent of ours and only polls, as Rainbow's clients do: nobody hears its heart, so
 # it counts as up until it is cordoned or deleted.
@@ -21,7 +23,7 @@ POLLING_BACKEND = "rainbow"
 
 
 class Health(StrEnum):
-    """Whether leases can be given there now."""
+    """Whether the cluster can get jobs now."""
 
     UP = "up"
     DOWN = "down"  # no live agent, or no graph yet
@@ -33,14 +35,15 @@ FREE_NODES_MAX = 1000  # kinds of what is left on nodes: it is said with every p
 
 
 class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How a cluster is now, as its agent saw it."""
+    """The load of a cluster, as its agent last saw it."""
 
     free_cores: int | None = None
     free_gpus: int | None = None
     free_memory_bytes: int | None = None
     running: int = 0
     queued: int = 0
-    trouble: Title = ""  # why the agent takes nothing now, e.g. a full disk
+    trouble: AgentText = ""  # why the agent takes nothing now, e.g. a full disk
+    files_trouble: AgentText = ""  # why it takes no jobs with files now
     # By node; none: the agent does not know. Shapes are those of the graph with this signature.
     free: Annotated[list[FreeNodes], Meta(max_length=FREE_NODES_MAX)] | None = None
     signature: Annotated[str, Meta(max_length=64)] = ""
@@ -73,7 +76,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GraphInfo(Struct, frozen=True, kw_only=True):
-    """What was made of a graph that was set. Equal signatures: the same to every job."""
+    """A graph after it was compiled. Graphs with equal signatures are the same to every job."""
 
     cluster: str
     nodes: int
@@ -83,7 +86,7 @@ class GraphInfo(Struct, frozen=True, kw_only=True):
 
 
 class Subsystem(Struct, frozen=True, kw_only=True):
-    """A further graph of a cluster, as it was set."""
+    """An additional graph of a cluster, as it was set."""
 
     name: str
     bytes: int
@@ -132,14 +135,14 @@ class Invite(Struct, frozen=True, omit_defaults=True):
 
 
 class NewInvite(Struct, frozen=True):
-    """The one time the join token is shown."""
+    """A new join token, which is shown only once."""
 
     token: str
     info: Invite
 
 
 class SubmitToken(Struct, frozen=True):
-    """The submit token of a cluster or of a group, shown once; making a new one ends the old."""
+    """A new submit token of a cluster or a group, shown only once. It replaces the earlier token."""
 
     cluster: str  # or the group
     token: str
@@ -172,7 +175,7 @@ class Agent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AgentChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`is_paused`: it takes nothing new, and goes on with what it has. `is_rotation_asked`: a new credential."""
+    """`is_paused`: the agent gets no new jobs; its jobs run on. `is_rotation_asked`: it must fetch a new credential."""
 
     is_paused: bool | None = None
     is_rotation_asked: bool | None = None

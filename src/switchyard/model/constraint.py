@@ -88,8 +88,8 @@ def read_constraint(value: Any, *, where: str) -> Constraint | None:
     if value is None or value == {}:
         return None
     budget = [TERMS_MAX]
-    found = _read(value, where, 0, budget)
-    return None if found.operator in ("and", "or") and not found.parts else found
+    constraint = _read(value, where, 0, budget)
+    return None if constraint.operator in ("and", "or") and not constraint.parts else constraint
 
 
 def _read(value: Any, place: str, depth: int, budget: list[int]) -> Constraint:

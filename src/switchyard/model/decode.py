@@ -1,4 +1,4 @@
-"""One way in for every body and file: msgspec checks the types, this refuses what msgspec lets through."""
+"""Decodes every body and file: msgspec checks the types, this module refuses what msgspec would accept."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from switchyard.model.pattern_hints import user_message
 
 T = TypeVar("T")
 
-# Each string of valid JSON without escapes, whole, so that none is taken for the gap between two others; a string
-# followed by a colon is a key wherever it stands.
+# Matches whole strings of valid JSON without escapes, so the gap between two strings is never taken for one. A string
+# followed by a colon is a key.
 _STRING = re.compile(rb'"([^"]*+)"(\s*+:)?+')
-FLOAT_EXACT_MAX = 2.0**53  # above, a float is not every whole number any more
+FLOAT_EXACT_MAX = 2.0**53  # above it, not every whole number is a float
 YAML_DEPTH_MAX = NESTING_MAX
 YAML_BYTES_MAX = 16 * 2**20
-CHARS_PER_NODE = 100  # a long text counts as several values: an alias repeats all of it
+CHARS_PER_NODE = 100  # a long text counts as several values, since an alias repeats all of it
 YAML_TAG = "tag:yaml.org,2002:"
-# Values that may not be what their tag says, on which the constructors of the YAML library fail in ways of their own.
+# A value may not match its tag; then the constructors of the YAML library fail with errors of many types.
 YAML_CHECKED = {
     "int": "a whole number",
     "float": "a number",
@@ -40,7 +40,7 @@ class JsonReader:
     """Decodes one type from JSON: strict types, no unknown or duplicate fields, bounded depth."""
 
     def __init__(self, kind: Any, *, is_checked_whole: bool = True) -> None:
-        # Not for a body whose parts are read one by one later, each with its own check.
+        # False for a body whose parts are read later, each with its own check.
         self._is_checked_whole = is_checked_whole
         warm_type(kind)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
@@ -67,21 +67,21 @@ class JsonReader:
         except msgspec.ValidationError as exc:
             if "got `float`" not in str(exc):
                 raise
-            # To JSON, and so to a schema, 3.0 is a whole number; to msgspec it is not.
-            whole = _with_whole_numbers(body)
-            if whole is None:
+            # In JSON, and so in a schema, 3.0 is a whole number; msgspec refuses it.
+            normalized = _with_whole_numbers(body)
+            if normalized is None:
                 raise
-        return self._decoder.decode(whole)
+        return self._decoder.decode(normalized)
 
 
 def validation_refusal(exc: msgspec.ValidationError, where: str = "") -> Malformed:
-    """The error for a value that a type refuses: by its form, or for what no schema can say."""
+    """Return the error for a refused value: Malformed for its form, BadValue for a rule that no schema can express."""
     kind = BadValue if isinstance(exc.__cause__, ImpossibleValue) else Malformed
     return kind(where + user_message(str(exc)))
 
 
 def _with_whole_numbers(body: bytes) -> bytes | None:
-    """The same JSON with 3 for 3.0 and 3e0; none where that changes nothing."""
+    """Return the JSON with 3 instead of 3.0 and 3e0; none: nothing changes."""
     is_changed = False
 
     def number(text: str) -> float | int:
@@ -112,17 +112,17 @@ def decode_json(body: bytes, kind: type[T]) -> T:
 
 
 def refuse_many_values(body: bytes, most: int) -> None:
-    """Decoding takes its time by the value: one text of 8 MB takes 10 ms, 8 MB of empty texts a second."""
+    """Bound the number of values: decoding one text of 8 MB takes 10 ms, 8 MB of empty texts take a second."""
     if has_at_most_values(body, most):
         return
-    _undecoded.read(body)  # what is not even JSON, or is nested without end, is told so; this builds no values
+    _undecoded.read(body)  # reports invalid or deeply nested JSON instead, and builds no values
     raise TooLarge(
         f"The body has over {most} values.", next_step="Put what is large in a file, or send it in several requests."
     )
 
 
 def refuse_duplicates(body: bytes) -> None:
-    """Raise if an object has a key twice. The common body has no key twice anywhere, which one scan shows."""
+    """Raise if an object has a key twice. Most bodies have no key twice anywhere, which one quick scan shows."""
     if b"\\" not in body:
         keys = [text for text, colon in _STRING.findall(body) if colon]
         if len(keys) == len(set(keys)):
@@ -136,15 +136,15 @@ def refuse_duplicates(body: bytes) -> None:
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
         raise Malformed(f"The field {twice[:80]!r} is given twice.")
-    return found
+    return mapping
 
 
 def convert(value: Any, kind: type[T], *, where: str) -> T:
-    """Check a plain value, from YAML say, against a type."""
+    """Check a plain value, for example from YAML, against a type."""
     warm_type(kind)
     try:
         return msgspec.convert(value, kind)
@@ -155,10 +155,10 @@ def convert(value: Any, kind: type[T], *, where: str) -> T:
 
 
 def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0, is_fast: bool = False) -> Any:
-    """YAML as plain values: safe types, no duplicate keys, bounded depth; mistakes with line and column.
+    """Read YAML as plain values: safe types, no duplicate keys, bounded depth. Errors have line and column.
 
-    No aliases either, unless `nodes_max` bounds what they may grow to: programs that write YAML make them.
-    `is_fast`: read by the library's parser in C, which is ten times as fast and words mistakes in its own way.
+    Aliases are refused unless `nodes_max` bounds the values, aliases expanded: programs that write YAML use aliases.
+    `is_fast`: use the library's parser in C, which is ten times as fast and words errors differently.
     """
     import yaml  # slow to import, and most commands read no YAML
 
@@ -188,15 +188,15 @@ def load_yaml(text: str | bytes, *, where: str, nodes_max: int = 0, is_fast: boo
 
 @cache
 def _loader(*, is_fast: bool) -> Any:
-    """The library's safe loader, which tells every value it cannot make with its place."""
+    """Return the library's safe loader, changed so that every value it cannot construct is reported with its place."""
     import yaml
 
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader) if is_fast else yaml.SafeLoader
-    found: Any = type("Loader", (base,), {})
+    loader: Any = type("Loader", (base,), {})
     for kind, words in YAML_CHECKED.items():
         tag = YAML_TAG + kind
-        found.add_constructor(tag, partial(_construct_checked, base.yaml_constructors[tag], words))
-    return found
+        loader.add_constructor(tag, partial(_construct_checked, base.yaml_constructors[tag], words))
+    return loader
 
 
 def _construct_checked(construct: Any, words: str, loader: Any, node: Any) -> Any:
@@ -216,7 +216,7 @@ def _construct_checked(construct: Any, words: str, loader: Any, node: Any) -> An
 
 
 class _YamlChecker:
-    """What no document of ours has: depth without end, a field given twice, aliases (or more of them than allowed)."""
+    """Refuses what no document may have: too deep nesting, a field given twice, aliases (or too many of them)."""
 
     def __init__(self, where: str, nodes_max: int) -> None:
         self._where, self._nodes_max = where, nodes_max

@@ -1,4 +1,4 @@
-"""Decodes large bodies in pieces, so that other threads get their turn in between. For a thread, not for a loop."""
+"""Decodes large bodies in pieces, so that other threads run in between. For worker threads, not the event loop."""
 
 from __future__ import annotations
 
@@ -18,31 +18,34 @@ PIECE_ITEMS = 500
 
 
 class _ListField(NamedTuple):
-    items: JsonReader  # of a list of some of them
+    items: JsonReader  # reads a list of some items
     least: int
     most: int
 
 
 class PieceReader:
-    """One Struct. Its lists, and those of Structs directly in it, are decoded in pieces; the rest at once."""
+    """Reads one Struct. Its lists, and those of Structs directly in it, are decoded in pieces; the rest at once."""
 
     def __init__(self, kind: type[Struct], *, values_max: int, rest_values_max: int, is_checked: bool = True) -> None:
         self._kind = kind
-        self._values_max = values_max  # of all of it
-        self._rest_values_max = rest_values_max  # of what is decoded at once
+        self._values_max = values_max  # of the whole body
+        self._rest_values_max = rest_values_max  # of the part that is decoded at once
         self._fields = msgspec.structs.fields(kind)
         hints = get_type_hints(kind, include_extras=True)
         self._lists = {
-            name: found for name, hint in hints.items() if (found := _list_of(hint, is_checked=is_checked)) is not None
+            name: list_type
+            for name, hint in hints.items()
+            if (list_type := _list_of(hint, is_checked=is_checked)) is not None
         }
         self._structs = {
             name: PieceReader(inner, values_max=values_max, rest_values_max=rest_values_max, is_checked=is_checked)
             for name, hint in hints.items()
             if (inner := _struct_of(hint)) is not None and _has_lists(inner)
         }
-        rest = [(name, Union[hint, UnsetType], UNSET) for name, hint in hints.items()]  # noqa: UP007
+        other_fields = [(name, Union[hint, UnsetType], UNSET) for name, hint in hints.items()]  # noqa: UP007
         self._rest = JsonReader(
-            msgspec.defstruct(f"{kind.__name__}Rest", rest, forbid_unknown_fields=True), is_checked_whole=is_checked
+            msgspec.defstruct(f"{kind.__name__}Rest", other_fields, forbid_unknown_fields=True),
+            is_checked_whole=is_checked,
         )
 
     def read(self, body: bytes) -> Any:
@@ -52,8 +55,8 @@ class PieceReader:
         return value
 
     def _read(self, body: bytes, pieces: JsonScanner) -> Any:
-        found: dict[str, Any] = {}
-        rest: list[bytes] = []
+        lists: dict[str, Any] = {}
+        members: list[bytes] = []
         for key in pieces.members():
             name = key.decode("utf-8", "replace")
             if name in self._lists and pieces.char() == b"[":
@@ -62,46 +65,46 @@ class PieceReader:
                 value = self._structs[name]._read(body, pieces)
             else:
                 begin, end = pieces.value()
-                rest.append(b'"%b":%b' % (key, body[begin:end]))
+                members.append(b'"%b":%b' % (key, body[begin:end]))
                 continue
-            _refuse_twice(found, name)
-            found[name] = value
-        return self._made(found, b"{%b}" % b",".join(rest))
+            _refuse_twice(lists, name)
+            lists[name] = value
+        return self._made(lists, b"{%b}" % b",".join(members))
 
     def _items(self, name: str, body: bytes, pieces: JsonScanner) -> list[Any]:
-        items, least, most = self._lists[name]
-        found: list[Any] = []
+        items, minimum, maximum = self._lists[name]
+        elements: list[Any] = []
         for begin, end in _group_spans(pieces.elements()):
             try:
-                found += items.read(b"[%b]" % body[begin:end])
+                elements += items.read(b"[%b]" % body[begin:end])
             except Malformed as exc:
-                raise Malformed(f"{name}, after {len(found)} of its items: {exc.detail}") from exc
-            if len(found) > most:
-                raise Malformed(f"Expected `array` of length <= {most} - at `{name}`")
-        if len(found) < least:
-            raise Malformed(f"Expected `array` of length >= {least} - at `{name}`")
-        return found
+                raise Malformed(f"{name}, after {len(elements)} of its items: {exc.detail}") from exc
+            if len(elements) > maximum:
+                raise Malformed(f"Expected `array` of length <= {maximum} - at `{name}`")
+        if len(elements) < minimum:
+            raise Malformed(f"Expected `array` of length >= {minimum} - at `{name}`")
+        return elements
 
-    def _made(self, found: dict[str, Any], rest: bytes) -> Any:
-        refuse_many_values(rest, self._rest_values_max)
-        read = self._rest.read(rest)
+    def _made(self, lists: dict[str, Any], body: bytes) -> Any:
+        refuse_many_values(body, self._rest_values_max)
+        read = self._rest.read(body)
         for field in self._fields:
             if (value := getattr(read, field.name)) is not UNSET:
-                _refuse_twice(found, field.name)
-                found[field.name] = value
-            elif field.required and field.name not in found:
+                _refuse_twice(lists, field.name)
+                lists[field.name] = value
+            elif field.required and field.name not in lists:
                 raise Malformed(f"Object missing required field `{field.name}`")
         try:
-            return self._kind(**found)
+            return self._kind(**lists)
         except ValueError as exc:
             raise Malformed(str(exc)) from exc
 
 
 def split_bulk_body(body: bytes, *, items_max: int, item_bytes_max: int, values_max: int) -> tuple[list[bytes], bytes]:
-    """The items of `jobs`, undecoded, and the object that is left without them."""
+    """Return the items of `jobs`, not decoded, and the body without them."""
     pieces = JsonScanner(body, steps_max=values_max, value_bytes_max=item_bytes_max)
     items: list[bytes] | None = None
-    rest: list[bytes] = []
+    members: list[bytes] = []
     for key in pieces.members():
         if key == b"jobs" and pieces.char() == b"[":
             if items is not None:
@@ -113,16 +116,16 @@ def split_bulk_body(body: bytes, *, items_max: int, item_bytes_max: int, values_
                     raise Malformed(f"Expected `array` of length <= {items_max} - at `jobs`")
         else:
             begin, end = pieces.value()
-            rest.append(b'"%b":%b' % (key, body[begin:end]))
+            members.append(b'"%b":%b' % (key, body[begin:end]))
     pieces.end()
-    left = b"{%b}" % b",".join([*rest, b'"jobs":[null]'] if items else rest)
-    if len(left) > PIECE_BYTES:
+    envelope = b"{%b}" % b",".join([*members, b'"jobs":[null]'] if items else members)
+    if len(envelope) > PIECE_BYTES:
         raise TooLarge(f"A bulk request has over {PIECE_BYTES} bytes beside its jobs.")
-    return items or [], left
+    return items or [], envelope
 
 
 def _group_spans(elements: Iterator[TextSpan]) -> Iterator[TextSpan]:
-    """Neighbours together, with the commas between them, as far as they are decoded in one step."""
+    """Group adjacent elements into spans of at most PIECE_ITEMS elements and about PIECE_BYTES bytes."""
     first = last = count = -1
     for begin, end in elements:
         if count > 0 and (count >= PIECE_ITEMS or end - first > PIECE_BYTES):
@@ -134,21 +137,21 @@ def _group_spans(elements: Iterator[TextSpan]) -> Iterator[TextSpan]:
         yield first, last
 
 
-def _refuse_twice(found: dict[str, Any], name: str) -> None:
-    if name in found:
+def _refuse_twice(fields: dict[str, Any], name: str) -> None:
+    if name in fields:
         raise Malformed(f"The field {name[:80]!r} is given twice.")
 
 
 def _list_of(hint: Any, *, is_checked: bool) -> _ListField | None:
-    """What a field holds that is a list, or a list or nothing."""
+    """Return how to read a field that is a list or an optional list; none: it is neither."""
     for part in _alternatives(hint):
         kind, metas = (get_args(part)[0], get_args(part)[1:]) if get_origin(part) is Annotated else (part, ())
         if get_origin(kind) is list:
             bounds = [meta for meta in metas if isinstance(meta, Meta)]
-            least = [meta.min_length for meta in bounds if meta.min_length is not None]
-            most = [meta.max_length for meta in bounds if meta.max_length is not None]
-            assert most, "a list without a bound"
-            return _ListField(JsonReader(kind, is_checked_whole=is_checked), max(least, default=0), min(most))
+            minimums = [meta.min_length for meta in bounds if meta.min_length is not None]
+            maximums = [meta.max_length for meta in bounds if meta.max_length is not None]
+            assert maximums, "a list without a bound"
+            return _ListField(JsonReader(kind, is_checked_whole=is_checked), max(minimums, default=0), min(maximums))
     return None
 
 

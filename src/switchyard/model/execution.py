@@ -25,7 +25,7 @@ AnnotationKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max
 
 
 class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Under which identity the job acts. It is handed to the process; what honours it is the cluster's."""
+    """The identity under which the job acts. The job's process gets it; the cluster decides whether to use it."""
 
     iam_role: IdentityText | None = None
     k8s_service_account: IdentityText | None = None
@@ -34,7 +34,7 @@ class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class SecurityContext(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`secrets` and `tokens` are kept as they were given, for clients that know them."""
+    """`secrets` and `tokens` are stored as given, for clients that use them."""
 
     run_as: RunAs | None = None
     secrets: Annotated[list[dict[str, Any]], Meta(max_length=MAP_MAX)] = []
@@ -48,7 +48,7 @@ class RawOutput(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class ExecutionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """None: not said here."""
+    """Settings of a job's execution. None: another level, or the default, decides."""
 
     max_parallelism: Annotated[int, Meta(ge=1, le=PARALLEL_MAX)] | None = None
     security_context: SecurityContext | None = None
@@ -61,7 +61,7 @@ class ExecutionConfig(Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class Tier(StrEnum):
-    """Of quality of service. What each is worth is in the server's config."""
+    """A tier of quality of service. The server's config says which queueing budget each tier has."""
 
     HIGH = "HIGH"
     MEDIUM = "MEDIUM"

@@ -64,10 +64,10 @@ def _entries(text: str) -> Iterator[str]:
 
 
 def _runs_of(entry: str) -> Iterator[HostRange]:
-    found = _ENTRY.match(entry)
-    if not entry or not found:
+    match = _ENTRY.match(entry)
+    if not entry or not match:
         raise ValueError(f"{entry[:60]!r} is not a host or a list such as n[0-3,7]")
-    prefix, ranges, suffix = found.groups()
+    prefix, ranges, suffix = match.groups()
     if ranges is None:
         yield HostRange(prefix)
         return
@@ -86,12 +86,12 @@ def expand_hosts(runs: Iterable[HostRange]) -> list[str]:
 
 
 def compress_hosts(names: Iterable[str]) -> str:
-    """The shortest list that keeps the order: neighbours that count upwards become a range."""
+    """Return the shortest list that keeps the order: names that count upwards become a range."""
     return format_hosts(_split_number(name) for name in names)
 
 
 def format_hosts(runs: Iterable[HostRange]) -> str:
-    """Runs as text, those that go on from the one before joined with it."""
+    """Return ranges as text; a range that continues the one before is joined with it."""
     merged: list[HostRange] = []
     for run in runs:
         last = merged[-1] if merged else None
@@ -116,23 +116,23 @@ def format_hosts(runs: Iterable[HostRange]) -> str:
 
 
 def _split_number(name: str) -> HostRange:
-    found = _NUMBERED.match(name)
-    if not found or any(char in name for char in "[], "):
+    match = _NUMBERED.match(name)
+    if not match or any(char in name for char in "[], "):
         return HostRange(name)
-    digits = found[2]
+    digits = match[2]
     width = len(digits) if digits.startswith("0") and len(digits) > 1 else 0
-    return HostRange(found[1], "", int(digits), int(digits), width)
+    return HostRange(match[1], "", int(digits), int(digits), width)
 
 
-def _is_same_family(one: HostRange, other: HostRange) -> bool:
+def _is_same_family(first: HostRange, second: HostRange) -> bool:
     """Whether the second may go on where the first ended: 9 → 10 keeps no width, 09 → 10 has one of two."""
-    if (one.prefix, one.suffix) != (other.prefix, other.suffix):
+    if (first.prefix, first.suffix) != (second.prefix, second.suffix):
         return False
-    return one.width == other.width or (one.width > 0 and len(str(other.lo)) == one.width)
+    return first.width == second.width or (first.width > 0 and len(str(second.lo)) == first.width)
 
 
-def _is_bracket_mate(one: HostRange, other: HostRange) -> bool:
-    return other.lo is not None and (one.prefix, one.suffix) == (other.prefix, other.suffix)
+def _is_bracket_mate(first: HostRange, second: HostRange) -> bool:
+    return second.lo is not None and (first.prefix, first.suffix) == (second.prefix, second.suffix)
 
 
 def _format_family(family: list[HostRange]) -> str:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NewType
+from typing import Annotated
 
 from msgspec import Meta
-
-JobId = NewType("JobId", str)
-ClusterId = NewType("ClusterId", str)
-AgentId = NewType("AgentId", str)
-UserId = NewType("UserId", str)
 
 ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 LENGTH = 26

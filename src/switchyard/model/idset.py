@@ -19,7 +19,7 @@ from switchyard.model.index_runs import IndexRun, canonical_runs, intersect_runs
 TASKS_MAX = 1_000_000  # of one array: two bytes of state each
 INDEX_MAX = 2**31 - 1
 TEXT_CHARS_MAX = 65_536
-CACHED_CHARS_MAX = 1000  # longer texts are rare: of those only the last few are remembered
+CACHED_CHARS_MAX = 1000  # longer texts are rare; only the last few are cached
 INDEX_RANGE_PATTERN = r"([0-9]{1,10})(?:-([0-9]{1,10})(?::([0-9]{1,10}))?)?"
 _PART = re.compile(INDEX_RANGE_PATTERN + r"\Z")
 _COUNT = re.compile(r"[0-9]{1,7}\Z")
@@ -77,7 +77,7 @@ class IdSet:
         return ",".join(map(_format_run, self.runs))
 
     def after(self, index: int) -> Iterator[int]:
-        """The indexes behind this one, in order; those before it cost nothing."""
+        """Iterate over the indexes behind this one, in order, without visiting those before it."""
         place = max(0, bisect_right(self.runs, (index, INDEX_MAX + 1, 0)) - 1)
         for first, last, step in self.runs[place:]:
             skipped = max(0, (index - first) // step + 1)
@@ -95,7 +95,7 @@ class IdSet:
         return sum(1 if run[2] == 1 else run_length(run) for run in self.runs)
 
     def take(self, most: int) -> tuple[IdSet, IdSet]:
-        """The first so many indexes, and the rest."""
+        """Return the first indexes, at most so many, and the rest."""
         taken: list[IndexRun] = []
         for place, (first, last, step) in enumerate(self.runs):
             count = (last - first) // step + 1
@@ -144,24 +144,28 @@ class IndexPositions:
             yield begins + (first - offset) * step, begins + (end - offset) * step, step
             first, place = end + 1, place + 1
 
-    def strides(self, some: Iterable[IndexRun]) -> Iterator[tuple[int, int, int]]:
+    def strides(self, runs: Iterable[IndexRun]) -> Iterator[tuple[int, int, int]]:
         """Runs of indexes of the array as runs of positions: first, count and step."""
-        for first, last, step in intersect_runs(self._runs, tuple(some)):
+        for first, last, step in intersect_runs(self._runs, tuple(runs)):
             place = bisect_right(self._runs, (first, INDEX_MAX + 1, 0)) - 1
-            begins, _, own = self._runs[place]
-            yield self._offsets[place] + (first - begins) // own, (last - first) // step + 1, max(1, step // own)
+            begins, _, run_step = self._runs[place]
+            yield (
+                self._offsets[place] + (first - begins) // run_step,
+                (last - first) // step + 1,
+                max(1, step // run_step),
+            )
 
 
 def parse_array(text: str) -> tuple[IdSet, int | None]:
     """Read `0-999%50`: the indexes, and how many may run at once."""
-    indexes, percent, most = text.partition("%")
+    indexes, percent, limit = text.partition("%")
     if not percent:
         return IdSet.parse(indexes), None
-    most = most.strip(BLANKS)
-    if not _COUNT.match(most) or not 1 <= int(most) <= TASKS_MAX:
-        kind = ImpossibleValue if _COUNT.match(most) else ValueError
-        raise kind(f"after % comes how many may run at once, from 1 to {TASKS_MAX:,}; not {most[:20]!r}")
-    return IdSet.parse(indexes), int(most)
+    limit = limit.strip(BLANKS)
+    if not _COUNT.match(limit) or not 1 <= int(limit) <= TASKS_MAX:
+        kind = ImpossibleValue if _COUNT.match(limit) else ValueError
+        raise kind(f"after % comes how many may run at once, from 1 to {TASKS_MAX:,}; not {limit[:20]!r}")
+    return IdSet.parse(indexes), int(limit)
 
 
 @lru_cache(maxsize=256)
@@ -184,21 +188,21 @@ def _parse(text: str) -> IdSet:
         if count > TASKS_MAX:
             raise ImpossibleValue(f"an array has at most {TASKS_MAX:,} tasks")
         parts.append((first, first + (tasks - 1) * step, step))
-    found = IdSet(normalize_runs(parts))
-    if len(found) != count:
+    ids = IdSet(normalize_runs(parts))
+    if len(ids) != count:
         raise ImpossibleValue(f"{text[:80]!r} names an index twice")
-    if len(str(found)) > TEXT_CHARS_MAX:
+    if len(str(ids)) > TEXT_CHARS_MAX:
         raise ImpossibleValue(f"the indexes {text[:40]!r} take over {TEXT_CHARS_MAX} characters to write in order")
-    return found
+    return ids
 
 
 def _parse_range(part: str) -> IndexRun:
-    found = _PART.match(part.strip(BLANKS))
-    if not found:
+    match = _PART.match(part.strip(BLANKS))
+    if not match:
         raise ValueError(f"{part[:40]!r} is not an index or a range such as 0-999 or 0-100:10")
-    first = int(found[1])
-    last = int(found[2]) if found[2] else first
-    step = int(found[3]) if found[3] else 1
+    first = int(match[1])
+    last = int(match[2]) if match[2] else first
+    step = int(match[3]) if match[3] else 1
     if last < first:
         raise ImpossibleValue(f"the range {part[:40]!r} is backwards")
     if step < 1 or last > INDEX_MAX:

@@ -55,36 +55,36 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
 
 def compatibility_from_document(form: Any, *, where: str) -> list[Compatibility]:
     """A file's or an artifact's needs: a list of them, or `compatibility:` with that list."""
-    whole = {"compatibility": form} if isinstance(form, list) else form
-    return convert(whole, _Document, where=where).compatibility
+    document = {"compatibility": form} if isinstance(form, list) else form
+    return convert(document, _Document, where=where).compatibility
 
 
 def compatibility_from_annotations(notes: Mapping[str, str], *, where: str) -> list[Compatibility]:
     """The needs among annotations or labels: `…compatibility.kernel: ">=5.10 <=6"`, `…compatibility.mpi: "4.1"`."""
-    found = [
+    needs = [
         {"field": name.removeprefix(ANNOTATION_PREFIX), **_parse_requirement(value)}
         for name, value in sorted(notes.items())
         if name.startswith(ANNOTATION_PREFIX)
     ]
-    return compatibility_from_document(found, where=where)
+    return compatibility_from_document(needs, where=where)
 
 
 def _parse_requirement(value: str) -> dict[str, str]:
     """`x86_64`, `>=535`, `<=8` or `>=535 <=550`."""
-    said: dict[str, str] = {}
-    rest: str | None = value.strip()
-    while rest and (bound := _BOUND.match(rest)):
-        said["min" if bound[1] == ">=" else "max"] = bound[2]
-        rest = bound[3]
-    return said if said and not rest else {"equals": value.strip()}
+    bounds: dict[str, str] = {}
+    remaining: str | None = value.strip()
+    while remaining and (bound := _BOUND.match(remaining)):
+        bounds["min" if bound[1] == ">=" else "max"] = bound[2]
+        remaining = bound[3]
+    return bounds if bounds and not remaining else {"equals": value.strip()}
 
 
 def merge_compatibility(*lists: list[Compatibility], where: str) -> list[Compatibility]:
     """All needs together: each must hold, so a field that is named twice is asked twice. Equal ones are one."""
-    found = list(dict.fromkeys(need for each in lists for need in each))
-    if len(found) > COMPATIBILITY_MAX:
-        raise Malformed(f"{where}: {len(found)} needs of compatibility; the most is {COMPATIBILITY_MAX}.")
-    return found
+    merged = list(dict.fromkeys(need for needs in lists for need in needs))
+    if len(merged) > COMPATIBILITY_MAX:
+        raise Malformed(f"{where}: {len(merged)} needs of compatibility; the most is {COMPATIBILITY_MAX}.")
+    return merged
 
 
 def architecture_of(name: str) -> str:

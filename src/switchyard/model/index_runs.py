@@ -1,4 +1,4 @@
-"""Runs of whole numbers with a step, as index sets are made of: put in order, packed, met with others. Pure.
+"""Runs of whole numbers with a step, of which index sets consist: sorting, packing and intersecting them. Pure.
 
 A run is (first, last, step), and `last` is one of its numbers. Runs of a set are in order and apart: each begins behind
 the last number of the one before.
@@ -43,11 +43,11 @@ def _add(done: list[IndexRun], run: IndexRun) -> None:
         done.append(run)
         return
     first, last, step = run
-    begins, ends, own = done[-1]
+    begins, ends, last_step = done[-1]
     gap = first - ends
     is_one, was_one = first == last, begins == ends
     # Both go on by the same step: by that of the one that has some, else as neighbours.
-    if gap == (own if not was_one else step if not is_one else 1) and (is_one or was_one or own == step):
+    if gap == (last_step if not was_one else step if not is_one else 1) and (is_one or was_one or last_step == step):
         done[-1] = (begins, last, gap)
     elif is_one and was_one and len(done) > 1 and done[-2][0] == done[-2][1] == ends - gap:
         done[-2:] = [(ends - gap, last, gap)]
@@ -81,11 +81,11 @@ def _untangle(runs: Sequence[IndexRun]) -> list[IndexRun]:
     if len(runs) > INTERLEAVED_RUNS_MAX:
         raise ValueError(f"{len(runs)} ranges lie within each other, as {_shown(runs)}: write them in order")
     edges = sorted({edge for first, last, _ in runs for edge in (first, last + 1)})
-    found: list[IndexRun] = []
+    untangled: list[IndexRun] = []
     for lowest, behind in pairwise(edges):
         within = [part for run in runs if (part := _clip(run, lowest, behind - 1)) is not None]
-        found += _merge_interleaved(within)
-    return found
+        untangled += _merge_interleaved(within)
+    return untangled
 
 
 def _merge_interleaved(runs: list[IndexRun]) -> list[IndexRun]:
@@ -111,11 +111,11 @@ def _merge_interleaved(runs: list[IndexRun]) -> list[IndexRun]:
 
 
 def _written_out(runs: Sequence[IndexRun]) -> list[IndexRun]:
-    return [(number, number, 1) for number in sorted({each for a, b, step in runs for each in range(a, b + 1, step)})]
+    return [(number, number, 1) for number in sorted({index for a, b, step in runs for index in range(a, b + 1, step)})]
 
 
 def _clip(run: IndexRun, lowest: int, highest: int) -> IndexRun | None:
-    """What a run has between these, both included."""
+    """Return the part of a run between two numbers, both included."""
     first, last, step = run
     first += max(0, -((first - lowest) // step)) * step
     last = min(last, first + (highest - first) // step * step)
@@ -126,32 +126,32 @@ def _shown(runs: Sequence[IndexRun]) -> str:
     return " and ".join(f"{first}-{last}:{step}" for first, last, step in runs[:2])
 
 
-def intersect_runs(some: Sequence[IndexRun], others: Sequence[IndexRun]) -> Iterator[IndexRun]:
+def intersect_runs(first: Sequence[IndexRun], second: Sequence[IndexRun]) -> Iterator[IndexRun]:
     """The numbers that are in both sets, as runs in order."""
     here, there = 0, 0
-    while here < len(some) and there < len(others):
-        if (found := _intersect_pair(some[here], others[there])) is not None:
-            yield found
-        if some[here][1] < others[there][1]:
+    while here < len(first) and there < len(second):
+        if (common := _intersect_pair(first[here], second[there])) is not None:
+            yield common
+        if first[here][1] < second[there][1]:
             here += 1
         else:
             there += 1
 
 
-def _intersect_pair(one: IndexRun, other: IndexRun) -> IndexRun | None:
+def _intersect_pair(one: IndexRun, second: IndexRun) -> IndexRun | None:
     """The numbers of two runs that are in both: a run again, by the least common multiple of the steps."""
-    lowest, highest = max(one[0], other[0]), min(one[1], other[1])
+    lowest, highest = max(one[0], second[0]), min(one[1], second[1])
     if lowest > highest:
         return None
-    step, theirs = one[2], other[2]
-    shared = gcd(step, theirs)
-    apart = other[0] - one[0]
+    step, second_step = one[2], second[2]
+    shared = gcd(step, second_step)
+    apart = second[0] - one[0]
     if apart % shared:
         return None
-    multiple = step // shared * theirs
-    turns = apart // shared * pow(step // shared, -1, theirs // shared) if theirs > shared else 0
-    found = one[0] + turns % (theirs // shared) * step
-    clipped = _clip((found, found + (highest - found) // multiple * multiple, multiple), lowest, highest)
+    multiple = step // shared * second_step
+    turns = apart // shared * pow(step // shared, -1, second_step // shared) if second_step > shared else 0
+    start = one[0] + turns % (second_step // shared) * step
+    clipped = _clip((start, start + (highest - start) // multiple * multiple, multiple), lowest, highest)
     if clipped is None:
         return None
     first, last, by = clipped

@@ -11,10 +11,11 @@ from msgspec import Meta, Struct, field
 from switchyard.errors import ImpossibleValue
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.execution import ExecutionConfig, QualityOfService
+from switchyard.model.files import JobFiles, OutputCounts
 from switchyard.model.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.image_compatibility import CompatibilityList
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
-from switchyard.model.native_grammars import NATIVE_GRAMMARS, native_problem
+from switchyard.model.native_grammars import NATIVE_GRAMMARS
 from switchyard.model.quantity import (
     AMOUNT_ABOVE_ZERO_PATTERN,
     AmountText,
@@ -49,14 +50,15 @@ EnvKey = Annotated[str, Meta(max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 PROGRAM_SCHEMA = {
     "prefixItems": [{"type": "string", "minLength": 1, "maxLength": WORD_CHARS_MAX, "pattern": WORD_PATTERN}]
 }
-Priority = Annotated[int, Meta(ge=-1_000_000, le=1_000_000)]
+PRIORITY_MAX = 1_000_000  # what the form allows; the rules of the job's scope allow less (attribute `job-priority`)
+Priority = Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 DependencyText = Annotated[
     str, Meta(max_length=64, pattern=r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$")
 ]
 
 
 class State(StrEnum):
-    """Where a job stands. The last four are final."""
+    """The state of a job. The last four are final."""
 
     PENDING = "PENDING"
     ASSIGNED = "ASSIGNED"
@@ -69,7 +71,7 @@ class State(StrEnum):
 
 
 class OnLost(StrEnum):
-    """What becomes of the job when its cluster falls silent."""
+    """What to do with the job when its cluster falls silent."""
 
     WAIT = "wait"
     REQUEUE = "requeue"
@@ -93,7 +95,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class ResourcesPerTask(NamedTuple):
-    """What a task is to get."""
+    """The resources of one task."""
 
     cores: int | float | str
     gpus: int
@@ -129,12 +131,12 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     @property
     def asked(self) -> ResourcesPerTask:
         """Per task: the request, else its own limit, else one core and nothing of the rest."""
-        most = self.limits
+        limits = self.limits
         return ResourcesPerTask(
-            next(value for value in (self.cores, most.cores, 1) if value is not None),
-            next(value for value in (self.gpus, most.gpus, 0) if value is not None),
-            next(value for value in (self.memory, most.memory, 0) if value is not None),
-            next(value for value in (self.ephemeral_storage, most.ephemeral_storage, 0) if value is not None),
+            next(value for value in (self.cores, limits.cores, 1) if value is not None),
+            next(value for value in (self.gpus, limits.gpus, 0) if value is not None),
+            next(value for value in (self.memory, limits.memory, 0) if value is not None),
+            next(value for value in (self.ephemeral_storage, limits.ephemeral_storage, 0) if value is not None),
         )
 
     def _check_limits(self) -> None:
@@ -161,7 +163,7 @@ License = Annotated[str, Meta(min_length=1, extra_json_schema=NATIVE_GRAMMARS["l
 
 
 class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a batch system is told beside the resources; a cluster without one has no use for it."""
+    """Further options for a batch system. Clusters without a batch system ignore them."""
 
     account: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["account"].schema)] = ""  # whom hours are charged to
     qos: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["qos"].schema)] = ""
@@ -172,6 +174,16 @@ class Native(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     gpu_type: Annotated[str, Meta(extra_json_schema=NATIVE_GRAMMARS["gpu_type"].schema)] = ""
     exclusive: bool = False  # whole nodes
     options: Annotated[list[NativeOption], Meta(max_length=100)] = []  # further ones, where the site allows them
+
+
+def native_problem(native: Native | None) -> str:
+    """Return the first field of `native` that breaks its grammar, and why. Empty: all fields are right."""
+    for name, grammar in NATIVE_GRAMMARS.items() if native is not None else ():
+        value = getattr(native, name)
+        for word in value if isinstance(value, list) else [value] if value else []:
+            if problem := grammar.problem(word):
+                return f"native.{name}: {problem}"
+    return ""
 
 
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -193,6 +205,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     execution: ExecutionConfig | None = None  # its own words; in an accepted job: what holds
     tokens: TokensOfJob = {}  # token pool → how many it holds from its assignment to its end
     native: Native | None = None
+    files: JobFiles | None = None  # go to the cluster before the start, and come back at the end
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -202,7 +215,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster's name with its submit token, as a user's file carries them."""
+    """A cluster's name and its submit token."""
 
     name: Name
     token: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -228,6 +241,7 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     quality_of_service: QualityOfService | None = None
     # `0-999%50`: a task for each index, at most 50 of them at once.
     array: Annotated[str, Meta(max_length=TEXT_CHARS_MAX, extra_json_schema={"pattern": ARRAY_PATTERN})] | None = None
+    together: bool = False  # all tasks of the array run on one cluster; else on every eligible cluster that has room
     # `ID`, `ID:ok`, `ID:any` or `ID:notok`: begin after that job's end. In a bulk request `#3` is its fourth job.
     after: Annotated[list[DependencyText], Meta(max_length=1000)] = []
     hold: bool = False
@@ -252,7 +266,7 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class TaskCounts(Struct, frozen=True, omit_defaults=True):
-    """How an array stands, in tasks."""
+    """The tasks of an array, counted by state."""
 
     total: int
     waiting: int = 0
@@ -276,7 +290,7 @@ class Task(Struct, frozen=True, omit_defaults=True):
 
 
 class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What an attempt has used, as far as its cluster says."""
+    """The resources that an attempt used, as far as its cluster reports them."""
 
     elapsed_s: Annotated[int, Meta(ge=0, le=2**40)] = 0
     memory_bytes_max: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # of the task or node that used most
@@ -284,7 +298,7 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job as it stands. Times are µs since 1970, UTC."""
+    """A job as the API shows it. Times are µs since 1970, UTC."""
 
     id: str
     name: str
@@ -320,6 +334,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_of: str | None = None
     array: str | None = None
     tasks: TaskCounts | None = None
+    together: bool = False
+    tasks_by_cluster: dict[str, int] = {}  # where the tasks of an array run or ran; not in lists
     pool: str | None = None
     cluster_label: str | None = None
     queue: str = ""
@@ -327,3 +343,4 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spill: list[str] = []
     tokens: dict[str, int] = {}  # what it holds while it lives: its own words, and those of rules
     policy: JobPolicy | msgspec.Raw | None = None  # not in lists
+    outputs: OutputCounts | None = None  # of a job with `files.out`; not in lists

@@ -31,12 +31,18 @@ FIELD_DESCRIPTIONS = {
     "cluster": "only this cluster",
     "clusters": "submit tokens of clusters; else those of your own file",
     "array": "a task for each index, e.g. 0-999%50: at most 50 at once",
+    "together": "keep all tasks of the array on one cluster; else every eligible cluster takes tasks as it has room",
     "after": "begin after these jobs: ID, ID:ok, ID:any or ID:notok",
     "hold": "wait until `yard release`",
     "expires_after": "not begun by then: it fails; 90, 15m, 1h30m, 2d or 1:30:00",
+    "in": "local files and folders to send, from this file's folder on: PATH, PATH:NAME, or names with paths",
+    "workdir": "a local folder that becomes the job's folder, without what its .yardignore names",
+    "out": "patterns of files in the job's folder that are kept at its end: results/*, **/*.csv",
+    "out_required": "the job has failed if there is no file for a pattern of `out` (default false)",
+    "files": "trees that were uploaded before, by their SHA-256, and the patterns of output files",
     "env": "the environment it adds",
     "cwd": "where it runs, on the cluster",
-    "image": "container image, where the cluster uses them; oci:PATH[:TAG] is a layout on disk, read at submit",
+    "image": "container image, run as each cluster's rules say; oci:PATH[:TAG] is a layout on disk, read at submit",
     "compatibility": "what the image needs of a node's system: field, and equals, min or max",
     "demand": "resources as a canonical jobspec has them, where the fields here cannot say it",
     "match_engine": "who answers whether it fits; else the server's own choice",
@@ -57,6 +63,14 @@ FIELD_DESCRIPTIONS = {
     "spec": "the same fields, nested as the API has them",
     "resources": "the same fields, nested as the API has them",
 }
+_TEXTS = {"anyOf": [{"type": "string", "minLength": 1}, {"type": "array", "items": {"type": "string", "minLength": 1}}]}
+# What only a job file has: `yard submit` uploads the files, and sends `files` in their place.
+LOCAL_FILES: dict[str, Any] = {
+    "in": {"anyOf": [*_TEXTS["anyOf"], {"type": "object", "additionalProperties": {"type": "string"}}]},
+    "workdir": {"type": "string", "minLength": 1},
+    "out": _TEXTS,
+    "out_required": {"type": "boolean"},
+}
 
 
 def job_file_schema() -> dict[str, Any]:
@@ -68,7 +82,7 @@ def job_file_schema() -> dict[str, Any]:
     command = {"anyOf": [{"type": "string", "minLength": 1}, spec.pop("command")]}
     flat = {"command": command, **request, **spec, **resources}
     inner = {"command": command, **spec, **resources, "resources": _object(resources)}
-    properties = {**flat, "spec": _object(inner), "resources": _object(resources)}
+    properties = {**flat, **LOCAL_FILES, "spec": _object(inner), "resources": _object(resources)}
     return {
         "$schema": DIALECT,
         "title": TITLE,

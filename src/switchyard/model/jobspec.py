@@ -221,10 +221,10 @@ def _shell(value: object, place: str, notes: list[str]) -> None:
 
 
 def _only_entry(value: object, place: str) -> Mapping[str, Any]:
-    found = as_list(value, place)
-    if len(found) != 1:
-        raise jobspec_error(place, f"expected exactly one entry, not {len(found)}")
-    return as_mapping(found[0], f"{place}[0]")
+    entries = as_list(value, place)
+    if len(entries) != 1:
+        raise jobspec_error(place, f"expected exactly one entry, not {len(entries)}")
+    return as_mapping(entries[0], f"{place}[0]")
 
 
 def _count(vertex: Mapping[str, Any], place: str) -> int:

@@ -66,11 +66,11 @@ def from_dictionary(form: Mapping[str, Any]) -> PlainJobFields:
     system = as_mapping(as_mapping(form.get("attributes") or {}, "attributes").get("system") or {}, "attributes.system")
     if system.get("constraints"):
         raise jobspec_error("attributes.system.constraints", "where resources have names, `requires` of each says that")
-    kept = {name: form[name] for name in ("version", "resources", "requires") if name in form}
+    demand = {name: form[name] for name in ("version", "resources", "requires") if name in form}
     plain = {"command": command_of(task.get("command")), **totals.plain()}
     if "name" in form:
         plain["name"] = as_text(form["name"], "name")
-    return {**plain, "demand": {**kept, "tasks": [_without(task, "command")]}}
+    return {**plain, "demand": {**demand, "tasks": [_without(task, "command")]}}
 
 
 def command_of(command: object) -> list[str]:
@@ -84,19 +84,19 @@ def command_of(command: object) -> list[str]:
 
 
 def _only_task(tasks: object, place: str) -> Mapping[str, Any]:
-    found = as_list(tasks, place)
-    if len(found) != 1:
-        raise jobspec_error(place, f"a job runs one command, these are {len(found)}; submit them one by one")
-    return as_mapping(found[0], f"{place}[0]")
+    entries = as_list(tasks, place)
+    if len(entries) != 1:
+        raise jobspec_error(place, f"a job runs one command, these are {len(entries)}; submit them one by one")
+    return as_mapping(entries[0], f"{place}[0]")
 
 
 def _check_tasks(count: object, place: str) -> None:
     """How often the command runs in its slots is the launcher's matter; here it has to be said in one known way."""
-    said = as_mapping(count, place)
-    refuse_unknown_fields(said, ("per_slot", "per_resource", "total"), place)
-    if len(said) != 1:
+    counts = as_mapping(count, place)
+    refuse_unknown_fields(counts, ("per_slot", "per_resource", "total"), place)
+    if len(counts) != 1:
         raise jobspec_error(place, "give either per_slot, per_resource or total")
-    for name, value in said.items():
+    for name, value in counts.items():
         as_number(value.get("count") if isinstance(value, Mapping) else value, f"{place}.{name}")
 
 
@@ -142,13 +142,13 @@ class _Totals:
         """Per slot, rounded up; of slots that are several nodes each, per node."""
         nodes = self._of.get("node", 0)
         slots = max(1, self._slots, nodes)
-        found: PlainJobFields = {"tasks": slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
+        fields: PlainJobFields = {"tasks": slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
         if nodes:
-            found["nodes"] = nodes
+            fields["nodes"] = nodes
         for kind, name in (("gpu", "gpus"), ("memory", "memory")):
             if self._of.get(kind):
-                found[name] = ceil(self._of[kind] / slots)
-        return found
+                fields[name] = ceil(self._of[kind] / slots)
+        return fields
 
     def _entered(self, vertex: object, place: str, depth: int) -> Mapping[str, Any]:
         if depth > DEPTH_MAX:
@@ -177,6 +177,6 @@ def _minimum_count(count: object, place: str) -> int:
     if isinstance(count, Mapping):
         return as_number(count.get("min"), f"{place}.min")
     if isinstance(count, str):
-        found = _LEAST.match(count)
-        return as_number(int(found[1]) if found else None, place)
+        match = _LEAST.match(count)
+        return as_number(int(match[1]) if match else None, place)
     return as_number(count, place)

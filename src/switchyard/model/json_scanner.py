@@ -1,8 +1,8 @@
-"""Takes a large JSON text apart without reading it: where the members of an object and the elements of an array are.
+"""Finds the members of objects and the elements of arrays in a large JSON text, without decoding it.
 
-One call of msgspec keeps the interpreter to itself until the whole text is decoded, and with it every other thread. A
-text in pieces is decoded piece by piece, and others get their turn between two. Each step here is short for the same
-reason: it looks at no more than a window. What a piece holds is not checked here; whoever decodes the piece does that.
+One call of msgspec holds the interpreter lock until the whole text is decoded, so all other threads wait. A text that
+is decoded in pieces lets other threads run between two pieces. Each step here is short for the same reason: it looks at
+one window of the text. The content of a piece is checked by its decoder, not here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from switchyard.errors import Malformed, TooLarge
 
 WINDOW = 32 * 1024  # bytes looked at in one step: at most two milliseconds
-DEPTH_MAX = 512  # levels skipped here; whoever decodes the piece allows fewer
+DEPTH_MAX = 512  # levels skipped here; the decoder of the piece allows fewer
 _TO_WORD = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb"[^ \t\r\n,:\[\]{}\"]++")
-# All up to the next bracket; a string that is not whole within the window ends it, too.
+# Matches up to the next bracket, or up to a string that the window cuts.
 _TO_BRACKET = re.compile(rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
 _IN_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 
@@ -24,18 +24,18 @@ TextSpan = tuple[int, int]
 
 
 class JsonScanner:
-    """One text and a place in it. Each method takes what begins at that place, and leaves it behind that."""
+    """A text and a position in it. Each method reads what begins at the position, and moves the position behind it."""
 
     def __init__(self, text: bytes, *, steps_max: int, window: int = WINDOW, value_bytes_max: int = 2**62) -> None:
         self._text = text
-        self._left = steps_max  # brackets and items that may still be met
+        self._left = steps_max  # brackets and items that may still be scanned
         self._window = window
         self._value_bytes_max = value_bytes_max
         self._at = 0
         self._to_word()
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise if text is left."""
         self._to_word()
         if self._at != len(self._text):
             raise Malformed("The body is not valid JSON: there is more after its end.")
@@ -66,10 +66,10 @@ class JsonScanner:
         elif first in (b"{", b"["):
             self._at = self._brackets(begin + 1)
         else:
-            found = _SCALAR.match(self._text, begin, begin + WINDOW)  # no number is longer
-            if found is None:
+            match = _SCALAR.match(self._text, begin, begin + WINDOW)  # no number is longer
+            if match is None:
                 raise Malformed("The body is not valid JSON: a value is missing.")
-            self._at = found.end()
+            self._at = match.end()
         return begin, self._at
 
     def _items(self, opening: bytes, closing: bytes) -> Iterator[None]:
@@ -92,18 +92,18 @@ class JsonScanner:
         self._at += 1
 
     def char(self) -> bytes:
-        """The byte at this place: what begins here."""
+        """The byte at the position."""
         return self._text[self._at : self._at + 1]
 
     def _brackets(self, at: int) -> int:
-        """The end of what a bracket opened just before."""
-        text, size, depth, most = self._text, len(self._text), 1, at + self._value_bytes_max
+        """Return the end of the object or array whose bracket was just read."""
+        text, size, depth, limit = self._text, len(self._text), 1, at + self._value_bytes_max
         while at < size:
-            if at > most:
+            if at > limit:
                 raise TooLarge(f"One of its values is over {self._value_bytes_max} bytes.")
-            found = _TO_BRACKET.match(text, at, at + self._window)
-            assert found is not None  # it matches nothing at all, too
-            at = found.end()
+            match = _TO_BRACKET.match(text, at, at + self._window)
+            assert match is not None  # an empty match
+            at = match.end()
             char = text[at : at + 1]
             if char == b'"':
                 at = self._string(at)
@@ -119,13 +119,13 @@ class JsonScanner:
         raise Malformed("The body is not valid JSON: it is cut off.")
 
     def _string(self, at: int) -> int:
-        """The end of the string whose opening quote is here."""
+        """Return the end of the string whose opening quote is at the position."""
         text, size = self._text, len(self._text)
         at += 1
         while at < size:
-            found = _IN_STRING.match(text, at, at + self._window)
-            assert found is not None
-            at = found.end()
+            match = _IN_STRING.match(text, at, at + self._window)
+            assert match is not None
+            at = match.end()
             char = text[at : at + 1]
             if char == b'"':
                 return at + 1
@@ -134,11 +134,11 @@ class JsonScanner:
         raise Malformed("The body is not valid JSON: it is cut off.")
 
     def _to_word(self) -> None:
-        """Past all space."""
+        """Skip white space."""
         while self.char() in (b" ", b"\t", b"\r", b"\n"):
-            found = _TO_WORD.match(self._text, self._at, self._at + self._window)
-            assert found is not None
-            self._at = found.end()
+            match = _TO_WORD.match(self._text, self._at, self._at + self._window)
+            assert match is not None
+            self._at = match.end()
 
     def _step(self) -> None:
         self._left -= 1

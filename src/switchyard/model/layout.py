@@ -26,7 +26,7 @@ LayoutValue = dict[str, float] | str | Queue | list[str]  # of a part
 
 
 class LayoutPart(StrEnum):
-    """What can be set at run time."""
+    """The parts of the layout that can be set at run time."""
 
     POOL = "pool"
     LABEL = "label"
@@ -38,7 +38,7 @@ class LayoutPart(StrEnum):
 
 
 class Layout(Struct, frozen=True, omit_defaults=True):
-    """The whole of it. `clusters`: those the file says there are, and whether they are enabled."""
+    """The whole layout. `clusters`: the clusters that the config file names, and whether each is enabled."""
 
     clusters: dict[str, bool] = {}
     pools: dict[str, dict[str, float]] = {}
@@ -68,7 +68,7 @@ NO_LAYOUT = Layout()
 
 
 class LayoutChange(Struct, frozen=True):
-    """One thing that was set at run time. No value: it was removed, also where the file has it."""
+    """One part that was set at run time. No value: it was removed, even if the file defines it."""
 
     part: LayoutPart
     name: str
@@ -76,7 +76,7 @@ class LayoutChange(Struct, frozen=True):
 
 
 def apply_layout_changes(base: Layout, changes: Iterable[LayoutChange]) -> Layout:
-    """What holds: the base with every change over it."""
+    """Return the base with all changes applied."""
     pools, labels, domain_pools = dict(base.pools), dict(base.labels), dict(base.domain_pools)
     default_label, sticky = base.default_label, set(base.sticky)
     queues, domain_tags = dict(base.queues), dict(base.domain_tags)
@@ -115,7 +115,7 @@ def apply_layout_changes(base: Layout, changes: Iterable[LayoutChange]) -> Layou
 
 
 class SetMember(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster in a pool or label. Of all that may be drawn, each gets the share that its weight is of their sum.
+    """A cluster in a pool or label. Jobs are drawn among eligible clusters in proportion to their weights.
 
     Looser than it means, so that every mistake in a set is said at once.
     """
@@ -125,7 +125,7 @@ class SetMember(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SetRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """All members of a pool or label; none: nobody may run what it bounds.
+    """All members of a pool or label. Without members, no cluster may run its jobs.
 
     `sticky`: of a pool, whether idle clusters leave its jobs where they were drawn to; not given: as it was.
     """
@@ -143,7 +143,7 @@ class DomainPoolRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterSet(Struct, frozen=True, omit_defaults=True):
-    """A pool or a label as the API shows it: of its members those one may see. `source`: file, or set at run time."""
+    """A pool or a label, with the members that the caller may see. `source`: the file, or set at run time."""
 
     name: str
     members: list[SetMember]
@@ -155,7 +155,7 @@ class ClusterSet(Struct, frozen=True, omit_defaults=True):
 
 
 class NamedDefault(Struct, frozen=True, omit_defaults=True):
-    """A name that stands where a request says nothing: the default label, or the pool of a domain."""
+    """A default for requests that name none: the default label, or the pool of a domain."""
 
     name: str
     source: str
@@ -166,7 +166,7 @@ class NamedDefault(Struct, frozen=True, omit_defaults=True):
 
 
 class LayoutView(Struct, frozen=True, omit_defaults=True):
-    """Everything at once. `clusters`: those the server's file names, and whether it enables them."""
+    """The whole layout. `clusters`: the clusters that the server's file names, and whether it enables each."""
 
     version: int
     pools: list[ClusterSet]
@@ -179,7 +179,7 @@ class LayoutView(Struct, frozen=True, omit_defaults=True):
 
 
 def set_mistakes(members: Sequence[SetMember], known: Collection[str]) -> list[str]:
-    """Everything that is wrong with the members of one set."""
+    """Return all mistakes in the members of one pool or label."""
     return [
         *duplicate_mistakes(member.id for member in members),
         *(f"{member.id!r}: {wrong}" for member in members if (wrong := weight_mistake(member.weight))),
@@ -206,7 +206,7 @@ def unknown_member_mistakes(names: Iterable[str], known: Collection[str]) -> lis
 
 
 def weight_mistake(weight: float) -> str:
-    """Why this is no weight, if it is none."""
+    """Return why this is not a valid weight; empty: it is valid."""
     if not math.isfinite(weight) or weight < 0 or weight > WEIGHT_MAX:
         return f"the weight {weight:g} is not a number from 0 to {WEIGHT_MAX:g}"
     return ""

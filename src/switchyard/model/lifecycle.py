@@ -1,12 +1,12 @@
 """The life of a job: one table of allowed transitions, one function that applies them. Pure.
 
-              ┌────────────── requeue, unassign ──────────────┐
-              ▼                                               │
-           PENDING ──assign──▶ ASSIGNED ──▶ SUBMITTED ──▶ RUNNING ──▶ SUCCEEDED | FAILED | CANCELLED
-              │                   └────── an agent's report may skip ahead, never back ──────▲
-              └──▶ REJECTED | CANCELLED
+              ┌─────────┬─ requeue, unassign ─┬───────────────┐
+              ▼         │                     │               │
+           PENDING ──▶ ASSIGNED ──────▶ SUBMITTED ──────▶ RUNNING ──▶ SUCCEEDED | FAILED | CANCELLED
+              │         └────── an agent's report may skip ahead, never back ──────▲
+              └──▶ REJECTED | CANCELLED | FAILED (expired, or a dependency failed)
 
-Late, repeated or out-of-order reports change nothing; a report under a fence that is too low is told to stop.
+Late, repeated and out-of-order reports change nothing. The answer to a report under a fence that is too low is to stop.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from switchyard.model.event_kind import EVENT_OF_STATE, EventKind
 from switchyard.model.job import OnLost, State
 
 FINAL_STATES = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED})
@@ -75,11 +76,13 @@ class Transition:
     """A change of life, with the event that records it."""
 
     life: LifecycleState
-    event: str
+    event: EventKind
     reason: str = ""
 
 
-def make_transition(life: LifecycleState, to: State, event: str, reason: str = "", **changes: object) -> Transition:
+def make_transition(
+    life: LifecycleState, to: State, event: EventKind, reason: str = "", **changes: object
+) -> Transition:
     """The only way a state changes."""
     assert to in ALLOWED_TRANSITIONS[life.state], f"{life.state} → {to} is not allowed"
     return Transition(replace(life, state=to, **changes), event, reason)  # type: ignore[arg-type]
@@ -88,60 +91,60 @@ def make_transition(life: LifecycleState, to: State, event: str, reason: str = "
 def assign(life: LifecycleState) -> Transition:
     """Hand the job to a cluster: a new attempt under a higher fence."""
     return make_transition(
-        life, State.ASSIGNED, "assigned", attempt=life.attempt + 1, fence=life.next_fence, is_leased=False
+        life, State.ASSIGNED, EventKind.ASSIGNED, attempt=life.attempt + 1, fence=life.next_fence, is_leased=False
     )
 
 
 def unassign(life: LifecycleState, reason: str) -> Transition | None:
-    """Take an attempt back that no agent has leased. The fence grows, so a lease given meanwhile is refused."""
+    """Take back an attempt that no agent has leased. The fence grows, so that a lease given meanwhile is refused."""
     if life.state is not State.ASSIGNED or life.is_leased:
         return None
-    return make_transition(life, State.PENDING, "unassigned", reason, fence=life.next_fence)
+    return make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)
 
 
 def reassign(life: LifecycleState, reason: str) -> Transition | None:
     """Hand what no agent has leased to another cluster, at once. Of an array that runs: the tasks nobody has."""
     if life.state not in (State.ASSIGNED, State.RUNNING) or life.is_leased:
         return None
-    given = assign(make_transition(life, State.PENDING, "moved").life)
-    return Transition(given.life, "moved", reason)
+    assigned = assign(make_transition(life, State.PENDING, EventKind.MOVED).life)
+    return Transition(assigned.life, EventKind.MOVED, reason)
 
 
 def reject(life: LifecycleState, reason: str) -> Transition:
-    return make_transition(life, State.REJECTED, "rejected", reason)
+    return make_transition(life, State.REJECTED, EventKind.REJECTED, reason)
 
 
 def cancel(life: LifecycleState) -> Transition | None:
-    """Ask for the end. Nobody has it: it is over at once. An agent has it: only the agent's word ends it."""
+    """Cancel a job. It ends at once if no agent has it; else it ends when the agent reports the end."""
     if life.state in FINAL_STATES:
         return None
     if life.state is State.PENDING or not life.is_leased:
         return make_transition(
-            life, State.CANCELLED, "cancelled", "cancelled before it was handed over", cancel_requested=True
+            life, State.CANCELLED, EventKind.CANCELLED, "cancelled before it was handed over", cancel_requested=True
         )
     if life.cancel_requested:
         return None
-    return Transition(replace(life, cancel_requested=True), "cancel-requested")
+    return Transition(replace(life, cancel_requested=True), EventKind.CANCEL_REQUESTED)
 
 
 def mark_lost(
     life: LifecycleState, reason: str, *, definite: bool, again: bool = False, is_removed: bool = False
 ) -> Transition | None:
-    """The attempt is lost. Definitely (the cluster denies it): it ends. By silence: only if `on_lost` says so.
+    """End or requeue a lost attempt. `definite`: the cluster denies knowing it. After mere silence, `on_lost` decides.
 
-    `again`: the job's retry policy grants another try. `is_removed`: its agent is no more, and will never say.
+    `again`: the job's retry policy grants another try. `is_removed`: its agent was removed and will never report.
     """
     if life.state in FINAL_STATES or not life.is_leased:
         return None
     if life.on_lost is OnLost.WAIT and not (definite or is_removed):
         return None
     if life.cancel_requested:
-        # CANCELLED only where the cluster said that it is gone; silence is no such word.
-        to, event = (State.CANCELLED, "cancelled") if definite else (State.FAILED, "lost")
+        # CANCELLED only if the cluster denies knowing the job; silence proves nothing.
+        to, event = (State.CANCELLED, EventKind.CANCELLED) if definite else (State.FAILED, EventKind.LOST)
         return make_transition(life, to, event, f"lost while being cancelled: {reason}", is_leased=False)
     if again or life.on_lost is OnLost.REQUEUE:
-        return make_transition(life, State.PENDING, "requeued", reason, fence=life.next_fence, is_leased=False)
-    return make_transition(life, State.FAILED, "lost", reason, is_leased=False)
+        return make_transition(life, State.PENDING, EventKind.REQUEUED, reason, fence=life.next_fence, is_leased=False)
+    return make_transition(life, State.FAILED, EventKind.LOST, reason, is_leased=False)
 
 
 def return_lease(life: LifecycleState, reason: str) -> Transition | None:
@@ -152,22 +155,31 @@ def return_lease(life: LifecycleState, reason: str) -> Transition | None:
     if life.state in FINAL_STATES or life.state is State.PENDING:
         return None
     if life.cancel_requested:
-        return make_transition(life, State.CANCELLED, "cancelled", "cancelled before it began", is_leased=False)
-    return make_transition(life, State.PENDING, "returned", reason, fence=life.next_fence, is_leased=False)
+        return make_transition(life, State.CANCELLED, EventKind.CANCELLED, "cancelled before it began", is_leased=False)
+    return make_transition(life, State.PENDING, EventKind.RETURNED, reason, fence=life.next_fence, is_leased=False)
+
+
+def refuse_lease(life: LifecycleState, reason: str) -> Transition | None:
+    """The cluster refuses a lease, and nothing of it ran: the job is routed to other clusters. Not of a RUNNING job."""
+    if life.state not in (State.ASSIGNED, State.SUBMITTED) or not life.is_leased or life.cancel_requested:
+        return None
+    return make_transition(life, State.PENDING, EventKind.REFUSED, reason, fence=life.next_fence, is_leased=False)
 
 
 def adopt_attempt(life: LifecycleState, fence: int) -> Transition | None:
-    """An agent has an attempt that was handed over after the backup this job was restored from: it goes on.
+    """Continue an attempt that an agent got after the backup from which this job was restored.
 
-    Such a fence is above all that is known of the job and below the floor; nothing else ever is.
+    Its fence is above every fence that the job knows, and at most the floor. No other attempt has such a fence.
     """
     known = life.fence if life.is_leased else life.fence - 1
     if life.state in FINAL_STATES or not known < fence < life.floor:
         return None
-    said = "its agent has it from before the restore"
-    waiting = life if life.state is State.PENDING else make_transition(life, State.PENDING, "requeued", said).life
+    reason = "its agent has it from before the restore"
+    waiting = life
+    if life.state is not State.PENDING:
+        waiting = make_transition(life, State.PENDING, EventKind.REQUEUED, reason).life
     return make_transition(
-        waiting, State.ASSIGNED, "adopted", said, attempt=life.attempt + 1, fence=fence, is_leased=True
+        waiting, State.ASSIGNED, EventKind.ADOPTED, reason, attempt=life.attempt + 1, fence=fence, is_leased=True
     )
 
 
@@ -203,11 +215,11 @@ def apply_report(
     if to not in ALLOWED_TRANSITIONS[life.state]:
         return ReportAnswer.STALE, None
     if to is State.FAILED and again and not life.cancel_requested:
-        event = "preempted" if is_preempted else "retrying"
+        event = EventKind.PREEMPTED if is_preempted else EventKind.RETRYING
         return ReportAnswer.TAKEN, make_transition(
             life, State.PENDING, event, reason, fence=life.next_fence, is_leased=False
         )
-    return ReportAnswer.TAKEN, make_transition(life, to, to.value.lower(), reason)
+    return ReportAnswer.TAKEN, make_transition(life, to, EVENT_OF_STATE[to], reason)
 
 
 _ENDED_OBSERVATIONS = frozenset(

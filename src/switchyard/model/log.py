@@ -35,7 +35,7 @@ ByteRange = tuple[int, int]  # from an offset up to, not including, another
 
 @dataclass(frozen=True, slots=True)
 class LogWindow:
-    """What is kept of a stream: its first half and, rolling, its last. What lies between them is left out."""
+    """The kept part of a long stream: its beginning, and its end, which moves on. The middle is dropped."""
 
     bytes_max: int = OUTPUT_BYTES_MAX
 
@@ -55,23 +55,23 @@ class LogWindow:
 
 
 def uncovered_ranges(span: ByteRange, held: Iterable[ByteRange]) -> list[ByteRange]:
-    """The parts of a span that none of these (in order) covers."""
+    """Return the parts of a span that none of these sorted ranges covers."""
     lo, hi = span
-    found: list[ByteRange] = []
+    uncovered: list[ByteRange] = []
     for begin, end in held:
         if end <= lo:
             continue
         if begin >= hi:
             break
         if begin > lo:
-            found.append((lo, begin))
+            uncovered.append((lo, begin))
         lo = end
     if lo < hi:
-        found.append((lo, hi))
-    return found
+        uncovered.append((lo, hi))
+    return uncovered
 
 
 def split_range(span: ByteRange, size: int) -> list[ByteRange]:
-    """A span in parts of at most `size`."""
+    """Split a span into parts of at most `size`."""
     lo, hi = span
     return [(begin, min(hi, begin + size)) for begin in range(lo, hi, size)]

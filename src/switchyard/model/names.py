@@ -12,17 +12,25 @@ NAME_PATTERN = r"^[A-Za-z0-9_]([A-Za-z0-9._@+-]{0,126}[A-Za-z0-9_])?(?!\n)$"
 LABEL_KEY_PATTERN = r"^[A-Za-z0-9_]([A-Za-z0-9._/-]{0,126}[A-Za-z0-9_])?(?!\n)$"
 # No control characters (the C1 ones and Unicode's line breaks too): they would forge lines in logs and tables.
 TEXT_PATTERN = r"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*(?!\n)$"
+# Text that tables and logs show, such as the name of a job, also has no bidirectional and no invisible characters. The
+# former would reorder the line around them; with the latter, two different names look the same.
+_INVISIBLE = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    r"\ufeff\uffa0\ufff9-\ufffb"
+)
+SHOWN_TEXT_PATTERN = rf"^[^\u0000-\u001f\u007f-\u009f\u2028\u2029{_INVISIBLE}]*(?!\n)$"
 KEY_PATTERN = r"^[\u0021-\u007e]+(?!\n)$"
 
 NAME_HINT = "letters, digits and . _ @ + - inside, 1 to 128 characters, no control characters"
 
 Name = Annotated[str, Meta(pattern=NAME_PATTERN, min_length=1, max_length=128, description=NAME_HINT)]
 LabelKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=128)]
-LabelValue = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=256)]
-Title = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=256)]
+LabelValue = Annotated[str, Meta(pattern=SHOWN_TEXT_PATTERN, max_length=256)]
+Title = Annotated[str, Meta(pattern=SHOWN_TEXT_PATTERN, max_length=256)]
 IdempotencyKey = Annotated[str, Meta(pattern=KEY_PATTERN, min_length=1, max_length=200)]
 
 _NAME = re.compile(NAME_PATTERN)
+_NOT_SHOWN = re.compile(f"[{_INVISIBLE}]")
 
 
 def is_name(text: str) -> bool:
@@ -30,5 +38,6 @@ def is_name(text: str) -> bool:
 
 
 def printable_line(text: str) -> str:
-    """Another program's words on one line: what no table can show, and no database keeps (NUL), becomes a space."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    """Foreign text on one line: control, bidirectional and invisible characters, and NUL, become a space."""
+    shown = text if text.isascii() else _NOT_SHOWN.sub(" ", text)
+    return shown if shown.isprintable() else "".join(char if char.isprintable() else " " for char in shown)

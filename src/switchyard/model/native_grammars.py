@@ -1,23 +1,20 @@
-"""The grammars of the words that a batch system is told: what a job, a queue or a site may write there. Pure.
+"""The grammars of words that are passed to a batch system: what a job, a queue or a site may write. Pure.
 
-Each of these words becomes a part of a command line. So each has a grammar without blanks, quotes, control characters
-or the signs by which a batch system begins another word. It is checked where a job is submitted, and once more before
-the command is built: a stored job may be older than the check.
+Each of these words becomes a part of a command line. So its grammar allows no blanks, quotes, control characters or
+signs with which a batch system begins another word. The words are checked when a job is submitted, and again before the
+command is built: a stored job may be older than the check.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from switchyard.model.job import Native
-
-SHOWN_MAX = 60  # characters of a wrong word that are repeated
+SHOWN_MAX = 60  # characters of a wrong word shown in the error
 
 
 class Grammar(NamedTuple):
-    """What a word may be. `pattern` holds for the whole word, `hint` says the same to people."""
+    """`pattern` must match the whole word; `hint` says the same in words."""
 
     pattern: str
     hint: str
@@ -25,14 +22,14 @@ class Grammar(NamedTuple):
 
     @property
     def schema(self) -> dict[str, Any]:
-        """The same as JSON Schema; no word is the empty one. It is no part of a type: a stored word may be older."""
+        """The grammar as JSON Schema; an empty text is allowed. Types do not check it: a stored word may be older."""
         return {"pattern": rf"^(?:{self.pattern})?(?!\n)$", "maxLength": self.chars_max}
 
     def allows(self, text: str) -> bool:
         return len(text) <= self.chars_max and re.fullmatch(self.pattern, text, re.ASCII) is not None
 
     def problem(self, text: str) -> str:
-        """Why the word is wrong; empty: it is right."""
+        """Return why the word is wrong; empty: it is right."""
         if self.allows(text):
             return ""
         shown = text if len(text) <= SHOWN_MAX else f"{text[:SHOWN_MAX]}…"
@@ -64,13 +61,3 @@ NATIVE_GRAMMARS = {
     "gpu_type": GPU_TYPE,
     "options": OPTION,
 }
-
-
-def native_problem(native: Native | None) -> str:
-    """The first wrong word, with its field; empty: there is none."""
-    for field, grammar in NATIVE_GRAMMARS.items() if native is not None else ():
-        value = getattr(native, field)
-        for word in value if isinstance(value, list) else [value] if value else []:
-            if problem := grammar.problem(word):
-                return f"native.{field}: {problem}"
-    return ""

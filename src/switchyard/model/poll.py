@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import Meta, Raw, Struct
 
 from switchyard.model.cluster import Load
+from switchyard.model.file_views import FileAsk
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec, Usage
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
@@ -18,6 +19,7 @@ from switchyard.model.retry import Cause
 BATCH_MAX = 1000
 BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?(?!\n)$"
 CHUNK_BYTES_MAX = 256 * 1024
+OUTPUT_CHUNKS_MAX = 64  # in one poll
 AgentText = Annotated[str, Meta(max_length=4096)]
 OpaqueId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
 ReportedJobId = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
@@ -56,14 +58,14 @@ class Rotated(Struct, frozen=True):
 
 
 class AttemptRef(Struct, frozen=True, forbid_unknown_fields=True, array_like=False):
-    """One attempt an agent holds."""
+    """An attempt that an agent has."""
 
     job: ReportedJobId
     fence: Fence
 
 
 class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What the agent saw of one attempt, and how long ago (its own monotonic age: clocks may be off)."""
+    """The state of one attempt that the agent saw, and its age. An age, not a time: clocks may be wrong."""
 
     job: ReportedJobId
     fence: Fence
@@ -88,7 +90,7 @@ class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Room(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the agent could start now; jobs are leased in order while they fit."""
+    """The free resources of the agent. Jobs are leased in order while they fit."""
 
     cores: Annotated[int, Meta(ge=0)]
     gpus: Annotated[int, Meta(ge=0)] = 0
@@ -96,7 +98,7 @@ class Room(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Origin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Which process on which journal begins a session; each sync has it.
+    """The process and the journal that begin a session. Every sync names them.
 
     `start` is one more than the starts on this journal that the server has accepted, `found` is the journal's count of
     writes when this process opened it; only writes of accepted processes count. Both only grow, so a copy of the
@@ -133,12 +135,12 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
     inventory: Annotated[list[AttemptRef], Meta(max_length=100_000)] | None = None
     cancelling: Annotated[list[AttemptRef], Meta(max_length=100_000)] = []
     reports: Annotated[list[Report], Meta(max_length=BATCH_MAX)] = []
-    output: Annotated[list[OutputChunk], Meta(max_length=64)] = []
+    output: Annotated[list[OutputChunk], Meta(max_length=OUTPUT_CHUNKS_MAX)] = []
     quotes: Annotated[list[QuoteGiven], Meta(max_length=QUOTES_MAX)] = []
 
 
 class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The right to run one attempt; of an array, one per index from `lo` to `hi`, under the fences from `fence` on."""
+    """The right to run one attempt; of an array, one per index from `lo` to `hi`, with fences counted from `fence`."""
 
     job: str
     attempt: int
@@ -162,7 +164,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Stop(Struct, frozen=True):
-    """This attempt is not yours any more: end it, report nothing further."""
+    """The attempt no longer belongs to this agent. The agent must end it and report nothing further."""
 
     job: str
     fence: int
@@ -178,6 +180,9 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     stops: list[Stop] = []
     answers: list[ReportAnswer] = []
     quotes: list[QuoteAsk] = []  # each once: the next poll may wait while it is thought of
+    files: list[FileAsk] = []  # somebody looks at these files of attempts; answered by `POST /v1/agents/files/views`
     output_bytes_max: int = OUTPUT_BYTES_MAX  # of each stream of an attempt; more is not kept, so need not be sent
+    # Version of the objects of all namespaces (`GET /v1/agents/cluster-resources`). Only for agents of Kubernetes.
+    cluster_resources: str = ""
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own

@@ -75,10 +75,10 @@ def _float_amount(number: float) -> Fraction:
 
 
 def _written_amount(text: str) -> Fraction:
-    found = AMOUNT.match(text)
-    if not found:
+    match = AMOUNT.match(text)
+    if not match:
         raise ValueError(f"{text[:40]!r} is not an amount; write a number such as 4, 0.5, 500m or 16GiB")
-    number, exponent, suffix = found.groups()
+    number, exponent, suffix = match.groups()
     suffix = suffix[:-1] if suffix.endswith("B") else suffix
     if suffix not in SUFFIX:
         raise ValueError(f"{text[:40]!r} has an unknown unit; known are m, k, M, G, T, P, E and Ki … Ei")
@@ -86,9 +86,9 @@ def _written_amount(text: str) -> Fraction:
 
 
 @lru_cache(maxsize=4096, typed=True)
-def is_amount_above(amount: str | int | float, most: str | int | float) -> bool:
+def is_amount_above(amount: str | int | float, limit: str | int | float) -> bool:
     """Whether one amount is above another: asked of the same few at each submit, and fractions compare slowly."""
-    return parse_amount(amount) > parse_amount(most)
+    return parse_amount(amount) > parse_amount(limit)
 
 
 def parse_kubernetes(text: str | int | float) -> Fraction:
@@ -146,8 +146,3 @@ def show_bytes(value: int) -> str:
         if value >= size:
             return f"{value // size}{suffix}" if value % size == 0 else f"{value / size:.1f}{suffix}"
     return f"{value}B"
-
-
-def show_amount(value: Fraction) -> str:
-    """4, or 0.5: as people write cores."""
-    return str(value.numerator) if value.denominator == 1 else f"{float(value):g}"

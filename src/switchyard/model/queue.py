@@ -33,14 +33,14 @@ ProjectWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 
 
 class QueueLimits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How many jobs, and tasks of arrays, may be assigned or running at once: of the queue, and of a project in it."""
+    """How many jobs and array tasks may be assigned or running at once: `running` in all, `projects` by project."""
 
     running: PlaceCount | None = None
     projects: Annotated[dict[Name, PlaceCount], Meta(max_length=10_000)] = {}
 
 
 class Queue(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A queue's own settings; not given: it bounds nothing, and is as any other."""
+    """The settings of a queue. The defaults limit nothing."""
 
     # The tags that select it, besides its name.
     attributes: Annotated[list[Tag], Meta(max_length=TAGS_MAX, extra_json_schema=UNIQUE_ITEMS)] = []
@@ -89,7 +89,7 @@ Queues = Mapping[str, Queue]  # by name; `default` need not be among them
 
 
 def queue_named(queues: Queues, name: str) -> Queue:
-    """One that is not there any more bounds nothing."""
+    """Return the settings of a queue. A removed queue has the defaults, which limit nothing."""
     return queues.get(name, PLAIN_QUEUE)
 
 
@@ -98,15 +98,15 @@ def known_tags(queues: Queues) -> frozenset[str]:
 
 
 def queues_with_tags(queues: Queues, tags: Sequence[str], *, is_interruptible: bool) -> tuple[str, ...]:
-    """The queues that have all of these tags, by name; without tags the default one."""
+    """Return the names of the queues that have all of these tags; without tags, the default queue."""
     if not tags:
         return (DEFAULT_QUEUE,)
-    found = [
+    queues_ = [
         name for name, queue in queues.items() if queue.has_all(name, tags) and _accepts_job(queue, is_interruptible)
     ]
     if DEFAULT_QUEUE not in queues and PLAIN_QUEUE.has_all(DEFAULT_QUEUE, tags):
-        found.append(DEFAULT_QUEUE)
-    return tuple(sorted(found))
+        queues_.append(DEFAULT_QUEUE)
+    return tuple(sorted(queues_))
 
 
 def _accepts_job(queue: Queue, is_interruptible: bool) -> bool:
@@ -114,13 +114,13 @@ def _accepts_job(queue: Queue, is_interruptible: bool) -> bool:
 
 
 def lane_of(queue: str, project: str, backends: Sequence[str] = ()) -> str:
-    """Jobs that only some backends may run wait in a line of their own: they must not stand before the others."""
+    """Return the lane of a job. Jobs restricted to some backends get a separate lane, so they do not block others."""
     lane = f"{queue}/{project}"
     return f"{lane} {','.join(backends)}" if backends else lane
 
 
 def uncounted_lane(lane: str) -> str:
-    """The same lane, in which a job takes up no place."""
+    """Return the lane in which a job of this lane counts for no place."""
     return UNCOUNTED_PREFIX + counted_lane(lane)
 
 
@@ -152,7 +152,7 @@ class QueueView(Struct, frozen=True, omit_defaults=True):
 
 
 class DomainTags(Struct, frozen=True, omit_defaults=True):
-    """The tags of a domain's jobs, where neither the job nor an attribute gives any."""
+    """The tags of a domain's jobs, if neither the job nor an attribute sets tags."""
 
     domain: str
     tags: list[str]
@@ -167,7 +167,7 @@ class TagsRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Share(Struct, frozen=True):
-    """What a project has of the cores, against its weight: of equal priority, who has least comes first."""
+    """A project's cores relative to its weight. Of equal priorities, the project with the lowest share goes first."""
 
     project: str
     cores: int
@@ -179,7 +179,7 @@ class Share(Struct, frozen=True):
 
 
 class QueuePosition(Struct, frozen=True, omit_defaults=True):
-    """How a waiting job stands. `ahead`: how many come before it, as things are now; `is_more`: at least so many."""
+    """The position of a waiting job. `ahead`: the jobs before it at present; `is_more`: there may be more."""
 
     queue: str
     priority: int  # the job's and the queue's

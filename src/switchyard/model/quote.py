@@ -25,7 +25,7 @@ class QuoteOutcome(StrEnum):
 
 
 class QuoteAsk(Struct, frozen=True):
-    """Could you run this, when, and for how much? The spec's command is a stand-in: its shape is all that is asked."""
+    """A question to a cluster: can it run a job of this shape, when, and at what cost? The command is a placeholder."""
 
     shape: str
     spec: JobSpec | Raw
@@ -59,7 +59,7 @@ class Quote(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Quotes(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`POST /v1/quotes`: what the clusters that could run a job say, the best first."""
+    """`POST /v1/quotes`: the answers of the clusters that could run a job, the best first."""
 
     shape: str
     items: list[Quote]
@@ -69,7 +69,7 @@ class Quotes(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class QuoteRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How well a cluster keeps what it quotes: of its last starts the median of actual less quoted, in seconds."""
+    """The accuracy of a cluster's quotes: the median delay of its last starts against their quotes, in seconds."""
 
     starts: int
     error_s: float

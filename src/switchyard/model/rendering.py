@@ -8,21 +8,21 @@ from switchyard.model.names import Name
 
 
 class RenderRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose templates to fill."""
+    """The project and domain to render."""
 
     project: Name
     domain: Name
 
 
 class RenderedFile(Struct, frozen=True):
-    """One template, filled: YAML."""
+    """One rendered template, as YAML."""
 
     file: str
     text: str
 
 
 class Rendering(Struct, frozen=True, omit_defaults=True):
-    """All templates, filled for one project and domain. `values`: where each value came from, by its name."""
+    """All templates, rendered for one project and domain. `values`: the origin of each value, by name."""
 
     project: str
     domain: str
@@ -33,7 +33,7 @@ class Rendering(Struct, frozen=True, omit_defaults=True):
 
 
 class RenderingChange(Struct, frozen=True, omit_defaults=True):
-    """What a rendering would be now, beside the last one that was kept."""
+    """A rendering made now, and the last stored rendering."""
 
     now: Rendering
     last: Rendering | None = None

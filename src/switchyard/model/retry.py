@@ -1,4 +1,4 @@
-"""Again: whether and when an attempt that did not succeed is tried once more. Pure."""
+"""Whether and when an attempt that did not succeed is retried. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ExitCodes = Annotated[
 
 
 class Cause(StrEnum):
-    """Whose fault it was that an attempt did not succeed."""
+    """Why an attempt did not succeed."""
 
     JOB = "job"  # the command ended with a code or a signal of its own, or ran out of time
     CLUSTER = "cluster"  # it could not be started, or the cluster ended it
@@ -31,7 +31,7 @@ _DEFAULT_CAUSES = (Cause.JOB, Cause.CLUSTER, Cause.LOST)
 
 
 class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`limit` more tries in all, after the causes named, with a wait that doubles up to `backoff_max`.
+    """Up to `limit` retries after these causes. The wait doubles with each retry, up to `backoff_max`.
 
     `exit_codes` narrows the job's own failures: `1,75,100-120`; none: every code.
     """
@@ -54,13 +54,13 @@ class Retry(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 def retry_delay_s(policy: Retry, *, tries: int, cause: Cause, exit_code: int | None) -> int | None:
     """Seconds until the next try after `tries` of them, or none: it stays as it ended."""
     if cause is Cause.PREEMPTED and cause not in policy.causes:
-        cause = Cause.CLUSTER  # whoever says nothing of it means it so
+        cause = Cause.CLUSTER  # a policy that does not list `preempted` treats a preemption as the cluster's fault
     if tries > policy.limit or cause not in policy.causes:
         return None
     if cause is Cause.JOB and not _is_named(policy.exit_codes, exit_code):
         return None
-    first, most = parse_duration_s(policy.backoff), parse_duration_s(policy.backoff_max)
-    return min(first << (tries - 1), most)
+    first, longest = parse_duration_s(policy.backoff), parse_duration_s(policy.backoff_max)
+    return min(first << (tries - 1), longest)
 
 
 def _is_named(codes: str | None, exit_code: int | None) -> bool:
@@ -70,8 +70,8 @@ def _is_named(codes: str | None, exit_code: int | None) -> bool:
 
 
 def code_ranges(text: str) -> list[tuple[int, int]]:
-    found = []
+    ranges = []
     for part in text.split(","):
         lo, _, hi = part.partition("-")
-        found.append((int(lo), int(hi or lo)))
-    return found
+        ranges.append((int(lo), int(hi or lo)))
+    return ranges

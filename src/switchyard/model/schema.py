@@ -1,7 +1,7 @@
-"""Words of JSON Schema for rules between the fields of one message, which no type can say. Pure.
+"""JSON Schema for rules between the fields of one message, which no type can express. Pure.
 
-A message that has such a rule checks it in `__post_init__` and carries the same rule as `SCHEMA`. `described` puts
-it into the schema that is made from the types.
+A message with such a rule checks it in `__post_init__` and has the same rule as `SCHEMA`. `schemas_of` adds it to the
+schema that is made from the types.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def field_given(name: str) -> dict[str, Any]:
     return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
-def not_both(one: str, other: str) -> dict[str, Any]:
-    return {"not": {"allOf": [field_given(one), field_given(other)]}}
+def not_both(first: str, second: str) -> dict[str, Any]:
+    return {"not": {"allOf": [field_given(first), field_given(second)]}}
 
 
-def requires_field(one: str, other: str) -> dict[str, Any]:
+def requires_field(field: str, required: str) -> dict[str, Any]:
     """Where the first field is given, the second is, too."""
-    return {"if": field_given(one), "then": field_given(other)}
+    return {"if": field_given(field), "then": field_given(required)}
 
 
 def schemas_of(kinds: Iterable[Any], ref_template: str) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:

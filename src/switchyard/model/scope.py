@@ -17,7 +17,7 @@ ScopeKey = tuple[str, str, str, str]  # domain, project, workflow, launch plan; 
 
 
 class Level(StrEnum):
-    """Where a value comes from, the least specific first."""
+    """The level of a scope, the least specific first."""
 
     PLATFORM = "platform"
     DOMAIN = "domain"
@@ -33,7 +33,7 @@ ROW_LEVELS = (Level.DOMAIN, Level.PROJECT, Level.PROJECT_DOMAIN, Level.WORKFLOW,
 
 
 class Scope(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is given says the level: a workflow lies in a project and a domain, a launch plan in a workflow."""
+    """A scope. Its fields give its level: a workflow is in a project and domain, a launch plan in a workflow."""
 
     domain: Name | None = None
     project: Name | None = None

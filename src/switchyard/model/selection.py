@@ -12,7 +12,7 @@ from switchyard.model.names import TEXT_PATTERN, Name
 
 OPTIONS_BYTES_MAX = 16 * 1024  # they are kept with every job
 VALUES_MAX = 64  # of a job, of an agent's poll, of an operator's change
-# Letters, digits and _ first; a name with other signs stands in [brackets] in an expression.
+# Begins with a letter or _. A name with other signs stands in [brackets] in an expression.
 ValueName = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]{0,63}(?!\n)$", max_length=64)]
 Scalar = (
     bool
@@ -35,7 +35,7 @@ class Select(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class StateValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that is known of a cluster, since when, and who said it. Stale: its agent has not said it again."""
+    """A named value of a cluster, its time and its source. Stale: the agent has not confirmed it for too long."""
 
     name: str
     value: bool | int | float | str
@@ -45,7 +45,7 @@ class StateValue(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def refuse_infinite(values: dict[str, Any]) -> None:
-    """JSON has no infinity, YAML has; nothing could be reckoned with it."""
+    """Refuse infinite numbers, which YAML can express and JSON cannot."""
     for name, value in values.items():
         if isinstance(value, float) and not isfinite(value):
             raise ValueError(f"{name} is not a finite number")

@@ -36,13 +36,13 @@ class SpillRule(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def parse_rule(text: str) -> SpillRule:
-    """One rule; ValueError says what is wrong with it."""
-    if found := TRY_RULE.match(text):
-        after, pool = found.groups()
+    """Parse one rule. ValueError names the mistake."""
+    if match := TRY_RULE.match(text):
+        after, pool = match.groups()
         if not is_name(pool):
             raise ValueError(f"{text[:80]!r}: {pool[:40]!r} is not a valid name of a pool")
-    elif found := REJECT_RULE.match(text):
-        after, pool = found.group(1), None
+    elif match := REJECT_RULE.match(text):
+        after, pool = match.group(1), None
     else:
         raise ValueError(f"{text[:80]!r} is not a spill rule; write {RULE_FORMS}")
     try:
@@ -52,7 +52,7 @@ def parse_rule(text: str) -> SpillRule:
 
 
 def parse_rules(texts: Sequence[str]) -> tuple[SpillRule, ...]:
-    """All rules of one list, as given; ValueError lists every mistake."""
+    """Parse a list of rules. ValueError names every mistake."""
     mistakes: list[ValueError] = []
     rules: list[SpillRule] = []
     for text in texts:
@@ -60,30 +60,30 @@ def parse_rules(texts: Sequence[str]) -> tuple[SpillRule, ...]:
             rules.append(parse_rule(text))
         except ValueError as exc:
             mistakes.append(exc)
-    if said := [*map(str, mistakes), *_contradictions(rules)]:
+    if problems := [*map(str, mistakes), *_contradictions(rules)]:
         is_form_right = all(isinstance(mistake, ImpossibleValue) for mistake in mistakes)
-        raise (ImpossibleValue if is_form_right else ValueError)("; ".join(said))
+        raise (ImpossibleValue if is_form_right else ValueError)("; ".join(problems))
     return tuple(rules)
 
 
 def _contradictions(rules: Sequence[SpillRule]) -> list[str]:
     ends = [rule for rule in rules if rule.pool is None]
     pools = [rule.pool for rule in rules if rule.pool is not None]
-    found = ["more than one rule rejects; give one"] if len(ends) > 1 else []
-    found += [f"pool {pool} is tried twice" for pool in dict.fromkeys(pools) if pools.count(pool) > 1]
+    problems = ["more than one rule rejects; give one"] if len(ends) > 1 else []
+    problems += [f"pool {pool} is tried twice" for pool in dict.fromkeys(pools) if pools.count(pool) > 1]
     if len(ends) == 1:
         late = [rule for rule in rules if rule.pool is not None and rule.after_s >= ends[0].after_s]
-        found += [f"{rule.text!r} never comes about: {ends[0].text!r} is sooner" for rule in late]
-    return found
+        problems += [f"{rule.text!r} never comes about: {ends[0].text!r} is sooner" for rule in late]
+    return problems
 
 
 def opened_pools(texts: Sequence[str], waited_s: float) -> tuple[str, ...]:
-    """The pools that a job which has waited so long may also run in."""
+    """Return the further pools that a job may use after this wait."""
     return tuple(rule.pool for rule in map(parse_rule, texts) if rule.pool is not None and rule.after_s <= waited_s)
 
 
 def reject_rule(texts: Sequence[str]) -> SpillRule | None:
-    """The rule that ends the waiting, if one does."""
+    """Return the rule that rejects the job, if there is one."""
     return next((rule for rule in map(parse_rule, texts) if rule.pool is None), None)
 
 
@@ -96,10 +96,10 @@ def spill_notes(texts: Sequence[str], source: str, waited_s: float) -> list[str]
     notes: list[str] = []
     for rule in map(parse_rule, texts):
         if rule.pool is None:
-            said = f"is rejected unless it has begun after {rule.after}"
+            note = f"is rejected unless it has begun after {rule.after}"
         elif rule.after_s <= waited_s:
-            said = f"may also run in pool {rule.pool}, having waited {rule.after}"
+            note = f"may also run in pool {rule.pool}, having waited {rule.after}"
         else:
-            said = f"after {rule.after} may also run in pool {rule.pool}"
-        notes.append(f"{said} (rule at {source})")
+            note = f"after {rule.after} may also run in pool {rule.pool}"
+        notes.append(f"{note} (rule at {source})")
     return notes

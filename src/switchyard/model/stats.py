@@ -8,7 +8,7 @@ STATS_DIMENSIONS = ("cluster", "pool", "label", "queue", "outcome", "reason")
 
 
 class OutcomeCounts(Struct, frozen=True, omit_defaults=True):
-    """Jobs of one name by what became of them; `ended`: cancelled or expired before any cluster was chosen."""
+    """Jobs of one name, counted by outcome. `ended`: cancelled or expired before a cluster was chosen."""
 
     name: str
     assigned: int = 0
@@ -22,7 +22,7 @@ class OutcomeCounts(Struct, frozen=True, omit_defaults=True):
 
 
 class RouteStats(Struct, frozen=True):
-    """Of the jobs you may view that were made since then. `is_whole`: all of them; else of the newest so many."""
+    """Counts of visible jobs made since a time. `is_whole`: all of them were counted; else only the newest."""
 
     since_us: int
     looked_at: int

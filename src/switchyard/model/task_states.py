@@ -14,11 +14,12 @@ _STATES = (
     State.SUCCEEDED,
     State.FAILED,
     State.CANCELLED,
-    None,  # it went back to be tried again: another range has it, or will
+    None,  # it went back to be retried: another range has it, or will
 )
 _CODES = {state: code for code, state in enumerate(_STATES)}
 _LIVE = frozenset({0, 1, 2})
 _STATE_BITS = 0x0F
+_CODE_OF_HEAD = bytes(head & _STATE_BITS for head in range(256))  # for bytes.translate
 _PREEMPTED, _NO_EXIT, _IS_SIGNAL, _CANCELLING = 0x10, 0x20, 0x40, 0x80
 
 
@@ -87,6 +88,17 @@ def succeeded_positions(tasks: bytes) -> list[int]:
 
 def live_positions(tasks: bytes) -> list[int]:
     return [position for position in range(len(tasks) // 2) if tasks[2 * position] & _STATE_BITS in _LIVE]
+
+
+def count_running(tasks: bytes) -> int:
+    """The number of tasks that run. It is asked for each report on a range of thousands, so no loop in Python."""
+    return tasks[::2].translate(_CODE_OF_HEAD).count(_CODES[State.RUNNING])
+
+
+def count_leased(tasks: bytes) -> int:
+    """The number of tasks that were not given back: they are live, or ended here."""
+    code = _CODES[None]
+    return sum(head & _STATE_BITS != code for head in tasks[::2])
 
 
 def cancelling_positions(tasks: bytes) -> list[int]:

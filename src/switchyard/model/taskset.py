@@ -19,7 +19,7 @@ import msgspec
 from switchyard.model.idset import TASKS_MAX, IdSet, IndexPositions
 from switchyard.model.index_runs import IndexRun, canonical_runs, pack_runs
 
-RUNS_MAX = 1000  # of a set that is not as it was submitted; above, its tasks are kept as bits
+RUNS_MAX = 1000  # of a set that is no longer as submitted; beyond that, it is stored as bits
 NO_RUNS = IdSet()
 DELAY_TIMES_MAX = 8  # times at which tasks of one array are due again; the two nearest of more become one
 BITS_MARK = "~"  # `~120:BASE64`: bit i is the task at position 120 + i
@@ -46,10 +46,10 @@ class TaskSet:
         """Read what `str` wrote. ValueError: something else wrote it."""
         if not text or not text.startswith(BITS_MARK):
             return TaskSet(array, IdSet.stored(text or ""))
-        found = _BITS.match(text)
-        if found is None:
+        match = _BITS.match(text)
+        if match is None:
             raise ValueError(f"{text[:40]!r} is not a set of tasks")
-        bits = int.from_bytes(b64decode(found[2], validate=True), "little") << int(found[1])
+        bits = int.from_bytes(b64decode(match[2], validate=True), "little") << int(match[1])
         if bits.bit_length() > _positions(array).total:
             raise ValueError("a set of tasks has more than its array")
         return TaskSet(array, bits=bits)
@@ -79,17 +79,17 @@ class TaskSet:
         for first, last, step in self._each_run():
             yield from range(first, last + 1, step)
 
-    def take(self, most: int) -> tuple[IdSet, TaskSet]:
-        """The first so many tasks, and the rest."""
+    def take(self, count: int) -> tuple[IdSet, TaskSet]:
+        """Return the first tasks, at most `count`, and the rest."""
         if not self.bits:
-            first, rest = self.runs.take(most)
-            return first, TaskSet(self.array, rest)
+            first, later_runs = self.runs.take(count)
+            return first, TaskSet(self.array, later_runs)
         taken: list[IndexRun] = []
         for run in self._each_run():
-            some = IdSet((run,)).take(most)[0]
-            taken += some.runs
-            most -= len(some)
-            if not most:
+            taken_run = IdSet((run,)).take(count)[0]
+            taken += taken_run.runs
+            count -= len(taken_run)
+            if not count:
                 break
         if not taken:
             return IdSet(), self
@@ -98,7 +98,7 @@ class TaskSet:
         return IdSet(pack_runs(taken)), TaskSet(self.array, bits=self.bits >> last + 1 << last + 1)
 
     def plus(self, indexes: Iterable[int]) -> TaskSet:
-        """The set with these tasks of its array besides."""
+        """Return the set with these tasks added."""
         return self.union(TaskSet(self.array, IdSet.of(indexes)))
 
     def union(self, other: TaskSet) -> TaskSet:
@@ -109,20 +109,20 @@ class TaskSet:
         if not self.bits and not other.bits and len(self.runs.runs) + len(other.runs.runs) <= RUNS_MAX:
             try:
                 return TaskSet(self.array, self.runs.union(other.runs))
-            except ValueError:  # they lie within each other without a rule
+            except ValueError:  # the runs are interleaved without a rule
                 pass
         return TaskSet(self.array, bits=self.as_bits() | other.as_bits())
 
     def split(self, wanted: IdSet | None) -> tuple[TaskSet, TaskSet]:
-        """The tasks that are wanted, and the others. None: all are."""
+        """Return the wanted tasks and the others. None: all are wanted."""
         if wanted is None:
             return self, TaskSet(self.array)
         if not self.bits:
             common = self.runs.common(wanted)
-            most = RUNS_MAX + len(self.runs.runs)
-            left = tuple(islice(_without(self.runs.runs, common), most + 1))
-            if len(left) <= most:
-                return TaskSet(self.array, IdSet(tuple(common))), TaskSet(self.array, IdSet(left))
+            runs_max = RUNS_MAX + len(self.runs.runs)
+            remaining = tuple(islice(_without(self.runs.runs, common), runs_max + 1))
+            if len(remaining) <= runs_max:
+                return TaskSet(self.array, IdSet(tuple(common))), TaskSet(self.array, IdSet(remaining))
         bits = self.as_bits()
         chosen = _mask(self.array, wanted.runs) & bits
         return TaskSet(self.array, bits=chosen), TaskSet(self.array, bits=bits ^ chosen)
@@ -132,7 +132,7 @@ class TaskSet:
         yield from self.as_runs().spans()
 
     def span_count(self) -> int:
-        """At least so many runs of neighbours: as many, if the array itself is one."""
+        """A lower bound of the number of runs of neighbours; exact if the array itself is one run."""
         return (self.bits & ~(self.bits << 1)).bit_count() if self.bits else self.runs.span_count()
 
     def _each_run(self) -> Iterator[IndexRun]:
@@ -151,32 +151,32 @@ class TaskSet:
 
 
 def read_delayed_tasks(text: str | None, array: str) -> list[tuple[int, TaskSet]]:
-    """The tasks that wait for a retry, by the time when they are due, as `write_later` wrote them."""
-    found = msgspec.json.decode(text, type=list[tuple[int, str]]) if text else []
-    return [(due_us, TaskSet.read(some, array)) for due_us, some in found]
+    """Read what `write_delayed_tasks` wrote: tasks that wait for a retry, by the time when they are due."""
+    delayed = msgspec.json.decode(text, type=list[tuple[int, str]]) if text else []
+    return [(due_us, TaskSet.read(tasks, array)) for due_us, tasks in delayed]
 
 
 def write_delayed_tasks(later: Iterable[tuple[int, TaskSet]]) -> str | None:
-    return msgspec.json.encode([(due_us, str(some)) for due_us, some in later if some]).decode() if later else None
+    return msgspec.json.encode([(due_us, str(tasks)) for due_us, tasks in later if tasks]).decode() if later else None
 
 
 def add_delayed_tasks(
     later: Iterable[tuple[int, TaskSet]], new: Iterable[tuple[int, TaskSet]]
 ) -> list[tuple[int, TaskSet]]:
-    """Both together, the soonest first. Of more than LATER_MAX times the two nearest become one, the later one."""
+    """Merge both, the soonest first. Above DELAY_TIMES_MAX times, the two nearest times become the later one."""
     by_time: dict[int, TaskSet] = {}
-    for due_us, some in (*later, *new):
-        by_time[due_us] = by_time[due_us].union(some) if due_us in by_time else some
+    for due_us, tasks in (*later, *new):
+        by_time[due_us] = by_time[due_us].union(tasks) if due_us in by_time else tasks
     times = sorted(by_time)
     while len(times) > DELAY_TIMES_MAX:
-        place = min(range(len(times) - 1), key=lambda each: times[each + 1] - times[each])
+        place = min(range(len(times) - 1), key=lambda index: times[index + 1] - times[index])
         sooner = times.pop(place)
         by_time[times[place]] = by_time[times[place]].union(by_time.pop(sooner))
     return [(due_us, by_time[due_us]) for due_us in times]
 
 
 def _bit_runs(bits: int) -> Iterator[tuple[int, int]]:
-    """The first and last place of bits that are set side by side, the lowest first; some at a time."""
+    """Iterate over runs of adjacent set bits, the lowest first: first and last position. Works window by window."""
     skipped = (bits & -bits).bit_length() - 1 if bits else 0
     bits >>= skipped
     while bits:
@@ -199,31 +199,31 @@ def _mask(array: str, runs: Iterable[IndexRun]) -> int:
 
 
 def _strided_bits(count: int, step: int) -> int:
-    """So many bits, each so far from the one before."""
+    """Return `count` set bits, `step` apart."""
     if step == 1:
         return (1 << count) - 1
-    found, have = 1, 1
+    bits, have = 1, 1
     while have < count:
         more = min(have, count - have)
-        found |= (found & ((1 << more * step) - 1)) << have * step
+        bits |= (bits & ((1 << more * step) - 1)) << have * step
         have += more
-    return found
+    return bits
 
 
 def _without(runs: Iterable[IndexRun], gone: list[IndexRun]) -> Iterator[IndexRun]:
-    """The runs without those of `gone`, which are parts of them and in order."""
-    rest = iter(gone)
-    cut = next(rest, None)
+    """Return the runs without those in `gone`, which must be parts of them and sorted."""
+    cuts = iter(gone)
+    cut = next(cuts, None)
     for first, last, step in runs:
         begins = first
         while cut is not None and cut[0] <= last:
             is_one_piece = cut[2] == step or cut[0] == cut[1]
             for low, high in (
-                [cut[:2]] if is_one_piece else ((each, each) for each in range(cut[0], cut[1] + 1, cut[2]))
+                [cut[:2]] if is_one_piece else ((index, index) for index in range(cut[0], cut[1] + 1, cut[2]))
             ):
                 if low > begins:
                     yield from canonical_runs(begins, low - step, step)
                 begins = high + step
-            cut = next(rest, None)
+            cut = next(cuts, None)
         if begins <= last:
             yield from canonical_runs(begins, last, step)

@@ -7,8 +7,9 @@ it belongs to a project and domain, and two projects may use the same word for d
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from enum import IntEnum, StrEnum
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -50,7 +51,7 @@ class AllocationStatus(IntEnum):
 
 
 class LimitedBy(StrEnum):
-    """What said no: the pool's quota, or the caller's own cap on its project or on its project and domain."""
+    """The limit that refused: the pool's quota, or the caller's cap for its project or for its project and domain."""
 
     POOL = "pool"
     PROJECT = "project"
@@ -85,49 +86,6 @@ GRANTED = Allocation(AllocationStatus.GRANTED)
 EXHAUSTED_BY = {by: Allocation(AllocationStatus.EXHAUSTED, by) for by in LimitedBy}
 
 
-class ResourceManager(Protocol):
-    """What a plugin is handed: by the SDK, or by `switchyard.tokens` without a server between."""
-
-    def get_id(self) -> str: ...
-
-    def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
-        """Make a pool; once more with the same quota is fine. `per_s`: so many in that time, not so many at once."""
-        ...
-
-    def allocate_resource(
-        self,
-        namespace: str,
-        token: str,
-        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-    ) -> Allocation:
-        """Claim units under this token. One that is held already is granted, counts once, and its lease begins anew."""
-        ...
-
-    def renew_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-    ) -> bool:
-        """Let the lease begin anew; false: the token is not held any more."""
-        ...
-
-    def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
-    ) -> bool:
-        """Give it back; false: it was not held, which is no mistake."""
-        ...
-
-
 def token_prefix(project: str, domain: str, execution: str) -> str:
     """How Flyte begins the tokens of an execution."""
     return f"ex:{project}:{domain}:{execution}"
@@ -151,7 +109,7 @@ def check_quota(quota: int, quota_max: int) -> None:
 
 
 def check_pool_token(token: str, project: str, domain: str) -> None:
-    """For callers that come by no door: the doors check by type."""
+    """Check a token of a caller inside the process. HTTP and gRPC check tokens by type."""
     if "/" in project or "/" in domain or not project or not domain:
         raise Malformed("The project and the domain of a token are names, without a slash.")
     if not 1 <= len(token) <= TOKEN_CHARS_MAX or not token.isprintable():
@@ -159,7 +117,7 @@ def check_pool_token(token: str, project: str, domain: str) -> None:
 
 
 def checked_lease_s(lease_s: int | None, lease_s_max: int) -> int:
-    """For how long: as asked, or a minute, or less where no more is allowed."""
+    """Return the length of a lease: as requested, by default a minute, and at most what is allowed."""
     if lease_s is None:
         return min(LEASE_S_DEFAULT, lease_s_max)
     if not 1 <= lease_s <= lease_s_max:
@@ -182,7 +140,7 @@ class TokenPoolChange(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PoolTokenRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Who holds a token: a word within a project and domain."""
+    """The token of a holder: a name within a project and domain."""
 
     token: PoolTokenName
     project: Name = "default"
@@ -200,6 +158,62 @@ class AllocateRequest(RenewRequest, frozen=True, forbid_unknown_fields=True, omi
     constraints: ResourceConstraintsSpec = NO_CONSTRAINTS
 
 
+class ResourceManager(ABC):
+    """What a plugin is handed: by the SDK, or by `switchyard.tokens` without a server between.
+
+    Plugins use the calls with named arguments, which are Flyte's. A subclass implements those that take a request.
+    """
+
+    @abstractmethod
+    def get_id(self) -> str: ...
+
+    @abstractmethod
+    def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
+        """Make a pool; once more with the same quota is fine. `per_s`: so many in that time, not so many at once."""
+
+    @abstractmethod
+    def allocate(self, namespace: str, request: AllocateRequest) -> Allocation:
+        """Claim units under a token. A token that is held already is granted and counts once; its lease begins anew."""
+
+    @abstractmethod
+    def renew(self, namespace: str, request: RenewRequest) -> bool:
+        """Renew the lease. False: the token is no longer held."""
+
+    @abstractmethod
+    def release(self, namespace: str, request: PoolTokenRequest) -> bool:
+        """Release the token. False: it was not held, which is no error."""
+
+    def allocate_resource(
+        self,
+        namespace: str,
+        token: str,
+        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+    ) -> Allocation:
+        return self.allocate(namespace, AllocateRequest(token, project, domain, units, lease_s, constraints))
+
+    def renew_resource(
+        self,
+        namespace: str,
+        token: str,
+        *,
+        project: str = "default",
+        domain: str = "development",
+        units: int = 1,
+        lease_s: int | None = None,
+    ) -> bool:
+        return self.renew(namespace, RenewRequest(token, project, domain, units, lease_s))
+
+    def release_resource(
+        self, namespace: str, token: str, *, project: str = "default", domain: str = "development"
+    ) -> bool:
+        return self.release(namespace, PoolTokenRequest(token, project, domain))
+
+
 class Released(Struct, frozen=True):
     released: bool
 
@@ -209,7 +223,7 @@ class Renewed(Struct, frozen=True):
 
 
 class TokenPool(Struct, frozen=True):
-    """A pool as it stands. What is kept since the server started: refused, waited_s (the longest), repaired."""
+    """The present state of a pool. Counted since the server started: refused, waited_s (the longest), repaired."""
 
     namespace: str
     quota: int
@@ -243,7 +257,7 @@ class TokenHolder(Struct, frozen=True):
 
 
 class TokenManager(Struct, frozen=True):
-    """Which kind of resource manager a server has."""
+    """The type of a server's resource manager."""
 
     id: str
     type: str

@@ -1,4 +1,4 @@
-"""What reading a stored value raises when it is not in the form in which it was written."""
+"""The exceptions that reading a damaged stored value raises."""
 
 from __future__ import annotations
 

@@ -28,7 +28,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     cluster: str
     say: Answer
-    step: str  # pool · label · pin · grant · interruptible · backend · match · weight · health · last · select
+    # pool · label · pin · grant · interruptible · backend · match · weight · refused · health · last · select
+    step: str
     reason: str = ""
     since_us: int | None = None  # of an explanation: since when it has said so, as far as that is known
 
@@ -52,7 +53,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
 
 
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Would it fit? A job as it would be submitted, or a jobspec. `only_fitting`: leave the others out."""
+    """Ask whether a job or a jobspec fits each cluster. `only_fitting`: leave out the clusters that it does not fit."""
 
     SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [field_given("job"), field_given("jobspec")]}
     job: JobRequest | None = None
@@ -67,7 +68,7 @@ class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 class Fit(Struct, frozen=True, omit_defaults=True):
-    """One cluster's answer. `ever`: on the whole of it, empty; `now`: on what is free; none: nobody knows.
+    """One cluster's answer. `ever`: the job fits the empty cluster. `now`: it fits the free part. None: unknown.
 
     `slots`: how many times it would fit. Of a no: the first level that failed, with numbers: so many were asked for in
     one place, the best place has so many, so many places have that.
@@ -87,7 +88,7 @@ class Fit(Struct, frozen=True, omit_defaults=True):
 
 
 class FitAnswer(Struct, frozen=True):
-    """Of every cluster you may see; `fitting` and `asked` count them all."""
+    """The answers of all clusters that the caller may see. `fitting` and `asked` count the clusters."""
 
     engine: str
     asked: int
@@ -96,7 +97,7 @@ class FitAnswer(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True, omit_defaults=True):
-    """One answer the router gave, when it was another than the one before."""
+    """One decision of the router. Equal decisions in a row are one."""
 
     at_us: int
     what: str  # the kind of its event: accepted, waits, assigned, moved, …

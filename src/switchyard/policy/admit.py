@@ -1,25 +1,24 @@
-"""Admit a job: is its scope known, which rules hold there, and what do they make of it? A refusal names the level."""
+"""Admit a job: check its scope, fill and check it by the rules that hold there. A refusal names the level. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import sha256
 
-import msgspec
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName
-from switchyard.model.attributes import JobPolicy, UsedValue
 from switchyard.model.execution import ExecutionConfig
 from switchyard.model.job import JobRequest
 from switchyard.model.queue import DEFAULT_QUEUE, queues_with_tags
-from switchyard.model.scope import ScopeKey, scope_of
+from switchyard.model.scope import ScopeKey
 from switchyard.model.spill import pools_in_rules
-from switchyard.policy.draft import EMPTY_SCOPE_KEY, Draft, Entry
+from switchyard.policy.draft import Draft
+from switchyard.policy.kinds.job_priority import JOB_PRIORITY, bound_priority
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
 from switchyard.policy.kinds.tokens import add_task_type_tokens, combine_tokens
 from switchyard.policy.platform import Platform
+from switchyard.policy.record import PolicyRecord, encode_record
 from switchyard.policy.resolve import EffectiveRules, Policy
 
 
@@ -32,16 +31,8 @@ class ProjectEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyRecord:
-    """The rules a job was admitted under, as they are stored: once for all jobs that share them."""
-
-    hash: str
-    body: str
-
-
-@dataclass(frozen=True, slots=True)
 class AdmittedJob:
-    """What policy made of a request. `queues`: those its tags select; of several its id decides."""
+    """A request after the rules. `queues`: those that its tags select; the job's id picks one of several."""
 
     draft: Draft
     record: PolicyRecord
@@ -60,10 +51,12 @@ def admit(
     demanded: Mapping[str, int] | None = None,
     launch_plan: ExecutionConfig | None = None,
     auth_role: ExecutionConfig | None = None,
+    is_operator: bool = False,
 ) -> AdmittedJob:
     """Fill and check a request by the rules of its scope.
 
-    `demanded`: what the largest task of its jobspec asks for. `launch_plan`, `auth_role`: the launch plan's own words.
+    `demanded`: what the largest task of its jobspec asks for. `launch_plan`, `auth_role`: what the launch plan sets.
+    `is_operator`: the caller is an operator of the platform and may give the job any priority.
     """
     project = _check_request_scope(request, policy.platform, projects)
     effective = policy.effective(scope_key_of(request))
@@ -77,14 +70,15 @@ def admit(
         launch_plan=launch_plan,
         auth_role=auth_role,
     )
-    has_own_words = _sets_policy_fields(request) or launch_plan is not None or auth_role is not None
-    ruled = effective.ruled(policy.kinds)
-    if has_own_words:
-        ruled = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
+    has_overrides = _sets_policy_fields(request) or launch_plan is not None or auth_role is not None
+    rules = effective.rules_for_jobs
+    if has_overrides:
+        rules = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
     draft = add_task_type_tokens(draft)
-    for kind, found in ruled:
-        draft = kind.amend(draft, found)
+    for kind, fields in rules:
+        draft = kind.amend(draft, fields)
     draft = combine_tokens(draft)
+    draft = bound_priority(draft, effective.fields(JOB_PRIORITY), is_operator=is_operator)
     if draft.refusals:
         raise _policy_refusal(draft)
     if policy.platform.spill and not draft.spill:
@@ -118,26 +112,26 @@ def _check_request_scope(request: JobRequest, platform: Platform, projects: Mapp
 
 
 def _check_names(draft: Draft) -> None:
-    """Fail closed: a name that nobody knows (any more: a row may be older than the config) is a mistake, not a wish."""
+    """Refuse unknown names. A rule may name a pool that the config no longer has: then the job is refused, too."""
     platform = draft.platform
     asked = (("pool", draft.pool, platform.pools), ("label", draft.label, platform.labels))
-    # Tags that a rule gave are no wish: where no queue has them any more, the default one takes the job.
+    # Tags set by a rule are not checked: if no queue has them any more, the job goes to the default queue.
     tags = (("queue tag", tag, platform.tags) for tag in draft.request.tags)
     spilled = (("pool", pool, platform.pools) for pool in (pools_in_rules(draft.spill) if draft.spill else ()))
-    for what, name, known in (*asked, *tags, *spilled):
+    for noun, name, known in (*asked, *tags, *spilled):
         if name is not None and name not in known:
             listed = ", ".join(sorted(known)) or "none"
-            raise UnknownName(f"There is no {what} {name!r}.", next_step=f"Known {what}s: {listed}.")
+            raise UnknownName(f"There is no {noun} {name!r}.", next_step=f"Known {noun}s: {listed}.")
     wanted = draft.request.quality_of_service
     if wanted is not None and (mistakes := QualityOfServiceKind().check(wanted, platform)):
         raise UnknownName(f"quality_of_service: {mistakes[0]}.")
 
 
 def _queues(draft: Draft) -> tuple[str, ...]:
-    """The queues that have all its tags. None: a request that gave them is refused, any other goes to the default."""
-    found = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=draft.is_interruptible)
-    if found or not draft.request.tags:
-        return found or (DEFAULT_QUEUE,)
+    """The queues that have all its tags. If there are none, a request with tags is refused; others get the default."""
+    queues = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=draft.is_interruptible)
+    if queues or not draft.request.tags:
+        return queues or (DEFAULT_QUEUE,)
     for_all = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=True)
     why = f"; {', '.join(for_all)} takes only jobs that are interruptible" if for_all else ""
     raise UnknownName(
@@ -147,7 +141,7 @@ def _queues(draft: Draft) -> tuple[str, ...]:
 
 
 def _sets_policy_fields(request: JobRequest) -> bool:
-    """Whether the request says itself what a rule could say."""
+    """Whether the request sets a field that a rule could set."""
     return bool(
         request.spec.execution is not None
         or request.spec.tokens
@@ -160,7 +154,7 @@ def _sets_policy_fields(request: JobRequest) -> bool:
 
 
 def _configured_spill(draft: Draft) -> Draft:
-    """The config's rules for a job's pool, else those for all."""
+    """Add the config's spill rules for the job's pool, else those for all pools."""
     rules = draft.platform.spill
     if draft.pool is not None and draft.pool in rules:
         return replace(draft, spill=rules[draft.pool], spill_from=f"platform config, pool {draft.pool}")
@@ -173,29 +167,8 @@ def _policy_refusal(draft: Draft) -> PolicyRefused:
 
 
 def _record(policy: Policy, effective: EffectiveRules, draft: Draft) -> PolicyRecord:
-    """Kept with the effective values where the job had no words of its own, which most have not."""
+    """Return the policy record. A job without overrides shares the record of its scope's effective rules."""
     if not draft.own:
-        if effective.record is None:
-            effective.record = _encode(policy, effective.flat)
-        kept: PolicyRecord = effective.record
-        return kept
+        return effective.record
     flat = {**effective.flat, **draft.own}
-    return _encode(policy, {key: entry for key, entry in flat.items() if entry is not None})
-
-
-def _encode(policy: Policy, flat: Mapping[tuple[str, str], Entry]) -> PolicyRecord:
-    names = {kind.name: kind.number for kind in policy.kinds if kind.is_for_jobs}
-    used = [
-        UsedValue(
-            kind,
-            path,
-            entry.value,
-            entry.source.level,
-            None if entry.source.key == EMPTY_SCOPE_KEY else scope_of(entry.source.key),
-            entry.source.row or None,
-        )
-        for (kind, path), entry in sorted(flat.items(), key=lambda item: (names.get(item[0][0], -1), item[0][1]))
-        if kind in names and entry.value is not None
-    ]
-    body = msgspec.json.encode(JobPolicy(policy.version, used)).decode()
-    return PolicyRecord(sha256(body.encode()).hexdigest(), body)
+    return encode_record(policy.version, policy.kinds, {key: entry for key, entry in flat.items() if entry is not None})

@@ -1,4 +1,4 @@
-"""A job while it is admitted: the request as the rules fill it, and what they say about it besides. Kinds amend it."""
+"""A job while it is admitted: the request as the rules fill it, and what else they decide. Kinds amend it. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EMPTY_SCOPE_KEY: ScopeKey = ("", "", "", "")
 
 
 class Provenance(Struct, frozen=True):
-    """Who gave a value: the platform's config (for all, or for one domain), a row, or the job itself."""
+    """The source of a value: the platform's config (for all, or for one domain), a row, or the job itself."""
 
     level: Level
     key: ScopeKey = EMPTY_SCOPE_KEY
@@ -36,13 +36,13 @@ class Entry(Struct, frozen=True):
 
 RecordOverrides = dict[tuple[str, str], Entry | None]
 REQUEST = Provenance(Level.REQUEST)
-LAUNCH_PLAN_SOURCE = Provenance(Level.LAUNCH_PLAN)  # what a launch plan says itself, above all rows
+LAUNCH_PLAN_SOURCE = Provenance(Level.LAUNCH_PLAN)  # values that a launch plan sets itself, above all rows
 
 
 class Draft(Struct, frozen=True):
-    """Kinds return a changed copy, by `msgspec.structs.replace`, as also of the request.
+    """Immutable: kinds return a changed copy, by `msgspec.structs.replace`, of the draft and of its request.
 
-    `own`: (kind, field) → what stands in the record in place of the effective value; none: that took no part.
+    `own`: values to record instead of the effective ones. None: the effective value was not used; it is not recorded.
     `refusals`: why the job is not admitted; each names the limit and its level.
     """
 
@@ -50,18 +50,18 @@ class Draft(Struct, frozen=True):
     platform: Platform
     launch_plan: ExecutionConfig | None = None  # the launch plan's own spec, below the request and above all rows
     auth_role: ExecutionConfig | None = None  # Flyte's deprecated role: below all rows and above the platform
-    # Of a job written as a jobspec: what its largest task asks for, in the words of task resources.
+    # Of a job written as a jobspec: what its largest task asks for, by the names of task resources.
     demanded: dict[str, int] = {}
     pool: str | None = None
     label: str | None = None
     tags: tuple[str, ...] = ()
-    backends: tuple[str, ...] = ()  # the job wants one of these, in this order
-    needs_backend: bool = False  # … and goes nowhere without
+    backends: tuple[str, ...] = ()  # in the order of preference
+    needs_backend: bool = False  # refuse clusters that have none of these backends
     parallel_max: int | None = None
     is_interruptible: bool = False
     budget_s: int | None = None  # how long it may wait before it is late
-    spill: tuple[str, ...] = ()  # what becomes of it when it waits for long
+    spill: tuple[str, ...] = ()  # spill rules
     spill_from: str = ""
-    tokens: dict[str, int] = {}  # what it holds of token pools while it lives
+    tokens: dict[str, int] = {}  # token pool → tokens that the job holds until its end
     own: RecordOverrides = {}
     refusals: tuple[str, ...] = ()

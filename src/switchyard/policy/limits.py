@@ -1,4 +1,4 @@
-"""What one user may have of a server and of the yard: the table of limits, and the one place that refuses. Pure."""
+"""The limits of one user: what each counts, and the errors for users who exceed them. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from switchyard.errors import LimitReached, Throttled, YardError
 from switchyard.model.quantity import show_bytes
 
 PER_SERVER, ALL_SERVERS = "each server", "all servers together"
-CONFIG_SECTION = "limits"  # of the server's config file
+CONFIG_SECTION = "limits"  # section of the server's config file
 IMMEDIATE_STARTS = 50  # requests of one user that begin at once; more begin one by one,
 PACE_FACTOR = 2  # so many times as fast as the limit `requests` lets them come for long
 JOBS_PER_REQUEST = 100  # so many jobs of a bulk submit count as one request
+CHANGES_PERIOD_S = 86_400  # in which a user may spend the limit `changes` once
 JOB_OVERHEAD_BYTES = 1024  # what a job counts besides its spec: its row, its events, its idempotency key
 
 
@@ -27,6 +28,7 @@ class UserLimits:
     jobs: int = 200_000
     tasks: int = 10_000_000
     bytes: int = 100 * 2**30
+    changes: int = 200_000
 
 
 _DEFAULTS = UserLimits()
@@ -100,18 +102,26 @@ LIMITS: dict[str, Limit] = {
             ALL_SERVERS,
             "They go when old jobs and their output are removed (`retention` in the server's config file).",
         ),
+        Limit(
+            "changes",
+            "units of recorded changes, in a day: 1 for each hold, release, other priority or cancel of tasks; 10 for "
+            "each change that the audit records, such as tokens, consents and rules, and 10 for each KiB of its values",
+            PER_SERVER,
+            "Change less often; the units come back over a day.",
+            retry_s=30,
+        ),
     )
 }
 
 
-def limit_refusal(name: str, most: int, used: int, asked: int = 1) -> YardError:
-    """What a user is told who would have more than the limit."""
+def limit_refusal(name: str, maximum: int, used: int, asked: int = 1) -> YardError:
+    """Return the error for a user who would have more than the limit."""
     limit = LIMITS[name]
     show = show_bytes if name == "bytes" else str
     more = f" and ask for {show(asked)} more" if asked > 1 else ""
     kind = Throttled if limit.retry_s is not None else LimitReached
     error = kind(
-        f"The limit `{name}` is reached: you have {show(used)}{more}, and one user may have {show(most)} on "
+        f"The limit `{name}` is reached: you have {show(used)}{more}, and one user may have {show(maximum)} on "
         f"{limit.counted}. It counts {limit.counts}. It is set by `{CONFIG_SECTION}.{name}` and "
         f"`{CONFIG_SECTION}.users` in the server's config file.",
         next_step=limit.advice,
@@ -120,9 +130,9 @@ def limit_refusal(name: str, most: int, used: int, asked: int = 1) -> YardError:
     return error
 
 
-def exceeds_limit(most: int, used: int, asked: int) -> bool:
-    """Whether so many more are too many. 0: no limit."""
-    return 0 < most < used + asked
+def exceeds_limit(limit: int, used: int, asked: int) -> bool:
+    """Whether `asked` more would exceed the limit. 0: no limit."""
+    return 0 < limit < used + asked
 
 
 @dataclass(slots=True)
@@ -134,7 +144,7 @@ class RequestBucket:
     next_s: float = 0.0
 
     def take(self, limits: UserLimits, now_s: float) -> YardError | None:
-        """Take one, or say why not."""
+        """Take one request out of the bucket, or return the refusal."""
         left = min(float(limits.burst), self.left + (now_s - self.at_s) * limits.requests)
         self.at_s = now_s
         if left < 1.0:
@@ -144,12 +154,12 @@ class RequestBucket:
         return None
 
     def charge(self, limits: UserLimits, now_s: float, requests: float) -> None:
-        """Take more for a request that is in work. There may be less than none after it: the next ones are refused."""
+        """Charge a running request for more. The bucket may become negative: then the next requests are refused."""
         self.left = min(float(limits.burst), self.left + (now_s - self.at_s) * limits.requests) - requests
         self.at_s = now_s
 
     def delay_s(self, limits: UserLimits, now_s: float) -> float:
-        """How long this request should wait before it begins: hundreds at once would hold up others on the loop."""
+        """How long this request should wait before it begins. Hundreds at once would delay others on the event loop."""
         each_s = 1.0 / (PACE_FACTOR * limits.requests)
         self.next_s = max(self.next_s, now_s - IMMEDIATE_STARTS * each_s) + each_s
         return max(0.0, self.next_s - now_s)

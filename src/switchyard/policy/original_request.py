@@ -1,4 +1,7 @@
-"""From an admitted job back to what its user asked for: a retry is admitted anew, by the rules of then."""
+"""Restore the request as the user sent it, without values that rules filled in. Pure.
+
+A retry is admitted again, under the current rules.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +21,27 @@ from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionC
 
 
 def restore_request(request: JobRequest, used: JobPolicy, kinds: Kinds) -> JobRequest:
-    """The request without what the rules filled in, and with what it said itself."""
+    """Return the request without the rules' values and with the user's own."""
     for kind in kinds:
-        given = {value.field: value.value for value in used.values if value.kind == kind.name and _is_ruled(value)}
-        if given:
-            request = kind.take_back(request, given)
-    own = {(value.kind, value.field): value.value for value in used.values if value.level is Level.REQUEST}
+        by_rules = {value.field: value.value for value in used.values if value.kind == kind.name and _is_ruled(value)}
+        if by_rules:
+            request = kind.take_back(request, by_rules)
+    by_request = {(value.kind, value.field): value.value for value in used.values if value.level is Level.REQUEST}
     by_rule = [value for value in used.values if _is_ruled(value)]
-    service = {name: own.get((QualityOfServiceKind.name, name)) for name in ("tier", "queueing_budget")}
+    service = {name: by_request.get((QualityOfServiceKind.name, name)) for name in ("tier", "queueing_budget")}
     spec = msgspec.structs.replace(
         request.spec,
         resources=_resources(request, by_rule),
-        execution=_execution(own),
+        execution=_execution(by_request),
     )
     return msgspec.structs.replace(
         request,
         spec=spec,
         labels={} if _is_by_rule(by_rule, "labels") else request.labels,
-        pool=own.get((ClusterAssignmentKind.name, "cluster_pool_name")),
-        cluster_label=own.get((ExecutionClusterLabelKind.name, "value")),
-        tags=own.get((ExecutionQueueKind.name, "tags"), []),
-        spill=own.get((ClusterAssignmentKind.name, "spill"), []),
+        pool=by_request.get((ClusterAssignmentKind.name, "cluster_pool_name")),
+        cluster_label=by_request.get((ExecutionClusterLabelKind.name, "value")),
+        tags=by_request.get((ExecutionQueueKind.name, "tags"), []),
+        spill=by_request.get((ClusterAssignmentKind.name, "spill"), []),
         quality_of_service=msgspec.convert(service, QualityOfService) if any(service.values()) else None,
     )
 
@@ -60,13 +63,13 @@ def _resources(request: JobRequest, by_rule: list[UsedValue]) -> object:
     return msgspec.structs.replace(request.spec.resources, **nothing, limits=limits)
 
 
-def _execution(own: dict[tuple[str, str], object]) -> ExecutionConfig | None:
-    said = {
+def _execution(by_request: dict[tuple[str, str], object]) -> ExecutionConfig | None:
+    fields = {
         path: value
-        for (kind, path), value in own.items()
+        for (kind, path), value in by_request.items()
         if kind == WorkflowExecutionConfigKind.name and path != "labels"
     }
-    return msgspec.convert(said, ExecutionConfig) if said else None
+    return msgspec.convert(fields, ExecutionConfig) if fields else None
 
 
 def _is_by_rule(by_rule: list[UsedValue], path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What policy knows of pools, labels and queues follows how they are laid out now, not how they were at the start."""
+"""Update the platform's pools, labels and queues from the current layout. Pure."""
 
 from __future__ import annotations
 
@@ -13,20 +13,17 @@ from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabe
 from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue
 from switchyard.policy.platform import Platform
 
-LAYOUT_KINDS = (
-    ClusterAssignmentKind.name,
-    ExecutionQueueKind.name,
-)  # the kinds of which a domain has its value from the layout
+LAYOUT_KINDS = (ClusterAssignmentKind.name, ExecutionQueueKind.name)  # a domain's value comes from the layout
 
 
 def platform_with_layout(platform: Platform, layout: Layout) -> Platform:
-    """The platform with the names and defaults of this layout in place of those it had."""
+    """Return the platform with the names and defaults of this layout instead of its own."""
     values = {kind: value for kind, value in platform.values.items() if kind != ExecutionClusterLabelKind.name}
     if layout.default_label is not None:
         values[ExecutionClusterLabelKind.name] = ExecutionClusterLabelValue(layout.default_label)
     domain_values: dict[str, dict[str, Struct]] = {}
-    for domain, found in platform.domain_values.items():
-        domain_values[domain] = {kind: value for kind, value in found.items() if kind not in LAYOUT_KINDS}
+    for domain, by_kind in platform.domain_values.items():
+        domain_values[domain] = {kind: value for kind, value in by_kind.items() if kind not in LAYOUT_KINDS}
     for domain, pool in layout.domain_pools.items():
         domain_values.setdefault(domain, {})[ClusterAssignmentKind.name] = ClusterAssignmentValue(pool)
     for domain, tags in layout.domain_tags.items():

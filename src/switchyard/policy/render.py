@@ -18,7 +18,7 @@ LISTED_MAX = 20  # names in one message
 
 _VARIABLE = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]*) *\}\}")
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
-# What stands without quotes and is the same to every reader of YAML, old or new; all else is quoted.
+# Texts that every version of YAML reads alike without quotes; all others are quoted.
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,15}")
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9]*([-./_][A-Za-z0-9]+)*")
@@ -28,19 +28,19 @@ _TEXT = "tag:yaml.org,2002:str"
 
 @dataclass(frozen=True, slots=True)
 class FilledTemplate:
-    """A template with its values, or what is wrong with it."""
+    """A template with its values, or its mistakes."""
 
     text: str = ""
     mistakes: tuple[str, ...] = ()
 
 
 def fill_template(template: str, values: Mapping[str, str], *, where: str) -> FilledTemplate:
-    """Put the values into a template. Every mistake is listed, with the file's name and the line."""
+    """Put the values into a template. All mistakes are listed, with file name and line."""
     mark = _unused_marker(template)
     names: list[str] = []
 
-    def hold(found: re.Match[str]) -> str:
-        names.append(found[1])
+    def hold(match: re.Match[str]) -> str:
+        names.append(match[1])
         return f"{mark}{len(names) - 1}x"
 
     marked = _VARIABLE.sub(hold, template)
@@ -52,7 +52,7 @@ def fill_template(template: str, values: Mapping[str, str], *, where: str) -> Fi
     try:
         documents = list(yaml.compose_all(marked, yaml.SafeLoader))
         filler = _Filler(re.compile(rf"{mark}([0-9]+)x"), names, values, where)
-        mistakes = tuple(found for document in documents for found in filler.fill(document, 0))
+        mistakes = tuple(match for document in documents for match in filler.fill(document, 0))
         if mistakes:
             return FilledTemplate(mistakes=mistakes)
         text: str = yaml.serialize_all(documents, Dumper=yaml.SafeDumper, width=2**20, allow_unicode=True)
@@ -69,11 +69,11 @@ def fill_template(template: str, values: Mapping[str, str], *, where: str) -> Fi
 
 
 def namespace_of(template: str, *, project: str, domain: str) -> str:
-    """The namespace of a project and domain. Raises ValueError where Kubernetes would not take it."""
+    """Return the namespace of a project and domain. Raises ValueError for a name that Kubernetes refuses."""
     unknown = sorted(set(_VARIABLE.findall(template)) - {"project", "domain"})
     if unknown:
         raise ValueError(f"{unknown[0]!r} is unknown in namespace_mapping.template; known: project, domain")
-    name = _VARIABLE.sub(lambda found: {"project": project, "domain": domain}[found[1]], template)
+    name = _VARIABLE.sub(lambda match: {"project": project, "domain": domain}[match[1]], template)
     if not _NAMESPACE.fullmatch(name):
         raise ValueError(
             f"{name!r} is no namespace (a-z, 0-9 and - inside, at most 63 characters); it comes from the template "
@@ -82,13 +82,18 @@ def namespace_of(template: str, *, project: str, domain: str) -> str:
     return name
 
 
+def is_scope_named(template: str) -> bool:
+    """Whether every project in every domain is meant to have a namespace of its own."""
+    return {"project", "domain"} <= set(_VARIABLE.findall(template))
+
+
 def is_variable(name: str) -> bool:
     """Whether a template could name it."""
     return _VARIABLE.fullmatch(f"{{{{ {name} }}}}") is not None
 
 
 def _unused_marker(template: str) -> str:
-    """Letters that the template does not have, so that a mark is found nowhere but where we put it."""
+    """Return letters that the template does not contain, so that only our own marks are found."""
     mark = "yardvariable"
     while mark in template:
         mark += "q"
@@ -96,7 +101,7 @@ def _unused_marker(template: str) -> str:
 
 
 class _Filler:
-    """Fills the nodes of one template in place; they are nobody else's."""
+    """Fills the nodes of one template in place. Nobody else uses these nodes."""
 
     def __init__(self, marks: re.Pattern[str], names: list[str], values: Mapping[str, str], where: str) -> None:
         self._marks = marks
@@ -106,7 +111,7 @@ class _Filler:
         self._seen: set[int] = set()
 
     def fill(self, node: yaml.Node, depth: int, *, is_key: bool = False) -> Iterator[str]:
-        """Fill what is below a node; what comes out are the mistakes."""
+        """Fill the node and all below it. Yields the mistakes."""
         if depth > DEPTH_MAX:
             yield self._at(node, f"nested deeper than {DEPTH_MAX}")
         elif id(node) in self._seen:
@@ -138,16 +143,16 @@ class _Filler:
             if name not in self._values:
                 known = ", ".join(sorted(self._values)[:LISTED_MAX])
                 yield self._at(node, f"{{{{ {name} }}}} has no value; known here: {known}")
-        node.value = self._marks.sub(lambda found: self._values.get(self._names[int(found[1])], ""), node.value)
+        node.value = self._marks.sub(lambda match: self._values.get(self._names[int(match[1])], ""), node.value)
         if node.style is None:
             node.tag, node.style = _scalar_style(node.value, is_key=is_key)
 
-    def _at(self, node: yaml.Node, what: str) -> str:
-        return f"{self._where}: line {node.start_mark.line + 1}: {what}"
+    def _at(self, node: yaml.Node, mistake: str) -> str:
+        return f"{self._where}: line {node.start_mark.line + 1}: {mistake}"
 
 
 def _scalar_style(text: str, *, is_key: bool) -> tuple[str, str | None]:
-    """What an unquoted place becomes: a number, true or false where the value is plainly that; else text."""
+    """The style of a variable without quotes: a number, true or false if the value is clearly one; else text."""
     if not is_key:
         if _WHOLE.fullmatch(text):
             return "tag:yaml.org,2002:int", None

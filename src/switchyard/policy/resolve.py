@@ -1,13 +1,13 @@
-"""Effective values: an immutable snapshot of all rows, flattened when written, merged when a scope is first asked.
+"""Effective rules: a snapshot of all rows, each flattened to its fields, merged when a scope is first asked for.
 
-launch plan > workflow > project+domain > project > domain > platform config. Provenance rides in each value.
+launch plan > workflow > project+domain > project > domain > platform config. Each value carries its provenance.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -18,14 +18,15 @@ from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind
 from switchyard.policy.kinds.kind import Kind
 from switchyard.policy.platform import Platform
+from switchyard.policy.record import PolicyRecord, encode_record
 
 FlatRules = dict[tuple[str, str], Entry]  # (kind, field) → value with provenance
-CACHED_SCOPES_MAX = 100_000  # scopes remembered; a job may name any workflow, so they are not bounded by the rows
+CACHED_SCOPES_MAX = 100_000  # a job may name any workflow, so the number of rows does not bound them
 
 
 @dataclass(frozen=True, slots=True)
 class RuleRow:
-    """A stored row as the snapshot takes it. `value` none: the row is gone."""
+    """A stored row. `value` none: the row was deleted."""
 
     id: str
     kind: str
@@ -33,32 +34,35 @@ class RuleRow:
     value: Struct | None
 
 
+@dataclass(frozen=True, eq=False)
 class EffectiveRules:
-    """What holds at one scope; immutable. `record` is kept here by admission, which makes it once."""
+    """The rules that hold at one scope. Immutable: the cached properties follow from the fields alone."""
 
-    __slots__ = ("_fields", "_ruled", "flat", "key", "record")
+    key: ScopeKey
+    flat: Mapping[tuple[str, str], Entry]
+    kinds: Kinds
+    version: int
 
-    def __init__(self, key: ScopeKey, flat: FlatRules) -> None:
-        self.key = key
-        self.flat = flat
-        self.record: Any = None
-        self._fields: dict[str, dict[str, Entry]] | None = None
-        self._ruled: list[tuple[Kind, Mapping[str, Entry]]] | None = None
+    @cached_property
+    def rules_for_jobs(self) -> list[tuple[Kind, Mapping[str, Entry]]]:
+        """The kinds that set something for jobs here, each with its fields."""
+        return [(kind, fields) for kind in self.kinds if kind.is_for_jobs and (fields := self.fields(kind))]
 
-    def ruled(self, kinds: Kinds) -> list[tuple[Kind, Mapping[str, Entry]]]:
-        """The kinds that say something to a job here."""
-        if self._ruled is None:
-            self._ruled = [(kind, found) for kind in kinds if kind.is_for_jobs and (found := self.fields(kind))]
-        return self._ruled
+    @cached_property
+    def record(self) -> PolicyRecord:
+        """The record of a job that overrides nothing."""
+        return encode_record(self.version, self.kinds, self.flat)
 
     def fields(self, kind: Kind) -> Mapping[str, Entry]:
         """The fields of one kind that are set anywhere, each with its provenance."""
-        if self._fields is None:
-            found: dict[str, dict[str, Entry]] = {}
-            for (name, path), entry in self.flat.items():
-                found.setdefault(name, {})[path] = entry
-            self._fields = found
-        return self._fields.get(kind.name, _NONE)
+        return self._fields_by_kind.get(kind.name, _NO_FIELDS)
+
+    @cached_property
+    def _fields_by_kind(self) -> dict[str, dict[str, Entry]]:
+        fields: dict[str, dict[str, Entry]] = {}
+        for (kind, path), entry in self.flat.items():
+            fields.setdefault(kind, {})[path] = entry
+        return fields
 
     def value(self, kind: Kind) -> Struct | None:
         """The kind's whole effective value; none where nothing is set."""
@@ -67,7 +71,7 @@ class EffectiveRules:
 
 
 class Policy:
-    """All rules at one version. A change makes a new one, with nothing remembered."""
+    """All rules at one version. A change makes a new policy with an empty cache."""
 
     def __init__(
         self,
@@ -82,47 +86,47 @@ class Policy:
         self.platform = platform
         self._rows: dict[ScopeKey, Mapping[str, FlatRules]] = dict(rows or {})
         self._merged: dict[ScopeKey, FlatRules] = {
-            key: _merge_kinds(kinds_here) for key, kinds_here in self._rows.items()
+            key: _merge_kinds(rules_by_kind) for key, rules_by_kind in self._rows.items()
         }
         self._base = {domain: _platform_values(kinds, platform, domain) for domain in ("", *platform.domains)}
-        self._seen: dict[ScopeKey, EffectiveRules] = {}
+        self._cache: dict[ScopeKey, EffectiveRules] = {}
 
     def changed(self, version: int, rows: Iterable[RuleRow]) -> Policy:
-        """The next snapshot: the same rows but for these."""
+        """Return the next snapshot, with these rows changed."""
         policy = Policy.__new__(Policy)
         policy.version, policy.kinds, policy.platform, policy._base = version, self.kinds, self.platform, self._base
-        policy._rows, policy._merged, policy._seen = dict(self._rows), dict(self._merged), {}
+        policy._rows, policy._merged, policy._cache = dict(self._rows), dict(self._merged), {}
         touched: dict[ScopeKey, dict[str, FlatRules]] = {}
         for row in rows:
             if (kind := self.kinds.by_name.get(row.kind)) is None:
-                continue  # its package is not installed here: the row is kept, and means nothing
-            here = touched.setdefault(row.key, dict(policy._rows.get(row.key, {})))
-            here.pop(row.kind, None)
+                continue  # the package of this kind is not installed here: the row has no effect
+            rules_by_kind = touched.setdefault(row.key, dict(policy._rows.get(row.key, {})))
+            rules_by_kind.pop(row.kind, None)
             if row.value is not None:
-                here[row.kind] = flatten_row(kind, row)
-        for key, here in touched.items():
-            if here:
-                policy._rows[key], policy._merged[key] = here, _merge_kinds(here)
+                rules_by_kind[row.kind] = flatten_row(kind, row)
+        for key, rules_by_kind in touched.items():
+            if rules_by_kind:
+                policy._rows[key], policy._merged[key] = rules_by_kind, _merge_kinds(rules_by_kind)
             else:
                 policy._rows.pop(key, None)
                 policy._merged.pop(key, None)
         return policy
 
     def on(self, platform: Platform) -> Policy:
-        """The same rows, on another platform config."""
+        """Return a policy with the same rows and another platform config."""
         return Policy(self.version, kinds=self.kinds, platform=platform, rows=self._rows)
 
     def effective(self, key: ScopeKey) -> EffectiveRules:
-        """What holds at a scope."""
-        found = self._seen.get(key)
-        if found is None:
-            if len(self._seen) >= CACHED_SCOPES_MAX:
-                self._seen.clear()
-            found = self._seen[key] = self._resolve(key)
-        return found
+        """Return the rules that hold at a scope."""
+        effective = self._cache.get(key)
+        if effective is None:
+            if len(self._cache) >= CACHED_SCOPES_MAX:
+                self._cache.clear()
+            effective = self._cache[key] = self._resolve(key)
+        return effective
 
     def _resolve(self, key: ScopeKey) -> EffectiveRules:
-        """The least specific first. Where a word is not given two of these are the same, which does no harm."""
+        """Merge the levels, the least specific first. Without a project or domain some levels are equal: harmless."""
         domain, project, workflow, launch_plan = key
         rows = self._merged.get
         flat = dict(self._base.get(domain) or self._base[""])
@@ -136,11 +140,11 @@ class Policy:
                 flat.update(level)
         label = flat.get(_LABEL)
         if label is not None and label.source.level is Level.PLATFORM and _POOL in flat:
-            del flat[_LABEL]  # the configured default label is for jobs that no pool bounds
-        return EffectiveRules(key, flat)
+            del flat[_LABEL]  # the configured default label is for jobs without a pool
+        return EffectiveRules(key, flat, self.kinds, self.version)
 
 
-_NONE: dict[str, Entry] = {}
+_NO_FIELDS: dict[str, Entry] = {}
 _LABEL = (ExecutionClusterLabelKind.name, "value")
 _POOL = (ClusterAssignmentKind.name, "cluster_pool_name")
 
@@ -152,17 +156,17 @@ def flatten_row(kind: Kind, row: RuleRow) -> FlatRules:
     return {(kind.name, path): Entry(value, source) for path, value in kind.flatten(row.value).items()}
 
 
-def _merge_kinds(here: Mapping[str, FlatRules]) -> FlatRules:
-    """All kinds of one scope in one mapping: one update per level is all that a new scope costs."""
-    found: FlatRules = {}
-    for flat in here.values():
-        found.update(flat)
-    return found
+def _merge_kinds(rules_by_kind: Mapping[str, FlatRules]) -> FlatRules:
+    """Put all kinds of one scope into one mapping, so that a new scope costs one update per level."""
+    merged: FlatRules = {}
+    for flat in rules_by_kind.values():
+        merged.update(flat)
+    return merged
 
 
 def _platform_values(kinds: Kinds, platform: Platform, domain: str) -> FlatRules:
-    """What the config says for everyone, then for one domain."""
-    found: FlatRules = {}
+    """The values that the config sets for everyone, then for one domain."""
+    flat: FlatRules = {}
     for key, values in (
         (EMPTY_SCOPE_KEY, platform.values),
         ((domain, "", "", ""), platform.domain_values.get(domain, {})),
@@ -170,10 +174,10 @@ def _platform_values(kinds: Kinds, platform: Platform, domain: str) -> FlatRules
         source = Provenance(Level.PLATFORM, key)
         for name, value in values.items():
             kind = kinds.by_name[name]
-            found.update({(name, path): Entry(inner, source) for path, inner in kind.flatten(value).items()})
-    return found
+            flat.update({(name, path): Entry(inner, source) for path, inner in kind.flatten(value).items()})
+    return flat
 
 
 def empty_policy(platform: Platform | None = None, kinds: Kinds | None = None) -> Policy:
-    """Before the first look at the store: the config alone."""
+    """The policy before the first read of the store: the config alone."""
     return Policy(-1, kinds=kinds or Kinds(BUILTIN_KINDS), platform=platform or Platform())

@@ -3,10 +3,12 @@
 The language is govaluate's, which users of Rainbow know: `+ - * / % **`, `& | ^ ~ << >>`, `> >= < <= == != =~ !~ in`,
 `&& || !`, `c ? a : b`, `a ?? b`, 'texts', [names-with-dashes], min(a, b) and max(a, b). All numbers are floats.
 
-It is written here, not taken. simpleeval reads Python's grammar, and its own page warns of long or large evaluations;
-the CEL packages read CEL's. Neither reads what users of Rainbow have, and users' expressions run in the server.
-Here nothing can be reached but the values handed in. There are no loops, no assignment, no attributes; a text has at
-most CHARS_MAX characters and NODES_MAX parts, each of which is visited once, and what is done inside a part is counted.
+No library was taken: simpleeval reads Python's grammar, and its own page warns of long or large evaluations; the CEL
+packages read CEL's grammar. Neither reads the expressions that users of Rainbow have.
+
+Users' expressions run in the server, so they reach nothing but the values passed in. There are no loops, assignments or
+attributes. A text has at most CHARS_MAX characters and NODES_MAX nodes; each node is evaluated once, and its work is
+counted.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ from switchyard.route.operators import (
 from switchyard.route.pattern import BadPattern, compile_pattern
 
 CHARS_MAX = 4096
-NODES_MAX = 256  # names, values and operators; also the deepest that one can stand in another
-DEPTH_MAX = 50  # parentheses and prefixes in each other, while reading
+NODES_MAX = 256  # names, values and operators; so also a bound of their nesting
+DEPTH_MAX = 50  # of parentheses and prefixes
 _TOKEN = re.compile(
     r"""\s*(?:(?P<number>0[xX][0-9a-fA-F]{1,13}|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)
     |(?P<name>[^\W\d]\w*)
@@ -69,11 +71,11 @@ class NoValue:
 class Expression:
     text: str
     names: frozenset[str]
-    size: int  # its parts, each of which is visited once at most
+    size: int  # nodes, each of which is evaluated at most once
     _node: ExpressionNode = field(repr=False, compare=False)
 
     def value(self, values: Mapping[str, ExpressionValue], budget: EvaluationBudget) -> ExpressionValue | NoValue:
-        """What it comes to; `Spent` is raised when there is no budget for it."""
+        """Evaluate the expression. `BudgetExceeded` is raised when the budget is used up."""
         budget.spend(self.size)
         try:
             return self._node(EvaluationScope(values, budget))
@@ -83,7 +85,7 @@ class Expression:
 
 @lru_cache(maxsize=256)
 def parse_expression(text: str) -> Expression:
-    """An expression from its text; Malformed says what is wrong with it, and where."""
+    """Parse an expression. Malformed says what is wrong, and where."""
     if len(text) > CHARS_MAX:
         raise Malformed(f"an expression has at most {CHARS_MAX} characters, this one {len(text)}")
     reader = _ExpressionParser(text)
@@ -92,7 +94,7 @@ def parse_expression(text: str) -> Expression:
 
 
 class _ExpressionParser:
-    """Recursive descent, one method per kind of thing, each giving a function of the scope."""
+    """Recursive descent: one method per syntactic form, each returns a function of the scope."""
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
@@ -137,7 +139,7 @@ class _ExpressionParser:
         return node
 
     def _right(self, sign: str, level: int) -> ExpressionNode:
-        """The right side of an operator. A pattern that stands there as it is, is read now: a mistake is a mistake."""
+        """Read the right side of an operator. A literal pattern is compiled now, so that its mistakes are reported."""
         first = self._next
         node = self._binary(level)
         kind, word, _ = self._tokens[first]
@@ -215,35 +217,35 @@ class _ExpressionParser:
         return ""
 
     def _take(self, *words: str) -> str:
-        found = self._peek(*words)
-        self._next += bool(found)
-        return found
+        word = self._peek(*words)
+        self._next += bool(word)
+        return word
 
     def _need(self, word: str) -> None:
         if not self._take(word):
             raise self._unexpected(f"expected {word!r}")
 
-    def _unexpected(self, said: str = "") -> Malformed:
+    def _unexpected(self, detail: str = "") -> Malformed:
         if self._next >= len(self._tokens):
-            return Malformed("the expression ends too early" + (f": {said}" if said else ""))
-        _, word, place = self._tokens[self._next]
-        return Malformed(f"unexpected {word[:40]!r} at character {place + 1}" + (f": {said}" if said else ""))
+            return Malformed("the expression ends too early" + (f": {detail}" if detail else ""))
+        _, word, position = self._tokens[self._next]
+        return Malformed(f"unexpected {word[:40]!r} at character {position + 1}" + (f": {detail}" if detail else ""))
 
 
 def _tokenize(text: str) -> list[tuple[str, str, int]]:
-    found: list[tuple[str, str, int]] = []
+    tokens: list[tuple[str, str, int]] = []
     text = text.rstrip()
-    place = 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
+    position = 0
+    while position < len(text):
+        match = _TOKEN.match(text, position)
         if match is None:
-            start = place + len(text[place:]) - len(text[place:].lstrip())
+            start = position + len(text[position:]) - len(text[position:].lstrip())
             hint = " (there are no attributes here)" if text[start] == "." else ""
             raise Malformed(f"unexpected {text[start]!r} at character {start + 1}{hint}")
         kind = str(match.lastgroup)
-        found.append(("name_" if kind == "bracketed" else kind, match[kind], match.start(kind)))
-        place = match.end()
-    return found
+        tokens.append(("name_" if kind == "bracketed" else kind, match[kind], match.start(kind)))
+        position = match.end()
+    return tokens
 
 
 def _read_number(word: str) -> float:

@@ -1,7 +1,7 @@
-"""What would let a job run: the router is asked again with one thing changed at a time. Pure.
+"""What would let a job run: the router evaluates the job again with one thing changed at a time. Pure.
 
-No hint is a guess: each names the clusters that said yes to the changed question. Both kinds of question are counted,
-so that a strange job over strange clusters costs as little as any other.
+No hint is a guess: each names the clusters that accept the changed job. Evaluations and questions to match engines are
+bounded, so that no job costs much more than another.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from switchyard.model.cluster import Health
 from switchyard.model.graph import Graph, NodeKind
 from switchyard.model.quantity import show_bytes
 from switchyard.model.verdict import Answer
+from switchyard.route.member import Member
 from switchyard.route.router import evaluate
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.verdicts import VerdictSet
-from switchyard.route.world import Member, World
+from switchyard.route.world import World
 
 HINTS_MAX = 8
 CLUSTERS_NAMED_MAX = 3  # clusters named in one hint
-EVALUATIONS_MAX = 24  # questions to the router
+EVALUATIONS_MAX = 24  # evaluations by the router
 PROBES_MAX = 60  # questions to a match engine: some milliseconds
 MIB, GIB = 2**20, 2**30
 
@@ -37,20 +38,20 @@ AMOUNT_OPTIONS = (
 
 
 def find_hints(ask: RoutingRequest, world: World, *, ruled: Mapping[str, str] | None = None) -> list[str]:
-    """What would let it run, the smallest change first; none if a cluster takes it as it is.
+    """Return the changes that would let the job run, the smallest first; none if a cluster accepts it as it is.
 
-    `ruled`: of `pool` and `label`, where a rule and not the request says which: then the rule has to change.
+    `ruled`: the rule that sets `pool` or `label`, if the request does not: then the rule has to change.
     """
-    advice = _HintSearch(ask, world, ruled or {})
-    if any(verdict.say is Answer.YES for verdict in advice.verdicts):
+    search = _HintSearch(ask, world, ruled or {})
+    if any(verdict.say is Answer.YES for verdict in search.verdicts):
         return []
-    found = [*advice.of_health(), *advice.of_bounds(), *advice.of_grants(), *advice.of_resources()]
-    return [hint.text for hint in sorted(found, key=lambda hint: hint.change)[:HINTS_MAX]]
+    hints = [*search.of_health(), *search.of_bounds(), *search.of_grants(), *search.of_resources()]
+    return [hint.text for hint in sorted(hints, key=lambda hint: hint.change)[:HINTS_MAX]]
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """`change`: 0 for something outside the request, else the part of the request that would have to go."""
+    """`change`: 0 for a change outside the request's amounts, else the share of the amount that would have to go."""
 
     change: float
     text: str
@@ -58,7 +59,7 @@ class Hint:
 
 @dataclass(slots=True)
 class _HintSearch:
-    """One job's question to one world, and how often it may still be asked in another form."""
+    """The search for hints for one job in one world, and how much of it is still allowed."""
 
     ask: RoutingRequest
     world: World
@@ -69,19 +70,19 @@ class _HintSearch:
     is_rejected: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        found = evaluate(self.ask, self.world)
-        self.verdicts, self.is_rejected = found.verdicts, found.outcome == "reject"
+        ruling = evaluate(self.ask, self.world)
+        self.verdicts, self.is_rejected = ruling.verdicts, ruling.outcome == "reject"
 
     def takers(self, changed: RoutingRequest, among: Sequence[Member] | None = None) -> str:
-        """Who would take the changed job, in words; empty: nobody, or it was asked often enough."""
+        """Name the clusters that would accept the changed job; empty: none would, or the bound is reached."""
         if self.rulings_left <= 0:
             return ""
         self.rulings_left -= 1
         world = self.world if among is None else replace(self.world, members=tuple(among))
         verdicts = evaluate(changed, world).verdicts
-        if able := [verdict.cluster for verdict in verdicts if verdict.say is Answer.YES]:
-            return join_names(able)
-        # From never to not now is a step forward, too; from not now to not now is none.
+        if eligible := [verdict.cluster for verdict in verdicts if verdict.say is Answer.YES]:
+            return join_names(eligible)
+        # If the job was rejected, a cluster that is only down is progress, too.
         later = [verdict.cluster for verdict in verdicts if verdict.say is Answer.WAIT] if self.is_rejected else []
         return f"{join_names(later)}, once up" if later else ""
 
@@ -92,7 +93,7 @@ class _HintSearch:
     # --- outside the request
 
     def of_health(self) -> Iterator[Hint]:
-        """Whoever only waits would take it: what an operator can do about that."""
+        """Clusters that would run the job if they were up: what an operator can do."""
         waiting = self.members("health")
         for text, is_ill in _HEALTH_HINTS:
             names = [member.name for member in waiting if is_ill(member)]
@@ -100,7 +101,7 @@ class _HintSearch:
                 yield Hint(0, text(names))
 
     def of_bounds(self) -> Iterator[Hint]:
-        """Another pool or label, none at all, no named cluster, a job that bears to be interrupted."""
+        """Another pool or label, or none; no pin; an interruptible job; no image."""
         ask = self.ask
         for word, name, sets in (("pool", ask.pool, self.world.pools), ("label", ask.label, self.world.labels)):
             if name is not None:
@@ -109,6 +110,8 @@ class _HintSearch:
             yield Hint(0, f"without naming a cluster ({names})")
         if self.members("interruptible") and (names := self.takers(replace(ask, is_interruptible=True))):
             yield Hint(0, f"interruptible: true ({names})")
+        if self.members("image") and (names := self.takers(replace(ask, image=""))):
+            yield Hint(0, f"another image, or none ({names})")
 
     def _of_set(self, word: str, sets: Mapping[str, Mapping[str, float]]) -> Iterator[Hint]:
         rule_of = self.ruled.get(word, "")
@@ -138,7 +141,7 @@ class _HintSearch:
     # --- within the request
 
     def of_resources(self) -> Iterator[Hint]:
-        """One amount alone lowered to the most that some cluster takes, of those that may run it at all."""
+        """Lower one amount to the most that some cluster fits, among the clusters that the job may use."""
         plain, misfits = self.ask.demand.plain, self.members("match")
         graphs = {member.graph.signature: member.graph for member in misfits if member.graph is not None}
         if plain is None:
@@ -156,14 +159,14 @@ class _HintSearch:
         self, plain: PlainResources, name: str, option: str, misfits: Sequence[Member], graphs: Mapping[str, Graph]
     ) -> Iterator[Hint]:
         asks: int = getattr(plain, name)
-        # The best first: once what is found is as much as the next could have, nobody has more.
+        # The largest bound first: stop when the next cluster cannot exceed the best amount.
         bounds = sorted(((_upper_bound(plain, graph, name), key) for key, graph in graphs.items()), reverse=True)
         best = _minimum(name) - 1
         for bound, key in bounds:
             if bound <= best:
                 break
-            found = self._largest(plain, name, min(bound, asks - 1), graphs[key])
-            best = max(best, _minimum(name) - 1 if found is None else found)
+            amount = self._largest(plain, name, min(bound, asks - 1), graphs[key])
+            best = max(best, _minimum(name) - 1 if amount is None else amount)
         if best >= _minimum(name) and (names := self._verified(replace(plain, **{name: best}), misfits)):
             yield Hint(
                 1 - best / asks, f"{option} {_show_amount(name, best)} instead of {_show_amount(name, asks)} ({names})"
@@ -172,7 +175,7 @@ class _HintSearch:
     def _of_nodes(
         self, plain: PlainResources, misfits: Sequence[Member], graphs: Mapping[str, Graph]
     ) -> Iterator[Hint]:
-        """Fewer nodes are not always easier to find room on, so only the sizes of real clusters are tried."""
+        """Fewer nodes do not always fit more easily, so only the sizes of real clusters are tried."""
         assert plain.nodes is not None
         sizes = sorted({graph.nodes for graph in graphs.values() if graph.nodes < plain.nodes}, reverse=True)
         for size in sizes[:CLUSTERS_NAMED_MAX]:
@@ -183,36 +186,36 @@ class _HintSearch:
             yield Hint(0.5, f"without --nodes ({names})")
 
     def _of_jobspec(self, misfits: Sequence[Member], graphs: Mapping[str, Graph]) -> Iterator[Hint]:
-        """Of a demand in another form: what the engine says is the most in one place."""
-        told: set[str] = set()
+        """For a demand in another form: lower a type to the most that the engine reports for one place."""
+        hinted_types: set[str] = set()
         for graph in graphs.values():
-            found = self.world.index.verdict(self.ask.demand, graph, by=self.ask.engine)
-            if not isinstance(found, Misfit) or not 0 < found.best < found.needs or found.level in told:
+            misfit = self.world.index.verdict(self.ask.demand, graph, by=self.ask.engine)
+            if not isinstance(misfit, Misfit) or not 0 < misfit.best < misfit.needs or misfit.level in hinted_types:
                 continue
-            capped = replace(self.ask.demand, needs=_cap_needs(self.ask.demand.needs, found.level, found.best))
+            capped = replace(self.ask.demand, needs=_cap_needs(self.ask.demand.needs, misfit.level, misfit.best))
             if names := self.takers(replace(self.ask, demand=capped), among=misfits):
-                told.add(found.level)
+                hinted_types.add(misfit.level)
                 yield Hint(
-                    1 - found.best / found.needs, f"{found.best} {found.level} instead of {found.needs} ({names})"
+                    1 - misfit.best / misfit.needs, f"{misfit.best} {misfit.level} instead of {misfit.needs} ({names})"
                 )
 
     def _verified(self, plain: PlainResources, misfits: Sequence[Member]) -> str:
         return self.takers(replace(self.ask, demand=self._demand(plain)), among=misfits)
 
-    def _largest(self, plain: PlainResources, name: str, most: int, graph: Graph) -> int | None:
-        """The largest amount up to `most` that fits; less is never harder to place. Bytes in steps of a MiB."""
-        if most < _minimum(name) or self._fits(replace(plain, **{name: most}), graph):
-            return most if most >= _minimum(name) else None
-        step = MIB if most > MIB else 1
-        low, high = _minimum(name), (most - 1) // step
-        found: int | None = None
+    def _largest(self, plain: PlainResources, name: str, limit: int, graph: Graph) -> int | None:
+        """Return the largest amount up to `limit` that fits, by bisection. Bytes in steps of a MiB."""
+        if limit < _minimum(name) or self._fits(replace(plain, **{name: limit}), graph):
+            return limit if limit >= _minimum(name) else None
+        step = MIB if limit > MIB else 1
+        low, high = _minimum(name), (limit - 1) // step
+        largest: int | None = None
         while low <= high and self.probes_left > 0:
             middle = (low + high + 1) // 2
             if self._fits(replace(plain, **{name: middle * step}), graph):
-                found, low = middle * step, middle + 1
+                largest, low = middle * step, middle + 1
             else:
                 high = middle - 1
-        return found
+        return largest
 
     def _fits(self, plain: PlainResources, graph: Graph) -> bool:
         if self.probes_left <= 0:
@@ -224,17 +227,17 @@ class _HintSearch:
         return demand_of_plain(plain, self.ask.demand.needs[0].requires)
 
 
-def join_names(names: Sequence[str], most: int = CLUSTERS_NAMED_MAX) -> str:
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def join_names(names: Sequence[str], limit: int = CLUSTERS_NAMED_MAX) -> str:
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
 
 
 def _is_cordoned_and_down(member: Member) -> bool:
-    """Cordoned, and with that taken away still not up."""
+    """Cordoned, and it would be down if uncordoned."""
     return member.health is Health.CORDONED and (member.is_silent or member.graph is None)
 
 
-# What one can do, and for whom that is all it takes.
+# What an operator can do, and for which clusters that suffices.
 _HEALTH_HINTS: tuple[tuple[Callable[[list[str]], str], Callable[[Member], bool]], ...] = (
     (
         lambda names: f"start an agent on {join_names(names)}",
@@ -264,12 +267,14 @@ def _minimum(name: str) -> int:
 
 
 def _upper_bound(plain: PlainResources, graph: Graph, name: str) -> int:
-    """No more of it than this can fit. Of an amount, the most on one node that has enough of all the rest; of tasks,
-    what the nodes hold together. Less than nothing where even the least of it would not help."""
+    """An upper bound of the amount that fits; negative: not even the minimum does.
+
+    Of tasks, all that the nodes hold together. Else the most on one node that has enough of everything else.
+    """
     if name == "tasks":
         return sum(kind.count * _tasks_per_node(plain, kind) for kind in graph.kinds)
-    least = replace(plain, **{name: _minimum(name)})
-    holds = [(kind, _tasks_per_node(least, kind)) for kind in graph.kinds]
+    smallest = replace(plain, **{name: _minimum(name)})
+    holds = [(kind, _tasks_per_node(smallest, kind)) for kind in graph.kinds]
     if sum(kind.count * times for kind, times in holds) < plain.tasks:
         return -1
     return max((_amount_on_node(kind, name) for kind, times in holds if times), default=-1)
@@ -277,35 +282,35 @@ def _upper_bound(plain: PlainResources, graph: Graph, name: str) -> int:
 
 def _tasks_per_node(plain: PlainResources, kind: NodeKind) -> int:
     """How many tasks one such node holds."""
-    found = kind.cores // plain.cores
+    tasks = kind.cores // plain.cores
     if plain.gpus:
-        found = min(found, kind.gpus // plain.gpus)
+        tasks = min(tasks, kind.gpus // plain.gpus)
     if plain.memory_bytes:
-        found = min(found, kind.memory_bytes // plain.memory_bytes)
+        tasks = min(tasks, kind.memory_bytes // plain.memory_bytes)
     if plain.storage_bytes:
-        found = min(found, kind.storage_bytes // plain.storage_bytes)
-    return found
+        tasks = min(tasks, kind.storage_bytes // plain.storage_bytes)
+    return tasks
 
 
 def _amount_on_node(kind: NodeKind, name: str) -> int:
-    found: int = getattr(kind, name)
-    return found
+    amount: int = getattr(kind, name)
+    return amount
 
 
 def _show_amount(name: str, value: int) -> str:
-    """As it is written in a job. Bytes are rounded down: what is shown must fit, too."""
+    """Show an amount as in a job. Bytes are rounded down: the amount that is shown must fit."""
     if not name.endswith("bytes") or not value:
         return str(value)
     return show_bytes(value) if value < MIB or value % GIB == 0 else f"{value // MIB}MiB"
 
 
-def _cap_needs(needs: tuple[Need, ...], type_: str, most: int) -> tuple[Need, ...]:
-    """The same needs with at most so many of one type in each place."""
+def _cap_needs(needs: tuple[Need, ...], type_: str, limit: int) -> tuple[Need, ...]:
+    """Return the needs with at most `limit` of one type in each place."""
     return tuple(
         replace(
             need,
-            count=min(need.count, most) if need.type == type_ else need.count,
-            holds=_cap_needs(need.holds, type_, most),
+            count=min(need.count, limit) if need.type == type_ else need.count,
+            holds=_cap_needs(need.holds, type_, limit),
         )
         for need in needs
     )

@@ -1,8 +1,8 @@
-"""When a job that nobody has leased goes to another cluster, although its own is well. Pure.
+"""When a job that no agent has leased moves to another cluster, although its own cluster is up. Pure.
 
-Two rules keep jobs from wandering: one that was just handed over rests first, the longer the more often it was; and
-another cluster must be better by an amount and by a share. An array does not wander while its tasks are begun wherever
-it goes: it rests only where it was first drawn to, and where nobody has begun any of them.
+Two rules keep jobs from moving back and forth. A job that was just handed over rests first, longer with each handover.
+And the other cluster must be better by an amount and by a share. An array whose tasks are started wherever it goes need
+not rest: it rests only at its first cluster, and where none of its tasks was started.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from switchyard.model.quote import QuoteOutcome
 from switchyard.route.router import Eligibility
 from switchyard.route.select.weighted_draw import WeightedCandidates
 
-HANDOVERS_BEFORE_BACKOFF = 4  # so often a job is handed over before it has to rest for longer each time
+HANDOVERS_BEFORE_BACKOFF = 4  # handovers before the rest time doubles with each further one
 BACKOFF_DOUBLINGS_MAX = 6
 
 
 @dataclass(frozen=True, slots=True)
 class MovingSettings:
-    """From the config. `idle_after_us`: waited elsewhere for so long, an idle cluster takes over; none: never does.
+    """From the config. `idle_after_us`: an idle cluster takes over jobs that waited this long; none: never.
 
-    A better quote counts from `gain_s` seconds sooner or `gain_cost` cheaper, and from `gain_share` of what it was.
+    A better quote counts if it is `gain_s` seconds sooner or `gain_cost` cheaper, and better by `gain_share`.
     """
 
     idle_after_us: int | None = 30_000_000
@@ -35,27 +35,27 @@ class MovingSettings:
 
 @dataclass(frozen=True, slots=True)
 class BacklogJobs:
-    """Some that wait for their lease at a cluster: what each of them asks for, or of an array each of its tasks."""
+    """Equal jobs that wait for their lease at a cluster: what each job, or each task of an array, asks for."""
 
     count: int
     cores: int
     gpus: int
     memory_bytes: int
     is_array: bool
-    is_aged: bool  # one has waited for as long as it lets others pass
+    is_aged: bool  # one was bypassed for so long that it no longer lets others pass
 
 
 @dataclass(frozen=True, slots=True)
 class FreeCapacity:
-    """What a cluster could start now beside what is in line there."""
+    """What a cluster could start now."""
 
     cores: int
     gpus: int
-    memory_bytes: int | None  # none: it does not count its memory
+    memory_bytes: int | None  # none: the cluster does not report its memory
 
     @staticmethod
     def of(load: Load | None) -> FreeCapacity | None:
-        """None: nothing to give, in trouble, or nobody knows."""
+        """Read a cluster's load. None: nothing is free, the agent reports trouble, or the load is unknown."""
         if load is None or not load.free_cores or load.queued or load.trouble:
             return None
         return FreeCapacity(load.free_cores, load.free_gpus or 0, load.free_memory_bytes)
@@ -65,7 +65,7 @@ class FreeCapacity:
         return cores <= self.cores and gpus <= self.gpus and has_memory
 
     def fitting(self, *, cores: int, gpus: int, memory_bytes: int) -> int:
-        """For how many of these there is room."""
+        """How many such jobs fit."""
         pairs = ((cores, self.cores), (gpus, self.gpus), (memory_bytes, self.memory_bytes))
         return min((has // asks for asks, has in pairs if asks and has is not None), default=1)
 
@@ -74,65 +74,68 @@ class FreeCapacity:
         return FreeCapacity(max(0, self.cores - count * cores), max(0, self.gpus - count * gpus), memory)
 
     def beside(self, line: Iterable[BacklogJobs], *, is_busy: bool) -> FreeCapacity:
-        """What is left when those in line have begun that fit. As leases are given: who does not fit lets others pass
-        until it is aged; from then on all room is kept for it, unless nothing runs there whose end would make some."""
-        left = self
-        for each in line:
-            needs = {"cores": each.cores, "gpus": each.gpus, "memory_bytes": each.memory_bytes}
-            # Whoever else is in line: in which order they begin is not decided here.
+        """Return what is left when the jobs of the backlog that fit have started.
+
+        As with leases, a job that does not fit lets others pass until it is aged. Then all capacity is kept for it,
+        unless nothing runs there whose end would free some.
+        """
+        free = self
+        for jobs in line:
+            needs = {"cores": jobs.cores, "gpus": jobs.gpus, "memory_bytes": jobs.memory_bytes}
+            # Each is compared with the full capacity: in which order they start is not decided here.
             if count := self.fitting(**needs):
-                left = left.less(**needs, count=count if each.is_array else min(count, each.count))
-            elif each.is_aged and is_busy:
+                free = free.less(**needs, count=count if jobs.is_array else min(count, jobs.count))
+            elif jobs.is_aged and is_busy:
                 return replace(self, cores=0)
-        return left
+        return free
 
 
 def rest_time_us(least_us: int, handovers: int) -> int:
-    """How long a job that was handed over so often stays where it is."""
+    """How long a job stays where it is after so many handovers."""
     return least_us << min(max(handovers - HANDOVERS_BEFORE_BACKOFF, 0), BACKOFF_DOUBLINGS_MAX)
 
 
 def pick_taker(ruling: Eligibility, allowed: Iterable[str], *, seed: str) -> str | None:
-    """Which of these clusters takes a job over: the first that its algorithm left in the race, else drawn by weight."""
+    """Return the cluster that takes the job over: the first that its algorithm ranked, else one drawn by weight."""
     names = set(allowed)
     if ruling.outcome != "assign" or not names:
         return None
     if ruling.remaining:
         return next((name for name in ruling.remaining if name in names), None)
-    weighted = zip(ruling.able.names, ruling.able.weights, strict=True)
-    among = [(name, weight) for name, weight in weighted if name in names]
-    if not among:
+    weighted = zip(ruling.eligible.names, ruling.eligible.weights, strict=True)
+    candidates = [(name, weight) for name, weight in weighted if name in names]
+    if not candidates:
         return None
-    field = WeightedCandidates.of([name for name, _ in among], [weight for _, weight in among])
-    return field.names[field.draw(seed)]
+    drawable = WeightedCandidates.of([name for name, _ in candidates], [weight for _, weight in candidates])
+    return drawable.names[drawable.draw(seed)]
 
 
 @dataclass(frozen=True, slots=True)
 class BetterQuote:
-    """Where a job is better off by what clusters quote, and why in words."""
+    """A cluster with a better quote for a job, and the reason in words."""
 
     to: str
     reason: str
 
 
 def find_better_quote(ruling: Eligibility, here: str, terms: MovingSettings, *, seed: str) -> BetterQuote | None:
-    """The winner of the job's algorithm, if its quote is clearly better than that of where the job waits.
+    """Return the winner of the job's algorithm, if its quote is clearly better than that of `here`, the job's cluster.
 
-    Of `here` it counts what its agent said, without those in line before the job; of the other all that is reckoned in.
+    For `here`, the plain quote of its agent counts, without the backlog; for the winner, the full estimate.
     """
-    if ruling.outcome != "assign" or not ruling.quoted or here in ruling.able.names:
+    if ruling.outcome != "assign" or not ruling.quoted or here in ruling.eligible.names:
         return None
-    to = ruling.able.names[ruling.able.draw(seed)]
+    to = ruling.eligible.names[ruling.eligible.draw(seed)]
     quotes = {quote.cluster: quote for quote in ruling.quoted}
-    mine, other = quotes.get(here), quotes.get(to)
-    if mine is None or other is None or other.said is not QuoteOutcome.YES:
+    current, offer = quotes.get(here), quotes.get(to)
+    if current is None or offer is None or offer.said is not QuoteOutcome.YES:
         return None
-    if mine.said is QuoteOutcome.NO:
-        return BetterQuote(to, f"{here} says no by now ({mine.reason}), {to} says yes")
+    if current.said is QuoteOutcome.NO:
+        return BetterQuote(to, f"{here} says no by now ({current.reason}), {to} says yes")
     if ruling.algorithm == "soonest":
-        now, then, gain = mine.eta_s, other.starts_s, terms.gain_s
+        now, then, gain = current.eta_s, offer.starts_s, terms.gain_s
     elif ruling.algorithm == "cheapest":
-        now, then, gain = mine.cost, other.cost, terms.gain_cost
+        now, then, gain = current.cost, offer.cost, terms.gain_cost
     else:
         return None
     if now is None or then is None or not is_clearly_better(then, now, gain=gain, share=terms.gain_share):
@@ -142,6 +145,6 @@ def find_better_quote(ruling: Eligibility, here: str, terms: MovingSettings, *, 
     return BetterQuote(to, f"{to} would run it for {then:.4g}, {here} for {now:.4g}")
 
 
-def is_clearly_better(other: float, now: float, *, gain: float, share: float) -> bool:
-    """Whether so much less is worth a move: by the amount and by the share."""
-    return now - other >= gain and now - other >= share * now
+def is_clearly_better(then: float, now: float, *, gain: float, share: float) -> bool:
+    """Whether the gain is worth a move, both as an amount and as a share."""
+    return now - then >= gain and now - then >= share * now

@@ -1,6 +1,6 @@
-"""Who may run a job, before anybody asks who could: a pool bounds, a label narrows, a pin names, grants always hold.
+"""The bounds of a request: a pool, a label, a pin and the grants. A cluster must be inside all that are given. Pure.
 
-All that are given apply together. Weights come from the pool where there is one, else from the label.
+Weights come from the pool if there is one, else from the label, else from the clusters.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from switchyard.model.layout import ClusterWeights
 from switchyard.model.verdict import Answer
+from switchyard.route.member import Member
 from switchyard.route.roster import EquivalentClusters
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.verdicts import GroupVerdict
-from switchyard.route.world import Member, World
+from switchyard.route.world import World
 
 PINNED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "the request names other clusters")
 PROMISED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its submitter was told another cluster")
@@ -21,12 +22,12 @@ NOT_GRANTED = GroupVerdict(Answer.NO, "grant", "you have no grant to submit here
 
 @dataclass(frozen=True, slots=True)
 class RoutingBounds:
-    """The bounds of one ask, looked up once for all clusters. A set that is gone has no members: it fails closed."""
+    """The bounds of one request, looked up once for all clusters. A pool or label that is gone has no clusters."""
 
     ask: RoutingRequest
     pool: ClusterWeights | None
     label: ClusterWeights | None
-    missing: str  # what the job is bounded to and is no more
+    missing: str  # why a bound has no cluster any more; empty: all bounds have some
     not_in_pool: GroupVerdict
     not_labelled: GroupVerdict
 
@@ -46,7 +47,7 @@ class RoutingBounds:
         )
 
     def refuse(self, member: Member) -> GroupVerdict | None:
-        """The first of these steps that says no, if one does."""
+        """Return the verdict of the first bound that excludes the cluster; none: it is inside all of them."""
         if self.pool is not None and member.name not in self.pool:
             return self.not_in_pool
         if self.label is not None and member.name not in self.label:
@@ -62,44 +63,49 @@ class RoutingBounds:
         return member.weight if weights is None else weights.get(member.name, 0.0)
 
     @property
-    def whose_weights(self) -> str:
+    def source_of_weights(self) -> str:
         if self.pool is not None:
             return f"pool {self.ask.pool}"
         return f"label {self.ask.label}" if self.label is not None else "the world"
 
 
 def refuse_zero_weights(
-    bound: RoutingBounds, judged: list[tuple[EquivalentClusters, GroupVerdict]]
+    bounds: RoutingBounds, evaluated: list[tuple[EquivalentClusters, GroupVerdict]]
 ) -> list[tuple[EquivalentClusters, GroupVerdict]]:
-    """A weight of zero is never drawn unless all that are left have it. Judged before health: what weighs nothing does
-    not take over when the others are down."""
-    left = [group.weight for group, told in judged if told.say is not Answer.NO]
-    if all(left) or not any(left):
-        return judged
-    passed_over = GroupVerdict(Answer.NO, "weight", f"has weight 0 in {bound.whose_weights}, and others have more")
-    return [(group, passed_over if told.say is not Answer.NO and not group.weight else told) for group, told in judged]
+    """Refuse clusters of weight zero, unless all clusters that fit have it.
+
+    Clusters that are down count, too: a cluster of weight zero does not take over when the others are down.
+    """
+    weights = [group.weight for group, verdict in evaluated if verdict.say is not Answer.NO]
+    if all(weights) or not any(weights):
+        return evaluated
+    refusal = GroupVerdict(Answer.NO, "weight", f"has weight 0 in {bounds.source_of_weights}, and others have more")
+    return [
+        (group, refusal if verdict.say is not Answer.NO and not group.weight else verdict)
+        for group, verdict in evaluated
+    ]
 
 
 def _pool_with_spill(ask: RoutingRequest, world: World) -> ClusterWeights:
-    """The pool with those it has spilled to. Whoever is in several has the weight of the first."""
-    own = world.pools.get(ask.pool or "", {})
+    """The clusters of the pool and of the pools it has spilled to. The first pool of a cluster gives its weight."""
+    pool = world.pools.get(ask.pool or "", {})
     if not ask.spilled:
-        return own
-    found: dict[str, float] = dict(own)
+        return pool
+    weights: dict[str, float] = dict(pool)
     for name in ask.spilled:
-        for member, weight in world.pools.get(name, {}).items():
-            found.setdefault(member, weight)
-    return found
+        for cluster, weight in world.pools.get(name, {}).items():
+            weights.setdefault(cluster, weight)
+    return weights
 
 
 def _missing_bound(ask: RoutingRequest, world: World) -> str:
-    """What was there when the job came, in words; empty where nothing is missing."""
+    """Say which bound has no cluster any more; empty: none."""
     for word, name, sets in (("pool", ask.pool, world.pools), ("label", ask.label, world.labels)):
         if name is None:
             continue
         if name not in sets:
             return f"there is no {word} {name} any more"
-        if not any(each in world.by_name for each in sets[name]):
+        if not any(cluster in world.by_name for cluster in sets[name]):
             return f"the {word} {name} has no cluster" if not sets[name] else f"no cluster of {word} {name} is there"
     if ask.named and not any(cluster_id in world.by_id for cluster_id in ask.named):
         return "the cluster it names is gone"

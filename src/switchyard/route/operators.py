@@ -1,6 +1,6 @@
-"""What the parts of an expression do: each is a function of the scope. Pure.
+"""The operators of expressions. Each node of an expression is a function of the scope. Pure.
 
-Whatever has no value (a missing name, a text times two, a division by zero) raises `Undefined` with the reason.
+An operation without a value (a missing name, a text times two, a division by zero) raises `Undefined` with the reason.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ ExpressionValue = float | str | bool | None
 
 
 class Undefined(Exception):
-    """There is no value, and why."""
+    """The expression has no value; the message says why."""
 
 
 class UndefinedName(Undefined):
-    """A name that stands for nothing here: what `??` is for."""
+    """A name has no value here. `??` replaces it."""
 
 
 class BudgetExceeded(Exception):
@@ -43,7 +43,7 @@ class EvaluationBudget:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationScope:
-    """What names stand for, in one evaluation."""
+    """The values of names in one evaluation."""
 
     values: Mapping[str, ExpressionValue]
     budget: EvaluationBudget
@@ -73,24 +73,24 @@ def ternary(condition: ExpressionNode, yes: ExpressionNode, no: ExpressionNode) 
 def coalesce(left: ExpressionNode, right: ExpressionNode) -> ExpressionNode:
     def node(scope: EvaluationScope) -> ExpressionValue:
         try:
-            found = left(scope)
+            value = left(scope)
         except UndefinedName:
-            found = None
-        return right(scope) if found is None else found
+            value = None
+        return right(scope) if value is None else value
 
     return node
 
 
-def membership(left: ExpressionNode, several: tuple[ExpressionNode, ...]) -> ExpressionNode:
+def membership(left: ExpressionNode, items: tuple[ExpressionNode, ...]) -> ExpressionNode:
     def node(scope: EvaluationScope) -> ExpressionValue:
         value = left(scope)
-        return any(_is_same(value, each(scope)) for each in several)
+        return any(_is_same(value, item(scope)) for item in items)
 
     return node
 
 
 def min_or_max(pick: Callable[[list[float]], float], name: str, nodes: tuple[ExpressionNode, ...]) -> ExpressionNode:
-    return lambda scope: pick([_require_number(each(scope), name) for each in nodes])
+    return lambda scope: pick([_require_number(node(scope), name) for node in nodes])
 
 
 def unary(sign: str, inner: ExpressionNode) -> ExpressionNode:
@@ -102,7 +102,7 @@ def unary(sign: str, inner: ExpressionNode) -> ExpressionNode:
 
 
 def binary(sign: str, left: ExpressionNode, right: ExpressionNode) -> ExpressionNode:
-    """Both sides, then the operator; of `&&` and `||` the right one only if it matters."""
+    """Evaluate both sides, then the operator. `&&` and `||` evaluate the right side only if it matters."""
     if sign == "&&":
         return lambda scope: _require_bool(left(scope), sign) and _require_bool(right(scope), sign)
     if sign == "||":

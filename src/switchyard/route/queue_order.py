@@ -1,6 +1,6 @@
-"""Who comes next: priority, then fair share among projects, then arrival; and who was passed by for too long.
+"""The order of queued jobs: priority, then fair share among projects, then arrival; and ageing. Pure.
 
-Pure. The same order holds where leases are given, and among the jobs that wait for a place in a limited queue.
+The same order is used for leases and for places in a limited queue.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 RowT = TypeVar("RowT")
-# jobs remembered as passed by, of all clusters together: far more than stand at the head of a line
+# bypassed jobs remembered, of all clusters together: far more than are at the heads of queues
 BYPASSED_MAX = 10_000
 
 QueueSortKey = tuple[int, bool, float, str]
@@ -20,43 +20,43 @@ QueueSortKey = tuple[int, bool, float, str]
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob(Generic[RowT]):
-    """One job in line. `row`: whatever the caller knows it by."""
+    """One queued job. `row`: the caller's own data about it."""
 
     id: str
     project: str
-    priority: int  # the job's and its queue's
+    priority: int  # the sum of the job's and its queue's
     weight: float  # of its project, in its queue
     row: RowT
-    is_aged: bool = False  # others passed it for too long: it comes first among its priority
+    is_aged: bool = False  # bypassed for too long: it comes first within its priority
 
 
 @dataclass(slots=True)
 class FairQueue(Generic[RowT]):
     """The jobs of several lanes, each lane in its own order, taken one at a time.
 
-    Of equal priority the project comes first that has the fewest cores for its weight, those given from here included.
-    Keys only grow while cores are given, so a key is looked at again when it comes up, and not before.
+    Among equal priorities, the project with the fewest cores relative to its weight comes first; cores charged here
+    count. Sort keys only grow, so a key is computed again only when its job reaches the top of the heap.
     """
 
-    cores: dict[str, float] = field(default_factory=dict)  # project → cores it has
-    _lanes: list[list[QueuedJob[RowT]]] = field(default_factory=list)  # what is left of each, the next one last
+    cores: dict[str, float] = field(default_factory=dict)  # project → cores it uses
+    _lanes: list[list[QueuedJob[RowT]]] = field(default_factory=list)  # jobs left, the next one last
     _heap: list[tuple[QueueSortKey, int, QueuedJob[RowT]]] = field(default_factory=list)
 
     @staticmethod
     def of(lanes: Iterable[Iterable[QueuedJob[RowT]]], cores: dict[str, float]) -> FairQueue[RowT]:
-        """`cores`: what each project has of them already; several lines may share it, and add to it what they give."""
+        """`cores`: cores that each project uses already. Several queues may share this dict and charge jobs to it."""
         line: FairQueue[RowT] = FairQueue(cores)
         line.add(lanes)
         return line
 
     def add(self, lanes: Iterable[Iterable[QueuedJob[RowT]]]) -> None:
-        """More that stand in line."""
+        """Add further lanes."""
         for lane in lanes:
             self._lanes.append(sorted(lane, key=lambda waiting: (-waiting.priority, waiting.id), reverse=True))
             self._push_next(len(self._lanes) - 1)
 
     def next(self) -> QueuedJob[RowT] | None:
-        """Take the next one out of the line."""
+        """Take the next job out of the queue."""
         while self._heap:
             key, lane, waiting = heapq.heappop(self._heap)
             if (now := self._key(waiting)) > key:
@@ -68,12 +68,12 @@ class FairQueue(Generic[RowT]):
         return None
 
     def put_back(self, several: Iterable[QueuedJob[RowT]]) -> None:
-        """Those that were looked at and not taken."""
+        """Return jobs that were taken out but not started."""
         for waiting in several:
             heapq.heappush(self._heap, (self._key(waiting), -1, waiting))
 
     def give(self, waiting: QueuedJob[RowT], cores: float) -> None:
-        """Its project has so many more."""
+        """Add cores to the job's project, so that its fair share counts them."""
         self.cores[waiting.project] = self.cores.get(waiting.project, 0) + cores
 
     def _push_next(self, lane: int) -> None:
@@ -87,14 +87,14 @@ class FairQueue(Generic[RowT]):
 
 
 class BypassTimes:
-    """Since when jobs that did not fit are passed by others, by cluster. Bounded: the longest unseen is forgotten."""
+    """When each job that did not fit was first bypassed, by cluster. Bounded: drops the least recently bypassed."""
 
     def __init__(self, most: int = BYPASSED_MAX) -> None:
         self._since_us: OrderedDict[tuple[str, str], int] = OrderedDict()
         self._most = most
 
     def note(self, cluster_id: str, job_id: str, now_us: int) -> None:
-        """It did not fit just now."""
+        """Record that the job did not fit just now."""
         key = (cluster_id, job_id)
         self._since_us.setdefault(key, now_us)
         self._since_us.move_to_end(key)
@@ -102,7 +102,7 @@ class BypassTimes:
             self._since_us.popitem(last=False)
 
     def aged(self, cluster_id: str, job_ids: Iterable[str], *, now_us: int, ageing_us: int) -> frozenset[str]:
-        """Those of these that were passed for so long."""
+        """Return the jobs that have been bypassed for at least `ageing_us`."""
         if not self._since_us:
             return frozenset()
         latest_us = now_us - ageing_us

@@ -1,103 +1,102 @@
-"""Who may run what an ask bounds, in groups of clusters that are told the same. Pure.
+"""The clusters that a request may use, in groups that get the same verdict. Pure.
 
-Thousands of clusters are of some hundred kinds: each kind is judged once, and its members are an array of places among
-the world's members. A roster hangs on the bounds of an ask and on the world, not on what a job needs, so it is made
-once for all shapes of jobs.
+Thousands of clusters are of some hundred kinds. Each kind is evaluated once; its clusters are an array of indexes into
+the world's members. A roster depends on the bounds of a request and on the world, not on what the job needs, so one
+roster serves jobs of all shapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from switchyard.route.member import Member
+from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.select.weighted_draw import WeightedCandidates, hash_text
 from switchyard.route.verdicts import GroupVerdict
 
-if TYPE_CHECKING:
-    from switchyard.route.narrow import RoutingBounds
-    from switchyard.route.world import Member
-
-ROSTERS_MAX = 256  # rosters of one world; beyond that all are forgotten, which costs each a walk through its members
+ROSTERS_MAX = 256  # of one world; beyond that all are dropped, and each is built again at its next use
 
 MemberIndexes = NDArray[np.int64]
+Refuse = Callable[[Member], GroupVerdict | None]
+WeightOf = Callable[[Member], float]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EquivalentClusters:
-    """Clusters that every job of these bounds finds alike, by their places; `like` is one of them."""
+    """Clusters that get the same verdict from every request with these bounds; `example` is one of them."""
 
-    like: Member
+    example: Member
     weight: float
-    places: MemberIndexes
+    indexes: MemberIndexes
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Roster:
-    """`groups`: who may, to be judged; `outside`: who may not, each with its reason."""
+    """`groups`: clusters to evaluate. `outside`: clusters that the bounds exclude, by verdict."""
 
     groups: tuple[EquivalentClusters, ...]
     outside: tuple[tuple[GroupVerdict, MemberIndexes], ...]
 
 
 class RosterCache:
-    """What is worked out once for one world, at first need. Threads may do it twice, to the same end."""
+    """The rosters of one world, built at first use. Two threads may build the same roster; the results are equal."""
 
     def __init__(self, members: tuple[Member, ...]) -> None:
         self._members = members
-        self._kept: dict[tuple[object, ...], Roster] = {}
+        self._rosters: dict[tuple[object, ...], Roster] = {}
 
     @cached_property
     def ids(self) -> frozenset[str]:
         return frozenset(member.id for member in self._members)
 
-    def of(self, bound: RoutingBounds) -> Roster:
-        ask = bound.ask
-        is_by_name = ask.demand.is_by_name  # then clusters of one kind may answer differently
+    def of(self, ask: RoutingRequest, refuse: Refuse, weight: WeightOf) -> Roster:
+        """Return the roster of a request. `refuse` and `weight` follow from its bounds (narrow.py)."""
+        is_by_name = ask.demand.is_by_name  # then clusters with equal graphs may get different verdicts
         key = (ask.pool, ask.spilled, ask.label, ask.named, ask.settled, ask.granted, ask.hidden, is_by_name)
-        found = self._kept.get(key)
-        if found is None:
-            if len(self._kept) >= ROSTERS_MAX:
-                self._kept = {}
-            found = self._kept[key] = self._make(bound, is_by_name=is_by_name)
-        return found
+        roster = self._rosters.get(key)
+        if roster is None:
+            if len(self._rosters) >= ROSTERS_MAX:
+                self._rosters = {}
+            roster = self._rosters[key] = self._build(ask.hidden, refuse, weight, is_by_name=is_by_name)
+        return roster
 
-    def names(self, places: Iterable[MemberIndexes]) -> tuple[str, ...]:
-        """Of some groups together, in their order among the members: by name."""
-        each = list(places)
-        return tuple(self._names[each[0] if len(each) == 1 else np.sort(np.concatenate(each))].tolist())
+    def names(self, groups: Iterable[MemberIndexes]) -> tuple[str, ...]:
+        """Return the names of all clusters in these groups, sorted."""
+        arrays = list(groups)
+        return tuple(self._names[arrays[0] if len(arrays) == 1 else np.sort(np.concatenate(arrays))].tolist())
 
-    def name(self, place: int) -> str:
-        return self._members[place].name
+    def name(self, index: int) -> str:
+        return self._members[index].name
 
-    def field(self, groups: list[EquivalentClusters]) -> WeightedCandidates:
-        """To draw from."""
+    def candidates(self, groups: list[EquivalentClusters]) -> WeightedCandidates:
+        """Return all clusters of these groups, ready for the draw."""
         if not groups:
             return WeightedCandidates.of((), ())
-        places = np.concatenate([group.places for group in groups])
-        weights = np.repeat([group.weight for group in groups], [len(group.places) for group in groups])
-        order = places.argsort()
-        places = places[order]
-        return WeightedCandidates.made(tuple(self._names[places].tolist()), weights[order], self._keys[places])
+        indexes = np.concatenate([group.indexes for group in groups])
+        weights = np.repeat([group.weight for group in groups], [len(group.indexes) for group in groups])
+        order = indexes.argsort()
+        indexes = indexes[order]
+        return WeightedCandidates.from_arrays(tuple(self._names[indexes].tolist()), weights[order], self._keys[indexes])
 
-    def without(self, groups: Iterable[EquivalentClusters], ids: Iterable[str]) -> list[EquivalentClusters]:
-        """The groups with these clusters in groups of their own."""
-        alone = np.array([self._place_of[each] for each in ids if each in self._place_of], dtype=np.int64)
-        found = []
+    def split_out(self, groups: Iterable[EquivalentClusters], ids: Iterable[str]) -> list[EquivalentClusters]:
+        """Return the groups with each of these clusters in a group of its own."""
+        alone = np.array([self._index_of[id_] for id_ in ids if id_ in self._index_of], dtype=np.int64)
+        split = []
         for group in groups:
-            is_alone = np.isin(group.places, alone)
-            rest = group.places[~is_alone]
-            if len(rest):
-                found.append(EquivalentClusters(self._members[rest[0]], group.weight, rest))
-            found += [
-                EquivalentClusters(self._members[place], group.weight, np.array([place]))
-                for place in group.places[is_alone]
+            is_alone = np.isin(group.indexes, alone)
+            together = group.indexes[~is_alone]
+            if len(together):
+                split.append(EquivalentClusters(self._members[together[0]], group.weight, together))
+            split += [
+                EquivalentClusters(self._members[index], group.weight, np.array([index]))
+                for index in group.indexes[is_alone]
             ]
-        return found
+        return split
 
     @cached_property
     def _names(self) -> NDArray[np.object_]:
@@ -108,46 +107,48 @@ class RosterCache:
         return np.array([hash_text(member.name) for member in self._members], dtype=np.uint64)
 
     @cached_property
-    def _place_of(self) -> dict[str, int]:
-        return {member.id: place for place, member in enumerate(self._members)}
+    def _index_of(self) -> dict[str, int]:
+        return {member.id: index for index, member in enumerate(self._members)}
 
     @cached_property
     def _kinds(self) -> list[int]:
-        """Of each member, the number of its kind: all that a judge looks at."""
+        """The number of each member's kind. Members of one kind are equal in all that an evaluation reads."""
         numbers: dict[tuple[object, ...], int] = {}
         return [
             numbers.setdefault(
                 (
                     member.graph.signature if member.graph else "",
+                    member.graph.images if member.graph else None,
                     member.health.value,
                     member.reason,
                     member.is_interruptible,
                     member.backends,
+                    member.trouble,
+                    member.files_trouble,
                 ),
                 len(numbers),
             )
             for member in self._members
         ]
 
-    def _make(self, bound: RoutingBounds, *, is_by_name: bool) -> Roster:
+    def _build(self, hidden: frozenset[str], refuse: Refuse, weight: WeightOf, *, is_by_name: bool) -> Roster:
         inside: dict[tuple[object, ...], list[int]] = {}
         outside: dict[GroupVerdict, list[int]] = {}
-        hidden, kinds = bound.ask.hidden, self._kinds
-        for place, member in enumerate(self._members):
+        kinds = self._kinds
+        for index, member in enumerate(self._members):
             if member.id in hidden:
                 continue
-            refused = bound.refuse(member)
-            if refused is not None:
-                outside.setdefault(refused, []).append(place)
+            refusal = refuse(member)
+            if refusal is not None:
+                outside.setdefault(refusal, []).append(index)
                 continue
-            key: tuple[object, ...] = (kinds[place], bound.weight(member))
+            key: tuple[object, ...] = (kinds[index], weight(member))
             if is_by_name and member.graph:
                 key += (member.graph.hosts, member.graph.ranks)
-            inside.setdefault(key, []).append(place)
+            inside.setdefault(key, []).append(index)
         groups = (
-            EquivalentClusters(
-                self._members[places[0]], bound.weight(self._members[places[0]]), np.array(places, dtype=np.int64)
-            )
-            for places in inside.values()
+            EquivalentClusters(example := self._members[indexes[0]], weight(example), np.array(indexes, dtype=np.int64))
+            for indexes in inside.values()
         )
-        return Roster(tuple(groups), tuple((told, np.array(each, dtype=np.int64)) for told, each in outside.items()))
+        refused = ((refusal, np.array(indexes, dtype=np.int64)) for refusal, indexes in outside.items())
+        return Roster(tuple(groups), tuple(refused))

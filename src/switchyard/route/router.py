@@ -1,9 +1,10 @@
-"""Decide where a job goes: narrow, match, select. Pure: the same inputs and seed give the same plan.
+"""Decide where a job goes. Pure: the same inputs and seed give the same plan.
 
-narrow   pool · label · pin · grant   who may
-match    the graph                    who could
-health   up · down · cordoned         who can now
-select   weighted rendezvous          who does
+narrow   pool · label · pin · grant   clusters that the job may use
+image    the site's rules             … that run the job's image
+match    the graph                    … that could run it when empty
+health   up · down · cordoned         … that can take it now: these are eligible; those in trouble come last
+select   weighted rendezvous          the cluster that gets it
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from dataclasses import dataclass
 from switchyard.match.engine import Match, Misfit
 from switchyard.model.cluster import POLLING_BACKEND, Health
 from switchyard.model.graph import Graph
+from switchyard.model.image_rules import image_note, image_refusal
 from switchyard.model.quote import Quote
 from switchyard.model.verdict import Answer, Plan
+from switchyard.route.member import Member
 from switchyard.route.narrow import RoutingBounds, refuse_zero_weights
 from switchyard.route.roster import MemberIndexes, RosterCache
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.select.weighted_draw import WeightedCandidates
 from switchyard.route.verdicts import GroupVerdict, VerdictSet
-from switchyard.route.world import Member, World
+from switchyard.route.world import World
 
 DEFAULT_ALGORITHM = "weighted"
 ONLY_POLLS = frozenset({POLLING_BACKEND})
@@ -28,23 +31,27 @@ LAST_STEP = "last"
 NO_GRAPH_REASON = "its agent has not told what it has"
 POLLER_TAKES_NO_ARRAYS = GroupVerdict(Answer.NO, "backend", "it only polls, and is handed one job at a time: no arrays")
 CLUSTER_INTERRUPTIBLE = GroupVerdict(Answer.NO, "interruptible", "its nodes may be taken away, and the job must not be")
-STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "match", "weight")
+TAKES_NOTHING = "takes nothing new now: "
+TAKES_NO_FILES = "takes no jobs with files now: "
+REASONS_SHOWN_MAX = 5
+STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "image", "match", "weight", "refused")
+
+GroupVerdicts = list[tuple[GroupVerdict, MemberIndexes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """Everything but the draw: the same for all jobs with the same ask, so it can be kept."""
+    """The decision except the draw. It is the same for all jobs with the same request, so callers cache it."""
 
     outcome: str  # assign · hold · reject
-    able: WeightedCandidates
+    eligible: WeightedCandidates
     verdicts: VerdictSet
     reason: str
-    # By whom those to draw from were chosen, if not all of the able are (apply_selection.py), and who was left, the
-    # best first.
+    # A selection algorithm narrows the candidates further (apply_selection.py) and ranks them, the best first.
     algorithm: str = DEFAULT_ALGORITHM
     remaining: tuple[str, ...] = ()
-    asks: tuple[str, ...] = ()  # of a hold: the clusters whose quotes it waits for
-    quoted: tuple[Quote, ...] = ()  # what the choice went by
+    asks: tuple[str, ...] = ()  # of a hold: the clusters whose quotes the job waits for
+    quoted: tuple[Quote, ...] = ()  # quotes that the selection used
 
 
 def route_job(ask: RoutingRequest, world: World, *, seed: str) -> Plan:
@@ -53,21 +60,22 @@ def route_job(ask: RoutingRequest, world: World, *, seed: str) -> Plan:
 
 
 def evaluate(ask: RoutingRequest, world: World) -> Eligibility:
-    """One verdict per cluster, and what follows from them all."""
-    bound, judge, rosters = RoutingBounds.of(ask, world), _Evaluator(ask, world), world.rosters
-    roster = rosters.of(bound)
-    groups = rosters.without(roster.groups, judge.last) if judge.last else roster.groups
-    judged = refuse_zero_weights(bound, [(group, judge.tell(group.like)) for group in groups])
-    able = [(group, told) for group, told in judged if told.say is Answer.YES]
-    drawn = [group for group, told in able if told.step != LAST_STEP] or [group for group, _ in able]
-    told = [*((told, group.places) for group, told in judged), *roster.outside]
-    outcome, reason = _conclude(told, bound.missing, rosters)
-    return Eligibility(outcome, rosters.field(drawn), _verdict_set(told, rosters), reason)
+    """Give one verdict per cluster, and the outcome that follows from all of them."""
+    bounds, evaluator, rosters = RoutingBounds.of(ask, world), _Evaluator(ask, world), world.rosters
+    roster = rosters.of(ask, bounds.refuse, bounds.weight)
+    alone = evaluator.avoided.keys() | evaluator.refused.keys()
+    groups = rosters.split_out(roster.groups, alone) if alone else roster.groups
+    evaluated = refuse_zero_weights(bounds, [(group, evaluator.verdict(group.example)) for group in groups])
+    eligible = [(group, verdict) for group, verdict in evaluated if verdict.say is Answer.YES]
+    candidates = [group for group, verdict in eligible if verdict.step != LAST_STEP] or [group for group, _ in eligible]
+    verdicts = [*((verdict, group.indexes) for group, verdict in evaluated), *roster.outside]
+    outcome, reason = _conclude(verdicts, bounds.missing, rosters)
+    return Eligibility(outcome, rosters.candidates(candidates), _verdict_set(verdicts, rosters), reason)
 
 
 def make_plan(ruling: Eligibility, *, seed: str, is_shown: bool = True) -> Plan:
-    """Draw the winner for this job. `is_shown`: with the verdicts, of which there may be thousands."""
-    chosen = ruling.able.names[ruling.able.draw(seed)] if ruling.outcome == "assign" else None
+    """Draw the cluster for one job. `is_shown`: with all verdicts, of which there may be thousands."""
+    chosen = ruling.eligible.names[ruling.eligible.draw(seed)] if ruling.outcome == "assign" else None
     return Plan(
         chosen=chosen,
         verdicts=list(ruling.verdicts) if is_shown else [],
@@ -80,16 +88,16 @@ def make_plan(ruling: Eligibility, *, seed: str, is_shown: bool = True) -> Plan:
 
 
 class _Evaluator:
-    """Who could, of those who may. What a class of equal clusters is told is worked out once."""
+    """Evaluates clusters that the bounds allow. Clusters with equal graphs share the answer whether the job fits."""
 
     def __init__(self, ask: RoutingRequest, world: World) -> None:
-        self.last = dict(ask.last)
+        self.avoided, self.refused = dict(ask.last), dict(ask.refused)
         self._ask = ask
         self._index = world.index
         self._by_class: dict[str, GroupVerdict] = {}
 
-    def tell(self, member: Member) -> GroupVerdict:
-        """What can never be comes before what cannot be now: a misfit that is also down is a misfit."""
+    def verdict(self, member: Member) -> GroupVerdict:
+        """Check permanent reasons before temporary ones: a cluster that does not fit and is down does not fit."""
         ask = self._ask
         if member.is_interruptible and not ask.is_interruptible:
             return CLUSTER_INTERRUPTIBLE
@@ -99,65 +107,82 @@ class _Evaluator:
             return POLLER_TAKES_NO_ARRAYS
         if member.graph is None:
             return GroupVerdict(Answer.WAIT, "health", f"{member.health.value}: {member.reason or NO_GRAPH_REASON}")
+        images = member.graph.images
+        if ask.image and images is not None and (refusal := image_refusal(ask.image, images)):
+            return GroupVerdict(Answer.NO, "image", refusal)
         fits = self._fits(member.graph)
         if fits.say is Answer.NO:
             return fits
+        if why := self.refused.get(member.id):
+            return GroupVerdict(Answer.NO, "refused", f"refused it before its start: {why}")
         if member.health is not Health.UP:
             return GroupVerdict(Answer.WAIT, "health", f"{member.health.value}: {member.reason}".rstrip(": "))
-        if why := self.last.get(member.id):
+        if ask.has_files and member.files_trouble:
+            return GroupVerdict(Answer.WAIT, "health", f"{TAKES_NO_FILES}{member.files_trouble}")
+        if why := self.avoided.get(member.id):
             return GroupVerdict(Answer.YES, LAST_STEP, f"fits, but comes last: {why}")
+        if member.trouble:
+            return GroupVerdict(Answer.YES, LAST_STEP, f"fits, but comes last: {TAKES_NOTHING}{member.trouble}")
+        if ask.image:
+            # Always said, because a rule may run the command on the host.
+            return GroupVerdict(Answer.YES, "match", f"{fits.reason}; {_image_note(ask.image, member.graph)}")
         return fits
 
     def _fits(self, graph: Graph) -> GroupVerdict:
         demand = self._ask.demand
-        told = None if demand.is_by_name else self._by_class.get(graph.signature)
-        if told is None:
-            found = self._index.verdict(demand, graph, by=self._ask.engine)
-            is_no = isinstance(found, Misfit)
-            said = found.reason if isinstance(found, Misfit) else _fit_reason(found, demand.unit_word)
-            told = self._by_class[graph.signature] = GroupVerdict(Answer.NO if is_no else Answer.YES, "match", said)
-        return told
+        verdict = None if demand.is_by_name else self._by_class.get(graph.signature)
+        if verdict is None:
+            answer = self._index.verdict(demand, graph, by=self._ask.engine)
+            if isinstance(answer, Misfit):
+                verdict = GroupVerdict(Answer.NO, "match", answer.reason)
+            else:
+                verdict = GroupVerdict(Answer.YES, "match", _fit_reason(answer, demand.unit_word))
+            self._by_class[graph.signature] = verdict
+        return verdict
 
 
-def _fit_reason(found: Match, word: str) -> str:
-    if found.undecided:
-        return f"may fit: {found.undecided}"
-    if found.slots is None:
+def _image_note(image: str, graph: Graph) -> str:
+    if graph.images is None:
+        return "it has not said whether it runs images"
+    return image_note(image, graph.images)
+
+
+def _fit_reason(match: Match, unit_word: str) -> str:
+    if match.undecided:
+        return f"may fit: {match.undecided}"
+    if match.slots is None:
         return "fits"
-    return f"fits; holds {found.slots} such {word}{'' if found.slots == 1 else 's'} at once"
+    return f"fits; holds {match.slots} such {unit_word}{'' if match.slots == 1 else 's'} at once"
 
 
-def _verdict_set(told: list[tuple[GroupVerdict, MemberIndexes]], rosters: RosterCache) -> VerdictSet:
-    found: dict[GroupVerdict, list[MemberIndexes]] = {}
-    for each, places in told:
-        found.setdefault(each, []).append(places)
-    return VerdictSet.grouped({each: rosters.names(places) for each, places in found.items()})
+def _verdict_set(verdicts: GroupVerdicts, rosters: RosterCache) -> VerdictSet:
+    groups: dict[GroupVerdict, list[MemberIndexes]] = {}
+    for verdict, indexes in verdicts:
+        groups.setdefault(verdict, []).append(indexes)
+    return VerdictSet.grouped({verdict: rosters.names(arrays) for verdict, arrays in groups.items()})
 
 
-def _conclude(told: list[tuple[GroupVerdict, MemberIndexes]], missing: str, rosters: RosterCache) -> tuple[str, str]:
-    if any(each.say is Answer.YES for each, _ in told):
+def _conclude(verdicts: GroupVerdicts, missing: str, rosters: RosterCache) -> tuple[str, str]:
+    """Return the outcome and its reason."""
+    if any(verdict.say is Answer.YES for verdict, _ in verdicts):
         return "assign", ""
-    waiting = [each for each in told if each[0].say is Answer.WAIT]
+    waiting = [(verdict, indexes) for verdict, indexes in verdicts if verdict.say is Answer.WAIT]
     if waiting:
         return "hold", "waits for " + _summarize_reasons(waiting, rosters)
-    if not told:
+    if not verdicts:
         return "reject", missing or "no cluster is registered that you may see"
-    # Who came furthest says most about why nobody takes it.
-    return (
-        "reject",
-        f"{missing or 'no cluster could ever run it'}: {_summarize_reasons(told, rosters, is_furthest=True)}",
-    )
+    # The cluster that passed the most steps comes first: its reason is the most useful.
+    reasons = _summarize_reasons(verdicts, rosters, is_furthest=True)
+    return "reject", f"{missing or 'no cluster could ever run it'}: {reasons}"
 
 
-def _summarize_reasons(
-    told: list[tuple[GroupVerdict, MemberIndexes]], rosters: RosterCache, *, is_furthest: bool = False, most: int = 5
-) -> str:
-    """The first few reasons, by the clusters' names; `explain` has them all."""
-    first = sorted(
-        (-STEPS.index(each.step) if is_furthest else 0, int(place), each.reason)
-        for each, places in told
-        for place in places[:most]
+def _summarize_reasons(verdicts: GroupVerdicts, rosters: RosterCache, *, is_furthest: bool = False) -> str:
+    """Show the first few reasons, in the order of the clusters' names; `explain` shows all."""
+    reasons = sorted(
+        (-STEPS.index(verdict.step) if is_furthest else 0, int(index), verdict.reason)
+        for verdict, indexes in verdicts
+        for index in indexes[:REASONS_SHOWN_MAX]
     )
-    parts = [f"{rosters.name(place)}: {reason}" for _, place, reason in first[:most]]
-    more = sum(len(places) for _, places in told) - most
-    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
+    shown = [f"{rosters.name(index)}: {reason}" for _, index, reason in reasons[:REASONS_SHOWN_MAX]]
+    more = sum(len(indexes) for _, indexes in verdicts) - REASONS_SHOWN_MAX
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What a job asks of the router: what it needs, and everything that bounds where it may go."""
+"""A job's request to the router: what it needs, and all bounds on where it may run."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from switchyard.match.engine import DEFAULT_ENGINE
 
 @dataclass(frozen=True, slots=True)
 class RoutingRequest:
-    """What a job asks of the router. `granted`: ids of the clusters its owner may submit to.
+    """What a job needs, and its bounds. Clusters are named by id.
 
-    `named`: the clusters the request was bounded to, by pin or by submit tokens; none: no bound. `hidden`: clusters
-    the owner may not even see; they get no verdict. `settled`: the one cluster that its submitter was told.
+    `granted`: clusters that the owner may submit to. `hidden`: clusters without a verdict: the owner may not see them.
+    `named`: clusters that a pin or submit tokens allow; none: all. `settled`: the one that the submitter was promised.
     """
 
     demand: Demand
@@ -21,13 +21,15 @@ class RoutingRequest:
     hidden: frozenset[str] = frozenset()
     named: frozenset[str] | None = None
     settled: str | None = None
-    last: tuple[tuple[str, str], ...] = ()  # clusters that come last for this job, each with the reason
-    engine: str = DEFAULT_ENGINE  # who answers whether it fits
-    pool: str | None = None  # bounds
-    spilled: tuple[str, ...] = ()  # pools that widen that bound by now
-    label: str | None = None  # narrows
-    tags: tuple[str, ...] = ()
-    backends: tuple[str, ...] = ()  # one of these is to run it, the first that a cluster has
-    needs_backend: bool = False  # … and a cluster that has none of them is no place for it
+    last: tuple[tuple[str, str], ...] = ()  # clusters to avoid while there is another, each with the reason
+    refused: tuple[tuple[str, str], ...] = ()  # clusters that refused the job before its start, each with the reason
+    engine: str = DEFAULT_ENGINE  # answers whether the job fits
+    pool: str | None = None
+    spilled: tuple[str, ...] = ()  # pools that are open to the job besides its own
+    label: str | None = None
+    backends: tuple[str, ...] = ()  # in order of preference
+    needs_backend: bool = False  # refuse clusters that have none of these backends
     is_interruptible: bool = False
     is_array: bool = False
+    image: str = ""  # that the job names; empty: none
+    has_files: bool = False  # files travel with it

@@ -1,4 +1,4 @@
-"""The verdicts of a ruling in little room: ten thousand clusters are told a few dozen different things. Pure."""
+"""The verdicts about all clusters, stored compactly: ten thousand clusters get a few dozen different ones. Pure."""
 
 from __future__ import annotations
 
@@ -21,38 +21,34 @@ class GroupVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VerdictSet:
-    """What was told to whom. Iterated, it gives one verdict per cluster, in the order of their names."""
+    """Clusters' names by verdict. Iteration gives one verdict per cluster, in the order of their names."""
 
     groups: tuple[tuple[GroupVerdict, tuple[str, ...]], ...] = ()
 
     @staticmethod
     def grouped(groups: Mapping[GroupVerdict, tuple[str, ...]]) -> VerdictSet:
-        """From what was told to whom; names in order."""
-        return VerdictSet(tuple((each, groups[each]) for each in sorted(groups)))
+        """From names by verdict; the names must be sorted."""
+        return VerdictSet(tuple((verdict, groups[verdict]) for verdict in sorted(groups)))
 
     @staticmethod
-    def of(told: Iterable[tuple[str, GroupVerdict]]) -> VerdictSet:
-        """From each cluster's name with what it was told; names in order."""
-        found: dict[GroupVerdict, list[str]] = {}
-        for name, each in told:
-            names = found.get(each)
-            if names is None:
-                found[each] = [name]
-            else:
-                names.append(name)
-        return VerdictSet.grouped({each: tuple(names) for each, names in found.items()})
+    def of(verdicts: Iterable[tuple[str, GroupVerdict]]) -> VerdictSet:
+        """From pairs of a cluster's name and its verdict, sorted by name."""
+        groups: dict[GroupVerdict, list[str]] = {}
+        for name, verdict in verdicts:
+            groups.setdefault(verdict, []).append(name)
+        return VerdictSet.grouped({verdict: tuple(names) for verdict, names in groups.items()})
 
     def __len__(self) -> int:
         return sum(len(names) for _, names in self.groups)
 
     def __iter__(self) -> Iterator[Verdict]:
-        named = ((name, told) for told, names in self.groups for name in names)
-        for name, told in sorted(named, key=lambda pair: pair[0]):
-            yield Verdict(name, told.say, told.step, told.reason)
+        pairs = ((name, verdict) for verdict, names in self.groups for name in names)
+        for name, verdict in sorted(pairs, key=lambda pair: pair[0]):
+            yield Verdict(name, verdict.say, verdict.step, verdict.reason)
 
 
 def encode_verdicts(verdicts: VerdictSet) -> bytes:
-    """The stored form: the same for the same verdicts, so that its hash stands for them."""
+    """Return the stored form. Equal verdicts have equal bytes, so the hash of the bytes identifies them."""
     return msgspec.json.encode(verdicts.groups)
 
 

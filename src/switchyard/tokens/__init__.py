@@ -1,1 +1,1 @@
-"""Token pools, one file for each kind: noop, memory, redis. They know of jobs only the ids, and no database."""
+"""Token pools, one file per kind: noop, memory, redis. They know only the ids of jobs, and no database."""

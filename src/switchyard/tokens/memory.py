@@ -1,4 +1,5 @@
-"""Token pools in the memory of one server. Nothing survives it: jobs are restored, callers' leases are waited for."""
+"""Token pools in the memory of one server. After a restart the tokens of jobs are restored from the database, and
+grants are withheld until the leases of callers are over."""
 
 from __future__ import annotations
 
@@ -9,27 +10,28 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from switchyard.errors import Malformed
 from switchyard.model.tokens import (
     EXHAUSTED_BY,
     GRANTED,
     NO_CONSTRAINTS,
+    AllocateRequest,
     Allocation,
     AllocationStatus,
     LimitedBy,
-    ResourceConstraintsSpec,
+    PoolTokenRequest,
+    RenewRequest,
     TokenHolder,
     check_pool_token,
     check_quota,
     checked_lease_s,
 )
 from switchyard.tokens.pools import (
-    CLAIMS_MAX,
     JOB_ID_PREFIX,
     LEASE_S_MAX,
     JobToken,
     PoolStatus,
-    TokenClaim,
+    TokenPools,
+    check_claim_count,
     no_such_pool,
     owner_conflict,
     pool_rebuilding,
@@ -37,9 +39,9 @@ from switchyard.tokens.pools import (
     units_conflict,
 )
 
-TICKS_PER_S = 10  # a lease may last this fraction of a second longer than it says
+TICKS_PER_S = 10  # a lease may last up to one tick longer than requested
 TokenKey = tuple[str, str, str]  # project, domain, token
-HeldToken = tuple[int, int, float, str]  # units, the tick in which the lease is over, since when, owner
+HeldToken = tuple[int, int, float, str]  # units, the tick in which the lease ends, held since, owner
 
 
 @dataclass(slots=True)
@@ -51,27 +53,27 @@ class _Pool:
     jobs: dict[TokenKey, HeldToken] = field(default_factory=dict)
     by_project: dict[str, int] = field(default_factory=dict)
     by_namespace: dict[tuple[str, str], int] = field(default_factory=dict)
-    ending: dict[int, set[TokenKey]] = field(default_factory=dict)  # tick → callers' tokens whose lease is over then
-    sweep_at: float = 0.0  # there is nothing to sweep before this
+    ending: dict[int, set[TokenKey]] = field(default_factory=dict)  # tick → tokens of callers whose lease ends then
+    sweep_at: float = 0.0  # no lease ends before this
     opens_at: float = -math.inf
 
     def count(self, key: TokenKey, units: int) -> None:
-        """What is taken or given back counts for the pool, the project, and the project and domain."""
+        """Add units (negative: given back) to the counts of the pool, the project, and the project and domain."""
         self.used += units
         project, namespace = key[0], key[:2]
-        left = self.by_project.get(project, 0) + units
-        if left:
-            self.by_project[project] = left
+        units_held = self.by_project.get(project, 0) + units
+        if units_held:
+            self.by_project[project] = units_held
         else:
             del self.by_project[project]
-        left = self.by_namespace.get(namespace, 0) + units
-        if left:
-            self.by_namespace[namespace] = left
+        units_held = self.by_namespace.get(namespace, 0) + units
+        if units_held:
+            self.by_namespace[namespace] = units_held
         else:
             del self.by_namespace[namespace]
 
     def lease(self, key: TokenKey, held: HeldToken) -> None:
-        """Note a caller's token with the end of its lease."""
+        """Store a caller's token with the end of its lease."""
         self.callers[key] = held
         ending = self.ending.get(held[1])
         if ending is None:
@@ -80,13 +82,13 @@ class _Pool:
             ending.add(key)
 
     def unlease(self, key: TokenKey, held: HeldToken) -> None:
-        self.ending[held[1]].discard(key)  # one that gets empty goes when its tick is over
+        self.ending[held[1]].discard(key)  # an empty set is removed when its tick is over
 
     def sweep(self, now: float) -> None:
-        """Drop what is over: each token once, a tick at a time."""
+        """Drop the tokens whose lease is over. Each token is visited once."""
         tick = int(now * TICKS_PER_S)
-        for each in [each for each in self.ending if each < tick]:
-            for key in self.ending.pop(each):
+        for ended in [ended for ended in self.ending if ended < tick]:
+            for key in self.ending.pop(ended):
                 self.count(key, -self.callers.pop(key)[0])
         self.sweep_at = (tick + 1) / TICKS_PER_S
 
@@ -95,8 +97,8 @@ class _Pool:
         self.lease(key, (held[0], _tick(now + lease_s), held[2], held[3]))
 
 
-class MemoryPools:
-    """One lock, and dictionaries: what a step costs does not depend on how much is held."""
+class MemoryPools(TokenPools):
+    """One lock and dictionaries: the cost of a call does not depend on how many tokens are held."""
 
     is_enforced = True
 
@@ -116,19 +118,19 @@ class MemoryPools:
     def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
         check_quota(quota, self._quota_max)
         with self._lock:
-            there = self._pools.get(namespace)
-            if there is None:
+            pool = self._pools.get(namespace)
+            if pool is None:
                 self._pools[namespace] = self._new(quota, per_s, None)
-            elif (there.quota, there.per_s) != (quota, per_s):
-                raise quota_conflict(namespace, there.quota, there.per_s)
+            elif (pool.quota, pool.per_s) != (quota, per_s):
+                raise quota_conflict(namespace, pool.quota, pool.per_s)
 
     def settle(self, namespace: str, quota: int, per_s: int | None, *, free_in_s: float | None = None) -> None:
         with self._lock:
-            there = self._pools.get(namespace)
-            if there is None or there.per_s != per_s:
+            pool = self._pools.get(namespace)
+            if pool is None or pool.per_s != per_s:
                 self._pools[namespace] = self._new(quota, per_s, free_in_s)
             else:
-                there.quota = quota
+                pool.quota = quota
 
     def set_quota(self, namespace: str, quota: int) -> None:
         check_quota(quota, self._quota_max)
@@ -143,53 +145,32 @@ class MemoryPools:
             del self._pools[namespace]
             return True
 
-    def allocate_resource(
-        self,
-        namespace: str,
-        token: str,
-        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> Allocation:
-        check_pool_token(token, project, domain)
-        lease_s = checked_lease_s(lease_s, self._lease_s_max)
+    def allocate(self, namespace: str, request: AllocateRequest, *, owner: str = "") -> Allocation:
+        check_pool_token(request.token, request.project, request.domain)
+        lease_s = checked_lease_s(request.lease_s, self._lease_s_max)
         now = self._clock()
         with self._lock:
-            pool = self._open(namespace, now)
-            return _allocate(namespace, pool, (project, domain, token), units, lease_s, constraints, owner, now)
+            return _allocate(namespace, self._open(namespace, now), request, lease_s, owner, now)
 
-    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
-        if len(claims) > CLAIMS_MAX:
-            raise Malformed(f"{len(claims)} claims in one call; the most is {CLAIMS_MAX}.")
-        for claim in claims:
-            check_pool_token(claim.token, claim.project, claim.domain)
-        leases_s = [checked_lease_s(claim.lease_s, self._lease_s_max) for claim in claims]
+    def allocate_many(
+        self, namespace: str, requests: Sequence[AllocateRequest], *, owner: str = ""
+    ) -> list[Allocation]:
+        check_claim_count(requests)
+        for request in requests:
+            check_pool_token(request.token, request.project, request.domain)
+        leases_s = [checked_lease_s(request.lease_s, self._lease_s_max) for request in requests]
         now = self._clock()
         with self._lock:
             pool = self._open(namespace, now)
             return [
-                _allocate(namespace, pool, _key(each), each.units, lease_s, each.constraints, owner, now)
-                for each, lease_s in zip(claims, leases_s, strict=True)
+                _allocate(namespace, pool, request, lease_s, owner, now)
+                for request, lease_s in zip(requests, leases_s, strict=True)
             ]
 
-    def renew_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> bool:
-        check_pool_token(token, project, domain)
-        lease_s = checked_lease_s(lease_s, self._lease_s_max)
-        key, now = (project, domain, token), self._clock()
+    def renew(self, namespace: str, request: RenewRequest, *, owner: str = "") -> bool:
+        check_pool_token(request.token, request.project, request.domain)
+        lease_s = checked_lease_s(request.lease_s, self._lease_s_max)
+        key, now = _key(request), self._clock()
         with self._lock:
             pool = self._swept(namespace, now)
             held = pool.callers.get(key)
@@ -198,26 +179,24 @@ class MemoryPools:
                 if is_own and pool.per_s is None:
                     pool.renewed(key, held, now, lease_s)
                 return is_own
-            if pool.per_s is not None or self._opens_in_s(pool, now) == 0 or pool.used + units > pool.quota:
+            if pool.per_s is not None or self._opens_in_s(pool, now) == 0 or pool.used + request.units > pool.quota:
                 return False
-            # It is being found out who held what: a holder's word is taken for it, as far as it can be true.
-            pool.lease(key, (units, _tick(now + lease_s), now, owner))
-            pool.count(key, units)
+            # While the pool is rebuilt, a holder is believed as far as the quota allows.
+            pool.lease(key, (request.units, _tick(now + lease_s), now, owner))
+            pool.count(key, request.units)
             return True
 
-    def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
-    ) -> bool:
+    def release(self, namespace: str, request: PoolTokenRequest, *, owner: str = "") -> bool:
         with self._lock:
-            pool, key = self._swept(namespace, self._clock()), (project, domain, token)
+            pool, key = self._swept(namespace, self._clock()), (request.project, request.domain, request.token)
             if _is_held_by_other(pool.callers.get(key), owner):
-                raise owner_conflict(namespace, token)
+                raise owner_conflict(namespace, request.token)
             return _release(pool, key)
 
-    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]:
+    def release_many(self, namespace: str, requests: Iterable[PoolTokenRequest]) -> list[bool]:
         with self._lock:
             pool = self._swept(namespace, self._clock())
-            return [_release(pool, _key(claim)) for claim in claims]
+            return [_release(pool, _key(request)) for request in requests]
 
     def stand(self, namespace: str) -> PoolStatus:
         now = self._clock()
@@ -234,20 +213,20 @@ class MemoryPools:
                 ((key, held, None) for key, held in pool.callers.items()),
                 ((key, held, key[2]) for key, held in pool.jobs.items()),
             )
-            found = [_holder(*each, now) for each in islice(both, first, first + limit)]
+            holders = [_holder(*entry, now) for entry in islice(both, first, first + limit)]
             is_all = first + limit >= len(pool.callers) + len(pool.jobs)
-        return found, "" if is_all else str(first + limit)
+        return holders, "" if is_all else str(first + limit)
 
     def lead(self, term: str) -> None:
-        """There is one server."""
+        """Nothing to do: there is only one server."""
 
     def job_take(self, namespace: str, claim: JobToken) -> Allocation:
         now = self._clock()
         with self._lock:
             pool = self._open(namespace, now)
             if pool.per_s is not None:
-                key = (claim.project, claim.domain, JOB_ID_PREFIX + claim.job)
-                return _allocate(namespace, pool, key, claim.units, 1, NO_CONSTRAINTS, "", now)
+                request = AllocateRequest(JOB_ID_PREFIX + claim.job, claim.project, claim.domain, claim.units)
+                return _allocate(namespace, pool, request, 1, "", now)
             key = (claim.project, claim.domain, claim.job)
             if key in pool.jobs:
                 return GRANTED
@@ -275,11 +254,11 @@ class MemoryPools:
 
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
         with self._lock:
-            held = self._swept(namespace, self._clock()).jobs.items()
-            return {key[2]: JobToken(key[2], each[0], key[0], key[1]) for key, each in held}
+            items = self._swept(namespace, self._clock()).jobs.items()
+            return {key[2]: JobToken(key[2], held_token[0], key[0], key[1]) for key, held_token in items}
 
     def recount(self, namespace: str) -> bool:
-        """Nobody else writes here."""
+        """Nothing to do: no other process changes the counts."""
         if namespace not in self._pools:
             raise no_such_pool(namespace)
         return False
@@ -298,14 +277,14 @@ class MemoryPools:
         pass
 
     def _new(self, quota: int, per_s: int | None, free_in_s: float | None) -> _Pool:
-        """A pool that this process does not know may have granted before it started."""
+        """Make a pool. It opens later if an earlier process may have granted tokens of it."""
         if self._is_whole:
             return _Pool(quota, per_s)
         wait_s = max(self._lease_s_max, per_s or 0) if free_in_s is None else free_in_s
         return _Pool(quota, per_s, opens_at=self._clock() + wait_s)
 
     def _swept(self, namespace: str, now: float) -> _Pool:
-        """The pool, without what is over."""
+        """The pool, without tokens whose lease is over."""
         pool = self._pools.get(namespace)
         if pool is None:
             raise no_such_pool(namespace)
@@ -314,7 +293,7 @@ class MemoryPools:
         return pool
 
     def _open(self, namespace: str, now: float) -> _Pool:
-        """The pool, if it may grant."""
+        """The pool; raises Rebuilding if it may not grant yet."""
         pool = self._swept(namespace, now)
         if not self._is_whole or now < pool.opens_at:
             raise pool_rebuilding(namespace, self._opens_in_s(pool, now) or 0)
@@ -325,26 +304,21 @@ class MemoryPools:
 
 
 def _allocate(  # noqa: PLR0917  named arguments would cost a tenth of the time
-    namespace: str,
-    pool: _Pool,
-    key: TokenKey,
-    units: int,
-    lease_s: int,
-    constraints: ResourceConstraintsSpec,
-    owner: str,
-    now: float,
+    namespace: str, pool: _Pool, request: AllocateRequest, lease_s: int, owner: str, now: float
 ) -> Allocation:
+    key, units = (request.project, request.domain, request.token), request.units
     held = pool.callers.get(key)
     if held is not None:
         if _is_held_by_other(held, owner):
-            raise owner_conflict(namespace, key[2])
+            raise owner_conflict(namespace, request.token)
         if held[0] != units:
-            raise units_conflict(namespace, key[2], units)
+            raise units_conflict(namespace, request.token, units)
         if pool.per_s is None:
             pool.renewed(key, held, now, lease_s)
         return GRANTED
     if pool.used + units > pool.quota:
         return EXHAUSTED_BY[LimitedBy.POOL] if pool.per_s is None else _exhausted_until(pool, now)
+    constraints = request.constraints
     if constraints is not NO_CONSTRAINTS:
         cap = constraints.project
         if cap is not None and pool.by_project.get(key[0], 0) + units > cap:
@@ -358,7 +332,7 @@ def _allocate(  # noqa: PLR0917  named arguments would cost a tenth of the time
 
 
 def _exhausted_until(pool: _Pool, now: float) -> Allocation:
-    """When a rate pool may grant again at the earliest."""
+    """Refuse with the earliest time at which a rate pool may grant again."""
     over = (min(pool.ending, default=0) + 1) / TICKS_PER_S
     return Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, max(1 / TICKS_PER_S, over - now))
 
@@ -371,7 +345,7 @@ def _release(pool: _Pool, key: TokenKey) -> bool:
     held = pool.callers.get(key)
     if held is None:
         return False
-    if pool.per_s is None:  # what a rate pool granted counts until its time is over
+    if pool.per_s is None:  # tokens of a rate pool count until their time is over
         del pool.callers[key]
         pool.unlease(key, held)
         pool.count(key, -held[0])
@@ -392,8 +366,8 @@ def _holder(key: TokenKey, held: HeldToken, job: str | None, now: float) -> Toke
     return TokenHolder(token, units, key[0], key[1], owner, job=job, held_s=now - since, expires_in_s=left_s)
 
 
-def _key(claim: TokenClaim) -> TokenKey:
-    return (claim.project, claim.domain, claim.token)
+def _key(request: PoolTokenRequest) -> TokenKey:
+    return (request.project, request.domain, request.token)
 
 
 def _tick(at: float) -> int:

@@ -1,21 +1,15 @@
-"""The default: no pool is enforced, everything is granted, nothing is kept."""
+"""The default kind of token pools: everything is granted, nothing is stored."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from switchyard.model.tokens import (
-    GRANTED,
-    NO_CONSTRAINTS,
-    Allocation,
-    ResourceConstraintsSpec,
-    TokenHolder,
-)
-from switchyard.tokens.pools import JobToken, PoolStatus, TokenClaim
+from switchyard.model.tokens import GRANTED, AllocateRequest, Allocation, PoolTokenRequest, RenewRequest, TokenHolder
+from switchyard.tokens.pools import JobToken, PoolStatus, TokenPools
 
 
-class NoopPools:
-    """Each platform outside is left to guard itself."""
+class NoopPools(TokenPools):
+    """Grants everything: the external systems enforce their limits themselves."""
 
     is_enforced = False
 
@@ -25,43 +19,22 @@ class NoopPools:
     def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
         pass
 
-    def allocate_resource(
-        self,
-        namespace: str,
-        token: str,
-        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> Allocation:
+    def allocate(self, namespace: str, request: AllocateRequest, *, owner: str = "") -> Allocation:
         return GRANTED
 
-    def renew_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> bool:
+    def allocate_many(
+        self, namespace: str, requests: Sequence[AllocateRequest], *, owner: str = ""
+    ) -> list[Allocation]:
+        return [GRANTED] * len(requests)
+
+    def renew(self, namespace: str, request: RenewRequest, *, owner: str = "") -> bool:
         return True
 
-    def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
-    ) -> bool:
+    def release(self, namespace: str, request: PoolTokenRequest, *, owner: str = "") -> bool:
         return True
 
-    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
-        return [GRANTED] * len(claims)
-
-    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]:
-        return [True for _ in claims]
+    def release_many(self, namespace: str, requests: Iterable[PoolTokenRequest]) -> list[bool]:
+        return [True for _ in requests]
 
     def set_quota(self, namespace: str, quota: int) -> None:
         pass

@@ -1,37 +1,28 @@
-"""What every kind of token pools does: the interface of plugins, and what a server needs besides."""
+"""The base class of all kinds of token pools, and the errors they raise."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from switchyard.errors import Conflict, Denied, NoSuchPool, Rebuilding
+from switchyard.errors import Conflict, Denied, Malformed, NoSuchPool, Rebuilding
 from switchyard.model.tokens import (
-    NO_CONSTRAINTS,
+    AllocateRequest,
     Allocation,
-    ResourceConstraintsSpec,
+    PoolTokenRequest,
+    RenewRequest,
     ResourceManager,
     TokenHolder,
 )
 
-CLAIMS_MAX = 1000  # in one call: a Lua script holds up everybody else while it runs
-LEASE_S_MAX = 300  # the longest lease; after a loss of all that was known, grants are withheld for so long
-JOB_ID_PREFIX = "\x01"  # before a job's id where its token lies among those of callers, whose own are printable
-
-
-class TokenClaim(NamedTuple):
-    """One of many tokens to be claimed in one call."""
-
-    token: str
-    constraints: ResourceConstraintsSpec = NO_CONSTRAINTS
-    project: str = "default"
-    domain: str = "development"
-    units: int = 1
-    lease_s: int | None = None
+CLAIMS_MAX = 1000  # in one call: Redis serves nobody else while a script runs
+LEASE_S_MAX = 300  # the longest lease; after a loss of data, grants are withheld for this long
+JOB_ID_PREFIX = "\x01"  # marks a job's token among those of callers, which are printable
 
 
 class JobToken(NamedTuple):
-    """What one job holds, or shall hold, of one pool."""
+    """The units that one job holds, or is to hold, of one pool."""
 
     job: str
     units: int
@@ -40,7 +31,7 @@ class JobToken(NamedTuple):
 
 
 class PoolStatus(NamedTuple):
-    """A pool as it stands. `opens_in_s`: grants are withheld for so long; none: until somebody restores it."""
+    """Use of a pool. `opens_in_s`: grants are withheld for so long; None: until a server restores the pool."""
 
     quota: int
     used: int
@@ -50,103 +41,92 @@ class PoolStatus(NamedTuple):
     opens_in_s: float | None = 0.0
 
 
-class TokenPools(ResourceManager, Protocol):
-    """What the server is built on. Every call may raise Unavailable; what is not there is NoSuchPool."""
+class TokenPools(ResourceManager):
+    """Calls of plugins, and calls of the server alone. Every call may raise Unavailable or NoSuchPool."""
 
     is_enforced: bool
 
-    def allocate_resource(
-        self,
-        namespace: str,
-        token: str,
-        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> Allocation:
-        """As a plugin calls it. `owner`: whose it is; no other owner claims, renews or gives back that token."""
-        ...
+    @abstractmethod
+    def allocate(self, namespace: str, request: AllocateRequest, *, owner: str = "") -> Allocation:
+        """Claim units. `owner`: whose token it is; another owner cannot claim, renew or give back that token."""
 
-    def renew_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> bool: ...
+    @abstractmethod
+    def allocate_many(
+        self, namespace: str, requests: Sequence[AllocateRequest], *, owner: str = ""
+    ) -> list[Allocation]:
+        """Claim at most CLAIMS_MAX tokens in one call. Each is granted or refused by itself."""
 
-    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
-        """Many at once, each granted or refused by itself, at most CLAIMS_MAX."""
-        ...
+    @abstractmethod
+    def renew(self, namespace: str, request: RenewRequest, *, owner: str = "") -> bool: ...
 
-    def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
-    ) -> bool:
-        """Give back. `owner`: only what this owner holds; what another one holds is a Denied."""
-        ...
+    @abstractmethod
+    def release(self, namespace: str, request: PoolTokenRequest, *, owner: str = "") -> bool:
+        """Give back. `owner`: only what this owner holds; a token of another owner raises Denied."""
 
-    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]: ...
+    @abstractmethod
+    def release_many(self, namespace: str, requests: Iterable[PoolTokenRequest]) -> list[bool]: ...
 
+    @abstractmethod
     def set_quota(self, namespace: str, quota: int) -> None:
-        """Below what is used: who holds goes on, and nobody is granted meanwhile."""
-        ...
+        """Change the quota. Below the used units, holders keep their tokens and nothing is granted."""
 
+    @abstractmethod
     def settle(self, namespace: str, quota: int, per_s: int | None, *, free_in_s: float | None = None) -> None:
-        """Make the pool, or make it be like this. `free_in_s`: no lease granted before lasts longer; none: unknown."""
-        ...
+        """Make the pool, or change it to this. `free_in_s`: earlier leases end within this time; None: not known."""
 
+    @abstractmethod
     def remove(self, namespace: str) -> bool:
-        """False: something of it is held."""
-        ...
+        """Remove an unused pool. False: tokens of it are held."""
 
+    @abstractmethod
     def stand(self, namespace: str) -> PoolStatus: ...
 
+    @abstractmethod
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
-        """Some holders and where to go on; an empty text: that was all. A page may be a little longer than asked."""
-        ...
+        """A page of holders, and the cursor of the next page (empty: none). A page may exceed `limit` a little."""
 
+    @abstractmethod
     def lead(self, term: str) -> None:
-        """From here on only this server takes and gives back for jobs; one that led before is refused."""
-        ...
+        """From now on only this server takes and gives back tokens of jobs. An earlier leader is refused."""
 
+    @abstractmethod
     def job_take(self, namespace: str, claim: JobToken) -> Allocation:
-        """Held until it is given back."""
-        ...
+        """Take tokens for a job, until `job_give`."""
 
+    @abstractmethod
     def job_give(self, namespace: str, claims: Iterable[JobToken]) -> None: ...
 
+    @abstractmethod
     def job_restore(self, namespace: str, claims: Iterable[JobToken]) -> None:
-        """Hold it whatever the quota says: the job has it."""
-        ...
+        """Hold tokens that jobs have already, even beyond the quota."""
 
+    @abstractmethod
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
-        """What jobs hold, by their id. Of a rate pool: nothing, for nothing of it is given back."""
-        ...
+        """Tokens of jobs by job id. Empty for a rate pool, whose tokens are not given back."""
 
+    @abstractmethod
     def recount(self, namespace: str) -> bool:
-        """Put counters right that do not agree with what is held; whether there were any."""
-        ...
+        """Correct counters that differ from the held tokens. True: some did."""
 
+    @abstractmethod
     def is_whole(self) -> bool:
-        """Whether all that was granted is known here; else nothing is granted until `begin`."""
-        ...
+        """Whether all granted tokens are known. If not, nothing is granted until `begin`."""
 
+    @abstractmethod
     def begin(self, *, is_first: bool) -> bool:
-        """From here on all is known: pools and jobs are restored. False: something was lost before.
+        """Open the pools after pools and tokens of jobs are restored. False: data was lost before.
 
-        Callers' tokens may have been: grants are withheld until the longest lease is over. `is_first`: nobody was ever
-        granted anything.
+        Then tokens of callers may be lost, and grants are withheld until the longest lease is over. `is_first`: nothing
+        was ever granted.
         """
-        ...
 
+    @abstractmethod
     def close(self) -> None: ...
+
+
+def check_claim_count(requests: Sequence[AllocateRequest]) -> None:
+    if len(requests) > CLAIMS_MAX:
+        raise Malformed(f"{len(requests)} claims in one call; the most is {CLAIMS_MAX}.")
 
 
 def no_such_pool(namespace: str) -> NoSuchPool:
@@ -161,7 +141,7 @@ def pool_rebuilding(namespace: str, opens_in_s: float) -> Rebuilding:
         else "It grants again once the server that leads has restored it; pools in memory grant there alone."
     )
     return Rebuilding(
-        f"The token pool {namespace} is rebuilding: what was granted before is being found out.", next_step=when
+        f"The token pool {namespace} is rebuilding: it is not yet known what was granted before.", next_step=when
     )
 
 

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha1
 from importlib.resources import files
 from itertools import groupby, islice
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
-from switchyard.errors import Malformed, Unavailable
+from switchyard.errors import Unavailable
 from switchyard.model.tokens import (
     EXHAUSTED_BY,
     GRANTED,
-    NO_CONSTRAINTS,
+    AllocateRequest,
     Allocation,
     AllocationStatus,
     LimitedBy,
-    ResourceConstraintsSpec,
+    PoolTokenRequest,
+    RenewRequest,
     TokenHolder,
     check_pool_token,
     check_quota,
@@ -29,7 +30,8 @@ from switchyard.tokens.pools import (
     LEASE_S_MAX,
     JobToken,
     PoolStatus,
-    TokenClaim,
+    TokenPools,
+    check_claim_count,
     no_such_pool,
     owner_conflict,
     pool_rebuilding,
@@ -39,7 +41,7 @@ from switchyard.tokens.pools import (
 from switchyard.tokens.redis_connections import RedisConnectionPool, encode_word
 
 MANAGER_ID = "redisresourcemanager"
-KEY_PREFIX = f"{{{MANAGER_ID}}}"  # all keys in one slot, should the Redis be a cluster
+KEY_PREFIX = f"{{{MANAGER_ID}}}"  # a hash tag: all keys are in one slot of a Redis cluster
 POOL_SCRIPT = files(__package__).joinpath("pool.lua").read_bytes()
 EPOCH_SCRIPT = files(__package__).joinpath("epoch.lua").read_bytes()
 EVALSHA_WORDS = (
@@ -47,21 +49,23 @@ EVALSHA_WORDS = (
     encode_word(sha1(POOL_SCRIPT, usedforsecurity=False).hexdigest().encode()),
     encode_word(b"5"),
 )
-JOBS_PER_CALL_MAX = 500  # in one call
+JOBS_PER_CALL_MAX = 500
 
-# What the script answers to a claim.
+# The script's answers to a claim.
+CODE_DONE = b"1"
 CODE_OTHER_UNITS = b"5"
 CODE_OTHER_OWNER = b"6"
 ALLOCATION_BY_CODE = {
-    ord("1"): GRANTED,
+    ord(CODE_DONE): GRANTED,
     ord("2"): EXHAUSTED_BY[LimitedBy.POOL],
     ord("3"): EXHAUSTED_BY[LimitedBy.PROJECT],
     ord("4"): EXHAUSTED_BY[LimitedBy.NAMESPACE],
 }
+_sent_once = attrgetter("constraints", "project", "domain", "units", "lease_s")
 
 
-class RedisPools:
-    """One Redis. `quota_max` and `lease_s_max` are for all who use it, so give the same ones everywhere."""
+class RedisPools(TokenPools):
+    """Pools in one Redis. All servers that use it must have the same `quota_max` and `lease_s_max`."""
 
     is_enforced = True
 
@@ -70,7 +74,7 @@ class RedisPools:
         self._quota_max = quota_max
         self._lease_s_max = lease_s_max
         self._heads: dict[str, bytes] = {}
-        self._mine: dict[str, tuple[int, int | None]] = {}  # what was registered from here
+        self._registered: dict[str, tuple[int, int | None]] = {}  # quota and per_s of pools registered by this process
         self._term = ""
 
     def get_id(self) -> str:
@@ -78,105 +82,76 @@ class RedisPools:
 
     def register_resource(self, namespace: str, quota: int, *, per_s: int | None = None) -> None:
         check_quota(quota, self._quota_max)
-        found = self._do(namespace, "register", *self._shape(quota, per_s))
-        if found[0] == 0 and (found[1], found[2]) != (quota, (per_s or 0) * 1000):
-            raise quota_conflict(namespace, found[1], found[2] // 1000 or None)
-        self._mine[namespace] = (quota, per_s)
+        answer = self._do(namespace, "register", *self._shape(quota, per_s))
+        if answer[0] == 0 and (answer[1], answer[2]) != (quota, (per_s or 0) * 1000):
+            raise quota_conflict(namespace, answer[1], answer[2] // 1000 or None)
+        self._registered[namespace] = (quota, per_s)
 
     def settle(self, namespace: str, quota: int, per_s: int | None, *, free_in_s: float | None = None) -> None:
-        """What was granted is Redis's own to know: `free_in_s` says nothing here."""
+        """`free_in_s` is not used: Redis knows the leases."""
         self._do(namespace, "settle", *self._shape(quota, per_s))
 
     def set_quota(self, namespace: str, quota: int) -> None:
         check_quota(quota, self._quota_max)
         self._do(namespace, "quota", quota)
-        if namespace in self._mine:
-            self._mine[namespace] = (quota, self._mine[namespace][1])
+        if namespace in self._registered:
+            self._registered[namespace] = (quota, self._registered[namespace][1])
 
     def remove(self, namespace: str) -> bool:
         is_gone = bool(self._do(namespace, "remove")[0])
         if is_gone:
-            self._mine.pop(namespace, None)
+            self._registered.pop(namespace, None)
         return is_gone
 
-    def allocate_resource(
-        self,
-        namespace: str,
-        token: str,
-        constraints: ResourceConstraintsSpec = NO_CONSTRAINTS,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> Allocation:
-        check_pool_token(token, project, domain)
-        caps = (_cap(constraints.project), _cap(constraints.namespace))
-        key = f"{project}/{domain}/{token}"
-        _, digits, wait_ms = self._do(namespace, "take", units, owner, self._lease_ms(lease_s), *caps, key)
-        if digits == CODE_OTHER_UNITS:
-            raise units_conflict(namespace, token, units)
-        if digits == CODE_OTHER_OWNER:
-            raise owner_conflict(namespace, token)
-        return _allocations(digits, wait_ms)[0]
+    def allocate(self, namespace: str, request: AllocateRequest, *, owner: str = "") -> Allocation:
+        check_pool_token(request.token, request.project, request.domain)
+        return self._take(namespace, [request], owner)[0]
 
-    def allocate_many(self, namespace: str, claims: Sequence[TokenClaim], *, owner: str = "") -> list[Allocation]:
-        if not claims:
-            return []
-        if len(claims) > CLAIMS_MAX:
-            raise Malformed(f"{len(claims)} claims in one call; the most is {CLAIMS_MAX}.")
-        for claim in claims:
-            check_pool_token(claim.token, claim.project, claim.domain)
-        found: list[Allocation] = []
-        # What claims have in common is sent once: mostly that is one call.
-        for (constraints, project, domain, units, lease_s), group in groupby(claims, key=itemgetter(1, 2, 3, 4, 5)):
-            some = list(group)
-            each = (units, owner, self._lease_ms(lease_s), _cap(constraints.project), _cap(constraints.namespace))
-            _, digits, wait_ms = self._do(namespace, "take", *each, *_keys(project, domain, some))
-            if CODE_OTHER_UNITS in digits:
-                raise units_conflict(namespace, some[digits.index(CODE_OTHER_UNITS)].token, units)
-            if CODE_OTHER_OWNER in digits:
-                raise owner_conflict(namespace, some[digits.index(CODE_OTHER_OWNER)].token)
-            found += _allocations(digits, wait_ms)
-        return found
+    def allocate_many(
+        self, namespace: str, requests: Sequence[AllocateRequest], *, owner: str = ""
+    ) -> list[Allocation]:
+        check_claim_count(requests)
+        for request in requests:
+            check_pool_token(request.token, request.project, request.domain)
+        allocations: list[Allocation] = []
+        for _, group in groupby(requests, key=_sent_once):
+            allocations += self._take(namespace, list(group), owner)
+        return allocations
 
-    def renew_resource(
-        self,
-        namespace: str,
-        token: str,
-        *,
-        project: str = "default",
-        domain: str = "development",
-        units: int = 1,
-        lease_s: int | None = None,
-        owner: str = "",
-    ) -> bool:
-        check_pool_token(token, project, domain)
-        return bool(
-            self._do(namespace, "renew", f"{project}/{domain}/{token}", units, owner, self._lease_ms(lease_s))[0]
-        )
+    def _take(self, namespace: str, requests: list[AllocateRequest], owner: str) -> list[Allocation]:
+        """Claim tokens in one call. The requests differ only in the token; all other values are sent once."""
+        first = requests[0]
+        caps = (_cap(first.constraints.project), _cap(first.constraints.namespace))
+        common = (first.units, owner, self._lease_ms(first.lease_s), *caps)
+        _, codes, wait_ms = self._do(namespace, "take", *common, *map(_token_key, requests))
+        if CODE_OTHER_UNITS in codes:
+            raise units_conflict(namespace, requests[codes.index(CODE_OTHER_UNITS)].token, first.units)
+        if CODE_OTHER_OWNER in codes:
+            raise owner_conflict(namespace, requests[codes.index(CODE_OTHER_OWNER)].token)
+        return _allocations(codes, wait_ms)
 
-    def release_resource(
-        self, namespace: str, token: str, *, project: str = "default", domain: str = "development", owner: str = ""
-    ) -> bool:
-        given: bytes = self._do(namespace, "give", owner, f"{project}/{domain}/{token}")[1]
-        if given == CODE_OTHER_OWNER:
-            raise owner_conflict(namespace, token)
-        return given == b"1"
+    def renew(self, namespace: str, request: RenewRequest, *, owner: str = "") -> bool:
+        check_pool_token(request.token, request.project, request.domain)
+        words = (_token_key(request), request.units, owner, self._lease_ms(request.lease_s))
+        return bool(self._do(namespace, "renew", *words)[0])
 
-    def release_many(self, namespace: str, claims: Iterable[TokenClaim]) -> list[bool]:
-        listed = list(claims)
-        found = [False] * len(listed)
-        places = sorted(range(len(listed)), key=lambda place: listed[place][2:4])
-        for (project, domain), group in groupby(places, key=lambda place: listed[place][2:4]):
-            while some := list(islice(group, CLAIMS_MAX)):
-                given: bytes = self._do(
-                    namespace, "give", "", *_keys(project, domain, (listed[each] for each in some))
-                )[1]
-                for place, answer in zip(some, given, strict=True):
-                    found[place] = answer == ord("1")
-        return found
+    def release(self, namespace: str, request: PoolTokenRequest, *, owner: str = "") -> bool:
+        code: bytes = self._do(namespace, "give", owner, _token_key(request))[1]
+        if code == CODE_OTHER_OWNER:
+            raise owner_conflict(namespace, request.token)
+        return code == CODE_DONE
+
+    def release_many(self, namespace: str, requests: Iterable[PoolTokenRequest]) -> list[bool]:
+        listed = list(requests)
+        are_released = [False] * len(listed)
+        # The script gives back tokens of one project and domain at a time.
+        indices = sorted(range(len(listed)), key=lambda index: _project_and_domain(listed[index]))
+        for _, group in groupby(indices, key=lambda index: _project_and_domain(listed[index])):
+            while batch := list(islice(group, CLAIMS_MAX)):
+                codes: bytes = self._do(namespace, "give", "", *(_token_key(listed[index]) for index in batch))[1]
+                for index, code in zip(batch, codes, strict=True):
+                    are_released[index] = code == ord(CODE_DONE)
+        return are_released
 
     def stand(self, namespace: str) -> PoolStatus:
         _, quota, used, per_ms, jobs, callers, withheld = self._do(namespace, "stand")
@@ -184,7 +159,7 @@ class RedisPools:
         return PoolStatus(quota, used, per_ms // 1000 or None, jobs, callers, opens_in_s)
 
     def holders(self, namespace: str, *, after: str = "", limit: int = 100) -> tuple[list[TokenHolder], str]:
-        self._do(namespace, "stand")  # what is over is gone, and a pool that is not there is said
+        self._do(namespace, "stand")  # drops ended leases, and raises if there is no such pool
         place, cursor, skip = _read_cursor(after)
         following, flat = self._plain("HSCAN", f"{KEY_PREFIX}:{place}:{namespace}", cursor, "COUNT", limit)
         seconds, micros = self._plain("TIME")
@@ -194,39 +169,39 @@ class RedisPools:
         ends = dict.fromkeys(held, b"")
         if held and place == "callers":
             ends = dict(zip(held, self._plain("ZMSCORE", f"{KEY_PREFIX}:expiry:{namespace}", *held), strict=True))
-        found = [_holder(key.decode(), held[key].decode(), ends[key], now_ms, is_job=place == "jobs") for key in held]
-        if skip + limit < len(pairs):  # Redis gives more than asked, the whole of a small one
-            return found, f"{place}:{cursor}:{skip + limit}"
+        holders = [_holder(key.decode(), held[key].decode(), ends[key], now_ms, is_job=place == "jobs") for key in held]
+        if skip + limit < len(pairs):  # Redis may return more than asked; of a small hash it returns all
+            return holders, f"{place}:{cursor}:{skip + limit}"
         if following != b"0":
-            return found, f"{place}:{following.decode()}:0"
-        return found, "jobs:0:0" if place == "callers" else ""
+            return holders, f"{place}:{following.decode()}:0"
+        return holders, "jobs:0:0" if place == "callers" else ""
 
     def lead(self, term: str) -> None:
         self._plain("HSET", f"{KEY_PREFIX}:epoch", "term", term)
         self._term = term
 
     def job_take(self, namespace: str, claim: JobToken) -> Allocation:
-        found = self._do(namespace, "take-jobs", self._term, claim.units, "", 0, "", "", _job_key(claim))
-        # Held with other units: of an earlier try of the same job, which is as good.
-        return GRANTED if found[1] == CODE_OTHER_UNITS else _allocations(found[1], found[2])[0]
+        answer = self._do(namespace, "take-jobs", self._term, claim.units, "", 0, "", "", _job_key(claim))
+        # Other units: an earlier try of the same job holds them, which is enough.
+        return GRANTED if answer[1] == CODE_OTHER_UNITS else _allocations(answer[1], answer[2])[0]
 
     def job_restore(self, namespace: str, claims: Iterable[JobToken]) -> None:
-        for some in _slices(claims):
-            words = [word for claim in some for word in (_job_key(claim), claim.units, "")]
+        for batch in _slices(claims):
+            words = [word for claim in batch for word in (_job_key(claim), claim.units, "")]
             self._do(namespace, "restore", self._term, *words)
 
     def job_give(self, namespace: str, claims: Iterable[JobToken]) -> None:
         for _, group in groupby(sorted(claims, key=_project_and_domain), key=_project_and_domain):
-            for some in _slices(group):
-                self._do(namespace, "give-jobs", self._term, *map(_job_key, some))
+            for batch in _slices(group):
+                self._do(namespace, "give-jobs", self._term, *map(_job_key, batch))
 
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
         flat = self._plain("HGETALL", f"{KEY_PREFIX}:jobs:{namespace}")
-        found = {}
+        tokens = {}
         for key, held in zip(flat[::2], flat[1::2], strict=True):
             project, domain, job = key.decode().split("/", 2)
-            found[job] = JobToken(job, int(held.split(b" ")[0]), project, domain)
-        return found
+            tokens[job] = JobToken(job, int(held.split(b" ")[0]), project, domain)
+        return tokens
 
     def recount(self, namespace: str) -> bool:
         return bool(self._do(namespace, "recount")[0])
@@ -249,14 +224,14 @@ class RedisPools:
             + encode_word(b"1")
             + encode_word(f"{KEY_PREFIX}:epoch".encode())
         )
-        tail = b"".join(encode_word(each) for each in flags)
-        found: int = self._lines.ask(lambda run: b"*8\r\n" + head + run + tail)
-        return found
+        tail = b"".join(encode_word(flag) for flag in flags)
+        answer: int = self._lines.ask(lambda run: b"*8\r\n" + head + run + tail)
+        return answer
 
     def _is_durable(self) -> bool:
-        """Whether each write is on disk before it is answered. One that may not be asked counts as not."""
+        """Whether Redis answers a write only after it is on disk. False if Redis does not allow the question."""
         try:
-            said = dict(
+            settings = dict(
                 pair
                 for name in ("appendonly", "appendfsync")
                 for pair in [tuple(self._plain("CONFIG", "GET", name))]
@@ -264,7 +239,7 @@ class RedisPools:
             )
         except Unavailable:
             return False
-        return said.get(b"appendonly") == b"yes" and said.get(b"appendfsync") == b"always"
+        return settings.get(b"appendonly") == b"yes" and settings.get(b"appendfsync") == b"always"
 
     def _lease_ms(self, lease_s: int | None) -> int:
         return checked_lease_s(lease_s, self._lease_s_max) * 1000
@@ -273,29 +248,29 @@ class RedisPools:
         per_ms = (per_s or 0) * 1000
         return quota, per_ms, max(self._lease_s_max * 1000, per_ms)
 
-    def _do(self, namespace: str, what: str, *words: str | int) -> list[Any]:
-        """One step of the script on one pool: its answer, as `pool.lua` says at its head."""
+    def _do(self, namespace: str, step: str, *words: str | int) -> list[Any]:
+        """Run one step of `pool.lua` on one pool and return its answer; the file describes the answers."""
         head = self._heads.get(namespace)
         if head is None:
             keys = [f"{KEY_PREFIX}:{place}:{namespace}" for place in ("pool", "callers", "jobs", "expiry")]
             head = b"".join([*EVALSHA_WORDS, *(encode_word(key.encode()) for key in (*keys, f"{KEY_PREFIX}:epoch"))])
             self._heads[namespace] = head
-        before = b"*%d\r\n%b%b" % (10 + len(words), head, encode_word(what.encode()))
+        before = b"*%d\r\n%b%b" % (10 + len(words), head, encode_word(step.encode()))
         encoded = [f"{word}".encode() for word in words]
         after = b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in encoded])
-        found: list[Any] = self._lines.ask(lambda run: before + run + after, scripts=(POOL_SCRIPT,))
-        if found[0] < 0:
-            self._refuse(namespace, found)
-        return found
+        answer: list[Any] = self._lines.ask(lambda run: before + run + after, scripts=(POOL_SCRIPT,))
+        if answer[0] < 0:
+            self._refuse(namespace, answer)
+        return answer
 
-    def _refuse(self, namespace: str, found: list[int]) -> None:
-        if found[0] == -2:
-            raise pool_rebuilding(namespace, found[1] / 1000)
-        if found[0] == -3:
+    def _refuse(self, namespace: str, answer: list[int]) -> None:
+        if answer[0] == -2:
+            raise pool_rebuilding(namespace, answer[1] / 1000)
+        if answer[0] == -3:
             raise Unavailable("Another server leads: it takes and gives back for jobs.")
-        if namespace not in self._mine:
+        if namespace not in self._registered:
             raise no_such_pool(namespace)
-        self.register_resource(namespace, self._mine[namespace][0], per_s=self._mine[namespace][1])
+        self.register_resource(namespace, self._registered[namespace][0], per_s=self._registered[namespace][1])
         raise pool_rebuilding(namespace, 0)
 
     def _plain(self, *words: str | int | bytes) -> Any:
@@ -314,32 +289,32 @@ def _cap(cap: int | None) -> str | int:
     return "" if cap is None else cap
 
 
-def _keys(project: str, domain: str, claims: Iterable[TokenClaim]) -> list[str]:
-    return [f"{project}/{domain}/{claim[0]}" for claim in claims]
+def _token_key(request: PoolTokenRequest) -> str:
+    return f"{request.project}/{request.domain}/{request.token}"
 
 
 def _job_key(claim: JobToken) -> str:
     return f"{claim.project}/{claim.domain}/{claim.job}"
 
 
-def _project_and_domain(claim: JobToken) -> tuple[str, str]:
+def _project_and_domain(claim: JobToken | PoolTokenRequest) -> tuple[str, str]:
     return claim.project, claim.domain
 
 
 def _read_cursor(after: str) -> tuple[str, str, int]:
-    """Where a walk goes on: among whom, Redis's own cursor, and how many of that step were shown."""
-    place, _, rest = after.partition(":")
-    cursor, _, skip = rest.partition(":")
+    """Split a cursor: the hash, the cursor of Redis, and how many entries of that step were shown."""
+    place, _, numbers = after.partition(":")
+    cursor, _, skip = numbers.partition(":")
     is_sound = place in ("callers", "jobs") and all(
-        each.isascii() and each.isdigit() and len(each) < 20 for each in (cursor, skip)
+        number.isascii() and number.isdigit() and len(number) < 20 for number in (cursor, skip)
     )
     return (place, cursor, int(skip)) if is_sound and len(after) < 60 else ("callers", "0", 0)
 
 
 def _slices(claims: Iterable[JobToken]) -> Iterator[list[JobToken]]:
-    each = iter(claims)
-    while some := list(islice(each, JOBS_PER_CALL_MAX)):
-        yield some
+    remaining = iter(claims)
+    while batch := list(islice(remaining, JOBS_PER_CALL_MAX)):
+        yield batch
 
 
 def _holder(key: str, held: str, ends_ms: bytes | None, now_ms: int, *, is_job: bool) -> TokenHolder:

@@ -1,7 +1,7 @@
-"""Connections to one Redis, each of which knows the process it speaks to. It knows nothing of tokens.
+"""Connections to one Redis. It knows nothing of tokens.
 
-A process that restarted may have lost what the one before it answered. So each connection asks for the process's own
-`run_id` when it is made; whoever calls over it sends that along, and can never mistake one process for another.
+A Redis that restarted may have lost data. So every new connection reads the `run_id` of the Redis process, and every
+command carries it: a script can tell that it runs in another process than the caller thinks.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from redis.sentinel import Sentinel
 from switchyard.errors import Unavailable
 
 DEFAULT_PORT = 6379
-TIMEOUT_S = 2.0  # for one answer: a script runs for microseconds, and whoever waits is a request of a user
-IDLE_MAX = 64  # connections kept for the next caller
-PAUSE_S = 0.05  # before the first of the further tries; it doubles
+TIMEOUT_S = 2.0  # for one answer: a script takes microseconds, and a user's request waits for it
+IDLE_MAX = 64  # connections kept open for reuse
+PAUSE_S = 0.05  # before the first retry; it doubles
 PAUSE_S_MAX = 1.0
-HUNG_PAUSE_S = 5.0  # after one that did not answer in time: until the next may try whether it does again
-# Somebody else may do it: the connection is gone, the process loads its data, or has become a replica.
+HUNG_PAUSE_S = 5.0  # after a time-out: until one caller may try again
+# Worth a retry on another connection: closed, loading its data, or no longer the primary.
 RETRIABLE_ERRORS = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.ReadOnlyError, OSError)
 
-CommandBuilder = Callable[[bytes], bytes]  # from the process's run, as part of a command, to the whole command
+CommandBuilder = Callable[[bytes], bytes]  # makes a command from the encoded run_id
 
 
 class RedisConnection:
-    """One connection."""
+    """A connection and the run_id of the process at its other end."""
 
     def __init__(self, connection: Connection, run: bytes) -> None:
         self.connection = connection
@@ -46,25 +46,25 @@ class RedisConnection:
 
 
 class RedisConnectionPool:
-    """As many as are used at once. `primary`: the addresses are Sentinels', who know where that one is."""
+    """Opens as many connections as are used at once. `primary`: ask Sentinels at the addresses for this name."""
 
     def __init__(self, addresses: Sequence[str], *, password: str = "", primary: str = "", retries: int = 3) -> None:
-        self._addresses = [_address(each) for each in addresses]
+        self._addresses = [_address(address) for address in addresses]
         self._password = password or None
         self._primary = primary
         self._retries = retries
         self._idle: deque[RedisConnection] = deque()
         self._lock = threading.Lock()
-        self._hung_until = 0.0  # nobody tries before; 0: it answered
+        self._hung_until = 0.0  # no command is sent before this time; 0: Redis answers
 
     def ask(self, pack: CommandBuilder, *, scripts: Sequence[bytes] = ()) -> Any:
-        """One command and its answer; again on another connection if this one fails, so only what may be repeated.
+        """Send one command and return its answer. A failed command is retried, so it must be repeatable.
 
-        `scripts`: loaded where the process does not know them. One that hangs would hang all who ask, and what they
-        serve besides: after a time-out one at a time tries again, the others are refused at once.
+        `scripts`: loaded if Redis does not know them. After a time-out only one caller at a time tries again; other
+        callers are refused at once, since a Redis that hangs would block all threads of the server.
         """
         self._refuse_if_hung()
-        for left in range(self._retries, -1, -1):
+        for tries_left in range(self._retries, -1, -1):
             line: RedisConnection | None = None
             try:
                 line = self._take()
@@ -72,18 +72,18 @@ class RedisConnectionPool:
             except RETRIABLE_ERRORS as exc:
                 if line is not None:
                     line.connection.disconnect()
-                self.close()  # the others lead to the same process
+                self.close()  # the other connections lead to the same process
                 is_hung = isinstance(exc, redis.TimeoutError | TimeoutError)
                 if is_hung:
                     self._hung_until = time.monotonic() + HUNG_PAUSE_S
-                if is_hung or not left:
+                if is_hung or not tries_left:
                     raise _redis_unavailable(exc) from exc
-                time.sleep(min(PAUSE_S * 2 ** (self._retries - left), PAUSE_S_MAX))
+                time.sleep(min(PAUSE_S * 2 ** (self._retries - tries_left), PAUSE_S_MAX))
             except redis.RedisError as exc:
                 if line is not None:
                     line.connection.disconnect()
                 raise _redis_unavailable(exc) from exc
-            except BaseException:  # whatever it was, an answer may still be on its way: nobody else must read it
+            except BaseException:  # the answer may still arrive: no other caller must read it
                 if line is not None:
                     line.connection.disconnect()
                 raise
@@ -100,7 +100,7 @@ class RedisConnectionPool:
             now = time.monotonic()
             if now < self._hung_until:
                 raise _redis_unavailable(TimeoutError(f"it did not answer within {TIMEOUT_S:g} s"))
-            self._hung_until = now + HUNG_PAUSE_S  # this one tries
+            self._hung_until = now + HUNG_PAUSE_S  # this caller tries
 
     def close(self) -> None:
         with self._lock:
@@ -134,11 +134,11 @@ class RedisConnectionPool:
         try:
             connection.connect()
             connection.send_command("INFO", "server")
-            said = connection.read_response()
+            info = connection.read_response()
         except BaseException:
             connection.disconnect()
             raise
-        run = next((each[7:] for each in bytes(said).split(b"\r\n") if each.startswith(b"run_id:")), b"")
+        run = next((info_line[7:] for info_line in bytes(info).split(b"\r\n") if info_line.startswith(b"run_id:")), b"")
         if not run:
             connection.disconnect()
             raise Unavailable("Redis does not say its run_id (INFO server): no token can be granted safely.")
@@ -147,14 +147,14 @@ class RedisConnectionPool:
     def _where(self) -> tuple[str, int]:
         if not self._primary:
             return self._addresses[0]
-        found: tuple[str, int] = Sentinel(
+        address: tuple[str, int] = Sentinel(
             self._addresses, socket_timeout=TIMEOUT_S, sentinel_kwargs={"socket_timeout": TIMEOUT_S}
         ).discover_master(self._primary)
-        return found
+        return address
 
 
 def encode_word(value: bytes) -> bytes:
-    """One word of a command, as it goes over the wire."""
+    """Encode one word of a command for the wire."""
     return b"$%d\r\n%b\r\n" % (len(value), value)
 
 

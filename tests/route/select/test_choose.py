@@ -14,7 +14,8 @@ from switchyard.model.verdict import Answer
 from switchyard.route.apply_selection import apply_selection
 from switchyard.route.operators import ExpressionValue
 from switchyard.route.router import Eligibility, evaluate, make_plan
-from switchyard.route.select.selector import ENTRY_POINT_GROUP, SelectionFailure, selector, selector_names
+from switchyard.route.select.registry import SELECTORS, selector
+from switchyard.route.select.selector import SelectionFailure
 from switchyard.route.world import World
 from tests.builders import a_member, a_world, an_ask
 
@@ -104,7 +105,9 @@ def test_another_package_brings_an_algorithm(tmp_path: Path, monkeypatch: pytest
     about = tmp_path / "alphabetical-1.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: alphabetical\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(f"[{ENTRY_POINT_GROUP}]\nalphabetical = alphabetical:Alphabetical\n")
+    (about / "entry_points.txt").write_text(
+        f"[{SELECTORS.entry_point_group}]\nalphabetical = alphabetical:Alphabetical\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     world = a_town("a", "b")
     algorithm = selector("alphabetical", '{"reverse": true}')
@@ -113,4 +116,4 @@ def test_another_package_brings_an_algorithm(tmp_path: Path, monkeypatch: pytest
     )
     assert isinstance(found, Eligibility)
     assert make_plan(found, seed="job").chosen == "b"
-    assert "alphabetical" in selector_names()
+    assert "alphabetical" in SELECTORS.names()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.route.select.selector import Candidate, CandidateQuote, SelectionResult, reads_quotes, selector
+from switchyard.route.select.registry import selector
+from switchyard.route.select.selector import Candidate, CandidateQuote, SelectionResult, reads_quotes
 
 
 def select(name: str, **quotes: CandidateQuote | None) -> SelectionResult:

@@ -1,6 +1,6 @@
-"""Subsystems attached to a graph that is compact already, as an agent sends it. Pure.
+"""Attach subsystems to a compact graph, as an agent sends it. Pure.
 
-Its hosts stand in the order in which a walk through its shapes meets the nodes, so each can be found again.
+The graph's host names are in the order in which a walk through its shapes visits the nodes, so each node is found.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments, read_subsystem
 from switchyard.model.hostlist import compress_hosts
 
-NODES_MAX = 1_000_000  # each is met by itself
+NODES_MAX = 1_000_000  # the walk visits every node
 
 
 def attach_subsystems(graph: Graph, subsystems: Mapping[str, Any], *, where: str) -> Graph:
-    """The graph with these subsystems; one that it had before under the same name is replaced."""
+    """Return the graph with these subsystems. A subsystem of the same name is replaced."""
     if not subsystems:
         return graph
     if graph.nodes > NODES_MAX:
@@ -28,23 +28,23 @@ def attach_subsystems(graph: Graph, subsystems: Mapping[str, Any], *, where: str
     attachments: Attachments = {}
     for name, content in sorted(subsystems.items()):
         place = f"{where}: subsystem {name[:80]}"
-        found = read_subsystem(name, content, resolve=lambda host: host if host in names else None, where=place)
-        for host, held in found.items():
+        by_host = read_subsystem(name, content, resolve=lambda host: host if host in names else None, where=place)
+        for host, held in by_host.items():
             attachments.setdefault(host, []).extend(held)
     return _GraphRebuilder(graph, attachments, frozenset(subsystems), ShapeTable(where)).graph()
 
 
 @dataclass(slots=True)
 class _Subtree:
-    """One subtree with nodes in it, as it is in the new graph."""
+    """One subtree of the new graph that contains nodes."""
 
     number: int
-    first: int  # of its nodes, as the old graph counts them
+    first: int  # number of its first node in the old graph
     parts: list[_Subtree] = field(default_factory=list)
 
 
 class _GraphRebuilder:
-    """Walks the old graph node by node, and makes the shapes of the new one."""
+    """Walks the old graph node by node and builds the shapes of the new one."""
 
     def __init__(self, graph: Graph, attachments: Attachments, replaced: frozenset[str], cons: ShapeTable) -> None:
         self._graph = graph
@@ -70,16 +70,17 @@ class _GraphRebuilder:
             finished.shapes,
             "" if is_counted else compress_hosts(hosts),
             "" if is_ranked else compress_hosts(map(str, ranks)),
+            self._graph.images,
         )
 
     def _part(self, index: int, first: int) -> _Subtree:
-        """The subtree at this place; its depth is bounded as a graph's is."""
+        """Rebuild the subtree at this index. Recursion is bounded by the depth of graphs."""
         shape = self._graph.shapes[index]
-        kept = [one for one in shape.attached if one.subsystem not in self._replaced]
+        unchanged = [vertex for vertex in shape.attached if vertex.subsystem not in self._replaced]
         if index in self._node_shapes:
             held = self._attachments.get(self._graph.host_names[first], [])
             children = {self._without_nodes(child): count for child, count in shape.children}
-            return _Subtree(self._shape(index, [*kept, *held], children), first)
+            return _Subtree(self._shape(index, [*unchanged, *held], children), first)
         parts: list[_Subtree] = []
         counts: dict[int, int] = {}
         for child, count in shape.children:
@@ -92,14 +93,14 @@ class _GraphRebuilder:
                 parts.append(part)
                 counts[part.number] = counts.get(part.number, 0) + 1
         start = parts[0].first if parts else first
-        return _Subtree(self._shape(index, kept, counts), start, parts)
+        return _Subtree(self._shape(index, unchanged, counts), start, parts)
 
     def _without_nodes(self, index: int) -> int:
         if index not in self._plain:
             shape = self._graph.shapes[index]
-            kept = [one for one in shape.attached if one.subsystem not in self._replaced]
+            unchanged = [vertex for vertex in shape.attached if vertex.subsystem not in self._replaced]
             children = {self._without_nodes(child): count for child, count in shape.children}
-            self._plain[index] = self._shape(index, kept, children)
+            self._plain[index] = self._shape(index, unchanged, children)
         return self._plain[index]
 
     def _shape(self, index: int, attached: list[AttachedVertex], children: dict[int, int]) -> int:
@@ -117,5 +118,5 @@ class _GraphRebuilder:
 def _in_order(part: _Subtree, place: dict[int, int]) -> Iterator[int]:
     if not part.parts:
         yield part.first
-    for each in sorted(part.parts, key=lambda each: (place[each.number], each.first)):
-        yield from _in_order(each, place)
+    for child in sorted(part.parts, key=lambda child: (place[child.number], child.first)):
+        yield from _in_order(child, place)

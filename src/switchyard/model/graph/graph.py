@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from switchyard.model.graph.units import bytes_of
 from switchyard.model.hostlist import expand_hosts, parse_hosts
+from switchyard.model.image_rules import ImageOffers
 from switchyard.model.job import COUNT_MAX
 from switchyard.model.quantity import Int64
 
@@ -28,7 +29,6 @@ ATTACHED_MAX = 1000
 COUNTED_TYPES = frozenset({"node", "core", "gpu", "socket", "rack"})  # whose sizes are counts, never bytes
 
 TypeName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\u0000-\u0020\u007f]+(?!\n)$")]
-Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
 FieldValue = str | Int64 | float | bool
 Fields = Annotated[dict[Annotated[str, Meta(min_length=1, max_length=256)], FieldValue], Meta(max_length=256)]
 Size = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -78,11 +78,15 @@ class FreeNodes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """All of a cluster. `hosts` and `ranks` name the nodes in canonical order; none: node0, node1, … and 0, 1, …"""
+    """All of a cluster. `hosts` and `ranks` name the nodes in canonical order; none: node0, node1, … and 0, 1, …
+
+    `images` has the rules for images of jobs, in order; none: not known, so nothing is refused by them.
+    """
 
     shapes: Annotated[list[Shape], Meta(min_length=1, max_length=SHAPES_MAX)]
     hosts: Annotated[str, Meta(max_length=2**26)] = ""
     ranks: Annotated[str, Meta(max_length=2**26)] = ""
+    images: ImageOffers = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -94,24 +98,24 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     @cached_property
     def multiplicity(self) -> list[int]:
         """How often each shape occurs in the whole cluster."""
-        found = [0] * len(self.shapes)
-        found[-1] = 1
+        counts = [0] * len(self.shapes)
+        counts[-1] = 1
         for index in range(len(self.shapes) - 1, -1, -1):
             for child, count in self.shapes[index].children:
-                found[child] += found[index] * count
-        return found
+                counts[child] += counts[index] * count
+        return counts
 
     @cached_property
     def within(self) -> list[dict[str, int]]:
         """Per shape, the total of each type in its subtree, itself included; memory and storage in bytes."""
-        found: list[dict[str, int]] = []
+        totals: list[dict[str, int]] = []
         for shape in self.shapes:
-            own = {shape.type: vertex_amount(shape)}
+            inside = {shape.type: vertex_amount(shape)}
             for child, count in shape.children:
-                for kind, size in found[child].items():
-                    own[kind] = own.get(kind, 0) + size * count
-            found.append(own)
-        return found
+                for kind, size in totals[child].items():
+                    inside[kind] = inside.get(kind, 0) + size * count
+            totals.append(inside)
+        return totals
 
     @cached_property
     def totals(self) -> dict[str, int]:
@@ -166,14 +170,14 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     @cached_property
     def digests(self) -> list[bytes]:
         """What each subtree is, without names, ids and ranks: equal digests are equal subtrees, in any graph."""
-        found: list[bytes] = []
+        digests: list[bytes] = []
         for shape in self.shapes:
-            found.append(digest_of(shape, [(found[child], count) for child, count in shape.children]))
-        return found
+            digests.append(digest_of(shape, [(digests[child], count) for child, count in shape.children]))
+        return digests
 
     @cached_property
     def signature(self) -> str:
-        """Clusters of one signature answer every question alike, unless it names hosts or ranks."""
+        """Clusters of one signature answer every question alike, unless it names hosts, ranks or an image."""
         return self.digests[-1].hex()
 
     @cached_property
@@ -245,6 +249,6 @@ def _check(graph: Graph) -> None:
         raise ValueError(f"it stands for {graph.vertices} vertices; the most is {VERTICES_MAX}")
     if graph.nodes > NODES_MAX:
         raise ValueError(f"{graph.nodes} nodes; the most is {NODES_MAX}")
-    for what, text in (("hosts", graph.hosts), ("ranks", graph.ranks)):
+    for noun, text in (("hosts", graph.hosts), ("ranks", graph.ranks)):
         if text and (named := sum(map(len, parse_hosts(text)))) != graph.nodes:
-            raise ValueError(f"{what} names {named} nodes, the shapes have {graph.nodes}")
+            raise ValueError(f"{noun} names {named} nodes, the shapes have {graph.nodes}")

@@ -1,4 +1,4 @@
-"""Any form of a graph, with its subsystems, compiled to the compact one. What it cannot keep it refuses. Pure."""
+"""Compile any form of a graph, with its subsystems, to the compact form. What the form cannot hold is refused. Pure."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def compile_graph(
     """JGF v2 or v1, Flux's R, our short form, or a compact graph, as one graph; with what its subsystems attach."""
     compact = _compact(main, where)
     if compact is not None:
-        given = (subsystems or {}).items()
-        further = {name: _plain(content, f"{where}: subsystem {name[:80]}") for name, content in given}
+        named_contents = (subsystems or {}).items()
+        further = {name: _plain(content, f"{where}: subsystem {name[:80]}") for name, content in named_contents}
         return _as_read_again(lambda: attach_subsystems(compact, further, where=where), where)
     source = _source(main, where)
     attachments: Attachments = {}
     for name, content in sorted((subsystems or {}).items()):
         place = f"{where}: subsystem {name[:80]}"
-        found = read_subsystem(name, _plain(content, place), resolve=source.resolve, where=place)
-        for vertex, held in found.items():
+        by_vertex = read_subsystem(name, _plain(content, place), resolve=source.resolve, where=place)
+        for vertex, held in by_vertex.items():
             attachments.setdefault(vertex, []).extend(held)
     if isinstance(source, node_groups.NodeGroups):
         return _as_read_again(lambda: node_groups.graph_of_groups(source, attachments), where)
@@ -41,7 +41,7 @@ def compile_graph(
 
 
 def _as_read_again(make: Callable[[], Graph], where: str) -> Graph:
-    """The graph as it will be read again. Bounds in its types hold only there, and one that could not would stay."""
+    """Encode and decode the graph once. Only decoding checks the types' bounds; an invalid graph must not be stored."""
     try:
         return msgspec.json.decode(msgspec.json.encode(make()), type=Graph)
     except (ValueError, OverflowError) as exc:

@@ -34,7 +34,7 @@ class ShapeTable:
     ) -> int:
         """The number of this subtree; the same for an equal one."""
         ordered = tuple(sorted(children.items())) if children else ()
-        marks = tuple(sorted(msgspec.json.encode(one, order="deterministic") for one in attached))
+        marks = tuple(sorted(msgspec.json.encode(vertex, order="deterministic") for vertex in attached))
         named = msgspec.json.encode(properties, order="deterministic") if properties else b""
         key = (kind, size, unit, named, marks, ordered)
         number = self._numbers.get(key)
@@ -45,8 +45,10 @@ class ShapeTable:
                     f"{self.where}: over {SHAPES_MAX:,} different subtrees; leave out what tells them apart."
                 )
             self._numbers[key] = number
-            kept = [msgspec.json.decode(mark, type=AttachedVertex) for mark in marks]
-            self._shapes.append(Shape(kind, size, unit, dict(sorted((properties or {}).items())), kept, list(ordered)))
+            sorted_vertices = [msgspec.json.decode(mark, type=AttachedVertex) for mark in marks]
+            self._shapes.append(
+                Shape(kind, size, unit, dict(sorted((properties or {}).items())), sorted_vertices, list(ordered))
+            )
         return number
 
     def finish(self, root: int) -> CanonicalShapes:

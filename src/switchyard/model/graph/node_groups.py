@@ -156,7 +156,7 @@ def read_short_form(value: Any, *, where: str) -> NodeGroups:
     )
     if not groups or value == {}:
         raise Malformed(f"{where}: no node groups.", next_step="Say `nodes:` and `each:`.")
-    found: list[NodeGroup] = []
+    node_groups: list[NodeGroup] = []
     numbered = ranked = 0
     for index, group in enumerate(groups):
         place = f"{where}: [{index}]" if len(groups) > 1 else where
@@ -176,8 +176,8 @@ def read_short_form(value: Any, *, where: str) -> NodeGroups:
         ranked += count
         counts = {"core": group.each.core, "gpu": group.each.gpu}
         properties = check_fields(group.properties, f"{place}.properties")
-        found.append(NodeGroup(hosts, ranks, counts, size, group.each.socket, properties))
-    return NodeGroups(where, found)
+        node_groups.append(NodeGroup(hosts, ranks, counts, size, group.each.socket, properties))
+    return NodeGroups(where, node_groups)
 
 
 class _Entry(Struct, frozen=True):
@@ -200,7 +200,7 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
         (_ids(entry.rank, f"{where}: R_lite[{index}].rank"), _children(entry, index, where))
         for index, entry in enumerate(execution.R_lite)
     ]
-    ranks = sorted(rank for found, _ in entries for rank in found)
+    ranks = sorted(rank for groups, _ in entries for rank in groups)
     if len(set(ranks)) != len(ranks):
         raise Malformed(f"{where}: R_lite names a rank twice.")
     hosts = _hosts(execution.nodelist, len(ranks), where)
@@ -210,13 +210,13 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
         for name, text in execution.properties.items()
         if "@" not in name  # of a resource inside the node: the scheduler's own business
     }
-    found: list[NodeGroup] = []
+    groups: list[NodeGroup] = []
     for members, counts in entries:
         kinds: dict[tuple[str, ...], list[int]] = {}
         for rank in members:
             kinds.setdefault(tuple(sorted(name for name, has in properties.items() if rank in has)), []).append(rank)
         for names, of_kind in kinds.items():
-            found.append(
+            groups.append(
                 NodeGroup(
                     tuple(parse_hosts(compress_hosts(host_of[rank] for rank in of_kind))),
                     tuple(parse_hosts(compress_hosts(map(str, of_kind)))),
@@ -224,7 +224,7 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
                     properties=dict.fromkeys(names, True),
                 )
             )
-    return NodeGroups(where, found)
+    return NodeGroups(where, groups)
 
 
 def _children(entry: _Entry, index: int, where: str) -> dict[str, int]:

@@ -53,7 +53,7 @@ def read_subsystem(name: str, value: Any, *, resolve: VertexResolver, where: str
 
 
 def _read_short(name: str, value: Mapping[str, Any], *, resolve: VertexResolver, where: str) -> Attachments:
-    found: Attachments = {}
+    attachments: Attachments = {}
     total = 0
     for hosts, vertices in convert(value, _Short, where=where).attach.items():
         place = f"{where}: attach.{hosts[:60]}"
@@ -71,11 +71,11 @@ def _read_short(name: str, value: Mapping[str, Any], *, resolve: VertexResolver,
                 raise Malformed(
                     f"{place}: over {ATTACHMENTS_MAX:,} vertices attached in all; attach fewer to each host."
                 )
-            held = found.setdefault(vertex_id, [])
+            held = attachments.setdefault(vertex_id, [])
             held += made
             if len(held) > ATTACHED_MAX:
                 raise _too_many(host, where)
-    return found
+    return attachments
 
 
 def _read_jgf(name: str, graph: Any, *, resolve: VertexResolver, where: str) -> Attachments:
@@ -84,7 +84,7 @@ def _read_jgf(name: str, graph: Any, *, resolve: VertexResolver, where: str) -> 
     vertices = _vertices(name, graph.get("nodes"), where)
     if not vertices:
         raise Malformed(f"{where}: the subsystem has no vertices.", next_step="To remove one, use `subsystem rm`.")
-    found: Attachments = {}
+    attachments: Attachments = {}
     inside: dict[str, list[str]] = {}
     reached: set[str] = set()
     for number, edge in enumerate(_list(graph.get("edges", []), f"{where}: edges")):
@@ -101,7 +101,7 @@ def _read_jgf(name: str, graph: Any, *, resolve: VertexResolver, where: str) -> 
         vertex_id = resolve(source)
         if vertex_id is None:
             raise _unknown_vertex(place, source)
-        held = found.setdefault(vertex_id, [])
+        held = attachments.setdefault(vertex_id, [])
         if vertices[target] not in held:
             held.append(vertices[target])
         if len(held) > ATTACHED_MAX:
@@ -111,7 +111,7 @@ def _read_jgf(name: str, graph: Any, *, resolve: VertexResolver, where: str) -> 
     if loose:
         shown = ", ".join(loose[:NAMES_SHOWN])
         raise Malformed(f"{where}: no edge reaches {shown}; a vertex that is attached to nothing is of no use.")
-    return found
+    return attachments
 
 
 def _refuse_circles(inside: dict[str, list[str]], where: str) -> None:
@@ -137,10 +137,10 @@ def _vertices(name: str, nodes: Any, where: str) -> dict[str, AttachedVertex]:
             if not isinstance(vertex_id, str | int) or isinstance(vertex_id, bool):
                 raise Malformed(f"{where}: nodes[{number}]: a vertex has an `id`.")
             pairs.append((str(vertex_id), vertex))
-    found: dict[str, AttachedVertex] = {}
+    vertices: dict[str, AttachedVertex] = {}
     for vertex_id, vertex in pairs:
         place = f"{where}: vertex {vertex_id[:80]!r}"
-        if vertex_id in found:
+        if vertex_id in vertices:
             raise Malformed(f"{place} is there twice.")
         metadata = vertex.get("metadata", {}) if isinstance(vertex, Mapping) else None
         if not isinstance(metadata, Mapping):
@@ -148,13 +148,13 @@ def _vertices(name: str, nodes: Any, where: str) -> dict[str, AttachedVertex]:
         size = metadata.get("size", 1)
         if not isinstance(size, int | float) or isinstance(size, bool) or not size >= 0:
             raise Malformed(f"{place}: the size is {str(size)[:40]!r}; it is a number from 0 on.")
-        found[vertex_id] = _attached(name, metadata, place)
-    return found
+        vertices[vertex_id] = _attached(name, metadata, place)
+    return vertices
 
 
 def _attached(name: str, metadata: Mapping[str, Any], place: str) -> AttachedVertex:
     """The fields that say what it is; a list or a tree in one of them is refused, since nothing could match it."""
-    kept: dict[str, FieldValue] = {}
+    fields: dict[str, FieldValue] = {}
     for key, value in metadata.items():
         if key in BOOKKEEPING_FIELDS or value is None:
             continue
@@ -163,14 +163,14 @@ def _attached(name: str, metadata: Mapping[str, Any], place: str) -> AttachedVer
                 f"{place}: the field {str(key)[:80]!r} holds a {type(value).__name__}.",
                 next_step="A field holds a text, a number, or true or false; make several vertices of a list.",
             )
-        kept[key] = value
-    kind = kept.get("type", "")
+        fields[key] = value
+    kind = fields.get("type", "")
     if not isinstance(kind, str):
         raise Malformed(f"{place}: the type is {kind!r}; a type is a text.")
-    label = kept.get("name")
+    label = fields.get("name")
     if isinstance(label, str) and label.rstrip("0123456789") in (kind, str(metadata.get("basename", kind))):
-        del kept["name"]  # shm0, shm1, …: numbered, not named
-    return AttachedVertex(name, dict(sorted(check_fields(kept, place).items())))
+        del fields["name"]  # shm0, shm1, …: numbered, not named
+    return AttachedVertex(name, dict(sorted(check_fields(fields, place).items())))
 
 
 def _is_own_root(name: str, vertex: AttachedVertex) -> bool:

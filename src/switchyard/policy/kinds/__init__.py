@@ -6,6 +6,7 @@ from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind
 from switchyard.policy.kinds.cluster_resources import ClusterResourcesKind
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind
 from switchyard.policy.kinds.execution_queue import ExecutionQueueKind
+from switchyard.policy.kinds.job_priority import JOB_PRIORITY
 from switchyard.policy.kinds.kind import Kind, Kinds
 from switchyard.policy.kinds.plugin_override import PluginOverrideKind
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
@@ -23,6 +24,7 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
     PluginOverrideKind(),
     WorkflowExecutionConfigKind(),
     ClusterAssignmentKind(),
+    JOB_PRIORITY,
     TokensKind(),
 )
 

@@ -1,4 +1,4 @@
-"""Cluster assignment (7): the pool that bounds where a job may go, and where else once it has waited for long."""
+"""Cluster assignment (7): the pool that a job must run in, and the pools that open to it when it waits for long."""
 
 from __future__ import annotations
 
@@ -37,28 +37,29 @@ class ClusterAssignmentKind(Kind):
         known = ", ".join(sorted(platform.pools)) or "none"
         named = [
             ("cluster_pool_name", value.cluster_pool_name),
-            *(("spill", each) for each in pools_in_rules(value.spill or ())),
+            *(("spill", name) for name in pools_in_rules(value.spill or ())),
         ]
         return [
             f"{path}: there is no pool {pool!r}; known: {known}" for path, pool in named if pool not in platform.pools
         ]
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
-        stored, spill = found.get("cluster_pool_name"), found.get("spill")
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
+        stored, spill = fields.get("cluster_pool_name"), fields.get("spill")
         return self._spill(self._bind(draft, stored), stored, spill if spill and spill.value else None)
 
     def _bind(self, draft: Draft, entry: Entry | None) -> Draft:
         if entry is None:
-            own: RecordOverrides = {(self.name, "cluster_pool_name"): Entry(draft.pool, REQUEST)} if draft.pool else {}
-            return replace(draft, own=draft.own | own)
+            if not draft.pool:
+                return draft
+            return replace(draft, own={**draft.own, (self.name, "cluster_pool_name"): Entry(draft.pool, REQUEST)})
         if draft.pool is not None and draft.pool != entry.value:
-            said = f"pool: asks for {draft.pool!r}, and its scope is bound to {entry.value!r} ({entry.source})"
-            return replace(draft, refusals=(*draft.refusals, said))
+            refusal = f"pool: asks for {draft.pool!r}, and its scope is bound to {entry.value!r} ({entry.source})"
+            return replace(draft, refusals=(*draft.refusals, refusal))
         return replace(draft, pool=entry.value)
 
     def _spill(self, draft: Draft, bound: Entry | None, stored: Entry | None) -> Draft:
-        """The request's rules, else those of its scope. A scope that is bound to a pool is not left by a rule of one's
-        own, except for a pool that the scope's own rules open."""
+        """Use the request's spill rules, else the scope's. In a scope that is bound to a pool, a request may only
+        name pools that the rules of the scope open."""
         asked = tuple(draft.request.spill)
         if not asked:
             if stored is None:
@@ -70,11 +71,11 @@ class ClusterAssignmentKind(Kind):
             for pool in pools_in_rules(asked)
             if bound is not None and pool not in (bound.value, *opened)
         )
-        own: RecordOverrides = {(self.name, "spill"): Entry(list(asked), REQUEST)}
+        overrides: RecordOverrides = {(self.name, "spill"): Entry(list(asked), REQUEST)}
         return replace(
             draft,
             spill=asked,
             spill_from="the request",
-            own=draft.own | own,
+            own=draft.own | overrides,
             refusals=(*draft.refusals, *refused),
         )

@@ -1,4 +1,4 @@
-"""Cluster resources (1): free names and values for the templates of a namespace. They are no business of a job."""
+"""Cluster resources (1): free names and values for the templates of a namespace. They do not affect jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from switchyard.model.scope import Level
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
 
-RESERVED_KEYS = ("project", "domain", "namespace")  # the renderer's own words
+RESERVED_KEYS = ("project", "domain", "namespace")  # set by the renderer itself
 TemplateKey = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(?!\n)$")]
 TemplateValue = Annotated[str, Meta(max_length=4096, pattern=r"^[^\u0000]*$")]
 

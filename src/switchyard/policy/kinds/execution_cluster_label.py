@@ -1,4 +1,4 @@
-"""Execution cluster label (3): narrows where a job may go."""
+"""Execution cluster label (3): the label that a job's clusters must have."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ExecutionClusterLabelKind(Kind):
             return []
         return [f"value: there is no label {value.value!r}; known: {', '.join(sorted(platform.labels)) or 'none'}"]
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
         if draft.label is not None:
             return replace(draft, own={**draft.own, (self.name, "value"): Entry(draft.label, REQUEST)})
-        entry = found.get("value")
+        entry = fields.get("value")
         if entry is not None and entry.source.level is Level.PLATFORM and draft.pool is not None:
             return replace(
                 draft, own={**draft.own, (self.name, "value"): None}

@@ -1,4 +1,4 @@
-"""Execution queue (2): the tags by which a job's queue is found."""
+"""Execution queue (2): the tags that select a job's queue."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ExecutionQueueKind(Kind):
         known = ", ".join(sorted(platform.tags)) or "none"
         return [f"tags: no queue has the tag {tag!r}; known: {known}" for tag in value.tags if tag not in platform.tags]
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
         if draft.tags:  # the request's own
             return replace(draft, own={**draft.own, (self.name, "tags"): Entry(list(draft.tags), REQUEST)})
-        return replace(draft, tags=tuple(found["tags"].value)) if found else draft
+        return replace(draft, tags=tuple(fields["tags"].value)) if fields else draft

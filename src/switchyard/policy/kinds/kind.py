@@ -1,4 +1,4 @@
-"""What a kind of attribute is: a number, a name, fields with validation, levels, a merge, and what it does to a job."""
+"""A kind of attribute: number, name, validated fields, levels, how rows merge, and what it does to a job."""
 
 from __future__ import annotations
 
@@ -40,49 +40,50 @@ class Kind:
     levels: ClassVar[tuple[Level, ...]] = ROW_LEVELS
     depth: ClassVar[int] = 1  # how many names deep a field lies: `limits.cpu` is two
     is_for_jobs: ClassVar[bool] = True
+    is_for_platform_admins: ClassVar[bool] = False  # only they may write and delete rows, also those of projects
     sample: ClassVar[dict[str, Any]] = {}
 
     def read(self, raw: object) -> Struct:
-        """A checked value from plain data; refused with the place of the mistake."""
+        """Check plain data and return the value. An error names the place of the mistake."""
         return convert(raw, self.value, where=self.title)
 
     def check(self, value: Any, platform: Platform) -> list[str]:
-        """The mistakes of a value that its fields alone do not show: unknown names, fields that do not go together."""
+        """Return mistakes that no single field shows: unknown names, fields that exclude each other."""
         return []
 
     def restrict(self, value: Any, level: Level) -> tuple[Struct, str]:
-        """What of a value may hold in a row of this level, and why the rest may not; empty: all of it may.
+        """Return the part of a value that is allowed in a row of this level, and why the rest is not; empty: all is.
 
-        Whoever writes the rest is refused. A stored row, which may be older than the restriction, holds without it.
+        Writing the rest is refused. Of a stored row, which may be older than the restriction, the rest is ignored.
         """
         return value, ""
 
     def flatten(self, value: Struct) -> dict[str, Any]:
-        """The fields that are set. Of a kind that is replaced whole all of them, so that nothing shines through."""
+        """Return the fields that are set; all fields if rows replace each other as a whole."""
         plain = msgspec.to_builtins(value)
         if self.merge is Merge.REPLACE:
             return {name: plain.get(name) for name in value.__struct_fields__}
         return dict(_paths(plain, self.depth))
 
     def assemble(self, fields: Mapping[str, Any]) -> Struct:
-        """The value that has these fields."""
+        """Return the value with these fields."""
         plain: dict[str, Any] = {}
-        for path, found in fields.items():
-            if found is None:
+        for path, value in fields.items():
+            if value is None:
                 continue
             *outer, last = path.split(".", self.depth - 1)
             place = plain
             for name in outer:
                 place = place.setdefault(name, {})
-            place[last] = found
+            place[last] = value
         return msgspec.convert(plain, self.value)
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
-        """What the effective fields (there may be none) do to a job that is being admitted."""
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
+        """Apply the effective fields, which may be none, to a job that is being admitted."""
         return draft
 
-    def take_back(self, request: JobRequest, given: Mapping[str, Any]) -> JobRequest:
-        """An admitted request without what these fields gave it: a retry is admitted anew, by the rules of then."""
+    def take_back(self, request: JobRequest, values: Mapping[str, Any]) -> JobRequest:
+        """Remove from an admitted request what these rule values added: a retry is admitted under the current rules."""
         return request
 
 
@@ -91,7 +92,7 @@ def _paths(plain: Mapping[str, Any], depth: int) -> Iterable[tuple[str, Any]]:
         if value is None:
             continue
         if depth > 1 and isinstance(value, Mapping):
-            yield from ((f"{name}.{rest}", inner) for rest, inner in _paths(value, depth - 1))
+            yield from ((f"{name}.{path}", inner) for path, inner in _paths(value, depth - 1))
         else:
             yield name, value
 
@@ -117,13 +118,13 @@ class Kinds:
 
     def get(self, name: str | int) -> Kind:
         """By name, or by number as a number or a text."""
-        found = self.by_name.get(str(name))
-        if found is None and str(name).isascii() and str(name).isdigit() and len(str(name)) < 10:
-            found = self.by_number.get(int(name))
-        if found is None:
-            known = ", ".join(f"{kind.name} ({kind.number})" for kind in self)
+        kind = self.by_name.get(str(name))
+        if kind is None and str(name).isascii() and str(name).isdigit() and len(str(name)) < 10:
+            kind = self.by_number.get(int(name))
+        if kind is None:
+            known = ", ".join(f"{known_kind.name} ({known_kind.number})" for known_kind in self)
             raise UnknownName(f"There is no attribute kind {str(name)[:80]!r}.", next_step=f"Known kinds: {known}.")
-        return found
+        return kind
 
 
 def _describe(kind: Kind) -> str:

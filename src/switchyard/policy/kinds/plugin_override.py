@@ -19,14 +19,14 @@ BEHAVIOURS = ("FAIL", "USE_DEFAULT")  # Flyte's numbers are their places here
 
 
 class MissingPluginBehavior(StrEnum):
-    """What if a cluster has none of the backends."""
+    """What happens if a cluster has none of the backends."""
 
     FAIL = "FAIL"
     USE_DEFAULT = "USE_DEFAULT"
 
 
 class TaskTypeOverride(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`plugin_id`: backends, the one wanted most first."""
+    """`plugin_id`: backends in the order of preference."""
 
     task_type: Name
     plugin_id: Annotated[list[Name], Meta(min_length=1, max_length=32)]
@@ -58,23 +58,23 @@ class PluginOverrideKind(Kind):
 
     def flatten(self, value: Struct) -> dict[str, Any]:
         assert isinstance(value, PluginOverrideValue)
-        return {f"overrides.{each.task_type}": msgspec.to_builtins(each) for each in value.overrides}
+        return {f"overrides.{override.task_type}": msgspec.to_builtins(override) for override in value.overrides}
 
     def assemble(self, fields: Mapping[str, Any]) -> Struct:
         return msgspec.convert({"overrides": [fields[path] for path in sorted(fields)]}, PluginOverrideValue)
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
         wanted = f"overrides.{draft.request.spec.task_type}"
-        own: RecordOverrides = {(self.name, path): None for path in found if path != wanted}
-        entry = found.get(wanted)
+        overrides: RecordOverrides = {(self.name, path): None for path in fields if path != wanted}
+        entry = fields.get(wanted)
         if entry is None:
-            return replace(draft, own=draft.own | own)
+            return replace(draft, own=draft.own | overrides)
         override = msgspec.convert(entry.value, TaskTypeOverride)
         return replace(
             draft,
             backends=tuple(override.plugin_id),
             needs_backend=override.missing_plugin_behavior is MissingPluginBehavior.FAIL,
-            own=draft.own | own,
+            own=draft.own | overrides,
         )
 
 
@@ -82,7 +82,7 @@ def _with_behaviour_names(raw: object) -> object:
     """Flyte's files write the behaviour as a number."""
     if not isinstance(raw, Mapping) or not isinstance(raw.get("overrides"), list):
         return raw
-    return {**raw, "overrides": [_with_behaviour_name(each) for each in raw["overrides"]]}
+    return {**raw, "overrides": [_with_behaviour_name(override) for override in raw["overrides"]]}
 
 
 def _with_behaviour_name(override: object) -> object:

@@ -30,21 +30,23 @@ class QualityOfServiceKind(Kind):
             return [f"tier: the config has no budget for the tier {value.tier}; known: {known}"]
         return []
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
         asked = draft.request.quality_of_service
         if asked is not None and (asked.tier or asked.queueing_budget):
-            said = {"tier": asked.tier, "queueing_budget": asked.queueing_budget}
-            own = {(self.name, field): Entry(value, REQUEST) if value else None for field, value in said.items()}
+            requested = {"tier": asked.tier, "queueing_budget": asked.queueing_budget}
+            overrides = {
+                (self.name, field): Entry(value, REQUEST) if value else None for field, value in requested.items()
+            }
             budget = queueing_budget_s(asked.tier, asked.queueing_budget, draft.platform)
-            return replace(draft, own=draft.own | own, budget_s=budget)
-        if not found:
+            return replace(draft, own=draft.own | overrides, budget_s=budget)
+        if not fields:
             return draft
-        budget = queueing_budget_s(found["tier"].value, found["queueing_budget"].value, draft.platform)
+        budget = queueing_budget_s(fields["tier"].value, fields["queueing_budget"].value, draft.platform)
         return replace(draft, budget_s=budget)
 
 
 def queueing_budget_s(tier: str | None, budget: str | int | None, platform: Platform) -> int | None:
-    """A budget of its own comes before a tier's; a tier that the config does not know (any more) has none."""
+    """Return the budget that is given, else the tier's. A tier that the config does not have has no budget."""
     if budget is not None:
         return parse_duration_s(budget)
     return platform.tiers_s.get(str(tier)) if tier is not None else None

@@ -84,15 +84,15 @@ class TaskResourcesKind(Kind):
     def check(self, value: Any, platform: Platform) -> list[str]:
         return [] if self.flatten(value) else ["give at least one default or limit"]
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
-        filled = _fill(draft.request.spec.resources, found)
-        own: RecordOverrides = {(self.name, field): None for field in filled.unused}
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
+        filled = _fill(draft.request.spec.resources, fields)
+        overrides: RecordOverrides = {(self.name, field): None for field in filled.unused}
         spec = replace(draft.request.spec, resources=filled.resources)
         return replace(
             draft,
             request=replace(draft.request, spec=spec),
-            own=draft.own | own,
-            refusals=draft.refusals + (filled.refusals or _demanded_above(draft.demanded, found)),
+            own=draft.own | overrides,
+            refusals=draft.refusals + (filled.refusals or _demanded_above(draft.demanded, fields)),
         )
 
 
@@ -103,60 +103,60 @@ class _Filled:
     refusals: tuple[str, ...]
 
 
-def _fill(asked: Resources, found: Mapping[str, Entry]) -> _Filled:
-    """Request: its own, else its limit, else the default. Limit: its own, else the request. Then both are compared."""
+def _fill(asked: Resources, fields: Mapping[str, Entry]) -> _Filled:
+    """Request: as given, else its limit, else the default. Limit: as given, else the request. Then compare both."""
     requests: dict[str, Any] = {}
     limits: dict[str, Any] = {}
     unused: list[str] = []
     refusals: list[str] = []
     for word, name in JOB_FIELDS.items():
-        default, bound = found.get(f"defaults.{word}"), found.get(f"limits.{word}")
+        default, bound = fields.get(f"defaults.{word}"), fields.get(f"limits.{word}")
         if default is None and bound is None:
             continue
         request, limit = getattr(asked, name), getattr(asked.limits, name)
-        own = request if request is not None else limit
-        if own is not None and default is not None:
+        requested = request if request is not None else limit
+        if requested is not None and default is not None:
             unused.append(f"defaults.{word}")
-        amount = own if own is not None else (default.value if default else None)
-        if amount is None:  # neither asked for nor given by a rule: a limit alone gives nothing, and bounds nothing
+        amount = requested if requested is not None else (default.value if default else None)
+        if amount is None:  # neither requested nor a default: a limit alone has no effect
             unused.append(f"limits.{word}")
             continue
-        most = limit if limit is not None else amount
-        requests[name], limits[name] = _typed(name, amount), _typed(name, most)
-        refusals += _above(word, amount, most, bound, default if own is None else None)
+        maximum = limit if limit is not None else amount
+        requests[name], limits[name] = _typed(name, amount), _typed(name, maximum)
+        refusals += _above(word, amount, maximum, bound, default if requested is None else None)
     if not requests:
         return _Filled(asked, tuple(unused), tuple(refusals))
     both = replace(asked.limits, **limits) if not refusals else Limits()
     return _Filled(replace(asked, **requests, limits=both), tuple(unused), tuple(refusals))
 
 
-def _demanded_above(demanded: Mapping[str, int], found: Mapping[str, Entry]) -> tuple[str, ...]:
-    """A jobspec says what it needs in a tree of its own, whatever the plain fields beside it say."""
+def _demanded_above(demanded: Mapping[str, int], fields: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Refuse a jobspec whose tree asks for more than the limits. The plain fields beside it do not count."""
     refusals: list[str] = []
     for word, amount in demanded.items():
-        refusals += _above(word, amount, amount, found.get(f"limits.{word}"), None)
+        refusals += _above(word, amount, amount, fields.get(f"limits.{word}"), None)
     return tuple(refusals)
 
 
-def _above(word: str, amount: Any, most: Any, bound: Entry | None, default: Entry | None) -> list[str]:
+def _above(word: str, amount: Any, maximum: Any, bound: Entry | None, default: Entry | None) -> list[str]:
     is_over = bound is not None and is_amount_above(amount, bound.value)
-    if bound is None or not (is_over or is_amount_above(most, bound.value)):
+    if bound is None or not (is_over or is_amount_above(maximum, bound.value)):
         return []
-    said = f"the limit is {bound.value} ({bound.source})"
+    refusal = f"the limit is {bound.value} ({bound.source})"
     if is_over:
         if default is not None:
-            return [f"{word}: not asked for, and the default {amount} ({default.source}) is above it: {said}"]
-        return [f"{word}: asks for {amount}, and {said}"]
-    return [f"{word}: its own limit is {most}, and {said}"]
+            return [f"{word}: not asked for, and the default {amount} ({default.source}) is above it: {refusal}"]
+        return [f"{word}: asks for {amount}, and {refusal}"]
+    return [f"{word}: its own limit is {maximum}, and {refusal}"]
 
 
 def _typed(name: str, amount: Any) -> Any:
     return int(parse_amount(amount)) if name == "gpus" else amount
 
 
-def _as_text(found: ResourceQuantities) -> ResourceQuantities:
-    """One form for all: what a client wrote as a number is kept as its text."""
-    made = ResourceQuantities(**{name: _text(getattr(found, name)) for name in found.__struct_fields__})
+def _as_text(quantities: ResourceQuantities) -> ResourceQuantities:
+    """Store every quantity as text, also one that a client wrote as a number."""
+    made = ResourceQuantities(**{name: _text(getattr(quantities, name)) for name in quantities.__struct_fields__})
     return NO_RESOURCES if made == NO_RESOURCES else made
 
 

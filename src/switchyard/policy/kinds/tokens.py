@@ -1,4 +1,4 @@
-"""Tokens (9): what jobs hold of token pools while they live. A job may ask for more than its rules, not for less."""
+"""Tokens (9): the tokens that jobs hold until their end. A job may ask for more than its rules say, not for less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from switchyard.model.tokens import TOKENS_OF_JOB_MAX, UNITS_MAX, Namespace
 from switchyard.policy.draft import REQUEST, Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 
-UnitsOrZero = Annotated[int, Meta(ge=0, le=UNITS_MAX)]  # 0: none, where a level above says some
+UnitsOrZero = Annotated[int, Meta(ge=0, le=UNITS_MAX)]  # 0: none, although a less specific level sets some
 
 
 class TokensValue(Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,24 +28,24 @@ class TokensKind(Kind):
     depth = 2
     sample: ClassVar[dict[str, Any]] = {"tokens": {"matlab": 1}}
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
-        ruled = {**draft.tokens, **{path.removeprefix("tokens."): entry.value for path, entry in found.items()}}
-        own: RecordOverrides = {
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
+        ruled = {**draft.tokens, **{path.removeprefix("tokens."): entry.value for path, entry in fields.items()}}
+        overrides: RecordOverrides = {
             (self.name, f"tokens.{pool}"): Entry(units, REQUEST)
             for pool, units in draft.request.spec.tokens.items()
             if units > ruled.get(pool, 0)
         }
-        return replace(draft, tokens=ruled, own=draft.own | own)
+        return replace(draft, tokens=ruled, own=draft.own | overrides)
 
 
 def add_task_type_tokens(draft: Draft) -> Draft:
-    """What the config says for jobs of this type of task, which rules are laid over, pool by pool."""
+    """Start with the config's tokens for this task type; rules override them pool by pool."""
     needed = draft.platform.task_tokens.get(draft.request.spec.task_type)
     return replace(draft, tokens=dict(needed)) if needed else draft
 
 
 def combine_tokens(draft: Draft) -> Draft:
-    """What is ruled, or what the job asks for where that is more; nothing where it is none."""
+    """Take the rules' or the job's number of each pool, whichever is larger; drop pools with none."""
     ruled, asked = draft.tokens, draft.request.spec.tokens
     if not ruled and not asked:
         return draft

@@ -49,26 +49,26 @@ class WorkflowExecutionConfigKind(Kind):
         names = sorted(name for name in value.envs or {} if is_code_loading(name))
         if level in (Level.PLATFORM, Level.DOMAIN) or not names:
             return value, ""
-        kept = {name: text for name, text in value.envs.items() if name not in names}
+        allowed = {name: text for name, text in value.envs.items() if name not in names}
         shown = ", ".join(name[:80] for name in names[:NAMES_SHOWN_MAX])
-        return without_unset(replace(value, envs=kept)), (
+        return without_unset(replace(value, envs=allowed)), (
             f"envs: a rule of a project may not set {shown}: with it, programs of other users load or run other code; "
             "a platform administrator may set it for a domain, or in the server's config file"
         )
 
-    def amend(self, draft: Draft, found: Mapping[str, Entry]) -> Draft:
-        """Request > the launch plan's own spec > rows > platform. `labels` of the request are its labels here."""
+    def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
+        """Request > launch plan's spec > rows > platform. The request's own `labels` count as set by the request."""
         request = draft.request
-        said = own_fields(request.spec.execution)
+        requested = own_fields(request.spec.execution)
         if request.labels:
-            said["labels"] = request.labels
-        merged = dict(found)
+            requested["labels"] = request.labels
+        merged = dict(fields)
         for field, value in own_fields(draft.auth_role).items():
             if field not in merged or merged[field].source.level is Level.PLATFORM:
                 merged[field] = Entry(value, LAUNCH_PLAN_SOURCE)
         merged |= {field: Entry(value, LAUNCH_PLAN_SOURCE) for field, value in own_fields(draft.launch_plan).items()}
-        merged |= {field: Entry(value, REQUEST) for field, value in said.items()}
-        own = {(self.name, field): entry for field, entry in merged.items() if entry is not found.get(field)}
+        merged |= {field: Entry(value, REQUEST) for field, value in requested.items()}
+        overrides = {(self.name, field): entry for field, entry in merged.items() if entry is not fields.get(field)}
         execution = msgspec.convert({field: entry.value for field, entry in merged.items()}, ExecutionConfig)
         spec = replace(request.spec, execution=replace(execution, labels=None))
         return replace(
@@ -76,31 +76,31 @@ class WorkflowExecutionConfigKind(Kind):
             request=replace(request, spec=spec, labels=execution.labels or {}),
             parallel_max=execution.max_parallelism,
             is_interruptible=bool(execution.interruptible),
-            own={**draft.own, **own},
+            own={**draft.own, **overrides},
         )
 
 
 def own_fields(execution: ExecutionConfig | None) -> dict[str, Any]:
-    """What a job says itself. As in a row, nothing said is not the same as false or empty."""
+    """Return the fields that the config sets. As in a row, unset is not the same as false or empty."""
     if execution is None:
         return {}
     plain: dict[str, Any] = msgspec.to_builtins(without_unset(execution))
     return plain
 
 
-def without_unset(found: ExecutionConfig) -> ExecutionConfig:
+def without_unset(config: ExecutionConfig) -> ExecutionConfig:
     """What counts as not set: empty maps, a security context or output without content, and `overwrite_cache: false`,
     which on Flyte's wire is the same as nothing (so whoever says true, at any level, is heard)."""
-    context, output = found.security_context, found.raw_output_data_config
+    context, output = config.security_context, config.raw_output_data_config
     has_context = context is not None and bool(msgspec.to_builtins(context).get("run_as") or context.secrets)
     return replace(
-        found,
+        config,
         security_context=context if has_context else None,
         raw_output_data_config=output if output is not None and output.output_location_prefix else None,
-        labels=found.labels or None,
-        annotations=found.annotations or None,
-        overwrite_cache=found.overwrite_cache or None,
-        envs=found.envs or None,
+        labels=config.labels or None,
+        annotations=config.annotations or None,
+        overwrite_cache=config.overwrite_cache or None,
+        envs=config.envs or None,
     )
 
 

@@ -1,8 +1,8 @@
-"""`constraint`: Rainbow's steps, done right. Filters filter, sorts sort, and nothing outlives the request. Pure.
+"""`constraint`: the steps of Rainbow's algorithm of that name. Nothing is kept between two requests. Pure.
 
 Priorities are tried in the order of their numbers until one leaves a cluster. A cluster for which an expression has no
-value (a variable it does not have, a division by zero) is out, with the reason; it can only come back at a later
-priority. Variables: the job's parameters, over them the cluster's state, over both what `calc` made.
+value (a missing variable, a division by zero) is excluded with the reason, until the next priority. Variables: the
+job's parameters, overridden by the cluster's state, overridden by results of `calc`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from switchyard.route.operators import BudgetExceeded, EvaluationBudget, Express
 from switchyard.route.select.constraint_steps import PrioritySteps, SelectionStep, read_priorities
 from switchyard.route.select.selector import Candidate, SelectionFailure, SelectionResult, refuse_options
 
-# Parts of expressions visited in one decision, over all clusters: under a second of one core at the very worst, and
-# enough for 10,000 clusters with steps of a hundred parts.
+# Nodes of expressions evaluated in one decision, over all clusters: seconds of one core at the very worst, and enough
+# for 10,000 clusters with steps of a hundred nodes.
 WORK_MAX = 1_000_000
 VALUES_SHOWN_MAX = 3  # values named in a reason
 
@@ -36,10 +36,10 @@ class ConstraintSelector:
         self.priorities = read_priorities(options["priorities"])
 
     def select(
-        self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]
+        self, candidates: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]
     ) -> SelectionResult | SelectionFailure:
         race = _ConstraintRun(
-            EvaluationBudget(WORK_MAX), {each.name: {**parameters, **each.state} for each in contenders}
+            EvaluationBudget(WORK_MAX), {candidate.name: {**parameters, **candidate.state} for candidate in candidates}
         )
         try:
             for priority in self.priorities:
@@ -48,14 +48,14 @@ class ConstraintSelector:
                     return selected
         except BudgetExceeded:
             return SelectionFailure(
-                f"the steps are too much work for {len(contenders)} clusters: give fewer or shorter ones"
+                f"the steps are too much work for {len(candidates)} clusters: give fewer or shorter ones"
             )
         return selected
 
 
 @dataclass(slots=True)
 class _ConstraintRun:
-    """One decision: the variables of every contender, who is still in, and why the others are not."""
+    """One decision: the variables of every candidate, the remaining candidates, and why the others are out."""
 
     budget: EvaluationBudget
     values: dict[str, dict[str, ExpressionValue]]
@@ -63,7 +63,7 @@ class _ConstraintRun:
     out: dict[str, str] = field(default_factory=dict)
 
     def run(self, priority: PrioritySteps) -> SelectionResult | SelectionFailure:
-        """One priority, from all contenders on."""
+        """Run one priority, beginning with all candidates."""
         self.remaining, self.out = list(self.values), {}
         sorted_by = method = ""
         for step in priority.steps:
@@ -81,36 +81,36 @@ class _ConstraintRun:
 
     def _filter(self, step: SelectionStep) -> SelectionFailure | None:
         assert step.expression is not None
-        kept = []
+        passed = []
         for name in self.remaining:
-            found = step.expression.value(self.values[name], self.budget)
-            if isinstance(found, NoValue):
-                self.out[name] = f"{step.where}: {found.why}"
-            elif not isinstance(found, bool):
+            value = step.expression.value(self.values[name], self.budget)
+            if isinstance(value, NoValue):
+                self.out[name] = f"{step.where}: {value.why}"
+            elif not isinstance(value, bool):
                 return SelectionFailure(
-                    f"{step.where}, cluster {name}: filter must be boolean, and is {show_value(found)}"
+                    f"{step.where}, cluster {name}: filter must be boolean, and is {show_value(value)}"
                 )
-            elif found:
-                kept.append(name)
+            elif value:
+                passed.append(name)
             else:
                 self.out[name] = f"{step.where}: is false{self._seen(name, step)}"
-        self.remaining = kept
+        self.remaining = passed
         return None
 
     def _calc(self, step: SelectionStep) -> None:
         assert step.expression is not None
-        kept = []
+        passed = []
         for name in self.remaining:
-            found = step.expression.value(self.values[name], self.budget)
-            if isinstance(found, NoValue):
-                self.out[name] = f"{step.where}: {found.why}"
+            value = step.expression.value(self.values[name], self.budget)
+            if isinstance(value, NoValue):
+                self.out[name] = f"{step.where}: {value.why}"
             else:
-                self.values[name][step.word] = found
-                kept.append(name)
-        self.remaining = kept
+                self.values[name][step.word] = value
+                passed.append(name)
+        self.remaining = passed
 
     def _sort(self, step: SelectionStep) -> None:
-        """Numbers, then texts, then clusters without the variable, whichever way it goes; equals keep their order."""
+        """Sort: numbers, then texts, then clusters without the variable, in either direction. Ties keep their order."""
         self.budget.spend(len(self.remaining))
         is_down = step.kind == "sort_descending"
         numbers: list[tuple[float, str]] = []
@@ -131,9 +131,9 @@ class _ConstraintRun:
     def _selected(self, priority: PrioritySteps, method: str, sorted_by: str) -> SelectionResult:
         remaining = tuple(self.remaining)
         among = {"first": remaining[:1], "last": remaining[-1:], "random": remaining}[method]
-        said = f"constraint, priority {priority.number}: {method} of {len(remaining)}"
-        passed_over = f"; passed over unknown steps: {', '.join(priority.ignored)}" if priority.ignored else ""
-        notes = {name: said + self._by(name, sorted_by) + passed_over for name in among}
+        note = f"constraint, priority {priority.number}: {method} of {len(remaining)}"
+        ignored_note = f"; passed over unknown steps: {', '.join(priority.ignored)}" if priority.ignored else ""
+        notes = {name: note + self._by(name, sorted_by) + ignored_note for name in among}
         return SelectionResult(remaining, among, is_even=True, notes=notes, out=dict(self.out))
 
     def _by(self, name: str, sorted_by: str) -> str:
@@ -144,5 +144,5 @@ class _ConstraintRun:
     def _seen(self, name: str, step: SelectionStep) -> str:
         assert step.expression is not None
         values = self.values[name]
-        shown = [f"{each} = {show_value(values[each])}" for each in sorted(step.expression.names) if each in values]
+        shown = [f"{name_} = {show_value(values[name_])}" for name_ in sorted(step.expression.names) if name_ in values]
         return f" ({', '.join(shown[:VALUES_SHOWN_MAX])})" if shown else ""

@@ -1,4 +1,4 @@
-"""The step language of `constraint`, read: priorities, each with its steps. Every mistake is found here. Pure.
+"""Reads the steps of `constraint`: priorities, each with its steps. All mistakes are found here. Pure.
 
 - priority: 1
   steps:
@@ -40,40 +40,40 @@ class SelectionStep:
 class PrioritySteps:
     number: int
     steps: tuple[SelectionStep, ...]
-    ignored: tuple[str, ...] = ()  # steps nobody knows, as Rainbow passes over them
+    ignored: tuple[str, ...] = ()  # unknown steps, which Rainbow skips, too
 
 
-def read_priorities(given: Any) -> tuple[PrioritySteps, ...]:
-    """In the order in which they are tried: by number, equal ones as they stand."""
-    if isinstance(given, str):
-        if len(given) > TEXT_CHARS_MAX:
+def read_priorities(priorities: Any) -> tuple[PrioritySteps, ...]:
+    """Return the priorities in the order in which they are tried: by number, ties as written."""
+    if isinstance(priorities, str):
+        if len(priorities) > TEXT_CHARS_MAX:
             raise Malformed(f"priorities has at most {TEXT_CHARS_MAX} characters.")
-        given = load_yaml(given, where="priorities (yaml)", is_fast=True)
-    if not isinstance(given, list) or not given:
+        priorities = load_yaml(priorities, where="priorities (yaml)", is_fast=True)
+    if not isinstance(priorities, list) or not priorities:
         raise Malformed("priorities is not a yaml list of {priority, steps}.")
-    if len(given) > PRIORITIES_MAX:
-        raise Malformed(f"priorities has {len(given)} entries; at most {PRIORITIES_MAX} are taken.")
-    return tuple(sorted((_read_priority(each) for each in given), key=lambda each: each.number))
+    if len(priorities) > PRIORITIES_MAX:
+        raise Malformed(f"priorities has {len(priorities)} entries; at most {PRIORITIES_MAX} are taken.")
+    return tuple(sorted((_read_priority(priority) for priority in priorities), key=lambda priority: priority.number))
 
 
-def _read_priority(given: Any) -> PrioritySteps:
-    if not isinstance(given, dict) or not set(given) <= {"priority", "steps"}:
+def _read_priority(entry: Any) -> PrioritySteps:
+    if not isinstance(entry, dict) or not set(entry) <= {"priority", "steps"}:
         raise Malformed("priorities: each entry is {priority: NUMBER, steps: [{STEP: EXPRESSION}]}.")
-    number, steps = given.get("priority", 0), given.get("steps") or []
+    number, steps = entry.get("priority", 0), entry.get("steps") or []
     if not isinstance(number, int) or isinstance(number, bool) or abs(number) > PRIORITY_MAX:
         raise Malformed(f"priorities: {str(number)[:40]!r} is no priority; give a whole number.")
-    if not isinstance(steps, list) or not all(isinstance(each, dict) for each in steps):
+    if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
         raise Malformed(f"priority {number}: steps is a list of {{STEP: EXPRESSION}}.")
-    pairs = [pair for each in steps for pair in each.items()]
+    pairs = [pair for step in steps for pair in step.items()]
     if len(pairs) > STEPS_MAX:
         raise Malformed(f"priority {number} has {len(pairs)} steps; at most {STEPS_MAX} are taken.")
-    found = [_read_step(number, place, str(kind), value) for place, (kind, value) in enumerate(pairs, start=1)]
-    ignored = tuple(each for each in found if isinstance(each, str))
-    return PrioritySteps(number, tuple(each for each in found if isinstance(each, SelectionStep)), ignored)
+    read = [_read_step(number, place, str(kind), value) for place, (kind, value) in enumerate(pairs, start=1)]
+    ignored = tuple(step for step in read if isinstance(step, str))
+    return PrioritySteps(number, tuple(step for step in read if isinstance(step, SelectionStep)), ignored)
 
 
 def _read_step(number: int, place: int, kind: str, value: Any) -> SelectionStep | str:
-    """The step, or the name of one that is not known."""
+    """Return the step, or the name of an unknown step."""
     text = _text(value)
     where = f"priority {number}, step {place} ({kind[:40]} {text[:80]})"
     if kind == "filter":
@@ -96,7 +96,7 @@ def _read_step(number: int, place: int, kind: str, value: Any) -> SelectionStep 
 
 
 def _text(value: Any) -> str:
-    """YAML reads `filter: true` and `calc: 1` as values; here they are texts."""
+    """Turn a value into text: YAML reads `filter: true` and `calc: 1` as other types."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return value if isinstance(value, str) else "" if value is None else str(value)

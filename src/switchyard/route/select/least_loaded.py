@@ -1,6 +1,6 @@
-"""`least-loaded`: where the largest share of the cores is free, then where the least waits. Pure.
+"""`least-loaded`: the cluster with the largest share of free cores, then with the shortest queue per core. Pure.
 
-What a cluster says of itself is as old as its last poll: jobs that were sent there since are not in it.
+A cluster's load is as old as its last poll: it does not include jobs that were assigned since.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ from typing import Any, ClassVar
 from switchyard.route.operators import ExpressionValue
 from switchyard.route.select.selector import Candidate, SelectionResult, refuse_options
 
-UNKNOWN_LOAD = (2.0, 0.0)  # after every share, which is at most 1, however it is turned
+UNKNOWN_LOAD = (2.0, 0.0)  # sorts after every known load, whose share is at most 1
 
 
 class LeastLoadedSelector:
-    """Equals are drawn by weight. Clusters that did not say how they are come last."""
+    """Ties are drawn by weight. Clusters whose load is unknown come last."""
 
     reads_state: ClassVar[bool] = True
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         refuse_options("least-loaded", options)
 
-    def select(self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
-        ordered = sorted(contenders, key=_load)
-        best = [each for each in ordered if _load(each) == _load(ordered[0])]
+    def select(self, candidates: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
+        ordered = sorted(candidates, key=_load)
+        best = [candidate for candidate in ordered if _load(candidate) == _load(ordered[0])]
         return SelectionResult(
-            tuple(each.name for each in ordered),
-            tuple(each.name for each in best),
-            notes={each.name: f"least loaded: {_show_load(each)}" for each in best},
+            tuple(candidate.name for candidate in ordered),
+            tuple(candidate.name for candidate in best),
+            notes={candidate.name: f"least loaded: {_show_load(candidate)}" for candidate in best},
         )
 
 
-def _load(contender: Candidate) -> tuple[float, float]:
-    """Lower is better: the share in use, then what waits for each core."""
-    free, queued = contender.state.get("free_cores"), contender.state.get("queued")
-    if not isinstance(free, float) or contender.cores <= 0:
+def _load(candidate: Candidate) -> tuple[float, float]:
+    """Lower is better: the share of cores in use, then queued jobs per core."""
+    free, queued = candidate.state.get("free_cores"), candidate.state.get("queued")
+    if not isinstance(free, float) or candidate.cores <= 0:
         return UNKNOWN_LOAD
     waiting = queued if isinstance(queued, float) else 0.0
-    return 1 - min(1.0, max(0.0, free / contender.cores)), waiting / contender.cores
+    return 1 - min(1.0, max(0.0, free / candidate.cores)), waiting / candidate.cores
 
 
-def _show_load(contender: Candidate) -> str:
-    if _load(contender) == UNKNOWN_LOAD:
+def _show_load(candidate: Candidate) -> str:
+    if _load(candidate) == UNKNOWN_LOAD:
         return "nobody said how loaded they are"
-    free, queued = contender.state["free_cores"], contender.state.get("queued") or 0
-    return f"{free:g} of {contender.cores} cores free, {queued:g} queued"
+    free, queued = candidate.state["free_cores"], candidate.state.get("queued") or 0
+    return f"{free:g} of {candidate.cores} cores free, {queued:g} queued"

@@ -1,7 +1,8 @@
-"""`soonest` and `cheapest`: whoever quotes best. Pure.
+"""`soonest` and `cheapest`: the cluster with the best quote. Pure.
 
-Equals are drawn by weight. So is everybody when no quote says what is asked for: a job never waits for ever because
-nobody answered. Whoever says no is out. The numbers stay out of the notes: verdicts are stored once for many jobs.
+Ties are drawn by weight. If no quote has the number that is compared, all candidates are drawn by weight: a job never
+waits for ever because no cluster answered. A cluster that says no is excluded. The notes contain no numbers, since
+verdicts are stored once for many jobs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from switchyard.route.select.selector import Candidate, CandidateQuote, Selectio
 
 
 class SoonestSelector:
-    """Where the job begins first, to the second."""
+    """Where the job starts first, to the second."""
 
     reads_state: ClassVar[bool] = False
     reads_quotes: ClassVar[bool] = True
@@ -22,8 +23,8 @@ class SoonestSelector:
     def __init__(self, options: Mapping[str, Any]) -> None:
         refuse_options("soonest", options)
 
-    def select(self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
-        return _select_lowest(contenders, rounded_start_s, "soonest by its quote")
+    def select(self, candidates: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
+        return _select_lowest(candidates, rounded_start_s, "soonest by its quote")
 
 
 class CheapestSelector:
@@ -35,12 +36,12 @@ class CheapestSelector:
     def __init__(self, options: Mapping[str, Any]) -> None:
         refuse_options("cheapest", options)
 
-    def select(self, contenders: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
-        return _select_lowest(contenders, rounded_cost, "cheapest by its quote")
+    def select(self, candidates: Sequence[Candidate], parameters: Mapping[str, ExpressionValue]) -> SelectionResult:  # noqa: ARG002
+        return _select_lowest(candidates, rounded_cost, "cheapest by its quote")
 
 
 def rounded_start_s(quote: CandidateQuote) -> float | None:
-    """Lower is better; none: the quote does not say."""
+    """Lower is better; none: the quote has no start."""
     return None if not quote.can or quote.starts_s is None else float(round(quote.starts_s))
 
 
@@ -49,16 +50,24 @@ def rounded_cost(quote: CandidateQuote) -> float | None:
 
 
 def _select_lowest(
-    contenders: Sequence[Candidate], measure: Callable[[CandidateQuote], float | None], said: str
+    candidates: Sequence[Candidate], measure: Callable[[CandidateQuote], float | None], note: str
 ) -> SelectionResult:
-    left = [each for each in contenders if each.quote is None or each.quote.can]
-    out = {each.name: f"says no: {each.quote.reason}" for each in contenders if each.quote and not each.quote.can}
-    told = [(value, each.name) for each in left if each.quote and (value := measure(each.quote)) is not None]
-    if not told:
-        names = tuple(each.name for each in left)
+    willing = [candidate for candidate in candidates if candidate.quote is None or candidate.quote.can]
+    out = {
+        candidate.name: f"says no: {candidate.quote.reason}"
+        for candidate in candidates
+        if candidate.quote and not candidate.quote.can
+    }
+    ranked = [
+        (value, candidate.name)
+        for candidate in willing
+        if candidate.quote and (value := measure(candidate.quote)) is not None
+    ]
+    if not ranked:
+        names = tuple(candidate.name for candidate in willing)
         return SelectionResult(names, names, notes=dict.fromkeys(names, "no quote to go by: drawn by weight"), out=out)
-    told.sort(key=lambda pair: pair[0])  # equals keep their order
-    names = tuple(name for _, name in told)
-    among = tuple(name for value, name in told if value == told[0][0])
-    ordered = (*names, *(each.name for each in left if each.name not in names))
-    return SelectionResult(ordered, among, notes=dict.fromkeys(among, said), out=out)
+    ranked.sort(key=lambda pair: pair[0])  # equals keep their order
+    names = tuple(name for _, name in ranked)
+    among = tuple(name for value, name in ranked if value == ranked[0][0])
+    ordered = (*names, *(candidate.name for candidate in willing if candidate.name not in names))
+    return SelectionResult(ordered, among, notes=dict.fromkeys(among, note), out=out)

@@ -7,7 +7,7 @@ so the plain loop and the vectorised one give the same winner in every replica.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -20,87 +20,77 @@ MASK = (1 << 64) - 1
 LOOP_MAX = 20
 FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-SINGLE_TRIES_MAX = 8  # of the best one by one; then all are asked whether they are able
-# A weight, the keys of those that have it, and their numbers.
+# A weight, the hash keys of the candidates that have it, and the candidates' indexes.
 WeightGroup = tuple[float, NDArray[np.uint64], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class WeightedCandidates:
-    """Who is drawn from, made ready once: by weight, the keys of the draw and what they stand for."""
+    """The candidates of a weighted draw, with their hash keys grouped by weight. Prepared once for many draws."""
 
     names: tuple[str, ...]
     weights: tuple[float, ...]
     groups: tuple[WeightGroup, ...]
-    keys: NDArray[np.uint64]  # of all groups, one after the other
+    keys: NDArray[np.uint64]  # of all groups, concatenated
 
     @staticmethod
     def of(names: Sequence[str], weights: Sequence[float]) -> WeightedCandidates:
         """Zero weights are drawn only when all are zero."""
         keys = np.array([hash_text(name) for name in names], dtype=np.uint64)
-        return WeightedCandidates.made(tuple(names), np.array(weights, dtype=np.float64), keys)
+        return WeightedCandidates.from_arrays(tuple(names), np.array(weights, dtype=np.float64), keys)
 
     @staticmethod
-    def made(names: tuple[str, ...], amounts: NDArray[np.float64], keys: NDArray[np.uint64]) -> WeightedCandidates:
-        """The same from arrays."""
-        if not amounts.any():
-            amounts = np.ones(len(names))
-        weights = tuple(amounts.tolist())
+    def from_arrays(
+        names: tuple[str, ...], weights: NDArray[np.float64], keys: NDArray[np.uint64]
+    ) -> WeightedCandidates:
+        if not weights.any():
+            weights = np.ones(len(names))
+        weight_tuple = tuple(weights.tolist())
         if len(names) < LOOP_MAX:
-            return WeightedCandidates(names, weights, (), keys[:0])
+            return WeightedCandidates(names, weight_tuple, (), keys[:0])
         groups = []
-        for weight in sorted({each for each in weights if each > 0}):
-            numbers = np.flatnonzero(amounts == weight)
-            groups.append((weight, keys[numbers], numbers))
-        return WeightedCandidates(names, weights, tuple(groups), np.concatenate([each for _, each, _ in groups]))
+        for weight in sorted({weight for weight in weight_tuple if weight > 0}):
+            indexes = np.flatnonzero(weights == weight)
+            groups.append((weight, keys[indexes], indexes))
+        return WeightedCandidates(names, weight_tuple, tuple(groups), _concatenated_keys(groups))
 
     def draw(self, seed: str) -> int:
-        """The index of the winner."""
+        """Return the index of the winner."""
         assert self.names, "nobody to draw from"
         job_key = hash_text(seed)
         winner = highest_score(job_key, self.groups, self.keys)
         return winner if winner is not None else _draw_by_loop(job_key, self.names, self.weights)
 
-    def first(self, seed: str, most: int) -> list[int]:
-        """The numbers of the first so many of the draw, the winner first."""
+    def ranked(self, seed: str, count: int) -> list[int]:
+        """Return the indexes of the first `count` candidates of the draw, the winner first."""
         job_key = hash_text(seed)
         if not self.groups:
-            drawn = [number for number, weight in enumerate(self.weights) if weight > 0]
-            scores = {each: _score(_mix(job_key ^ hash_text(self.names[each])), self.weights[each]) for each in drawn}
-            return sorted(drawn, key=lambda each: scores[each], reverse=True)[:most]
-        left, found = list(self.groups), list[int]()
-        while len(found) < most and (winner := highest_score(job_key, left)) is not None:
-            found.append(winner)
-            left = [_masked(group, group[2] != winner) for group in left]
-        return found
+            scores = {
+                index: _score(_mix(job_key ^ hash_text(self.names[index])), weight)
+                for index, weight in enumerate(self.weights)
+                if weight > 0
+            }
+            return sorted(scores, key=lambda index: scores[index], reverse=True)[:count]
+        groups, winners = list(self.groups), list[int]()
+        while len(winners) < count and (winner := highest_score(job_key, groups)) is not None:
+            winners.append(winner)
+            groups = [_without(group, winner) for group in groups]
+        return winners
 
 
 def draw(seed: str, names: Sequence[str], weights: Sequence[float]) -> int:
-    """The index of the winner. Zero weights are drawn only when all are zero."""
+    """Return the index of the winner. Zero weights are drawn only when all are zero."""
     return WeightedCandidates.of(names, weights).draw(seed)
 
 
-def draw_from_groups(
-    seed: str, groups: Sequence[WeightGroup], is_able: Callable[[int], bool] | None = None
-) -> int | None:
-    """The number of the winner among candidates as the index gives them; one that is not able now: the next best."""
-    job_key = hash_text(seed)
-    # All-zero weights are judged before who is able.
-    left = [group for group in groups if group[0] > 0] or [(1.0, keys, numbers) for _, keys, numbers in groups]
-    if is_able is None:
-        return highest_score(job_key, left)
-    for _ in range(SINGLE_TRIES_MAX):
-        winner = highest_score(job_key, left)
-        if winner is None or is_able(winner):
-            return winner
-        left = [_masked(group, group[2] != winner) for group in left]
-    able = [np.array([is_able(int(number)) for number in numbers], dtype=np.bool_) for _, _, numbers in left]
-    return highest_score(job_key, [_masked(group, mask) for group, mask in zip(left, able, strict=True)])
+def _without(group: WeightGroup, index: int) -> WeightGroup:
+    weight, keys, indexes = group
+    is_kept = indexes != index
+    return weight, keys[is_kept], indexes[is_kept]
 
 
-def _masked(group: WeightGroup, mask: NDArray[np.bool_]) -> WeightGroup:
-    weight, keys, numbers = group
-    return weight, keys[mask], numbers[mask]
+def _concatenated_keys(groups: Sequence[WeightGroup]) -> NDArray[np.uint64]:
+    return np.concatenate([keys for _, keys, _ in groups])
 
 
 def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) -> int:
@@ -114,30 +104,30 @@ def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) 
 
 
 def highest_score(job_key: int, groups: Sequence[WeightGroup], keys: NDArray[np.uint64] | None = None) -> int | None:
-    """The highest hash within each weight, then a logarithm only of those winners. None: nobody is there.
+    """Return the index of the winner: the highest hash of each weight, then a logarithm of these few only.
 
-    `keys`: those of all groups, one after the other, where they are at hand: they are mixed at once.
+    `keys`: the keys of all groups, concatenated, if the caller has them. None is returned if there are no candidates.
     """
     if not groups:
         return None
-    every = _mix_array(np.uint64(job_key) ^ (np.concatenate([each for _, each, _ in groups]) if keys is None else keys))
-    best, best_score, last = None, (-1.0, -1), 0
-    for weight, _, numbers in groups:
-        if not len(numbers):
+    hashes = _mix_array(np.uint64(job_key) ^ (_concatenated_keys(groups) if keys is None else keys))
+    best, best_score, stop = None, (-1.0, -1), 0
+    for weight, _, indexes in groups:
+        if not len(indexes):
             continue
-        first, last = last, last + len(numbers)
-        mixed = every[first:last]
-        at = int(mixed.argmax())
-        index, score = int(numbers[at]), _score(int(mixed[at]), weight)
+        start, stop = stop, stop + len(indexes)
+        group_hashes = hashes[start:stop]
+        top = int(group_hashes.argmax())
+        index, score = int(indexes[top]), _score(int(group_hashes[top]), weight)
         if best is None or score > best_score or (score == best_score and index < best):
             best, best_score = index, score
     return best
 
 
 def _score(mixed: int, weight: float) -> tuple[float, int]:
-    """-weight / ln(u) with u uniform in (0, 1): the higher the hash, the higher the score.
+    """Return -weight / ln(u) with u uniform in (0, 1), and the hash: the higher the hash, the higher the score.
 
-    The hash itself parts two that are the same fraction as a float; the highest are 1.0, whose logarithm is zero.
+    The hash breaks the tie of two hashes that are the same float. The highest hashes are 1.0, whose logarithm is zero.
     """
     share = (mixed + 0.5) / 2.0**64
     return (-weight / math.log(share) if share < 1 else math.inf), mixed
@@ -156,7 +146,7 @@ def _mix(value: int) -> int:
 
 
 def _mix_array(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The same of many, in place."""
+    """`_mix` of many values, in place."""
     shifted = value >> SHIFTS[0]
     value ^= shifted
     value *= FACTORS[0]

@@ -1,0 +1,102 @@
+"""The commands of `yard` and the module that runs each of them. Imports no command until it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+# By group: the command, where its function (argv -> exit code) is, one line. The function is `main` unless named.
+COMMAND_GROUPS: dict[str, list[tuple[str, str, str]]] = {
+    "Jobs": [
+        (
+            "submit",
+            "switchyard.cli.submit",
+            "Submit a job, an array, or thousands; --plan only shows where it would go",
+        ),
+        ("ls", "switchyard.cli.ls", "List jobs"),
+        ("show", "switchyard.cli.show", "Show one job in full"),
+        ("wait", "switchyard.cli.wait", "Wait for jobs to end; exits as the job did"),
+        ("watch", "switchyard.cli.watch", "Watch jobs change, as a live table or line by line"),
+        ("logs", "switchyard.cli.logs", "Print the output of a job; -f follows it"),
+        ("fetch", "switchyard.cli.fetch", "Get the output files of a job"),
+        ("quote", "switchyard.cli.quote", "Ask the clusters when they could start a job, and for how much"),
+        ("explain", "switchyard.cli.explain", "Say why a job is where it is, or what an error code means"),
+        ("events", "switchyard.cli.events", "Show the events of a job, or of all jobs"),
+        ("stats", "switchyard.cli.stats", "Draw where jobs went, as bars"),
+        ("tasks", "switchyard.cli.tasks", "List the tasks of an array"),
+        ("cancel", "switchyard.cli.cancel", "Cancel jobs, by id or by filters"),
+        ("retry", "switchyard.cli.retry", "Submit ended jobs again"),
+        ("hold", "switchyard.cli.change_jobs:hold", "Keep jobs from being handed to a cluster"),
+        ("release", "switchyard.cli.change_jobs:release", "Release held jobs"),
+        ("priority", "switchyard.cli.change_jobs:priority", "Change the priority of jobs"),
+    ],
+    "Clusters": [
+        ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
+        ("pool", "switchyard.cli.pool", "List, set and remove pools, which bound where jobs may run"),
+        ("queue", "switchyard.cli.queue", "List, set and remove queues: limits, priorities, fair share"),
+        ("cluster-label", "switchyard.cli.cluster_label", "List, set and remove labels, which narrow where jobs go"),
+        (
+            "agent",
+            "switchyard.agent.command",
+            "Run an agent beside a cluster; also: ls, show, pause, resume, rotate, rm, doctor",
+        ),
+    ],
+    "Rules": [
+        ("get", "switchyard.cli.attributes_get", "Show an attribute that is set at a scope, or all of a kind"),
+        ("update", "switchyard.cli.attributes_update", "Set an attribute at a scope, from a file"),
+        ("delete", "switchyard.cli.attributes_delete", "Remove an attribute that is set at a scope"),
+        ("history", "switchyard.cli.attributes_history", "Show who changed an attribute, when, from what to what"),
+        (
+            "explain-policy",
+            "switchyard.cli.policy",
+            "Show the effective rules of a project and domain, and where each is set",
+        ),
+        (
+            "token-pool",
+            "switchyard.cli.token_pool",
+            "List, register and bound token pools: licences and services that jobs share",
+        ),
+        (
+            "cluster-resources",
+            "switchyard.cli.cluster_resources",
+            "Render the templates of a project's namespace, or show what would change",
+        ),
+    ],
+    "Access": [
+        ("login", "switchyard.cli.login", "Store a token for a server"),
+        ("logout", "switchyard.cli.logout", "Forget the token for a server"),
+        ("usage", "switchyard.cli.usage", "Show how much your stored files take, and the most they may take"),
+        ("whoami", "switchyard.cli.whoami", "Show your user name, groups and grants"),
+        ("user", "switchyard.cli.user", "Add, list, edit and remove users"),
+        ("token", "switchyard.cli.token", "Create, list and revoke tokens"),
+        ("grant", "switchyard.cli.grant", "Say who may view, submit, operate or administer what"),
+        ("project", "switchyard.cli.project", "List, create, change and archive projects"),
+        ("audit", "switchyard.cli.audit", "Show who changed what"),
+    ],
+    "Server": [
+        ("server", "switchyard.server.command", "Run a server"),
+        ("db", "switchyard.server.db_command", "Upgrade, check, back up and restore the database"),
+        ("demo", "switchyard.cli.demo", "Start a server and three clusters here, and run 14 jobs"),
+        ("completion", "switchyard.cli.completion", "Print the completion script of bash, zsh or fish"),
+        ("schema", "switchyard.cli.schema", "Print the JSON Schema of a job file, for editors"),
+        ("version", "switchyard.cli.version", "Show the versions of this program and of the server"),
+    ],
+}
+# These verbs of `yard agent` ask the server. Everything else under `yard agent` is the agent's own program.
+AGENT_VERBS = dict.fromkeys(("ls", "show", "pause", "resume", "rotate", "rm"), "switchyard.cli.agent")
+
+
+def find_command(words: Sequence[str]) -> str | None:
+    """Return the place of the command that these words begin with, or None if there is none."""
+    places = {name: place for commands in COMMAND_GROUPS.values() for name, place, _ in commands}
+    if words[0] == "agent" and len(words) > 1 and words[1] in AGENT_VERBS:
+        return AGENT_VERBS[words[1]]
+    return places.get(words[0])
+
+
+def import_command(place: str) -> Callable[[list[str]], int]:
+    """Import the function at `module` or `module:function`."""
+    from importlib import import_module
+
+    module, _, function = place.partition(":")
+    command: Callable[[list[str]], int] = getattr(import_module(module), function or "main")
+    return command

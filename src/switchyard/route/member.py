@@ -1,0 +1,25 @@
+"""A cluster as the router sees it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from switchyard.model.cluster import Health
+from switchyard.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    id: str
+    name: str
+    health: Health
+    reason: str = ""
+    graph: Graph | None = None
+    weight: float = 1.0
+    groups: tuple[str, ...] = ()
+    is_private: bool = False
+    backends: frozenset[str] = frozenset()  # of its agents
+    is_interruptible: bool = False  # its nodes may be taken away: only for interruptible jobs
+    trouble: str = ""  # why its agents take nothing new now, in a word or two: `disk full`
+    files_trouble: str = ""  # why they take no jobs with files now
+    is_silent: bool = False  # of a cordoned cluster: it would be down if uncordoned
