@@ -12,8 +12,9 @@ from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
 from switchyard.model.layout import Layout
 from switchyard.model.lifecycle import FINAL_STATES, LifecycleState
+from switchyard.route.member import Member
 from switchyard.route.routing_request import RoutingRequest
-from switchyard.route.world import Member, World
+from switchyard.route.world import World
 
 GIB = 2**30
 
@@ -54,11 +55,11 @@ def a_spec(*command: str, **fields: Any) -> JobSpec:
 
 def a_request(*command: str, **fields: Any) -> JobRequest:
     """A submit; the words of a request stay there, all others describe the spec."""
-    own = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
-    own += ("array", "after", "hold", "expires_after", "spill")
-    own += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service", "select", "parameters")
-    kept = {name: fields.pop(name) for name in own if name in fields}
-    return JobRequest(spec=a_spec(*command, **fields), **kept)
+    known: tuple[str, ...] = ("name", "project", "domain", "priority", "labels", "cluster", "clusters")
+    known += ("array", "together", "after", "hold", "expires_after", "spill")
+    known += ("workflow", "launch_plan", "pool", "cluster_label", "tags", "quality_of_service", "select", "parameters")
+    values = {name: fields.pop(name) for name in known if name in fields}
+    return JobRequest(spec=a_spec(*command, **fields), **values)
 
 
 def a_body(**fields: Any) -> dict[str, Any]:
@@ -68,8 +69,8 @@ def a_body(**fields: Any) -> dict[str, Any]:
 
 def a_group(count: int = 1, *, cores: int = 4, gpus: int = 0, memory_gib: int = 8, storage_gib: int = 0) -> Any:
     """Equal nodes, in the short form."""
-    each = {"core": cores, "gpu": gpus, "memory": memory_gib * GIB, "storage": storage_gib * GIB}
-    return {"nodes": count, "each": each}
+    node = {"core": cores, "gpu": gpus, "memory": memory_gib * GIB, "storage": storage_gib * GIB}
+    return {"nodes": count, "each": node}
 
 
 def a_graph(*groups: Any, **fields: Any) -> Graph:

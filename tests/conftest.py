@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.kube_bed import KubernetesBed, kubernetes_running
+from tests.kube_conf import KubernetesSpec
+from tests.order import in_order, unit_of
 from tests.pgbouncer_service import PgBouncer, pgbouncer_running
-from tests.processes import end_strays
+from tests.processes import end_strays, pids
 from tests.programs import isolated_env
 from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres, postgres_running
@@ -20,6 +23,7 @@ from tests.slurm_bed import SlurmBed, slurm_running
 from tests.slurm_conf import Spec
 
 HERE = Path(__file__).resolve().parent
+QUICK_S = 2.0  # a test that starts no program
 DATABASES = ("sqlite", "postgresql")
 # Real batch systems, killed services, whole days, every order of events: left out of `make fast`, and so is PostgreSQL
 # where the same is tested on SQLite.
@@ -57,7 +61,6 @@ LONG = (
     "tokens/test_sentinel",
     "tokens/test_stress",
 )
-SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a module's fixture of a conftest.py
 
 # `make test` says the same each time it is run on the same code; `make soak` looks further, and prints what it found.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
@@ -96,18 +99,29 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object | 
 
     if config.getoption("dist") != "loadgroup":
         return None
+    config.option.loadscopereorder = False  # the order is that of `pytest_collection_finish` below
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return file if any(word in _text(config.rootpath / file) for word in SHARING) else nodeid
+            return unit_of(nodeid)
 
     return ByFile(config, log)
 
 
-@lru_cache(maxsize=1000)
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8")
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Give the workers of a parallel run the tests in an order that keeps all cores busy until the end."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        session.items[:] = in_order(session.items, lambda item: item.nodeid)
+
+
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """Commands that run in this process set a private umask: tests after them get the one of before."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    yield
+    os.umask(umask)
 
 
 @pytest.fixture(autouse=True)
@@ -121,10 +135,12 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_strays(request: pytest.FixtureRequest) -> Iterator[None]:
     """No process outlives the test that started it, by whatever way."""
+    before, began = pids(), time.monotonic()
     yield
     folder = getattr(request.node, "funcargs", {}).get("tmp_path")
     if folder is not None:
-        end_strays(folder)
+        # After a long test all are looked at: meanwhile an old pid may have become that of a new process.
+        end_strays(folder, before=before if time.monotonic() - began < QUICK_S else frozenset())
 
 
 @pytest.fixture(scope="session")
@@ -166,6 +182,24 @@ def slurm() -> Iterator[SlurmBed]:
     alpha = Spec("alpha", gpus=2, gpu_type="a100", accounting=True, root=tree)
     with slurm_running(alpha, Spec("beta", root=tree)) as bed:
         yield bed
+
+
+@pytest.fixture(scope="session")
+def kubernetes() -> Iterator[KubernetesBed]:
+    """A real Kubernetes cluster, alpha, that all tests of this worker share.
+
+    It has two nodes with 4 processors and 2 GPUs each. A test takes a namespace of its own (`create_namespace`). Who
+    harms the cluster calls `heal` on it afterwards. Tests that use this carry the mark `kubernetes`.
+    """
+    with kubernetes_running(KubernetesSpec("alpha", nodes=2, gpus=2)) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def two_kubernetes(kubernetes: KubernetesBed) -> KubernetesBed:
+    """The same with a second cluster, beta, that has one node and no GPUs."""
+    kubernetes.start(KubernetesSpec("beta"))
+    return kubernetes
 
 
 @pytest.fixture(params=DATABASES)

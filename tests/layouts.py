@@ -33,7 +33,12 @@ class Layout:
         self, architecture: str = "amd64", *, labels: Any = None, annotations: Any = None, tag: str = ""
     ) -> Descriptor:
         config = self.blob(CONFIG, {"architecture": architecture, "os": "linux", "config": {"Labels": labels}})
-        manifest = {"schemaVersion": 2, "config": config, "layers": [], "annotations": annotations or {}}
+        manifest: dict[str, Any] = {
+            "schemaVersion": 2,
+            "config": config,
+            "layers": [],
+            "annotations": annotations or {},
+        }
         named = {"annotations": {"org.opencontainers.image.ref.name": tag}} if tag else {}
         return self.blob(MANIFEST, manifest, **named)
 

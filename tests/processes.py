@@ -17,7 +17,12 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-POLL_S = 0.02  # fine enough for a human, coarse enough for two cores
+POLL_S = 0.02  # between two looks at first: fine enough for a human, coarse enough for two cores
+# A look costs the programs under test as much as the test, so looking takes at most a quarter of the time. And a test
+# that has waited for five seconds may wait for a tenth of a second more.
+POLL_COSTS = 3
+POLL_SHARE = 0.02
+POLL_S_MAX = 0.1  # more could miss a state that lasts only a moment
 # For what a quiet machine does within seconds: a program starts, a job ends, a process leaves. A wait ends with its
 # condition, so a long bound costs nothing; a short one fails where many other programs want the same two cores.
 PATIENCE_S = 120.0
@@ -33,13 +38,15 @@ _ports_given: set[int] = set()
 _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
 
 
-def until(predicate: Callable[[], T], timeout_s: float, what: str) -> T:
+def until(predicate: Callable[[], T | None], timeout_s: float, what: str) -> T:
     """Wait for a true value and return it; at the deadline fail, saying what never came and what was there instead."""
-    deadline = time.monotonic() + timeout_s
+    began = looked = time.monotonic()
     while not (value := predicate()):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > began + timeout_s:
             raise AssertionError(f"not within {timeout_s:g} s: {what} (last seen: {value!r})")
-        time.sleep(POLL_S)
+        time.sleep(min(max(POLL_S, POLL_COSTS * (now - looked), POLL_SHARE * (now - began)), POLL_S_MAX))
+        looked = time.monotonic()
     return value
 
 
@@ -128,20 +135,28 @@ def children_of(pid: int) -> list[Process]:
     for child in _pids():
         if stat := _stat(child):
             by_parent.setdefault(stat.parent, []).append(Process(child, stat.started))
-    found: list[Process] = []
+    descendants: list[Process] = []
     parents = [pid]
     while parents:
         next_ones = by_parent.get(parents.pop(), [])
-        found += next_ones
+        descendants += next_ones
         parents += [child.pid for child in next_ones]
-    return found
+    return descendants
 
 
-def end_strays(folder: Path) -> list[int]:
-    """Kill what a test's programs left behind: processes marked with its folder, or at home in it. Their pids."""
+def pids() -> frozenset[int]:
+    """The pids of this moment."""
+    return frozenset(_pids())
+
+
+def end_strays(folder: Path, *, before: frozenset[int] = frozenset()) -> list[int]:
+    """Kill what a test's programs left behind: processes marked with its folder, or at home in it. Their pids.
+
+    `before`: pids that were there before the folder was. They are not looked at, which saves most of the time.
+    """
     ended: list[int] = []
     for _ in range(STRAY_ROUNDS):
-        strays = _strays(folder)
+        strays = _strays(folder, before)
         if not strays:
             return ended
         for stray in strays:
@@ -150,11 +165,11 @@ def end_strays(folder: Path) -> list[int]:
     raise AssertionError(f"processes of {folder} keep starting others: {ended}")
 
 
-def _strays(folder: Path) -> list[Process]:
+def _strays(folder: Path, before: frozenset[int]) -> list[Process]:
     """Known by what they were started with: the folder among the words, in the environment, or as their place."""
     inside, mark = os.fsencode(folder) + b"/", f"{STRAY_MARK}={folder}\0".encode()
-    found: list[Process] = []
-    for pid in _pids():
+    strays: list[Process] = []
+    for pid in pids() - before:
         stat = _stat(pid)
         # One with a terminal is a person's, who looks into the folder: `tail -f server.log`.
         if stat is None or stat.has_terminal or pid == os.getpid():
@@ -163,8 +178,8 @@ def _strays(folder: Path) -> list[Process]:
         with contextlib.suppress(OSError):  # it ended while we looked, or it is not ours
             given = (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
             if inside in given or mark in given or (place / "cwd").readlink().is_relative_to(folder):
-                found += [Process(pid, stat.started), *children_of(pid)]
-    return list(dict.fromkeys(found))  # one may be marked itself and be the child of another
+                strays += [Process(pid, stat.started), *children_of(pid)]
+    return list(dict.fromkeys(strays))  # one may be marked itself and be the child of another
 
 
 def _pids() -> Iterator[int]:

@@ -1,7 +1,7 @@
 """Whole programs for tests: start, watch, stop, kill by pid. Knows the command line, nothing of what is inside.
 
     with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
-        done = yard("run", "hostname", env=isolated_env(tmp_path, url=server.url))
+        done = yard("submit", "--wait", "hostname", env=isolated_env(tmp_path, url=server.url))
 
 Every wait is on a condition with a deadline; a failure shows the end of the program's log. Nothing outlives the test:
 the kernel ends a program when the process that started it dies, and `end_strays` ends what the jobs left behind.
@@ -170,9 +170,9 @@ class Server(Program):
     @property
     def admin_token(self) -> str:
         """The administrator's token: without a terminal the first start puts it into a file, which its log names."""
-        found = re.search(r"\btoken_file=(\S+)", self.log)
-        assert found, f"{self.name} named no file with a token\n{self.tail()}"
-        return Path(found[1]).read_text(encoding="utf-8").strip()
+        named = re.search(r"\btoken_file=(\S+)", self.log)
+        assert named, f"{self.name} named no file with a token\n{self.tail()}"
+        return Path(named[1]).read_text(encoding="utf-8").strip()
 
     def wait_ready(self, timeout_s: float = START_S) -> Self:
         self.wait_for(lambda: is_ready(self.url), timeout_s, f"{self.url}/readyz answers 200")

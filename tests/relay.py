@@ -46,9 +46,9 @@ class Relay:
 
     def close(self) -> None:
         self._listener.close()
-        for each in self._sockets:
+        for connection in self._sockets:
             with contextlib.suppress(OSError):
-                each.close()
+                connection.close()
 
     def _accept(self) -> None:
         while True:

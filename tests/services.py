@@ -1,7 +1,10 @@
-"""Real services for tests, as plain processes: PostgreSQL, PgBouncer, Redis, libfaketime. Slurm: slurm_bed.py.
+"""Real services for tests, as plain processes: PostgreSQL, PgBouncer, Redis, libfaketime.
+
+Slurm is in slurm_bed.py, Kubernetes in kube_bed.py, an S3 server in s3_service.py.
 
 Loopback only, a private port, all data in one folder, stopped by pid. What is missing is named, never skipped:
-`python -m tests.services` prints the Debian packages to install, and nothing when all is there.
+`python -m tests.services` prints the Debian packages to install, and nothing when all is there; with the argument
+`kubernetes` those that only the tests on a Kubernetes cluster need.
 """
 
 from __future__ import annotations
@@ -32,7 +35,11 @@ WANTED = {
     "pgbouncer": "PgBouncer",
     "faketime": "libfaketime",
     "redis-server": "Redis",
+    "podman": "podman",
+    "runc": "runc",
+    "busybox-static": "A busybox that needs no library",
 }
+BUILT = {"versitygw": "The S3 server versitygw"}  # by a script of ours: no Debian package has it
 # Debian package -> one of its programs; tests/slurm_bed.py starts them.
 SLURM_PROGRAMS = {
     "munge": "munged",
@@ -47,6 +54,15 @@ SLURM_PLUGINS = {
     "slurm-wlm-basic-plugins": "select_cons_tres.so",
     "slurm-wlm-mysql-plugin": "accounting_storage_mysql.so",
 }
+# Debian package -> one of its programs; tests/kube_bed.py starts them.
+KUBERNETES_PROGRAMS = {
+    "etcd-server": "etcd",
+    "containerd": "containerd",
+    "runc": "runc",
+    "openssl": "openssl",
+    "util-linux": "unshare",
+}
+NETWORK_PLUGIN_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")  # Debian's, and others'
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # daemons are not on everyone's PATH
 
 
@@ -54,6 +70,10 @@ class MissingServiceError(Exception):
     """A program that the tests need is not installed."""
 
     def __init__(self, package: str) -> None:
+        self.package = package
+        if package in BUILT:
+            super().__init__(f"{BUILT[package]} is not installed. Run `make test-install`.")
+            return
         super().__init__(
             f"{WANTED[package]} is not installed. Run `make test-install` as root, or install the Debian package "
             f"{package} (elsewhere: the package of that program)."
@@ -261,8 +281,8 @@ def postgres_running(*, durable: bool = False, env: Mapping[str, str] | None = N
 def need_postgres() -> Path:
     """The folder with PostgreSQL's programs, the newest there is."""
     homes = [*Path("/usr/lib/postgresql").glob("*/bin"), *Path("/usr").glob("pgsql-*/bin")]
-    if found := shutil.which("initdb"):
-        homes.append(Path(found).resolve().parent)
+    if initdb := shutil.which("initdb"):
+        homes.append(Path(initdb).resolve().parent)
     versions = {_version(home / "postgres"): home for home in homes if (home / "initdb").exists()}
     newest = max(versions, default=0)
     if newest < VERSION_MIN or (os.getuid() == 0 and not _has_user("postgres")):
@@ -273,23 +293,54 @@ def need_postgres() -> Path:
 def need_faketime() -> Path:
     """The library that gives a program another wall clock."""
     for pattern in ("lib/*/faketime", "lib/faketime", "lib64/faketime", "local/lib/faketime"):
-        for found in Path("/usr").glob(f"{pattern}/libfaketime.so.1"):
-            return found
+        for library in Path("/usr").glob(f"{pattern}/libfaketime.so.1"):
+            return library
     raise MissingServiceError("faketime")
 
 
 def need_redis() -> Path:
-    found = shutil.which("redis-server")
-    if found is None:
+    program = shutil.which("redis-server")
+    if program is None:
         raise MissingServiceError("redis-server")
-    return Path(found)
+    return Path(program)
 
 
 def need_pgbouncer() -> Path:
-    found = shutil.which("pgbouncer", path=SYSTEM_PATH)
-    if found is None:
+    program = shutil.which("pgbouncer", path=SYSTEM_PATH)
+    if program is None:
         raise MissingServiceError("pgbouncer")
-    return Path(found)
+    return Path(program)
+
+
+def need_podman() -> Path:
+    program = shutil.which("podman", path=SYSTEM_PATH)
+    if program is None:
+        raise MissingServiceError("podman")
+    return Path(program)
+
+
+def need_runc() -> Path:
+    """The runtime that the tests' podman uses: crun refuses machines with both versions of control groups."""
+    program = shutil.which("runc", path=SYSTEM_PATH)
+    if program is None:
+        raise MissingServiceError("runc")
+    return Path(program)
+
+
+def need_busybox() -> Path:
+    """The one program in the tests' image."""
+    program = Path("/bin/busybox")
+    if not program.exists() or b"ld-linux" in program.read_bytes()[:4096]:  # the path of the loader stands first
+        raise MissingServiceError("busybox-static")
+    return program
+
+
+def need_versitygw() -> Path:
+    """The S3 server, which scripts/install-s3-server builds beside the Python that runs the tests."""
+    program = shutil.which("versitygw", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', SYSTEM_PATH)}")
+    if program is None:
+        raise MissingServiceError("versitygw")
+    return Path(program)
 
 
 def slurm_lacking() -> list[str]:
@@ -299,6 +350,18 @@ def slurm_lacking() -> list[str]:
         package for package, name in SLURM_PLUGINS.items() if not any(Path("/usr").glob(f"lib*/**/slurm*/{name}"))
     ]
     return programs + plugins
+
+
+def kubernetes_lacking() -> list[str]:
+    """The Debian packages that are not here of those that a Kubernetes cluster needs. Its own programs are built."""
+    lacking = [package for package, name in KUBERNETES_PROGRAMS.items() if not shutil.which(name, path=SYSTEM_PATH)]
+    if not any(Path(folder, "ptp").exists() for folder in NETWORK_PLUGIN_FOLDERS):
+        lacking.append("containernetworking-plugins")
+    try:
+        need_busybox()
+    except MissingServiceError as exc:
+        lacking.append(exc.package)
+    return lacking
 
 
 def _version(program: Path) -> int:
@@ -328,7 +391,7 @@ def open_folder() -> Path:
 def missing() -> list[str]:
     """The Debian packages that are not here."""
     lacking: list[str] = []
-    needs = (need_postgres, need_pgbouncer, need_faketime, need_redis)
+    needs = (need_postgres, need_pgbouncer, need_faketime, need_redis, need_podman, need_runc, need_busybox)
     for need, package in zip(needs, WANTED, strict=True):
         try:
             need()
@@ -338,5 +401,5 @@ def missing() -> list[str]:
 
 
 if __name__ == "__main__":
-    print(" ".join(missing()))
+    print(" ".join(kubernetes_lacking() if sys.argv[1:] == ["kubernetes"] else missing()))
     sys.exit(0)

@@ -153,17 +153,17 @@ def broken_link(document: Path, target: str) -> str:
 
 def anchors(text: str) -> set[str]:
     """What the headings of a page are called in links, as the usual forges make them."""
-    found: set[str] = set()
+    names: set[str] = set()
     for _, block, line in _lines(text):
         if block is None and (heading := HEADING.match(line)):
             plain = LINK.sub(lambda link: link[0].split("]")[0].lstrip("!["), heading[1])
             slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
             number = 1
             name = slug
-            while name in found:
+            while name in names:
                 name, number = f"{slug}-{number}", number + 1
-            found.add(name)
-    return found
+            names.add(name)
+    return names
 
 
 def test_reference_pages_are_as_the_code_has_them() -> None:
@@ -231,9 +231,9 @@ ADMIN_ENDPOINT = re.compile(r"^>? *admin:\n>? +endpoint: (\S+)$", re.MULTILINE)
 
 def test_endpoints_for_flytes_clients_are_of_the_form_that_all_of_them_read() -> None:
     """flytectl reads the endpoint as a URL: a bare `host:port` is none, and after two slashes comes a DNS server."""
-    found = {file: ADMIN_ENDPOINT.findall(file.read_text(encoding="utf-8")) for file in documents()}
-    assert found[ROOT / "docs" / "how-to" / "use-flyte-clients.md"]
-    for file, endpoints in found.items():
+    endpoints_by_file = {file: ADMIN_ENDPOINT.findall(file.read_text(encoding="utf-8")) for file in documents()}
+    assert endpoints_by_file[ROOT / "docs" / "how-to" / "use-flyte-clients.md"]
+    for file, endpoints in endpoints_by_file.items():
         for endpoint in endpoints:
             assert re.fullmatch(r"dns:///[^/\s]+:\d+", endpoint), f"{file.relative_to(ROOT)}: {endpoint}"
 
@@ -243,7 +243,7 @@ def test_every_test_that_the_threats_name_exists() -> None:
     last, missing = "", []
     for file, name in re.findall(r"`(…|[\w/]+\.py)(?:::(test_\w+))?`", text):
         last = last if file == "…" else file
-        found = [path for path in (ROOT / "tests").rglob(Path(last).name) if str(path).endswith(last)]
-        if not any(f"def {name}(" in path.read_text(encoding="utf-8") for path in found) if name else not found:
+        files = [path for path in (ROOT / "tests").rglob(Path(last).name) if str(path).endswith(last)]
+        if not any(f"def {name}(" in path.read_text(encoding="utf-8") for path in files) if name else not files:
             missing.append(f"{last}::{name}")
     assert not missing

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import Process, children_of, end_strays, free_port, started_of, until
+from tests.processes import PATIENCE_S, Process, children_of, end_strays, free_port, started_of, until
 from tests.programs import Program, isolated_env, off_clock
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -23,7 +23,7 @@ def python(code: str, tmp: Path, **env: str) -> Program:
 
 def test_a_program_is_gone_after_its_block(tmp_path: Path) -> None:
     with python(SLEEP, tmp_path) as program:
-        program.wait_for(lambda: "up" in program.log, 10, "it says up")
+        program.wait_for(lambda: "up" in program.log, PATIENCE_S, "it says up")
         assert started_of(program.pid) is not None
     assert program.exit_code == -15
     assert started_of(program.pid) is None
@@ -40,13 +40,13 @@ def test_waiting_for_a_program_that_ended_fails_at_once_with_its_log(tmp_path: P
 def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.programs.STOP_S", 0.3)
     with python(f"import signal; signal.signal(15, signal.SIG_IGN); {SLEEP}", tmp_path) as program:
-        program.wait_for(lambda: "up" in program.log, 10, "it says up")
+        program.wait_for(lambda: "up" in program.log, PATIENCE_S, "it says up")
     assert program.exit_code == -9
 
 
 def test_a_paused_program_ends_too(tmp_path: Path) -> None:
     with python(SLEEP, tmp_path) as program:
-        program.wait_for(lambda: "up" in program.log, 10, "it says up")
+        program.wait_for(lambda: "up" in program.log, PATIENCE_S, "it says up")
         program.pause()
     assert program.exit_code == -15
 
@@ -54,7 +54,7 @@ def test_a_paused_program_ends_too(tmp_path: Path) -> None:
 def test_strays_of_a_killed_program_are_ended(tmp_path: Path) -> None:
     escape = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}], start_new_session=True)"
     with python(f"{escape}; {SLEEP}", tmp_path) as program:
-        (stray,) = program.wait_for(lambda: children_of(program.pid), 10, "its child runs")
+        (stray,) = program.wait_for(lambda: children_of(program.pid), PATIENCE_S, "its child runs")
         program.kill()
     assert stray.is_alive
     assert end_strays(tmp_path) == [stray.pid]
@@ -67,7 +67,7 @@ def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
     thread.start()
     thread.join()
     with program:
-        program.wait_for(lambda: "up" in program.log, 10, "it says up")
+        program.wait_for(lambda: "up" in program.log, PATIENCE_S, "it says up")
         assert program.is_running
 
 
@@ -91,7 +91,7 @@ time.sleep(600)
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    until(lambda: not Process(pid, started).is_alive, 10, "the program ends with its starter")
+    until(lambda: not Process(pid, started).is_alive, PATIENCE_S, "the program ends with its starter")
 
 
 def test_an_off_clock_moves_the_wall_clock_alone(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from tests.processes import children_of, started_of, until
+from tests.processes import PATIENCE_S, children_of, started_of, until
 from tests.services import Postgres, missing, postgres_running
 
 
@@ -57,7 +57,7 @@ def test_a_paused_server_hangs_and_a_resumed_one_answers(own_postgres: Postgres)
     with pytest.raises(psycopg.OperationalError, match="timeout"):
         psycopg.connect(url, connect_timeout=2)
     own_postgres.resume()
-    assert until(lambda: read(url), 10, "the resumed server answers") == ["seen"]
+    assert until(lambda: read(url), PATIENCE_S, "the resumed server answers") == ["seen"]
 
 
 def test_nothing_is_left_of_a_server() -> None:

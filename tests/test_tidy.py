@@ -25,6 +25,7 @@ IN_PACKAGE = [
     tidy.async_in_core,
     tidy.prints,
     tidy.environment_reads,
+    tidy.untyped_dictionaries,
     tidy.catch_alls,
 ]
 EVERYWHERE = [tidy.long_files, tidy.long_functions]
@@ -56,8 +57,8 @@ def sources() -> list[Source]:
 
 
 def fail_if_any(findings: Iterable[Finding]) -> None:
-    found = [str(finding) for finding in findings]
-    assert not found, "\n".join(["", *found])
+    lines = [str(finding) for finding in findings]
+    assert not lines, "\n".join(["", *lines])
 
 
 @pytest.mark.parametrize("rule", IN_PACKAGE, ids=lambda rule: rule.__name__)
@@ -80,6 +81,10 @@ def test_comments_name_files_that_exist() -> None:
 
 def test_no_module_that_nothing_imports() -> None:
     fail_if_any(tidy.unused_modules(sources(), [(ROOT / "pyproject.toml").read_text(encoding="utf-8")]))
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    fail_if_any(tidy.import_cycles(sources()))
 
 
 def test_names_say_what_they_hold() -> None:
@@ -157,6 +162,9 @@ FOUND = [
     (tidy.environment_reads, "agent/loop.py", "import os\nx = os.environ['A']", 2),
     (tidy.environment_reads, "service/a.py", "from os import getenv", 1),
     (tidy.environment_reads, "cli/deep/a.py", "import os\nx = os.environ['A']", None),
+    (tidy.untyped_dictionaries, "service/a.py", "x = 1\ny: dict[str, Any] = {}", 2),
+    (tidy.untyped_dictionaries, "service/a.py", "y: dict[str, object] = {}", None),
+    (tidy.untyped_dictionaries, "agent/a.py", "y: dict[str, Any] = {}", None),
     (tidy.catch_alls, "service/a.py", "try:\n    f()\nexcept Exception:\n    pass", 3),
     (tidy.catch_alls, "service/a.py", "try:\n    f()\nexcept:\n    pass", 3),
     (tidy.catch_alls, "service/a.py", "try:\n    f()\nexcept (OSError, BaseException):\n    pass", 3),
@@ -173,9 +181,9 @@ FOUND = [
 
 @pytest.mark.parametrize(("rule", "place", "text", "line"), FOUND)
 def test_rule(rule: Rule, place: str, text: str, line: int | None) -> None:
-    found = list(rule(Source.parse(f"src/switchyard/{place}", text)))
-    assert [finding.line for finding in found] == ([] if line is None else [line])
-    assert all(str(finding).startswith(f"src/switchyard/{place}:{line}: ") for finding in found)
+    findings = list(rule(Source.parse(f"src/switchyard/{place}", text)))
+    assert [finding.line for finding in findings] == ([] if line is None else [line])
+    assert all(str(finding).startswith(f"src/switchyard/{place}:{line}: ") for finding in findings)
 
 
 def test_rule_repeated_classes() -> None:
@@ -210,8 +218,20 @@ def test_rule_unused_modules() -> None:
             "store/migrations/versions/0001_first.py": "",
         }.items()
     ]
-    found = list(tidy.unused_modules(package, ["x = 'switchyard.cli.named:Named'"]))
-    assert [finding.file for finding in found] == ["src/switchyard/cli/lonely.py"]
+    findings = list(tidy.unused_modules(package, ["x = 'switchyard.cli.named:Named'"]))
+    assert [finding.file for finding in findings] == ["src/switchyard/cli/lonely.py"]
+
+
+def test_rule_import_cycles() -> None:
+    texts = {
+        "model/a.py": "from switchyard.model import b",
+        "model/b.py": "def f():\n    from switchyard.model.c import name",
+        "model/c.py": "if TYPE_CHECKING:\n    from switchyard.model.a import Name",
+        "model/__init__.py": "",
+    }
+    package = [Source.parse(f"src/switchyard/{place}", text) for place, text in texts.items()]
+    assert len(list(tidy.import_cycles(package))) == 1
+    assert not list(tidy.import_cycles([source for source in package if source.place != "model/c.py"]))
 
 
 @pytest.mark.parametrize(
@@ -232,4 +252,4 @@ def test_rule_bad_text(file: str, text: str, line: int | None) -> None:
 def test_rule_bad_names() -> None:
     assert list(tidy.bad_names("src/switchyard/sdk/job_utils.py"))
     assert list(tidy.bad_names("src/switchyard/common/job.py"))
-    assert not list(tidy.bad_names("src/switchyard/service/upkeep/chores.py"))
+    assert not list(tidy.bad_names("src/switchyard/service/upkeep/route_pending.py"))

@@ -9,14 +9,15 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
 
 LINES_MAX = 430
 FUNCTION_LINES_MAX = 70  # a screen
 PACKAGE = PurePosixPath("src/switchyard")
 PURE_ROOMS = ("model", "policy", "match", "route")
-SYNC_ROOMS = (*PURE_ROOMS, "service", "store")
-SILENT_ROOMS = ("server", "service", "store")
+SYNC_ROOMS = (*PURE_ROOMS, "service", "store", "storage")
+SILENT_ROOMS = ("server", "service", "store", "storage")
 BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"})
 
 # Where the environment is read: the doors a person or an operator comes through.
@@ -35,9 +36,13 @@ WALL_CLOCKS = frozenset({"time", "time_ns", "now", "utcnow", "today", "gmtime", 
 CATCH_ALL_PLACES = (
     "server/background_loops.py",
     "agent/loop.py",
+    "agent/backends/kubernetes/reflector.py",  # the thread of a watch: the next list puts right what a defect broke
+    "agent/backends/kubernetes/logs.py",  # a thread that reads output of many jobs: one must not cost the others
     "server/http/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place
     "server/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
-    "service/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
+    "sdk/function_calls.py",  # unpickling imports modules and calls classes of the user, which may raise anything
+    "sdk/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
+    "service/core/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
 )
 # Where print is the work itself: commands that answer a person.
 PRINT_PLACES = ("server/command.py", "server/db_command.py")
@@ -123,7 +128,7 @@ class Source:
     def is_in_room(self, rooms: Iterable[str]) -> bool:
         return self.is_in(f"{room}/" for room in rooms)
 
-    def found(self, node: ast.AST, what: str) -> Finding:
+    def finding(self, node: ast.AST, what: str) -> Finding:
         return Finding(self.file, getattr(node, "lineno", 1), what)
 
 
@@ -169,7 +174,7 @@ def long_functions(source: Source) -> Iterator[Finding]:
             signature = node.body[0].lineno - node.lineno
             lines = signature + (node.end_lineno or first.lineno) - first.lineno + 1
             if lines > FUNCTION_LINES_MAX:
-                yield source.found(
+                yield source.finding(
                     node, f"{node.name} has {lines} lines without its docstring; at most {FUNCTION_LINES_MAX}"
                 )
 
@@ -202,9 +207,9 @@ def impurity(source: Source) -> Iterator[Finding]:
             yield Finding(source.file, line, f"imports {module} in a pure room: take the value as an argument")
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
-            yield source.found(node, f"{node.func.id}() in a pure room")
+            yield source.finding(node, f"{node.func.id}() in a pure room")
         if isinstance(node, ast.Attribute) and node.attr in IMPURE_ATTRIBUTES and not _is_own(node):
-            yield source.found(node, f".{node.attr} in a pure room: take the value as an argument")
+            yield source.finding(node, f".{node.attr} in a pure room: take the value as an argument")
 
 
 def wall_clocks(source: Source) -> Iterator[Finding]:
@@ -219,7 +224,7 @@ def wall_clocks(source: Source) -> Iterator[Finding]:
         elif isinstance(node, ast.ImportFrom) and node.module == "time":
             names = [name.name for name in node.names]
         for name in set(names) & WALL_CLOCKS:
-            yield source.found(node, f"{name} reads a wall clock: take the context's now_us, or its steady_us")
+            yield source.finding(node, f"{name} reads a wall clock: take the context's now_us, or its steady_us")
 
 
 def async_in_core(source: Source) -> Iterator[Finding]:
@@ -227,7 +232,7 @@ def async_in_core(source: Source) -> Iterator[Finding]:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
-            yield source.found(node, "async in the sync core: only the edge waits on the loop")
+            yield source.finding(node, "async in the sync core: only the edge waits on the loop")
 
 
 def prints(source: Source) -> Iterator[Finding]:
@@ -235,7 +240,7 @@ def prints(source: Source) -> Iterator[Finding]:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
-            yield source.found(node, "print() in the server: write a log line with key=value")
+            yield source.finding(node, "print() in the server: write a log line with key=value")
 
 
 def environment_reads(source: Source) -> Iterator[Finding]:
@@ -248,7 +253,16 @@ def environment_reads(source: Source) -> Iterator[Finding]:
         elif isinstance(node, ast.ImportFrom) and node.module == "os":
             names = [name.name for name in node.names]
         for name in set(names) & {"environ", "environb", "getenv"}:
-            yield source.found(node, f"os.{name}: settings are read once, at the door, and passed down")
+            yield source.finding(node, f"os.{name}: settings are read once, at the door, and passed down")
+
+
+def untyped_dictionaries(source: Source) -> Iterator[Finding]:
+    """`dict[str, Any]` in the services: rows and changes of rows have types."""
+    if not source.is_in_room({"service"}):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]":
+            yield source.finding(node, "dict[str, Any]: take a row type of the store, or a type of your own")
 
 
 def catch_alls(source: Source) -> Iterator[Finding]:
@@ -257,7 +271,7 @@ def catch_alls(source: Source) -> Iterator[Finding]:
         return
     for node in ast.walk(source.tree):
         if isinstance(node, ast.ExceptHandler) and _catches_all(node) and not _raises_again(node):
-            yield source.found(node, "catches everything: name the errors, or let the loop's top have it")
+            yield source.finding(node, "catches everything: name the errors, or let the loop's top have it")
 
 
 def bad_names(file: str) -> Iterator[Finding]:
@@ -270,12 +284,12 @@ def bad_names(file: str) -> Iterator[Finding]:
 def bad_text(file: str, text: str) -> Iterator[Finding]:
     """Works on any text file: this machine's paths, and addresses of package registries."""
     for number, line in enumerate(text.splitlines(), start=1):
-        if found := MACHINE_PATH.search(line):
-            yield Finding(file, number, f"a path of one machine: {found[0]}")
-        if found := REGISTRY.search(line):
-            yield Finding(file, number, f"the address of a registry: {found[0]}; pip's own settings say where")
-        if file.startswith(("src/", "bench/")) and (found := ISSUE_NUMBER.search(line)):
-            yield Finding(file, number, f"{found[0]!r}: the reason belongs here, its number into the commit")
+        if match := MACHINE_PATH.search(line):
+            yield Finding(file, number, f"a path of one machine: {match[0]}")
+        if match := REGISTRY.search(line):
+            yield Finding(file, number, f"the address of a registry: {match[0]}; pip's own settings say where")
+        if file.startswith(("src/", "bench/")) and (match := ISSUE_NUMBER.search(line)):
+            yield Finding(file, number, f"{match[0]!r}: the reason belongs here, its number into the commit")
 
 
 def unused_modules(sources: Iterable[Source], texts: Iterable[str]) -> Iterator[Finding]:
@@ -291,6 +305,17 @@ def unused_modules(sources: Iterable[Source], texts: Iterable[str]) -> Iterator[
             yield Finding(source.file, 1, "nothing imports this: use it or remove it")
 
 
+def import_cycles(sources: Iterable[Source]) -> Iterator[Finding]:
+    """One cycle of imports between modules, if there is any. Imports for types and inside functions count, too."""
+    package = {source.module: source for source in sources if source.place}
+    graph = {module: set(_modules_imported(source, package)) for module, source in package.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as exc:
+        cycle: list[str] = exc.args[1][::-1]
+        yield Finding(package[cycle[0]].file, 1, f"imports itself: {' → '.join(cycle)}")
+
+
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every import's line and module, at any depth."""
     for node in ast.walk(tree):
@@ -300,19 +325,32 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.module
 
 
+def _modules_imported(source: Source, package: Collection[str]) -> Iterator[str]:
+    for module, name in _names_imported(source):
+        target = f"{module}.{name}" if f"{module}.{name}" in package else module
+        if target in package and target != source.module:
+            yield target
+
+
 def _names_used(source: Source) -> Iterator[str]:
+    for module, name in _names_imported(source):
+        yield module
+        yield f"{module}.{name}"
+    # `main` names commands, and programs are started with `-m`: a dotted path that is a whole text is a use.
+    yield from (named[1] for _, text in _strings(source.tree) if (named := DOTTED.fullmatch(text)))
+
+
+def _names_imported(source: Source) -> Iterator[tuple[str, str]]:
+    """Every imported module with the imported name, at any depth; the name is empty in `import module`."""
     parts = source.module.split(".")
     package = parts if source.place.endswith("__init__.py") else parts[:-1]
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names)
+            yield from ((name.name, "") for name in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield base
-            yield from (f"{base}.{name.name}" for name in node.names)
-    # `main` names commands, and programs are started with `-m`: a dotted path that is a whole text is a use.
-    yield from (named[1] for _, text in _strings(source.tree) if (named := DOTTED.fullmatch(text)))
+            yield from ((base, name.name) for name in node.names)
 
 
 def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:

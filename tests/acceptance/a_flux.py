@@ -25,8 +25,8 @@ def submit(words: list[str]) -> int:
         return 1
     ended = str(FOLDER / f"{native}.code")
     argv = ["sh", "-c", '"$@"; echo $? > "$0.new"; mv "$0.new" "$0"', ended, *command]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(argv, start_new_session=True, **quiet)
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen(argv, start_new_session=True, stdout=quiet, stderr=quiet)
     (FOLDER / f"{native}.pid").write_text(str(process.pid))
     print(native)
     return 0

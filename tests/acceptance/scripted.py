@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from tests.acceptance.stage import Stage, graph
+from tests.acceptance.stage import SOON_S, Stage, graph
 from tests.programs import Answer
 
 Lease = dict[str, Any]
@@ -54,9 +55,14 @@ class ScriptedAgent:
         self.session = said["session"]
         return said
 
-    def lease(self, want: int = 1) -> list[Lease]:
+    def lease(self, want: int = 1, *, patience_s: float = SOON_S) -> list[Lease]:
+        """The next jobs once there are any; none if none came in this time. One poll may come back without."""
         room = {"cores": self._cores, "memory_bytes": 2**33}
-        return list(self.heard(want=want, room=room, wait_s=5).get("leases", []))
+        end_s = time.monotonic() + patience_s
+        while True:
+            leases = list(self.heard(want=want, room=room, wait_s=5).get("leases", []))
+            if leases or time.monotonic() > end_s:
+                return leases
 
     def report(self, lease: Lease, *seen: str, **fields: Any) -> list[str]:
         """Report these states of one attempt in one poll; the answers."""

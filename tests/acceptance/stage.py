@@ -86,6 +86,12 @@ class Stage:
             rest |= {"token": self.invite(cluster, is_reusable=True), "reader": self.token}
         return start_agent(self.folder, self.url, cluster, graph=graph(cores, nodes=nodes), **rest)
 
+    def site(self, name: str, text: str) -> list[str]:
+        """Options of an agent whose site file has this text."""
+        file = self.folder / f"{name}-site.yaml"
+        file.write_text(text)
+        return ["--config", str(file)]
+
     def invite(self, cluster: str, **fields: Any) -> Secret:
         return Secret(self.post(f"/v1/clusters/{cluster}/invites", fields)["token"])
 

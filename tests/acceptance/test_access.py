@@ -312,9 +312,9 @@ def test_no_secret_is_kept_in_clear(stage: Stage, user: tuple[str, Secret]) -> N
     credential = next(stage.folder.glob("*-agent/credential.json")).read_text().split('"credential":"')[1].split('"')[0]
     secrets = [each.split("_", 2)[2].encode() for each in (token, stage.token, join, submit, credential)]
     assert all(len(secret) > 30 for secret in secrets)
-    data = [each for each in (stage.folder / "server-data").iterdir() if each.name != "first-admin-token"]
+    data = [each for each in (stage.folder / "server-data").rglob("*") if each.name != "first-admin-token"]
     assert any(file.name.endswith(".db") for file in data)
-    for file in data:
+    for file in filter(Path.is_file, data):
         kept = file.read_bytes()
         assert not [secret for secret in secrets if secret in kept], file
     assert not [secret for secret in secrets if secret in stage.server.log.encode()]

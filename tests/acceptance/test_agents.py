@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.errors import EXIT_CONFLICT, EXIT_DENIED, EXIT_ERROR, EXIT_OK
+from switchyard.errors import EXIT_CONFLICT, EXIT_DENIED, EXIT_OK, EXIT_UNAVAILABLE
 from switchyard.model.job import State
 from tests.acceptance.bed import Ledger
 from tests.acceptance.stage import SOON_S, Stage, graph, staged, waiting_for
@@ -136,7 +136,7 @@ def test_an_unreachable_server_is_said_within_three_seconds(stage: Stage, tmp_pa
             "no such host": "https://no-such-host.invalid:8080",
         }
         refused = attempt_to_join(stage, "alpha", tmp_path, token=None, url=urls[kind])
-    assert refused.exit_code == EXIT_ERROR
+    assert refused.exit_code == EXIT_UNAVAILABLE
     assert urls[kind] in refused.log
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def submit(server: Server, **request: object) -> str:
     return str(answer.json["id"])
 
 
-def ended(server: Server, job: str) -> dict[str, object]:
+def ended(server: Server, job: str) -> dict[str, Any]:
     for _ in range(30):
         answer = call("GET", f"{server.url}/v1/jobs/{job}/wait?timeout_s=10")
         if answer.json["state"] in ("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"):

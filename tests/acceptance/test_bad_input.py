@@ -74,6 +74,13 @@ def test_a_full_disk_stops_new_work_and_loses_no_end(stage: Stage, tiny: tuple[A
     until(lambda: "disk full" in trouble(), SOON_S, "the cluster says that its disk is full")
     assert "disk full" in stage.yard("cluster", "ls", check=True).stdout
     waits = stage.submit("true", cluster="tiny")
+    with stage.agent("roomy"):
+        stage.yard("pool", "set", "either", "tiny=1", "roomy=1", check=True)
+        either = [stage.submit("true", pool="either") for _ in range(8)]
+        assert {stage.ended(job)["cluster"] for job in either} == {"roomy"}, "no job is drawn to a full cluster"
+    until(lambda: stage.get("/v1/clusters/tiny")["load"].get("files_trouble"), SOON_S, "it has no room for files")
+    keeps = stage.submit("sh", "-c", "echo kept >out", cluster="tiny", spec={"files": {"out": ["out"]}})
+    assert "takes no jobs with files now: disk full" in stage.job(keeps)["reason"]
     gate.touch()
     ended = stage.ended(runs)
     assert (ended["state"], ended["exit_code"]) == ("FAILED", 9), "its end was kept, and told, on a full disk"
@@ -82,6 +89,7 @@ def test_a_full_disk_stops_new_work_and_loses_no_end(stage: Stage, tiny: tuple[A
     assert agent.is_running
     (disk / "fill").unlink()
     assert stage.ended(waits)["state"] == "SUCCEEDED", "it goes on by itself"
+    assert stage.ended(keeps)["state"] == "SUCCEEDED"
     until(lambda: trouble() == "", SOON_S, "the trouble is over")
 
 

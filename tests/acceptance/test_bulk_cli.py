@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,7 +174,7 @@ def test_references_hold_across_requests(client: Client) -> None:
 
 
 def test_submit_many_refuses_all_or_says_each(client: Client) -> None:
-    jobs = [{"command": ["true"]}, {"command": ["true"], "project": "nowhere"}]
+    jobs: list[dict[str, Any]] = [{"command": ["true"]}, {"command": ["true"], "project": "nowhere"}]
     with pytest.raises(YardError, match="none was made"):
         client.submit_many(jobs)
     first, second = client.submit_many(jobs, each=True)

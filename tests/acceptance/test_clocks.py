@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client, State
-from switchyard.model.job import JobSpec
+from switchyard.model.job import JobSpec, OnLost
 from tests.processes import until
 from tests.programs import MovableClock, off_clock, start_agent, start_server
 from tests.services import Postgres, postgres_running
@@ -53,7 +53,7 @@ class Load:
             f'echo "$SWITCHYARD_JOB_ID/$SWITCHYARD_ARRAY_INDEX" >> {self.ledger}; '
             f"until [ -e {self.gate} ]; do sleep 0.2; done"
         )
-        spec = JobSpec(command=["/bin/sh", "-c", script], on_lost="requeue", lost_after=LOST_AFTER_S)
+        spec = JobSpec(command=["/bin/sh", "-c", script], on_lost=OnLost.REQUEUE, lost_after=LOST_AFTER_S)
         self.ids += [client.submit(spec).id for _ in range(JOBS)]
         self.ids.append(client.submit(spec, array=f"0-{TASKS - 1}").id)
         until(lambda: self.runs().total() == JOBS + TASKS, WAIT_S, "all have begun")

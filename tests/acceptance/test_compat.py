@@ -25,11 +25,12 @@ ARM = {"architecture": "aarch64", "kernel": "6.1.0", "gpu-driver": "535.129.03"}
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """Three clusters whose nodes differ in their systems alone."""
+    rules = 'images: [{match: "*", run: host}]'
     with (
         staged(tmp_path_factory.mktemp("stage")) as made,
-        made.agent("old"),
-        made.agent("new"),
-        made.agent("arm"),
+        made.agent("old", extra=made.site("old", rules)),
+        made.agent("new", extra=made.site("new", rules)),
+        made.agent("arm", extra=made.site("arm", rules)),
     ):
         for name, system in (("old", OLD), ("new", NEW), ("arm", ARM)):
             body = {"attach": {"node0": [{"type": "system", "os": "linux", **system}]}}

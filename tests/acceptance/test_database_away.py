@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from switchyard import Client
-from switchyard.errors import EXIT_ERROR, EXIT_OK
+from switchyard.errors import EXIT_OK, EXIT_UNAVAILABLE
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.stage import SOON_S, graph
 from tests.processes import PATIENCE_S, until
@@ -45,7 +45,7 @@ def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Pat
         assert (refused.status, refused.json["code"]) == (503, "unavailable")
         assert int(refused.headers["retry-after"]) >= 1
         assert call("GET", jobs).status == 503
-        assert yard("ls", env=isolated_env(tmp_path, url=server.url)).returncode == EXIT_ERROR
+        assert yard("ls", env=isolated_env(tmp_path, url=server.url)).returncode == EXIT_UNAVAILABLE
         assert "port" not in refused.json["detail"], "where the database is, is for the operator's log"
         until(lambda: call("GET", f"{server.url}/readyz").status == 503, SOON_S, "a balancer is told")
         while time.monotonic() < away_until:  # the time away is the subject; the server must answer all along

@@ -1,4 +1,4 @@
-"""Every command of the tutorial, the how-tos and the explanations is run, in order, in one shell per document.
+"""Run every command of the README, the tutorial, the how-tos and the explanations: one shell per document.
 
 What only a person at a real machine can do stands in SUBSTITUTES, each with a reason. Ports and the database's
 address are replaced by free ones. `yard server` and `yard agent` run in the background, as in a terminal of their own.
@@ -24,10 +24,14 @@ from tests.slurm_bed import SlurmBed
 
 pytestmark = pytest.mark.xdist_group("docs")
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
+FILES = ("README.md", "docs/tutorial.md", "docs/how-to/*.md", "docs/explanation/*.md")
+# An explanation may do without commands; a how-to may not.
 DOCUMENTS = sorted(
-    path.relative_to(DOCS).as_posix()
-    for path in [DOCS / "tutorial.md", *(DOCS / "how-to").glob("*.md"), *(DOCS / "explanation").glob("*.md")]
+    path.relative_to(ROOT).as_posix()
+    for pattern in FILES
+    for path in ROOT.glob(pattern)
+    if path.parent.name != "explanation" or "```console" in path.read_text(encoding="utf-8")
 )
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:(\d{4,5})")
@@ -39,12 +43,15 @@ STEP = "@@ended"  # printed with the exit code after each command; no document s
 SUBSTITUTES = [
     (re.compile(r"make install\b"), "true"),  # the tests' own environment is what it makes
     (re.compile(r"export PATH=.*"), "true"),  # and it is in the path already
-    (re.compile(r"sudo systemctl .*"), "true"),  # the tests have no service manager
+    (re.compile(r"sudo (systemctl|useradd|cp) .*"), "true"),  # the tests have no service manager, and change no machine
     (re.compile(r"sudo -u postgres .*"), "true"),  # the tests' own PostgreSQL has a user and a database
 ]
-if shutil.which("flytectl") is None:
+FLYTECTL = shutil.which("flytectl")
+if FLYTECTL is None:
     # No package index has it. tests/test_docs.py checks the form of what it reads; flytekit reads the same file.
     SUBSTITUTES.append((re.compile(r"flytectl "), "true"))
+KUBERNETES = "--backend kubernetes"  # such a document needs a real cluster
+DOCUMENT_IMAGE = "busybox:1.36"  # of documents; clusters of the tests have another one, and no registry
 IN_BACKGROUND = re.compile(r"yard (server|agent) -")
 
 
@@ -147,24 +154,53 @@ def substituted(document: str, database: str) -> str:
     return ADDRESS.sub(lambda found: f"127.0.0.1:{ports.get(found[1], found[1])}", text)
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+def marked(name: str) -> object:
+    """A document's name; where it needs a Kubernetes cluster, with the mark of such tests."""
+    is_marked = _uses_kubernetes((ROOT / name).read_text(encoding="utf-8"))
+    return pytest.param(name, marks=pytest.mark.kubernetes) if is_marked else name
+
+
+def _uses_kubernetes(text: str) -> bool:
+    return any(KUBERNETES in step.text for step in steps(text))
+
+
+@pytest.fixture
+def kubernetes_env(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables of a document that uses a Kubernetes cluster, with the folder `deploy` beside it."""
+    cluster = request.getfixturevalue("kubernetes")["alpha"]
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    path = f"{isolated_env(tmp_path)['PATH']}:{cluster.conf.programs}"
+    yield {"KUBECONFIG": str(cluster.kubeconfig), "PATH": path}
+    cluster.kubectl("delete", "--ignore-not-found", "namespace", "physics-development", "switchyard")
+    cluster.kubectl("delete", "--ignore-not-found", "-f", str(ROOT / "deploy/kubernetes/namespaces-cluster-role.yaml"))
+    cluster.kubectl("delete", "--ignore-not-found", "-f", str(ROOT / "deploy/kubernetes/nodes-cluster-role.yaml"))
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in DOCUMENTS])
 def test_every_command_of_a_document_works(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    text = (DOCS / name).read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
     database = ""
     if DATABASE.search(text):
         postgres: Postgres = request.getfixturevalue("postgres")
         database = postgres.create_database()
-    found = steps(substituted(text, database))
-    assert found, f"{name} has no commands"
-    env = {}
+    env: dict[str, str] = {}
+    if FLYTECTL is not None:
+        env["PATH"] = f"{isolated_env(tmp_path)['PATH']}:{Path(FLYTECTL).parent}"
+    if _uses_kubernetes(text):
+        from tests.kube_image import BUSYBOX_IMAGE
+
+        env |= request.getfixturevalue("kubernetes_env")
+        text = text.replace(DOCUMENT_IMAGE, BUSYBOX_IMAGE)
     if "--backend slurm" in text:
         slurm: SlurmBed = request.getfixturevalue("slurm")
         env["SLURM_CONF"] = str(slurm["alpha"].conf)
+    found = steps(substituted(text, database))
+    assert found, f"{name} has no commands"
     with shell(tmp_path, env) as opened:
         for step in found:
             command = next((instead for what, instead in SUBSTITUTES if what.match(step.text)), step.text)
             code, said = opened.start(command) if IN_BACKGROUND.match(command) else opened.run(command)
-            assert code == 0, f"docs/{name}:{step.line}: exit code {code}\n$ {step.text}\n{said}"
+            assert code == 0, f"{name}:{step.line}: exit code {code}\n$ {step.text}\n{said}"
 
 
 def test_the_reader_of_steps() -> None:

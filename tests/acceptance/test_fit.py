@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from switchyard import Client
+from switchyard import Client, State
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, EXIT_USAGE
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until
@@ -64,7 +64,7 @@ def test_ever_and_now_are_two_questions(stage: Stage, tmp_path: Path) -> None:
         "health": "",
     }
     job = stage.submit("sh", "-c", f"while ! [ -e {tmp_path}/go ]; do sleep 0.1; done", cluster="small")
-    stage.until_state(job, "RUNNING")
+    stage.until_state(job, State.RUNNING)
     try:
         until(lambda: fits(stage, cores=4)["small"]["now"] is False, SOON_S, "the agent said what is taken")
         taken = fits(stage, cores=4)["small"]

@@ -267,7 +267,7 @@ def test_the_server_serves_others_while_it_reads_what_is_large_and_wrong(stage: 
     stopped = threading.Event()
 
     def serve() -> None:
-        while not stopped.is_set():
+        while not stopped.wait(0.02):
             answers.append(stage.call("POST", "/v1/jobs", {"spec": {"command": ["true"]}}).status)
 
     others = threading.Thread(target=serve)

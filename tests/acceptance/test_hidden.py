@@ -222,7 +222,7 @@ def test_jobs_one_may_not_view_make_no_prefix_ambiguous(town: Town) -> None:
     [
         ("cancel", {"reason": "too many"}, "job.cancel"),
         ("cancel", {"tasks": "1"}, "job.cancel-tasks"),
-        ("PATCH", {"priority": 7}, "job.change"),
+        ("PATCH", {"priority": -7}, "job.change"),
         ("PATCH", {"hold": False}, "job.change"),
         ("many", {}, "job.cancel"),
     ],

@@ -24,7 +24,8 @@ TRIES = 5
 def clusters(stage: Stage) -> Iterator[dict[str, Agent]]:
     """`wide` for most, `narrow` with one core for what must wait in line; nobody serves `absent`."""
     stage.post("/v1/clusters", {"name": "absent"})
-    with stage.agent("wide", nodes=2, cores=4) as wide, stage.agent("narrow", cores=1) as narrow:
+    rules = stage.site("wide", 'images: [{match: "registry.example/*", run: host}]')
+    with stage.agent("wide", nodes=2, cores=4, extra=rules) as wide, stage.agent("narrow", cores=1) as narrow:
         yield {"wide": wide, "narrow": narrow}
 
 
@@ -291,7 +292,7 @@ def test_output_follows_until_the_end(stage: Stage, tmp_path: Path) -> None:
 
 
 def test_a_command_that_ends_at_once_is_no_slower_than_a_moment(stage: Stage) -> None:
-    took_s = []
+    took_s: list[float] = []
     while len(took_s) < TRIES and min(took_s, default=3) >= 3:  # the best of them: the machine may be busy
         job = stage.submit("true", cluster="wide")
         begun = time.monotonic()

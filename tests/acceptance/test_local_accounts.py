@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from switchyard.errors import EXIT_UNAVAILABLE
 from switchyard.model.job import State
+from tests.acceptance.job_files import assert_files_travel
 from tests.acceptance.stage import END_S, Stage, staged, submitters
 from tests.people import as_account, local_accounts
-from tests.processes import end_strays
+from tests.processes import end_strays, until
 from tests.programs import COMMAND_S, YARD, Agent, isolated_env, yard
 
 pytestmark = pytest.mark.xdist_group("local_accounts")
@@ -130,6 +132,10 @@ def test_a_hostile_job_reads_nothing_of_the_agent_or_of_others(
     assert stage.ended(victim)["state"] == State.CANCELLED
 
 
+def test_a_job_owns_its_files(stage: Stage, mapped: Agent, tokens: dict[str, str], accounts: dict[str, str]) -> None:
+    assert_files_travel(stage, tokens["ada"], "mapped", owner=accounts["ada"])
+
+
 def test_each_file_of_the_agent_is_closed_to_jobs(stage: Stage, mapped: Agent, tokens: dict[str, str]) -> None:
     """By a look at the whole folder as the job sees it: what is new there must be closed, too."""
     find = f"find {mapped.data} -type f -readable 2>/dev/null; ls {mapped.data} 2>&1; true"
@@ -194,6 +200,25 @@ def test_who_is_not_in_the_map_is_refused(stage: Stage, mapped: Agent, tokens: d
         assert (ended["state"], ended["reason"]) == (State.FAILED, f"The user {user} has no account on this cluster.")
 
 
+def test_who_is_not_in_the_map_is_run_by_another_cluster(
+    stage: Stage, mapped: Agent, tokens: dict[str, str], open_folder: Path
+) -> None:
+    with stage.agent("open", cores=8, data=open_folder / "open", extra=["--allow-root"]):
+        stage.yard("cluster", "cordon", "open", check=True)
+        job = stage.submitted("true", token=tokens["mallory"])["id"]
+        until(lambda: "refused" in kinds(stage, job), END_S, "the mapped cluster has refused it")
+        until(lambda: "open: cordoned" in stage.job(job).get("reason", ""), END_S, "it waits for the other cluster")
+        stage.yard("cluster", "uncordon", "open", check=True)
+        ended = stage.ended(job)
+        assert (ended["state"], ended["cluster"], ended.get("tries", 0)) == (State.SUCCEEDED, "open", 0)
+        told = stage.yard("explain", job, check=True).stdout
+        assert "refused it before its start: The user mallory has no account on this cluster." in " ".join(told.split())
+
+
+def kinds(stage: Stage, job: str) -> set[str]:
+    return {event["kind"] for event in stage.get(f"/v1/jobs/{job}/events")["items"]}
+
+
 def test_a_killed_agent_finds_jobs_of_other_accounts_again(
     stage: Stage, mapped: Agent, tokens: dict[str, str], open_folder: Path
 ) -> None:
@@ -240,7 +265,7 @@ def test_a_map_needs_folders_that_accounts_can_pass_through(
     tmp_path.chmod(0o700)
     agent = stage.agent("closed", data=tmp_path / "closed", extra=site_of(tmp_path, accounts), wait=False)
     with agent:
-        assert agent.wait(COMMAND_S) == 1
+        assert agent.wait(COMMAND_S) == EXIT_UNAVAILABLE
     assert str(tmp_path) in agent.log
     assert "--data" in agent.log
 
@@ -268,4 +293,4 @@ def test_an_agent_that_is_not_root_says_what_its_jobs_share(
     assert (found["is_ok"], account in found["detail"], "map" in found["advice"]) == (None, True, True)
     site = [*yard_as, *words, *site_of(open_folder, accounts)]
     refused = subprocess.run(site, env=env, capture_output=True, timeout=COMMAND_S, check=False, cwd=folder)
-    assert (refused.returncode, b"cannot start jobs as others" in refused.stderr) == (1, True), refused
+    assert (refused.returncode, b"cannot start jobs as others" in refused.stderr) == (EXIT_UNAVAILABLE, True), refused

@@ -101,7 +101,7 @@ def test_an_idle_cluster_takes_over_but_not_from_a_sticky_pool(stage: Stage, bus
     ledger = Ledger(tmp_path)
     with not_idle(stage):
         moving = [in_line(stage, *ledger.command(), spec={"env": ledger.env}, pool="both") for _ in range(3)]
-        array = in_line(stage, array="0-2", pool="both")
+        array = in_line(stage, array="0-2", pool="both", together=True)
         sticky, pinned = in_line(stage, pool="stuck"), in_line(stage, cluster="full")
     with Client(stage.url) as client:
         ended = wait_all_final(client, moving, PATIENCE_S)
@@ -136,7 +136,7 @@ def running(client: Client, array: str) -> Counter[str | None]:
     return Counter(task.cluster for task in client.tasks(array, state=State.RUNNING))
 
 
-def test_an_array_goes_on_to_every_cluster_that_stands_idle(tmp_path: Path) -> None:
+def test_an_array_of_one_cluster_goes_on_to_every_cluster_that_stands_idle(tmp_path: Path) -> None:
     ledger, gate, cluster = Ledger(tmp_path), tmp_path / "gate", {"nodes": 1, "each": {"core": 2}}
     extra = ["--config", write(tmp_path, "moving: {idle_takes_after: 10s}")]
     with (
@@ -147,7 +147,7 @@ def test_an_array_goes_on_to_every_cluster_that_stands_idle(tmp_path: Path) -> N
         Client(server.url) as client,
     ):
         line = f'until [ -e {gate} ]; do sleep 0.05; done; echo "$SWITCHYARD_ARRAY_INDEX" >> "$LEDGER"'
-        job = client.submit(["sh", "-c", line], env=ledger.env, array="0-19")
+        job = client.submit(["sh", "-c", line], env=ledger.env, array="0-19", together=True)
         until(
             lambda: running(client, job.id) == dict.fromkeys(("alpha", "beta", "gamma"), 2), PATIENCE_S, "all run two"
         )

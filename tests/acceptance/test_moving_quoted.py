@@ -51,7 +51,7 @@ def test_a_clearly_better_quote_moves_what_waits_in_line(
     assert 840 < int(said[2]) <= 900
     assert {each["cluster"] for each in explained["quotes"]} == {"here", "there"}
     assert "moved" in stage.yard("explain", first, check=True).stdout
-    assert here.lease() == [], "its old cluster has it no more"
+    assert here.lease(patience_s=0) == [], "its old cluster has it no more"
     leases = there.lease(2)
     assert {lease["job"] for lease in leases} == {first, second}
     for lease in leases:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from switchyard import State
 from tests.acceptance.stage import END_S, Fields, Stage
 from tests.processes import until
 from tests.programs import Server, start_agent, start_server
@@ -136,7 +137,7 @@ def test_the_tasks_of_an_array_with_a_step_run_and_come_again(stage: Stage) -> N
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_a_damaged_row_is_told_set_aside_and_harms_nobody(stage: Stage, database: str, is_restarted: bool) -> None:
     blocker = stage.submit("sleep", "600", spec={"resources": {"cores": 4}})
-    stage.until_state(blocker, "RUNNING")
+    stage.until_state(blocker, State.RUNNING)
     waits = {"spec": {"resources": {"cores": 2}}}
     damage = {"labels": "{", "bounds": "[", "todo": "0-", "later": "x", "state": "NOWHERE", "array": "0-9:x"}
     jobs = {column: stage.submit("true", array="0-9", **waits) for column in damage}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def shape(cores: int = 1, limit_s: int | None = None) -> Fields:
     return {"resources": {"cores": cores, "time_limit": limit_s or next(_limits)}}
 
 
-def submit(stage: Stage, name: str, **rest: Fields) -> Fields:
+def submit(stage: Stage, name: str, **rest: Any) -> Fields:
     made: Fields = stage.submitted("true", select={"name": name}, **({"spec": shape()} | rest))
     return made
 

@@ -160,9 +160,9 @@ def test_a_switchyard_agent_runs_what_the_client_submits(tmp_path: Path) -> None
 
 def test_the_go_clients_requests(tmp_path: Path) -> None:
     """As its command line sends them: with `sent`, each job called app, one rack slot called as the command is."""
-    go = {"type": "rack", "replicas": 1, "label": "hostname"}
+    go: dict[str, Any] = {"type": "rack", "replicas": 1, "label": "hostname"}
     go["with"] = [{"type": "node", "count": 2, "with": [{"type": "core", "count": 24}]}]
-    spec = {"version": 1, "resources": {"task-resources": go}}
+    spec: dict[str, Any] = {"version": 1, "resources": {"task-resources": go}}
     spec["tasks"] = [{"command": ["hostname"], "resources": "task-resources"}]
     sent = "2026-01-02T03:04:05Z"
     with rainbow(tmp_path) as (server, door):

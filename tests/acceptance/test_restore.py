@@ -20,7 +20,7 @@ from tests.services import Postgres
 
 TWO_CORES = {"nodes": 1, "each": {"core": 2, "memory": "8GiB"}}
 END_S = PATIENCE_S
-SOON_S = 15.0
+SOON_S = PATIENCE_S
 
 
 @dataclass(frozen=True)

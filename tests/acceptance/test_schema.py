@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from switchyard.errors import EXIT_CONFLICT
 from switchyard.model.job import State
+from switchyard.store.database import HEAD_REVISION, Database, upgrade_schema
 from tests.acceptance.stage import END_S, SOON_S, Stage, graph
 from tests.processes import free_port, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
@@ -21,6 +22,7 @@ from tests.services import Postgres
 
 # The schema under revision 0001 of some days before it was frozen: `jobs.arrival` and this index came later.
 EARLY = ["ALTER TABLE jobs DROP COLUMN arrival", "DROP INDEX ix_events_task"]
+OLDER = "0001"
 NEWER = ["UPDATE alembic_version SET version_num = '9999'"]
 
 
@@ -83,6 +85,18 @@ def test_an_early_database_is_refused_by_name_and_repaired_by_an_upgrade(url: st
     with running(url, tmp_path) as stage, start_agent(tmp_path, stage.url, "alpha", graph=graph(2)):
         assert stage.job(before)["state"] == State.SUCCEEDED
         assert stage.ended(stage.submit("true", cluster="alpha"))["state"] == State.SUCCEEDED
+
+
+def test_an_older_database_is_refused_until_it_is_upgraded(url: str, tmp_path: Path) -> None:
+    with closing(Database(url)) as database:
+        upgrade_schema(database, OLDER)
+    refused = served(url, tmp_path)
+    assert refused.returncode == EXIT_CONFLICT, refused.stderr
+    assert f"The database is at revision {OLDER}, this version needs {HEAD_REVISION}." in refused.stderr
+    assert "next: Back it up, then run `yard db upgrade`" in refused.stderr
+    assert db("upgrade", url, tmp_path).returncode == 0
+    with running(url, tmp_path) as stage:
+        assert submit(stage.url).status == 201
 
 
 def test_an_index_of_the_site_is_told_and_stops_nobody(url: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.errors import EXIT_CONFLICT, EXIT_ERROR, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
+from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE
 from tests.acceptance.stage import SOON_S, graph
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import (
@@ -115,7 +115,7 @@ def test_tls_from_the_cli_and_the_agent(tmp_path: Path, certificate: tuple[Path,
         # The local CLI finds the address and the token in its own file; only the certificate is to be trusted.
         assert yard("whoami", env=trusting).stdout.split()[1] == "admin"
         untrusted = yard("whoami", env=isolated_env(tmp_path))
-        assert (untrusted.returncode, "certificate" in untrusted.stderr) == (EXIT_ERROR, True)
+        assert (untrusted.returncode, "certificate" in untrusted.stderr) == (EXIT_UNAVAILABLE, True)
         login = ["login", "--token-stdin", "--ca-file", str(cert), "--server", url]
         yard(*login, stdin=server.admin_token, env=isolated_env(tmp_path), check=True)
         kept = isolated_env(tmp_path)  # the CA's file was kept with the token
@@ -171,7 +171,7 @@ def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path, flag: str) -> None
         ports = {"--http": f"127.0.0.1:{free_port()}", flag: address}
         options = [word for pair in ports.items() for word in pair]
         done = yard("server", "--data", str(tmp_path / "data"), *options, env=isolated_env(tmp_path))
-    assert done.returncode == EXIT_ERROR
+    assert done.returncode == EXIT_UNAVAILABLE
     assert f"Cannot listen on {address}" in done.stderr
     assert flag in done.stderr
     assert "Traceback" not in done.stderr

@@ -158,6 +158,16 @@ def test_a_body_that_does_not_come_ends_the_connection(quick: Stage, row: str) -
     assert b"too-slow" in said
 
 
+def test_a_large_body_that_comes_too_slowly_ends_the_connection(quick: Stage) -> None:
+    """It moves, but at this pace it would hold the memory of a large body for a quarter of an hour and more."""
+    with connected(quick.url) as sock:
+        head = f"POST /v1/jobs/bulk HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {quick.token}\r\n"
+        sock.sendall(f"{head}Content-Length: {60 * 2**20}\r\nContent-Type: application/json\r\n\r\n".encode())
+        said = read_to_end(sock, drip=b" " * 8192)
+    assert said.startswith(b"HTTP/1.1 408 "), said
+    assert b"too-slow" in said
+
+
 def test_the_rest_of_a_refused_body_is_not_awaited_for_ever(quick: Stage) -> None:
     with connected(quick.url) as sock:
         sock.sendall(b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 900000\r\n\r\n")

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from switchyard.model.job import State
+from tests.acceptance.job_files import assert_files_travel
 from tests.acceptance.slurm_stage import END_S, write_site
 from tests.acceptance.stage import Stage, staged, submitters
 from tests.people import local_accounts, open_way
@@ -125,6 +126,7 @@ def test_a_root_agent_submits_by_uid(
     with start(stage, site):
         assert_each_is_themselves(stage, people, tokens)
         cancel_works(stage, slurm, tokens["ada"])
+        assert_files_travel(stage, tokens["ada"], "beta", owner=people.ada)
 
 
 def test_what_a_user_links_in_the_place_of_output_is_not_read(
@@ -198,6 +200,8 @@ def test_an_agent_with_an_account_of_its_own_submits_by_sudo(
     with as_account(stage, folder, own_site, people.agent):
         assert_each_is_themselves(stage, people, tokens)
         cancel_works(stage, slurm, tokens["grace"])
+        # The agent cannot give files away: it shares them by an access list.
+        assert_files_travel(stage, tokens["grace"], "beta", owner=people.agent)
     for words in (["-u", people.ada, "--", "/bin/id"], ["-u", "root", "--", str(slurm["beta"].bin / "sbatch")]):
         command = [
             "setpriv",

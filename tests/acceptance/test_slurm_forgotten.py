@@ -13,6 +13,7 @@ import pytest
 from switchyard import Client
 from switchyard.model.job import Job, State
 from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.sdk.client import JobFields
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.slurm_stage import slurm_agent
 from tests.acceptance.stage import Stage, staged
@@ -28,7 +29,7 @@ END_S = 300.0
 TRIES = 5
 JOBS = 30
 LAG_S = 90
-REQUEUE = {"on_lost": "requeue"}
+REQUEUE: JobFields = {"on_lost": "requeue"}
 # sacct as it would have answered LAG_S ago: ends since then have not come, nor jobs that have begun since then.
 STALE_SACCT = """\
 #!/bin/sh

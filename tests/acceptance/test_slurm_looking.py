@@ -48,11 +48,15 @@ def examined(tmp: Path, cluster: SlurmCluster, *args: str, **slurm: Any) -> dict
 
 def test_a_cluster_that_is_well_runs_the_canary(tmp_path: Path, slurm: SlurmBed) -> None:
     for name, gpus in (("alpha", 6), ("beta", 0)):
-        found = examined(tmp_path, slurm[name])
+        (tmp_path / name).mkdir()
+        found = examined(tmp_path, slurm[name], "--data", str(tmp_path / name))
         assert found["backend"]["is_ok"], found
         assert f"nodes 3, cores 12, GPUs {gpus}" in found["backend"]["detail"]
         assert found["canary"]["is_ok"], found
         assert "ran, and its output came back" in found["canary"]["detail"]
+        assert found["files"]["is_ok"], found
+        assert found["shared"]["is_ok"], "the small job sees the folder of jobs with files"
+        assert list((tmp_path / name).iterdir()) == [], "nothing is left in the agent's folder"
         assert "yard-" not in slurm[name].run("squeue", "-h", "-o", "%j"), "nothing is left in the queue"
 
 

@@ -41,6 +41,25 @@ def test_a_job_submitted_at_one_server_runs_through_the_other(tmp_path: Path, sh
         assert min(took_s) < 4
 
 
+def test_a_file_is_looked_at_through_another_server_than_the_agents(tmp_path: Path, shared_url: str) -> None:
+    gate = tmp_path / "go"
+    script = f"head -c 300000 /dev/zero > large; until [ -e {gate} ]; do sleep 0.05; done; printf end >> large"
+    with (
+        start_server(tmp_path, database=shared_url, name="one") as one,
+        start_server(tmp_path, database=shared_url, name="two") as two,
+        start_agent(tmp_path, two.url, "alpha", graph=NODES),
+        Client(one.url) as client,
+    ):
+        job = client.submit(["sh", "-c", script], out=["nothing"])
+        parts = client.logs(job.id, file="large")
+        data = b""
+        while len(data) < 300_000:
+            data += b"".join(chunk.data for chunk in next(parts).chunks)
+        gate.touch()
+        data += b"".join(chunk.data for part in parts for chunk in part.chunks)
+        assert data == bytes(300_000) + b"end"
+
+
 @pytest.mark.parametrize("victim", ["one", "two"])
 def test_either_server_may_be_killed(tmp_path: Path, shared_url: str, victim: str) -> None:
     ledger = Ledger(tmp_path)

@@ -1,0 +1,145 @@
+"""A job's image from outside: on the host, refused with the rule, and in a real container of podman."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from switchyard.errors import EXIT_REJECTED
+from switchyard.model.job import State
+from tests.acceptance.stage import Stage, staged
+from tests.podman_service import IMAGE, Podman, podman_ready
+from tests.processes import PATIENCE_S, until
+from tests.programs import Agent
+
+pytestmark = pytest.mark.xdist_group("images")
+
+CONTAINERS = """\
+images: [{match: "localhost/*", run: podman}, {match: "*/evil*", run: refuse}, {match: "gone/*", run: apptainer}]
+containers: {pull: never}
+"""
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    with podman_ready(tmp_path_factory.mktemp("podman") / "own") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def clusters(stage: Stage, podman: Podman) -> Iterator[dict[str, Agent]]:
+    """`boxed` runs containers, `bare` runs images of the team on the host, `plain` has no rules."""
+    bare = stage.site("bare", f'images: [{{match: "team/*", run: host, path: {stage.folder}}}]')
+    with (
+        stage.agent("boxed", extra=stage.site("boxed", CONTAINERS), env=podman.environment) as boxed,
+        stage.agent("bare", extra=bare) as on_host,
+        stage.agent("plain") as plain,
+    ):
+        yield {"boxed": boxed, "bare": on_host, "plain": plain}
+
+
+def run(stage: Stage, *command: str, **spec: Any) -> dict[str, Any]:
+    """A job in the test's image; how it ended."""
+    return stage.ended(stage.submit(*command, cluster="boxed", spec={"image": IMAGE, **spec}))
+
+
+def text_of(stage: Stage, job: dict[str, Any]) -> str:
+    return stage.raw("logs", job["id"])[0].decode()
+
+
+def test_a_rule_of_the_host_is_said_and_every_refusal_names_its_rule(stage: Stage) -> None:
+    tool = stage.folder / "team-tool"
+    tool.write_text('#!/bin/sh\necho "$SWITCHYARD_IMAGE by $0"\n')
+    tool.chmod(0o755)
+    done = stage.ended(stage.submit("team-tool", spec={"image": "team/x:1"}))  # only one cluster has a rule for it
+    assert (done["state"], text_of(stage, done)) == ("SUCCEEDED", f"team/x:1 by {tool}\n")
+    explained = stage.read("explain", done["id"])
+    assert "image team/x:1 on bare: runs on the host, not in the image (rule team/*)" in explained["notes"]
+    said = {verdict["cluster"]: (verdict["say"], verdict["step"]) for verdict in explained["now"]}
+    assert said == {"bare": ("yes", "match"), "boxed": ("no", "image"), "plain": ("no", "image")}
+    for image, reason in (
+        ("x/evil", "refuses the image x/evil (rule */evil*)"),
+        ("gone/x", "apptainer is not installed"),
+        ("other", "no rule of its site file is for the image other"),
+    ):
+        refused = stage.yard("submit", "--image", image, "--cluster", "boxed", "--", "true")
+        assert (refused.returncode, reason in refused.stdout) == (EXIT_REJECTED, True), refused.stdout
+
+
+def test_a_container_gets_its_folder_its_variables_and_its_limits(stage: Stage, podman: Podman) -> None:
+    script = "cat /mark; pwd; echo $HOME; echo $MINE; echo $ODD; id -u; exit 5"
+    done = run(stage, "sh", "-c", script, env={"MINE": "a b", "ODD": "x\ny"}, resources={"cores": 1, "memory": "64MiB"})
+    assert (done["state"], done["exit_code"], done["reason"]) == ("FAILED", 5, "exit code 5")
+    mark, folder, home, mine, *odd, uid = text_of(stage, done).splitlines()
+    assert (mark, mine, odd, uid) == ("in the image", "a b", ["x y"], str(os.getuid()))
+    assert folder == home
+    assert podman.names() == []
+
+
+@pytest.mark.parametrize(
+    ("command", "spec", "expected"),
+    [
+        (["no-such-command"], {}, {"exit_code": 127, "reason": "its container did not start"}),
+        (["true"], {"image": "localhost/missing:1"}, {"exit_code": 125, "reason": "its container did not start"}),
+        (["true"], {"image": "localhost/../x"}, {"reason": "NAME"}),
+        (["sh", "-c", "exit 127"], {}, {"exit_code": 127, "reason": "exit code 127"}),
+        (["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], {}, {"signal": 9, "reason": "killed by SIGKILL"}),
+        (
+            ["tail", "/dev/zero"],
+            {"resources": {"memory": "32MiB"}},
+            {"signal": 9, "reason": "it used more memory than it"},
+        ),
+    ],
+)
+def test_what_goes_wrong_is_told_and_nothing_is_left(
+    stage: Stage, podman: Podman, command: list[str], spec: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    done = run(stage, *command, **spec)
+    assert done["state"] == "FAILED"
+    assert expected.pop("reason") in done["reason"]
+    assert {name: done.get(name) for name in expected} == expected
+    assert podman.names() == []
+
+
+def test_a_cancel_ends_the_container_even_if_it_ignores_the_signal(stage: Stage, podman: Podman) -> None:
+    for script in ("trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done", "trap '' TERM; sleep 600"):
+        job = stage.submit("sh", "-c", script, cluster="boxed", spec={"image": IMAGE})
+        stage.until_state(job, State.RUNNING)
+        until(lambda: podman.names() != [], PATIENCE_S, "its container is there")
+        stage.yard("cancel", job, check=True)
+        assert stage.ended(job)["state"] == "CANCELLED"
+        assert podman.names() == []
+
+
+def test_a_job_survives_the_agent_and_the_next_agent_cleans_up(
+    stage: Stage, podman: Podman, clusters: dict[str, Agent]
+) -> None:
+    """The agent is killed while one job runs to its end. Then agent and supervisor of another are killed."""
+    agent = clusters["boxed"]
+    job = stage.submit(
+        "sh", "-c", "until [ -e gate ]; do sleep 0.1; done; echo over", cluster="boxed", spec={"image": IMAGE}
+    )
+    stage.until_state(job, State.RUNNING)
+    (name,) = until(podman.names, PATIENCE_S, "its container is there")
+    agent.kill()
+    folder = agent.data / "jobs" / name
+    (folder / "work" / "gate").touch()
+    agent.start()
+    done = stage.ended(job)
+    assert (done["state"], text_of(stage, done)) == ("SUCCEEDED", "over\n")
+    other = stage.submit("sleep", "600", cluster="boxed", spec={"image": IMAGE, "on_lost": "fail"})
+    stage.until_state(other, State.RUNNING)
+    (name,) = until(podman.names, PATIENCE_S, "its container is there")
+    os.kill(int((agent.data / "jobs" / name / "claim").read_text().split()[0]), signal.SIGKILL)
+    assert "its supervisor" in stage.ended(other)["reason"]
+    assert podman.names() == []
