@@ -15,7 +15,24 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import agents, crowd, decide, explain, match, pauses, policy, rainbow, scale, slurm, start, submit, tokens
+from bench import (
+    agents,
+    crowd,
+    decide,
+    explain,
+    files,
+    match,
+    object_stores,
+    pauses,
+    policy,
+    rainbow,
+    scale,
+    slurm,
+    spread,
+    start,
+    submit,
+    tokens,
+)
 from bench.table import Table
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -31,8 +48,11 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "explain": explain.measure,
     "rainbow": rainbow.measure,
     "tokens": tokens.measure,
+    "files": files.measure,
+    "object-stores": object_stores.measure,
     "slurm": slurm.measure,
     "pauses": pauses.measure,
+    "spread": spread.measure,
 }
 
 

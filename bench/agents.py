@@ -8,6 +8,7 @@ import os
 import resource
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.programs import call
 
@@ -60,7 +61,7 @@ class Agent:
         answer = await self.poll(inventory=[], graph=GRAPH)
         self._session = answer["session"]
 
-    async def poll(self, **message: object) -> dict[str, object]:
+    async def poll(self, **message: object) -> dict[str, Any]:
         self.send(**message)
         return await self.receive()
 
@@ -72,11 +73,11 @@ class Agent:
         )
         self._writer.write(head.encode() + body)
 
-    async def receive(self) -> dict[str, object]:
+    async def receive(self) -> dict[str, Any]:
         head = await self._reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200"), head
         length = int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0])
-        found: dict[str, object] = json.loads(await self._reader.readexactly(length))
+        found: dict[str, Any] = json.loads(await self._reader.readexactly(length))
         return found
 
     def close(self) -> None:

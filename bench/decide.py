@@ -36,8 +36,7 @@ from switchyard.server.runtime import ServerRuntime
 from switchyard.server.settings import LoopIntervals, Settings
 from switchyard.service.access.users import prepare_first_start
 from switchyard.service.cluster.layout import store_file_layout
-from switchyard.service.rights import local_admin
-from switchyard.service.submit.bounds import encode_bounds
+from switchyard.service.core.rights import local_admin
 from switchyard.store.clock import wall_us
 from switchyard.store.database import Database, upgrade_schema
 from switchyard.store.events import counter_take
@@ -74,7 +73,7 @@ def _in_process(folder: Path) -> Table:
     _fill(url, many=True, backend="fake")
     config = read_config(_config(), where="bench")
     yard = build(
-        Settings(folder, ("127.0.0.1", 1), url, config=config, pace=LoopIntervals(silent_after_s=SILENT_AFTER_S))
+        Settings(folder, ("127.0.0.1", 1), url, config=config, intervals=LoopIntervals(silent_after_s=SILENT_AFTER_S))
     )
     yard.context.committer.start()
     try:
@@ -89,7 +88,7 @@ def _in_process(folder: Path) -> Table:
 
 
 def _decisions(yard: ServerRuntime) -> list[str]:
-    submit, admin = yard.submit, local_admin()
+    submit, admin = yard.services.submit, local_admin()
     requests = [msgspec.convert(body, JobRequest) for body in _bodies()]
 
     def decide(request: JobRequest) -> object:
@@ -110,7 +109,8 @@ def _decisions(yard: ServerRuntime) -> list[str]:
 
 def _steps(yard: ServerRuntime, jobs: list[JobRequest]) -> tuple[list[float], float]:
     """Each step by itself, in the order of `Submit.decide`, on the results of the step before."""
-    submit, admin, world = yard.submit, local_admin(), yard.context.snapshots.world
+    submit, admin, snapshots = yard.services.submit, local_admin(), yard.context.snapshots
+    world, versions = snapshots.world, snapshots.versions
     new_id = yard.context.new_id
     admitted = [submit._admit(admin, job) for job in jobs]
     ruled = [submit._rule(world, admin, each.request.spec, bounds) for each, bounds in admitted]
@@ -119,7 +119,15 @@ def _steps(yard: ServerRuntime, jobs: list[JobRequest]) -> tuple[list[float], fl
     def rows() -> None:
         for (each, bounds), kept, decided in zip(admitted, ruled, planned, strict=True):
             submit._insert(
-                admin, each, world=world, kept=kept, decided=decided, bounds=encode_bounds(bounds), key=None, body=b""
+                admin,
+                each,
+                world=world,
+                versions=versions,
+                kept=kept,
+                decided=decided,
+                bounds=bounds,
+                key=None,
+                body=b"",
             )
 
     works: list[Callable[[], object]] = [
@@ -129,7 +137,7 @@ def _steps(yard: ServerRuntime, jobs: list[JobRequest]) -> tuple[list[float], fl
         rows,
     ]
     took = [min(_cpu_us(work) for _ in range(3)) / len(jobs) for work in works]
-    return took, statistics.mean(len(kept.ruling.able.names) for kept in ruled[:SHAPES])
+    return took, statistics.mean(len(kept.ruling.eligible.names) for kept in ruled[:SHAPES])
 
 
 def _after_change(
@@ -138,7 +146,7 @@ def _after_change(
     snapshots = yard.context.snapshots
     agent = next(iter(snapshots.fleet.by_cluster[f"{number:026}"]))
     snapshots.seen[agent] = 0
-    assert snapshots.reckon(), "the world is another one"
+    assert snapshots.rebuild_world(), "the world is another one"
     return statistics.median(_cpu_us(lambda request=request: decide(request)) for request in requests[:50])
 
 

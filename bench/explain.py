@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from tests.builders import a_graph, a_group, a_request
 from tests.programs import call
@@ -22,7 +23,7 @@ from switchyard.service.job.explanation import job_explain
 
 CLUSTERS = 100
 ASKED = 200
-JOBS = {
+JOBS: dict[str, dict[str, Any]] = {
     "one that goes somewhere": {"cores": 2},
     "rejected: too many GPUs": {"cores": 2, "gpus": 9},
     "rejected: packs badly": {"tasks": 100_000, "cores": 3, "memory": "37GiB"},

@@ -22,8 +22,8 @@ from switchyard.model.scope import LEVEL_RANK, ScopeKey, level_of
 from switchyard.policy.kinds import BUILTIN_KINDS, Kinds
 from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Policy, RuleRow, empty_policy
-from switchyard.service.snapshots import Snapshots
-from switchyard.store.attributes import attribute_put
+from switchyard.service.core.snapshots import Snapshots
+from switchyard.store.attributes import WrittenValue, attribute_put
 from switchyard.store.clock import wall_us
 from switchyard.store.database import Database, Tx, upgrade_schema
 from switchyard.store.events import counter_take
@@ -165,8 +165,8 @@ def _check(tx: Tx, policy: Policy, keys: list[ScopeKey]) -> None:
 def _change(database: Database) -> None:
     with database.write() as tx:
         counter_take(tx, "policy", 1)
-        written = {"id": "x", "rank": 4, "value": '{"defaults":{"cpu":"3"}}', "etag": "new"}
-        attribute_put(tx, TASK, _scopes()[0], written | {"changed_us": 1, "changed_by": "bench"})
+        written = WrittenValue("x", 4, '{"defaults":{"cpu":"3"}}', "new", changed_us=1, changed_by="bench")
+        attribute_put(tx, TASK, _scopes()[0], written)
 
 
 def _row(key: ScopeKey) -> RuleRow:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import redis
 from tests.redis_service import redis_running
 
 from bench.table import Table
-from switchyard.model.tokens import ResourceConstraintsSpec
+from switchyard.model.tokens import AllocateRequest, ResourceConstraintsSpec
 from switchyard.tokens.memory import MemoryPools
-from switchyard.tokens.pools import TokenClaim
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool, encode_word
 
@@ -22,6 +22,7 @@ TURNS = 5
 MANY = 100
 QUOTA = 1_000_000
 CAPS = ResourceConstraintsSpec(project=QUOTA, namespace=QUOTA)
+REQUEST = AllocateRequest("token", project="p", constraints=CAPS)
 ABOUT = (
     "One caller, one Redis without persistence on the same machine; the pool holds so many other tokens. *Flyte*: what "
     "its resource manager sends for a token with both caps (SISMEMBER, SCARD, SMEMBERS, SADD; SREM), each by redis-py. "
@@ -65,15 +66,15 @@ def _one(table: Table, address: str, port: int, size: int) -> None:
     pools.begin(is_first=True)
     for first in range(0, size, 1000):
         pools.allocate_many(
-            "bench", [TokenClaim(f"t{i}", project="other") for i in range(first, min(first + 1000, size))]
+            "bench", [AllocateRequest(f"t{i}", project="other") for i in range(first, min(first + 1000, size))]
         )
         client.sadd("flyte", *(f"ex:other:development:e-t{i}" for i in range(first, min(first + 1000, size))))
-    claims = [TokenClaim(f"m{i}", CAPS, project="p") for i in range(MANY)]
+    claims = [AllocateRequest(f"m{i}", constraints=CAPS, project="p") for i in range(MANY)]
     ping = b"*1\r\n" + encode_word(b"PING")
     kinds: dict[str, Callable[[], object]] = {
         "ours": lambda: (
-            pools.allocate_resource("bench", "token", CAPS, project="p"),
-            pools.release_resource("bench", "token", project="p"),
+            pools.allocate("bench", REQUEST),
+            pools.release("bench", REQUEST),
         ),
         "flyte": lambda: _flyte(client),
         "ping": client.ping,
@@ -102,7 +103,7 @@ def _flyte(client: redis.Redis) -> None:
     """One token by Flyte's sequence: four calls and a look at every member, then the release."""
     member = "ex:p:development:e-token"
     if not client.sismember("flyte", member) and client.scard("flyte") < QUOTA:
-        members = client.smembers("flyte")
+        members = cast("set[bytes]", client.smembers("flyte"))
         for prefix in (b"ex:p", b"ex:p:development"):
             sum(each.startswith(prefix) for each in members)
         client.sadd("flyte", member)
@@ -114,8 +115,8 @@ def _memory_pair() -> Callable[[], object]:
     pools.register_resource("bench", QUOTA)
     pools.begin(is_first=True)
     return lambda: (
-        pools.allocate_resource("bench", "token", CAPS, project="p"),
-        pools.release_resource("bench", "token", project="p"),
+        pools.allocate("bench", REQUEST),
+        pools.release("bench", REQUEST),
     )
 
 
