@@ -25,16 +25,17 @@ ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 $(INSTALLED): .FORCE
 endif
 
-.PHONY: .FORCE help install test-install demo lint check fast test test-slurm-versions bench soak reference proto
-.PHONY: pins clean
+.PHONY: .FORCE help install test-install demo lint check fast test test-kubernetes test-slurm-versions bench soak
+.PHONY: reference proto pins clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
 
 install: $(INSTALLED) ## Make .venv with the `yard` command: server, agent, CLI and SDK
 
-test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, Redis, Slurm, faketime
+test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, Redis, Slurm, faketime, an S3 server
 	@scripts/install-services $(BIN)/python
+	@scripts/install-s3-server $(BIN)/python
 
 demo: install ## Start a server and clusters on this machine and run jobs on them
 	@$(BIN)/yard demo
@@ -52,10 +53,19 @@ check: lint ## Format, lint, types, imports, tidiness, documents: under a minute
 NOT_FAST := tests/acceptance tests/simulation tests/test_tidy.py tests/test_docs.py
 
 fast: test-install ## Run the tests that start no whole program and take no time, on SQLite
-	@$(PYTEST) -m "not acceptance and not slow and not long" $(addprefix --ignore=,$(NOT_FAST))
+	@$(PYTEST) -m "not acceptance and not slow and not long and not kubernetes" $(addprefix --ignore=,$(NOT_FAST))
 
-test: test-install lint ## Install what is needed, check, and run every test but the slow ones
+test: test-install lint ## Install what is needed, check, and run every test but the slow ones and those on Kubernetes
 	@$(PYTEST)
+
+# Each worker has a cluster of its own: 1.2 GB of memory, and 15 s of two cores to start.
+KUBERNETES_WORKERS ?= 2
+KUBERNETES_TESTS ?= tests
+
+test-kubernetes: test-install ## Build Kubernetes once, and run the tests that need a real cluster of it (as root)
+	@scripts/install-kubernetes $(BIN)/python
+	@$(BIN)/python -m pytest -n $(KUBERNETES_WORKERS) --dist loadgroup -m "kubernetes and not slow" --timeout=600 \
+		-o faulthandler_timeout=900 $(KUBERNETES_TESTS)
 
 bench: test-install ## Measure, and write the figures into bench/RESULTS.md
 	@command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -q install -y wrk >/dev/null; } || \
@@ -97,7 +107,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@scripts/make-venv $(PYTHON) $(VENV)
 	@# hatchling first and no isolation: what builds us is then pinned like all the rest.
 	@$(PIP) install -c constraints.txt hatchling editables
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[server]'
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[server,storage]'
 	@touch $@
 	@echo "Installed: $(BIN)/yard"
 

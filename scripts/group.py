@@ -25,13 +25,13 @@ def main(names: list[str]) -> int:
 
 
 def requirements(groups: dict[str, list[Any]], name: str) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for entry in groups[name]:
         if isinstance(entry, str):
-            found.append(entry)
+            names.append(entry)
         else:
-            found += requirements(groups, entry["include-group"])
-    return found
+            names += requirements(groups, entry["include-group"])
+    return names
 
 
 if __name__ == "__main__":

@@ -39,14 +39,17 @@ words.
 """
 
 AFTER_USERS = """
-- **Counted by each server:** `waits`, `streams`, `calls`, `requests`, `burst`. A user of two servers may have twice
-  as much.
+- **Counted by each server:** `waits`, `streams`, `calls`, `requests`, `burst`, `changes`. A user of two servers may
+  have twice as much.
 - **Counted over all servers:** `jobs`, `tasks`, `bytes`. Each server asks the database for them, and between two
   questions, about a second, adds what it accepts itself. So a limit may be passed by what all servers accept within a
   second, and a job that ended counts for about a second more.
 - **Stored bytes** count a job's spec even where several jobs share one. Over the limit, submits are refused, and
   output of the user's running jobs is left out; the jobs go on. What a server has not yet written down when it is
   killed, about a second's worth, is not counted. Graphs of clusters do not count: their bounds are below.
+- **Recorded changes** are refused at the limit, and old audit rows stay: otherwise a user could hide a change behind a
+  flood of others. Revoking a token or an invite, withdrawing a consent and deleting are never refused. Cancelling jobs
+  does not count: each job is cancelled once.
 - **Platform administrators** have none of these limits but `calls`: they set them. A server without authentication
   has one user, who is one. Take an ordinary user for programs.
 - **Agents** are not users and have none of these limits but `calls`. What they may send is bounded below.
@@ -60,7 +63,8 @@ AFTER_USERS = """
   between them. One user has one bulk submit of over 1 MiB in work at a time; the others wait.
 - **A refusal because of `requests` is sent after about a second**, so that a client that does not wait is slowed down
   all the same.
-- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit. `decisions`: those that take long, below.
+- `switchyard_limit_refusals_total` at `/metrics` counts refusals by limit. `decisions` and
+  `bodies` are below.
 """
 
 # What · where its value is · its unit · what happens at it · where it is set.
@@ -77,6 +81,55 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             CODE,
         ),
         ("body of any other request", "server.http.body_bounds:SMALL_BODY.bytes_max", "bytes", REFUSED, CODE),
+        (
+            "bodies over 64 KiB of one user or agent that have not arrived completely (limit `bodies`)",
+            "server.http.body_budget:CALLER_BYTES_MAX",
+            "bytes",
+            "they wait, then 429 `throttled`",
+            CODE,
+        ),
+        (
+            "the same, waiting for room",
+            "server.http.body_budget:CALLER_WAITING_MAX",
+            "",
+            "429 `throttled`",
+            CODE,
+        ),
+        (
+            "the same, of all users; of all agents as much again",
+            "server.http.body_budget:USERS_BYTES_MAX",
+            "bytes",
+            "they wait, then 429 `busy`",
+            CODE,
+        ),
+        (
+            "the same, of one address, of callers without a credential",
+            "server.http.body_budget:ADDRESS_BYTES_MAX",
+            "bytes",
+            "they wait, then 429 `throttled`",
+            CODE,
+        ),
+        (
+            "the same, of all callers without a credential",
+            "server.http.body_budget:STRANGERS_BYTES_MAX",
+            "bytes",
+            "they wait, then 429 `busy`",
+            CODE,
+        ),
+        (
+            "how long such a body waits for room",
+            "server.http.body_budget:WAIT_S",
+            "s",
+            "429",
+            CODE,
+        ),
+        (
+            "how long a body takes to arrive, at its pace",
+            "server.http.body_bounds:BODY_S_MAX",
+            "s",
+            "408 `too-slow`, closed",
+            CODE,
+        ),
         ("nesting of any body", "model.nesting:NESTING_MAX", "levels", MALFORMED, CODE),
         ("values in a job", "server.http.body_bounds:JOB_BODY.values_max", "", REFUSED, CODE),
         ("message on the gRPC port", "server.grpc_intake:MESSAGE_BYTES_MAX", "bytes", "`RESOURCE_EXHAUSTED`", CODE),
@@ -117,15 +170,16 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             CODE,
         ),
         ("changes that wait for the database", "server.settings:ServerBounds.queue", "", BUSY, CODE),
-        ("output that waits for the database", "service.committer:DEFERRED_BYTES_MAX", "bytes", BUSY, CODE),
+        ("output that waits for the database", "service.core.committer:DEFERRED_BYTES_MAX", "bytes", BUSY, CODE),
         (
             "decisions of one user that take long, waiting",
-            "server.runtime:WAITING_DECISIONS_MAX",
+            "server.workers:WAITING_DECISIONS_MAX",
             "",
             "429 `throttled`",
             CODE,
         ),
-        ("streams of events, of all users", "server.http.event_stream:STREAMS_MAX", "", BUSY, CODE),
+        ("live tokens of one user", "service.access.user_tokens:USER_TOKENS_MAX", "", "429 `limit-reached`", CODE),
+        ("streams of events, of all users", "server.limiter:STREAMS_MAX", "", BUSY, CODE),
         ("worker threads", "server.settings:ServerBounds.threads", "", "requests wait in turn", CODE),
         ("how long a wait lasts", "server.settings:ServerBounds.wait_s", "s", "answered as it stands", CODE),
         (
@@ -147,6 +201,16 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("parameters of one request", "server.http.call:QUERY_FIELDS_MAX", "", MALFORMED, CODE),
         ("one parameter", "server.http.query_parameters:TEXT_CHARS_MAX", "characters", MALFORMED, CODE),
         ("output in one answer", "service.run.logs:ANSWER_BYTES_MAX", "bytes", "`next` is given", CODE),
+        ("a file that is looked at, in one answer", "model.file_views:VIEW_BYTES_MAX", "bytes", "ask for more", CODE),
+        ("the same, of one user in a second", "server.file_asks:BYTES_PER_S", "bytes", "it waits", CODE),
+        (
+            "files of one job that a user follows (limit `viewed_files`)",
+            "server.file_asks:FILES_PER_JOB_MAX",
+            "",
+            "429 `limit-reached`",
+            CODE,
+        ),
+        ("the same, of one user", "server.file_asks:FILES_PER_USER_MAX", "", "429 `limit-reached`", CODE),
     ],
     "A job": [
         ("words of a command", "model.job:JobSpec.command", "", MALFORMED, CODE),
@@ -193,7 +257,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("different shapes in a graph", "model.graph.graph:SHAPES_MAX", "", MALFORMED, CODE),
         ("depth of a graph", "model.graph.graph:DEPTH_MAX", "levels", MALFORMED, CODE),
         ("vertices of a graph as JGF", "model.graph.jgf:VERTICES_MAX", "", MALFORMED, CODE),
-        ("values of a cluster's state", "service.cluster.cluster_state:MANUAL_VALUES_MAX", "", BAD, CODE),
+        ("values of a cluster's state", "service.core.cluster_state:MANUAL_VALUES_MAX", "", BAD, CODE),
         ("reports in one poll", "model.poll:BATCH_MAX", "", MALFORMED, CODE),
         ("one piece of output in a poll", "model.poll:CHUNK_BYTES_MAX", "bytes", MALFORMED, CODE),
         ("clusters of one pool or label", "model.layout:MEMBERS_MAX", "", MALFORMED, CODE),
@@ -201,6 +265,13 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("token pools", "model.tokens:POOLS_MAX", "", BAD, CODE),
         ("rows of attributes", "service.rules.attributes:ROWS_MAX", "", BAD, CODE),
         ("one attribute's value", "service.rules.attributes:VALUE_BYTES_MAX", "bytes", BAD, CODE),
+        (
+            "open inquiries for quotes of one cluster; each user has at most as many as are free",
+            "service.reserve.inquiries:OPEN_INQUIRIES_MAX",
+            "",
+            "not asked: counts as no answer",
+            CODE,
+        ),
         ("a YAML file", "model.decode:YAML_BYTES_MAX", "bytes", MALFORMED, CODE),
         ("depth of a YAML file", "model.decode:YAML_DEPTH_MAX", "levels", MALFORMED, CODE),
     ],
@@ -228,14 +299,14 @@ def limits_page(made: str) -> str:
 def value_of(place: str) -> Any:
     """The number at `module:NAME` or at a dataclass's `module:Class.field`; of a type or a struct's field its bound."""
     module, _, name = place.partition(":")
-    found = importlib.import_module(f"switchyard.{module}")
+    loaded = importlib.import_module(f"switchyard.{module}")
     owner, _, field = name.partition(".")
-    value = getattr(found, owner)
+    value = getattr(loaded, owner)
     if field:
         hints = typing.get_type_hints(value, include_extras=True)
         value = getattr(value, field) if hasattr(value, "__dataclass_fields__") else hints[field]
     if typing.get_origin(value) is typing.Annotated:
-        return next(each.max_length for each in typing.get_args(value) if isinstance(each, Meta))
+        return next(hint.max_length for hint in typing.get_args(value) if isinstance(hint, Meta))
     return value
 
 

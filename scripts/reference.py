@@ -1,4 +1,4 @@
-"""Write docs/reference from the code: the command line, the error codes, the API, the config file, the limits.
+"""Write docs/reference from the code: the command line, the error codes, the API, the config file, the limits, the SDK.
 
 python scripts/reference.py            write the pages
 python scripts/reference.py --check    say which are not as the code has them, and fail
@@ -20,6 +20,7 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # also where this file is loaded by its path
 from limits_page import limits_page
+from sdk_page import sdk_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 WIDTH = 100  # of the help texts: as wide as a page shows without scrolling
@@ -34,6 +35,7 @@ def pages() -> dict[str, str]:
         "api.md": api_page(),
         "config.md": config_page(),
         "limits.md": limits_page(MADE),
+        "sdk.md": sdk_page(MADE),
     }
 
 
@@ -59,7 +61,8 @@ def _read(file: Path) -> str:
 
 
 def cli_page() -> str:
-    from switchyard.main import COMMAND_GROUPS, HELP_FOOTER
+    from switchyard.commands import COMMAND_GROUPS
+    from switchyard.main import HELP_FOOTER
 
     parts = ["# The command line\n", MADE, "What `--help` prints, command by command.\n"]
     for group, commands in COMMAND_GROUPS.items():
@@ -92,7 +95,7 @@ def help_of(*words: str) -> str:
 def _verbs(name: str, text: str) -> list[str]:
     """The verbs of a noun. `yard agent` is a program with verbs beside it, which its help does not list."""
     if name == "agent":
-        from switchyard.main import AGENT_VERBS
+        from switchyard.commands import AGENT_VERBS
 
         return sorted([*AGENT_VERBS, "discover", "doctor"])
     listed = re.search(r"^(?:verbs:\n(?:  VERB\n)?|  VERB\n)((?: {4}.*\n)+)", text, re.MULTILINE)
@@ -148,7 +151,7 @@ def api_page() -> str:
         "|---|---|---|---|",
     ]
     parts += [
-        f"| {end.method} | [`{end.path}`](#{_anchor(f'{end.method} {end.path}')}) | {end.summary} | {end.who} |"
+        f"| {end.method} | [`{end.path}`](#{_anchor(f'{end.method} {end.path}')}) | {end.summary} | {end.caller} |"
         for end in ENDPOINTS
     ]
     for end in ENDPOINTS:
@@ -161,12 +164,12 @@ def api_page() -> str:
 
 def _operation(end: Any, operation: dict[str, Any]) -> str:
     lines = [f"\n## {end.method} {end.path}\n", f"{end.summary}.\n"]
-    given = [each for each in operation.get("parameters", []) if each["in"] != "path"]
+    given = [item for item in operation.get("parameters", []) if item["in"] != "path"]
     if given:
         lines += ["| parameter | in | type | about |", "|---|---|---|---|"]
         lines += [
-            f"| `{each['name']}` | {each['in']} | {_kind(each['schema'])} | {each.get('description', '')} |"
-            for each in given
+            f"| `{item['name']}` | {item['in']} | {_kind(item['schema'])} | {item.get('description', '')} |"
+            for item in given
         ]
         lines.append("")
     if "requestBody" in operation:
@@ -204,12 +207,12 @@ def _kind(schema: dict[str, Any]) -> str:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{_anchor(name)})"
     if "anyOf" in schema:
-        return " or ".join(dict.fromkeys(_kind(each) for each in schema["anyOf"]))
+        return " or ".join(dict.fromkeys(_kind(part) for part in schema["anyOf"]))
     if "enum" in schema:
         return " or ".join(f"`{value}`" for value in schema["enum"])
     kind = schema.get("type", "anything")
     if "prefixItems" in schema:
-        return f"list of {', then '.join(_kind(each) for each in schema['prefixItems'])}"
+        return f"list of {', then '.join(_kind(part) for part in schema['prefixItems'])}"
     if kind == "array":
         return f"list of {_kind(schema.get('items', {}))}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
@@ -285,7 +288,7 @@ def _structs(hint: Any, mark: str = "") -> list[tuple[str, type[msgspec.Struct]]
         return _structs(arguments[0], f"{mark}[]")
     if origin is dict:
         return _structs(arguments[1], f"{mark}.NAME")
-    return [found for each in arguments if origin is not typing.Literal for found in _structs(each, mark)]
+    return [section for argument in arguments if origin is not typing.Literal for section in _structs(argument, mark)]
 
 
 def _words(hint: Any) -> str:
@@ -299,7 +302,7 @@ def _words(hint: Any) -> str:
     if origin is typing.Literal:
         return " or ".join(f"`{value}`" for value in arguments)
     if arguments:
-        return " or ".join(dict.fromkeys(_words(each) for each in arguments if each is not type(None)))
+        return " or ".join(dict.fromkeys(_words(argument) for argument in arguments if argument is not type(None)))
     names = {str: "text", int: "whole number", float: "number", bool: "true or false", Any: "anything"}
     return names.get(hint) or ("section" if isinstance(hint, type) and issubclass(hint, msgspec.Struct) else str(hint))
 
