@@ -117,14 +117,9 @@ def test_the_longest_word_that_linux_takes(backend: KubernetesBackend, namespace
 def test_names_and_labels_that_kubernetes_refuses(
     backend: KubernetesBackend, cluster: KubernetesCluster, namespace: str
 ) -> None:
+    notes = {"a/b/c": "x", "app.kubernetes.io/note": "y z", "example.org/role": "x"}
     lease = replace(
-        one(
-            namespace,
-            "true",
-            execution=ExecutionConfig(
-                annotations={"a/b/c": "x", "app.kubernetes.io/note": "y z", "example.org/role": "x"}
-            ),
-        ),
+        one(namespace, "true", execution=ExecutionConfig(annotations=notes)),
         name="n" * 253,
         owner="anna@example.org",
         labels={"team": "higgs", "note": "with spaces", "a/b/c": "x", "long": "x" * 256, "ü": "…"},
