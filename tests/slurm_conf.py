@@ -109,7 +109,9 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         "Licenses=matlab:2",
         "ReturnToService=2",
         "SlurmctldTimeout=10",
-        "SlurmdTimeout=10",
+        # Slurm's own is 300. With 10, a machine that was busy for so long lost all that ran; a test that needs a dead
+        # node says so to Slurm.
+        "SlurmdTimeout=120",
         "MessageTimeout=5",
         "BatchStartTimeout=10",
         "KillWait=2",

@@ -249,10 +249,11 @@ def test_a_dead_node_is_told_as_such(yard: Yard) -> None:
     job, native = begun(yard, "beta")
     node = beta.field(native, "NodeList")
     beta.kill(f"slurmd/{node}")
+    beta.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")  # as Slurm does after SlurmdTimeout
     try:
         failed(yard, job, "node failure")
     finally:
-        beta.heal_daemons()
+        beta.heal()
 
 
 def test_a_job_held_at_the_cluster_waits_with_its_reason(yard: Yard) -> None:

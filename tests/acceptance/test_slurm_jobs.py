@@ -122,7 +122,7 @@ def test_an_array_is_one_native_job_and_each_task_has_its_end(yard: Yard, cluste
     assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.FAILED
     tasks = yard.stage.walk(f"/v1/jobs/{job}/tasks", limit=100)
     ended = [(task["index"], task.get("exit_code")) for task in tasks]
-    assert ended == [(index, index % 3) for index in range(10, 40)], [task.get("reason") for task in tasks]
+    assert ended == [(index, index % 3) for index in range(10, 40)], json.dumps([task.get("reason") for task in tasks])
     assert [task.get("reason", "") for task in tasks[:6]] == ["exit code 1", "exit code 2", ""] * 2
     said = yard.slurm[cluster].run("squeue", "-h", "-t", "all", "-o", "%F %j")
     natives = {line.split()[0] for line in said.splitlines() if job in line}
