@@ -109,8 +109,8 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         "Licenses=matlab:2",
         "ReturnToService=2",
         "SlurmctldTimeout=10",
-        # Slurm's own is 300. With 10, a machine that was busy for so long lost all that ran; a test that needs a dead
-        # node says so to Slurm.
+        # Slurm's own is 300. With 10, a machine that stood still for so long lost all that ran. A test of a dead node
+        # tells Slurm that it is dead.
         "SlurmdTimeout=120",
         "MessageTimeout=5",
         "BatchStartTimeout=10",
