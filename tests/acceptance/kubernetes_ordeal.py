@@ -18,7 +18,7 @@ from pathlib import Path
 
 from switchyard import Client
 from switchyard.errors import YardError
-from switchyard.model.job import State
+from switchyard.model.job import Job, State
 from switchyard.model.lifecycle import FINAL_STATES
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
@@ -34,6 +34,8 @@ SLEEPS_S = (0, 0.3, 2)
 # Short, so that a paused API server leaves calls in doubt.
 API_TIMEOUT_S = 2.0
 LIVE_PHASES = ("Pending", "Running", "Unknown")
+# A container runtime that is killed while it makes a container: the pod has failed, and the command did not begin.
+NOT_STARTED = "its command could not be started: failed to create containerd task:"
 
 
 @dataclass
@@ -170,6 +172,7 @@ class Outcome:
     twice: list[str]
     stuck: list[str]
     failed: list[str]
+    not_started: list[str]  # failed without having run, by the runtime's word
     unknown: list[str]  # ran, and nobody submitted them
     refusals: list[str]
     faults: dict[str, int]
@@ -191,7 +194,8 @@ class Outcome:
         faults = ", ".join(f"{name}: {count}" for name, count in sorted(self.faults.items()))
         return (
             f"{self.jobs} jobs with {self.commands} commands ({clusters}); lost {len(self.lost)}, "
-            f"twice {len(self.twice)}, stuck {len(self.stuck)}, failed {len(self.failed)}\nfaults: {faults}"
+            f"twice {len(self.twice)}, stuck {len(self.stuck)}, failed {len(self.failed)}, "
+            f"not started {len(self.not_started)}\nfaults: {faults}"
         )
 
 
@@ -263,22 +267,37 @@ def _count(
     lines = yard.ledger.read_text(encoding="utf-8").split() if yard.ledger.exists() else []
     runs = Counter(line.partition("/")[2] for line in lines)
     jobs = {job.id: job for job in client.jobs()}
+    failures = {
+        line: reason
+        for job in jobs.values()
+        if job.state in FINAL_STATES and job.state is not State.SUCCEEDED
+        for line, reason in _failures(client, job)
+    }
+    not_started = {line for line, reason in failures.items() if NOT_STARTED in reason and line not in runs}
     return Outcome(
         jobs=len(submitted.tasks_by_job),
         commands=len(expected),
         runs_by_cluster=dict(Counter(line.partition("/")[0] for line in lines)),
-        lost=sorted(submitted.tasks_by_job.keys() - jobs.keys()) + sorted(expected - runs.keys()),
+        lost=sorted(submitted.tasks_by_job.keys() - jobs.keys()) + sorted(expected - runs.keys() - not_started),
         twice=sorted(line for line, times in runs.items() if times > 1),
         stuck=[f"{job.id}: {job.state} on {job.cluster}: {job.reason}" for job in stuck],
-        failed=[
-            f"{job.id}: {job.state} on {job.cluster}: {job.reason}"
-            for job in jobs.values()
-            if job.state in FINAL_STATES and job.state is not State.SUCCEEDED
-        ],
+        failed=[f"{line}: {reason}" for line, reason in failures.items() if line not in not_started],
+        not_started=sorted(not_started),
         unknown=sorted(runs.keys() - expected),
         refusals=submitted.refusals,
         faults=dict(faults),
     )
+
+
+def _failures(client: Client, job: Job) -> list[tuple[str, str]]:
+    """The lines of a job's commands that did not succeed, each with its reason."""
+    if job.tasks is None:
+        return [(f"{job.id}/", f"{job.state} on {job.cluster}: {job.reason}")]
+    return [
+        (f"{job.id}/{task.index}", f"{task.state} on {task.cluster}: {task.reason}")
+        for task in client.tasks(job.id)
+        if task.state is not State.SUCCEEDED
+    ]
 
 
 def live_pods(cluster: KubernetesCluster, namespace: str) -> list[str]:
