@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -20,12 +20,15 @@ from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.kube_services import service_address
-from tests.processes import PATIENCE_S, until
+from tests.processes import PATIENCE_S, free_port, until
+from tests.programs import YARD, Program, isolated_env
+from tests.services import Postgres
+from tests.slurm_daemon import answers
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes-deploy"), pytest.mark.timeout(900)]
 
 END_S = 2 * PATIENCE_S
-YARD_PORT = 8080  # of the server, for pods
+YARD_PORT = 8443  # of the server, for pods
 JOBS_NAMESPACE = "physics-development"
 PODS = f"/api/v1/namespaces/{HOME}/pods?labelSelector=app.kubernetes.io/name={ACCOUNT}"
 
@@ -65,20 +68,35 @@ class AgentInPod:
         return str(done.stdout.strip())
 
 
-def manifest(server_url: str, join_token: str) -> str:
-    """agent.yaml, with the places changed that say CHANGE."""
+def manifest(server_url: str, join_token: str, ca_file: Path) -> str:
+    """agent.yaml, with the places changed that say CHANGE, for a server whose certificate is of an own authority."""
     text = (DEPLOY / "agent.yaml").read_text(encoding="utf-8")
+    data, certificate = (
+        "            - --data=/data/agent\n",
+        textwrap.indent(ca_file.read_text(encoding="utf-8"), "    "),
+    )
     changes = {
         'YARD_JOIN_TOKEN: ""': f"YARD_JOIN_TOKEN: {join_token}",
         "registry.example/switchyard:1": AGENT_IMAGE,
         "https://yard.example": server_url,
-        # Pods and server are on one machine here, so plain HTTP shows the credential to nobody.
-        "            - --data=/data/agent\n": "            - --data=/data/agent\n            - --insecure-http\n",
+        "  site.yaml: |\n": f"  ca.pem: |\n{certificate}  site.yaml: |\n",
+        data: f"{data}            - --ca-file=/etc/switchyard/ca.pem\n",
     }
     for old, new in changes.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
     return text
+
+
+@contextlib.contextmanager
+def tls_server(stage: Stage, cluster: KubernetesCluster, database: str) -> Iterator[int]:
+    """A second server on the database, with a certificate that holds for the address of a Service. Its port."""
+    port = free_port()
+    words = ["--data", str(stage.folder / "tls-data"), "--http", f"127.0.0.1:{port}", "--database", database]
+    words += ["--tls-cert", str(cluster.folder / "server.crt"), "--tls-key", str(cluster.folder / "server.key")]
+    with Program([*YARD, "server", *words], stage.folder, name="tls", env=isolated_env(stage.folder)) as server:
+        server.wait_for(lambda: answers(("127.0.0.1", port)), PATIENCE_S, "the server with TLS takes connections")
+        yield port
 
 
 @contextlib.contextmanager
@@ -101,7 +119,7 @@ def volume(cluster: KubernetesCluster, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def agent(kubernetes: KubernetesBed, tmp_path: Path) -> Iterator[AgentInPod]:
+def agent(kubernetes: KubernetesBed, postgres: Postgres, tmp_path: Path) -> Iterator[AgentInPod]:
     cluster = kubernetes["alpha"]
     cluster.load_image(save_agent_image(tmp_path))
     rights = DeployedRights(cluster, tmp_path)
@@ -111,11 +129,12 @@ def agent(kubernetes: KubernetesBed, tmp_path: Path) -> Iterator[AgentInPod]:
         cluster.create_namespace(JOBS_NAMESPACE)
         stack.callback(cluster.kubectl, "delete", "namespace", JOBS_NAMESPACE)
         rights.apply("jobs-role.yaml", namespace=JOBS_NAMESPACE)
-        stage = stack.enter_context(staged(tmp_path / "stage", auth=True))
-        port = urlsplit(stage.url).port or 0
+        database = postgres.create_database()
+        stage = stack.enter_context(staged(tmp_path / "stage", auth=True, extra=["--database", database]))
+        port = stack.enter_context(tls_server(stage, cluster, database))
         address = stack.enter_context(service_address(cluster, {YARD_PORT: port}))
         stage.yard("project", "create", "physics", check=True)
-        text = manifest(f"http://{address}:{YARD_PORT}", stage.invite("alpha"))
+        text = manifest(f"https://{address}:{YARD_PORT}", stage.invite("alpha"), cluster.ca_file)
         stack.callback(rights.delete, "agent.yaml")
         cluster.kubectl("apply", "-f", "-", text=text)
         yield AgentInPod(stage, cluster)
@@ -125,6 +144,7 @@ def test_the_agent_runs_jobs_from_inside_the_cluster_and_finds_them_again_in_a_n
     agent: AgentInPod, tmp_path: Path
 ) -> None:
     first = agent.until_up()
+    assert "joined cluster alpha as agent alpha-agent" in agent.log()
     done = agent.stage.ended(agent.submit("echo hi; exit 3"), timeout_s=END_S)
     assert (done["state"], done["exit_code"]) == (State.FAILED, 3), done
     assert agent.stage.raw("logs", done["id"])[0] == b"hi\n"
