@@ -100,6 +100,9 @@ def create_ended_jobs(api: KubernetesApi, namespace: str, count: int, *, labels:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for each in [pool.submit(create, number) for number in range(count)]:
             each.result()
+    jobs = [msgspec.json.decode(raw, type=JobObject) for raw in api.list_all(path).items]
+    complete = [job for job in jobs if job.metadata.name.startswith("yard-ended-") and job.condition("Complete")]
+    assert len(complete) == count, f"{len(complete)} of {count} Jobs are complete"
 
 
 class PodEnds:
