@@ -86,7 +86,8 @@ test-slurm-versions: test-install ## Run the tests of Slurm on other versions of
 		SLURM_TREE=$(SLURM_TREES)/$$suite $(BIN)/python -m pytest -k "slurm and not full_spool" $(SLURM_TESTS) || exit 1; \
 	done
 
-soak: test-install ## Run the slow tests: minutes to hours of faults
+soak: test-install ## Run the slow tests: minutes to hours of faults, also on real Kubernetes clusters (as root)
+	@scripts/install-kubernetes $(BIN)/python
 	@SOAK=1 $(BIN)/python -m pytest -m slow -o faulthandler_timeout=0
 
 reference: install ## Write docs/reference anew, from the code

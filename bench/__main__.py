@@ -21,6 +21,7 @@ from bench import (
     decide,
     explain,
     files,
+    kubernetes,
     match,
     object_stores,
     pauses,
@@ -51,6 +52,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "files": files.measure,
     "object-stores": object_stores.measure,
     "slurm": slurm.measure,
+    "kubernetes": kubernetes.measure,
     "pauses": pauses.measure,
     "spread": spread.measure,
 }

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.kube_conf import API_SERVICE
 from tests.slurm_daemon import run, write
 
-CONF = f"""\
+CONF = """\
 [req]
 distinguished_name = subject
 [subject]
@@ -19,7 +18,7 @@ subjectKeyIdentifier = hash
 basicConstraints = critical, CA:FALSE
 authorityKeyIdentifier = keyid
 extendedKeyUsage = serverAuth
-subjectAltName = IP:127.0.0.1, IP:{API_SERVICE}, DNS:localhost, DNS:kubernetes.default.svc
+subjectAltName = IP:127.0.0.1, IP:{service}, DNS:localhost, DNS:kubernetes.default.svc
 [client]
 basicConstraints = critical, CA:FALSE
 authorityKeyIdentifier = keyid
@@ -29,13 +28,13 @@ SUBJECTS = {"ca": "/CN=test authority", "server": "/CN=server", "client": "/O=sy
 NEW = ["openssl", "req", "-x509", "-days", "3650", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
 
 
-def write_certificates(folder: Path) -> None:
+def write_certificates(folder: Path, *, service: str) -> None:
     """Write an authority, a certificate for the API server and the kubelets, and one for a client with all rights.
 
-    `accounts.key` signs the tokens of service accounts.
+    `accounts.key` signs the tokens of service accounts. `service`: the address at which pods find the API server.
     """
     conf = folder / "openssl.cnf"
-    write(conf, CONF)
+    write(conf, CONF.format(service=service))
     for name, subject in SUBJECTS.items():
         words = ["-config", str(conf), "-extensions", name, "-subj", subject]
         words += ["-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.crt"]

@@ -207,7 +207,7 @@ class KubernetesCluster:
     def write(self) -> None:
         """The cluster's files."""
         (self.folder / "log").mkdir(parents=True, exist_ok=True)
-        write_certificates(self.folder)
+        write_certificates(self.folder, service=self.conf.api_service)
         write(self.folder / "tokens.csv", self.conf.token_file(), mode=0o600)
         for user in self.conf.users:
             write(self.conf.kubeconfig_path(user), self.conf.kubeconfig(user), mode=0o600)

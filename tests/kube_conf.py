@@ -2,7 +2,8 @@
 
 A node is a private mount, process, host name and IPC namespace on this machine. It shares the machine's network: every
 daemon listens on 127.0.0.1. Pods have addresses of their own, or the machine's with hostNetwork. There is no kube-proxy
-and no DNS: a pod that needs the API server or another server of this machine uses hostNetwork and 127.0.0.1.
+and no DNS: a pod that needs the API server or another server of this machine uses hostNetwork and 127.0.0.1, or the
+address of a Service (tests/kube_services.py).
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from typing import Any
 from tests.kube_image import PAUSE_IMAGE
 from tests.services import NETWORK_PLUGIN_FOLDERS
 
-SERVICES = "10.96.0.0/24"
-API_SERVICE = "10.96.0.1"  # the first of them is the API server's
 EVICTION_MIB = 100  # free memory of the machine below which a kubelet evicts pods
 # What a node keeps for itself; in its namespace each lies over the machine's.
 NODE_FOLDERS = {"run": "/run", "lib": "/var/lib", "log": "/var/log"}
@@ -113,9 +112,18 @@ class KubernetesConf:
         return self.ports.kubelets[self.spec.node_names.index(node)]
 
     def subnet(self, node: str) -> str:
-        """The addresses of the node's pods. Made from a port, and so like it no other node's on this machine."""
-        port = self.kubelet_port(node)
-        return f"10.{100 + port // 256}.{port % 256}.0/24"
+        """The addresses of the node's pods."""
+        return f"{_network(self.kubelet_port(node))}.0/24"
+
+    @property
+    def services(self) -> str:
+        """The addresses of Services."""
+        return f"{_network(self.ports.api)}.0/24"
+
+    @property
+    def api_service(self) -> str:
+        """The address of the Service `kubernetes`: the first of all Services'. tests/kube_services.py plays it."""
+        return f"{_network(self.ports.api)}.1"
 
     # -- command lines
 
@@ -152,7 +160,7 @@ class KubernetesConf:
             "service-account-issuer": "https://kubernetes.default.svc",
             "service-account-key-file": here / "accounts.key",
             "service-account-signing-key-file": here / "accounts.key",
-            "service-cluster-ip-range": SERVICES,
+            "service-cluster-ip-range": self.services,
             "endpoint-reconciler-type": "none",  # it would refuse the address 127.0.0.1
             "kubelet-certificate-authority": here / "ca.crt",
             "kubelet-client-certificate": here / "client.crt",
@@ -235,7 +243,12 @@ class KubernetesConf:
         return files
 
     def network(self, node: str) -> str:
-        addresses = {"type": "host-local", "ranges": [[{"subnet": self.subnet(node)}]]}
+        # A route to Services, and none beyond the machine.
+        addresses = {
+            "type": "host-local",
+            "ranges": [[{"subnet": self.subnet(node)}]],
+            "routes": [{"dst": self.services}],
+        }
         plugin = {"type": "ptp", "ipMasq": False, "ipam": addresses}
         return _json({"cniVersion": "0.4.0", "name": "pods", "plugins": [plugin]})
 
@@ -307,6 +320,11 @@ version = 2
             "cert-dir": self.folder / f"{user}.certs",
             "leader-elect": "false",
         }
+
+
+def _network(port: int) -> str:
+    """The first three parts of addresses. Made from a port, and so like it nobody else's on this machine."""
+    return f"10.{100 + port // 256}.{port % 256}"
 
 
 def _options(options: dict[str, Any]) -> list[str]:

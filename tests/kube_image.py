@@ -28,7 +28,8 @@ PAUSE_IMAGE = "localhost/pause:1"  # what containerd runs to hold a pod's namesp
 PYTHON_IMAGE = "localhost/python:3"  # the same tools and `python3`
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 PATH = "/usr/local/bin:/usr/bin:/bin"
-FOLDERS = {"tmp": 0o1777, "root": 0o700, "proc": 0o555, "sys": 0o555, "dev": 0o755, "etc": 0o755, "bin": 0o755}
+# Every user may enter /root: the interpreter of this machine may lie in it.
+FOLDERS = {"tmp": 0o1777, "root": 0o711, "proc": 0o555, "sys": 0o555, "dev": 0o755, "etc": 0o755, "bin": 0o755}
 FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/tmp:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -52,17 +53,20 @@ class Layer:
     def link(self, name: str, target: str) -> None:
         self._add(name, tarfile.SYMTYPE, 0o777, target=target)
 
-    def copy(self, path: Path, *, without: frozenset[str] = frozenset({"__pycache__"})) -> None:
-        """Copy a file, a link or a folder to the place that it has here. `without`: names that are left out."""
+    def copy(
+        self, path: Path, *, place: Path | None = None, without: frozenset[str] = frozenset({"__pycache__"})
+    ) -> None:
+        """Copy a file, a link or a folder to `place`, or to where it is here. `without`: names that are left out."""
+        place = place or path
         if path.is_symlink():
-            self.link(str(path), str(path.readlink()))
+            self.link(str(place), str(path.readlink()))
         elif path.is_dir():
-            self.folder(str(path))
+            self.folder(str(place))
             for entry in sorted(path.iterdir()):
                 if entry.name not in without and not entry.name.startswith("config-3"):  # a static library of 20 MB
-                    self.copy(entry, without=without)
+                    self.copy(entry, place=place / entry.name, without=without)
         elif path.is_file():
-            self.file(str(path), path.read_bytes(), path.stat().st_mode & 0o755)
+            self.file(str(place), path.read_bytes(), path.stat().st_mode & 0o755)
 
     def content(self) -> bytes:
         buffer = io.BytesIO()
@@ -132,14 +136,28 @@ def save_base_images(out: Path) -> Path:
     return save_image(out, busybox_layer(), {BUSYBOX_IMAGE: ["sh"], PAUSE_IMAGE: ["sleep", "infinity"]})
 
 
-def save_python_image(out: Path, *add: Path, name: str = PYTHON_IMAGE) -> Path:
-    """An image with the Python that runs this, and with the files or folders in `add`."""
+def save_python_image(
+    out: Path,
+    *add: Path,
+    name: str = PYTHON_IMAGE,
+    packages: Path | None = None,
+    scripts: Mapping[str, str] | None = None,
+) -> Path:
+    """An image with the Python that runs this, and with the files or folders in `add`.
+
+    `packages`: a folder whose content Python finds as installed packages. `scripts`: programs by name, in the PATH.
+    """
     layer, python = busybox_layer(), Path(sys.executable).resolve()
     library, added = Path(sysconfig.get_path("stdlib")), [path.absolute() for path in add]
     layer.copy(python)
     layer.copy(library, without=UNUSED)
     for path in added:
         layer.copy(path)
+    if packages is not None:
+        layer.copy(packages, place=library / "site-packages")
+        added.append(packages)
+    for script, text in (scripts or {}).items():
+        layer.file(f"usr/local/bin/{script}", text.encode(), 0o755)
     # Virtual environments lead to the interpreter by names such as python3.
     for other in python.parent.glob("python3*"):
         if other.resolve() == python:

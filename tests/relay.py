@@ -17,9 +17,9 @@ class Relay:
     `silence()` mutes the connections that are open; new ones work. `block()` mutes new ones too, until `unblock()`.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, listen: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self._target = port
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+        self._listener = socket.create_server(listen, backlog=100)
         self.port = int(self._listener.getsockname()[1])
         self._generation = 0  # connections of an older one are mute
         self._is_blocked = False
