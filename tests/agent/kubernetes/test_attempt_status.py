@@ -23,7 +23,8 @@ from switchyard.agent.backends.kubernetes.objects import (
     PodObject,
 )
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.model.lifecycle import ObservedState

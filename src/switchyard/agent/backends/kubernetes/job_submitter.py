@@ -23,7 +23,8 @@ from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnava
 from switchyard.agent.backends.kubernetes.job_status import CANCELLED
 from switchyard.agent.backends.kubernetes.labels import JOB_NAME_LABEL, attempt_labels
 from switchyard.agent.backends.kubernetes.objects import JobObject, PodObject
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.log import line
@@ -124,7 +125,7 @@ class JobSubmitter:
         if found.metadata.uid == job.uid or (not job.uid and labels.get(AGENT_LABEL) == self._agent):
             return found
         if not job.uid and attempt_labels(job.lease, self._cluster).items() <= labels.items():
-            self._store.update(job.name, is_seen=True)
+            self._store.note_seen(job.name)
             raise Unavailable(
                 f"The Job {job.name} in the namespace {job.namespace} is of this attempt, and an agent with another "
                 f"folder created it (label {AGENT_LABEL}={labels.get(AGENT_LABEL)}): it may run.",
@@ -187,7 +188,7 @@ class JobSubmitter:
 
     def _created(self, job: SubmittedJob, found: JobObject) -> None:
         self._watcher.note_job(found)
-        self._store.update(job.name, uid=found.metadata.uid, refuted=job.refuted)
+        self._store.note_created(job.name, found.metadata.uid, refuted=job.refuted)
         # Tasks that were reported as not started, in a Job of an earlier create that came late.
         self._store.stop(job.name, dict.fromkeys(job.refuted, CANCELLED))
         self._absent_since.pop(job.name, None)
@@ -201,7 +202,7 @@ class JobSubmitter:
         if not job.is_seen and not self.has_pods(job) and not self._has_events(job):
             return False
         log.warning(line("kubernetes-job-vanished", name=job.name))
-        self._store.update(job.name, uid=VANISHED_UID, refuted=job.refuted)
+        self._store.note_created(job.name, VANISHED_UID, refuted=job.refuted)
         return True
 
     def _has_events(self, job: SubmittedJob) -> bool:
