@@ -241,7 +241,8 @@ class KubernetesBackend:
         return manifest
 
     def _on_output(self, key: str) -> None:
-        self._statuses.invalidate(key.partition(".")[0])
+        name, _, number = key.partition(".")  # of a task, or of a pod of a gang
+        self._statuses.invalidate(name, int(number) if number else None)
         self._news.set()
 
     def _refuse_files(self) -> None:
