@@ -47,6 +47,7 @@ class FaultyApi:
         self._peer = (parts.hostname, parts.port)
         self._tls = ssl.create_default_context(cafile=cluster.ca_file)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._clients: set[socket.socket] = set()
         self.fault: ApiFault | None = None
         self.requests: list[str] = []  # method and path of each
         self.token = folder / "token"
@@ -57,6 +58,12 @@ class FaultyApi:
             "token_path": str(self.token),
         }
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections: the agent's watches begin again."""
+        for client in list(self._clients):
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -71,7 +78,8 @@ class FaultyApi:
 
     def _serve(self, client: socket.socket) -> None:
         """One thread for both directions: an SSL object that two threads use at once loses answers."""
-        with suppress(OSError), contextlib.closing(_Passage(client)) as passage:
+        self._clients.add(client)
+        with suppress(OSError), contextlib.closing(_Passage(client, self._clients.discard)) as passage:
             while passage.wait():
                 for request in passage.requests():
                     self.requests.append(request.partition(b" HTTP/")[0].decode("latin-1"))
@@ -103,12 +111,13 @@ class FaultyApi:
 class _Passage:
     """A connection of the agent and the one to the API server that belongs to it. Used by one thread."""
 
-    def __init__(self, client: socket.socket) -> None:
-        self._client = client
+    def __init__(self, client: socket.socket, on_close: Callable[[socket.socket], None]) -> None:
+        self._client, self._on_close = client, on_close
         self._received = b""
         self.server: ssl.SSLSocket | None = None
 
     def close(self) -> None:
+        self._on_close(self._client)
         self._client.close()
         if self.server is not None:
             self.server.close()
