@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from switchyard.agent.backends.kubernetes import cluster as cluster_module
 from switchyard.agent.backends.kubernetes.api_errors import ApiUnavailable
 from switchyard.agent.backends.kubernetes.cluster import VALUE_CHARS_MAX, KubernetesCluster
+from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.agent.site import Site
 from tests.agent.builders import a_graph, a_setting
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, PeerHandler, says
 
@@ -65,6 +69,20 @@ def test_the_first_start_ends_with_the_reason_if_no_answer_comes(
     try:
         with pytest.raises(ApiUnavailable, match=text):
             KubernetesCluster(a_setting(tmp_path, a_graph()), api)
+    finally:
+        api.close()
+        peer.close()
+
+
+def test_a_start_without_any_right_goes_by_the_graph_of_the_last_one(tmp_path: Path) -> None:
+    setting = a_setting(tmp_path)
+    (tmp_path / "cluster.json").write_bytes(msgspec.json.encode(a_graph()))
+    peer = ApiPeer(tmp_path, REFUSED)
+    api = peer.api()
+    try:
+        cluster = KubernetesCluster(replace(setting, site=Site(kubernetes=KubernetesSite(namespace="physics"))), api)
+        assert cluster.graph == a_graph()
+        assert cluster.load().values["nodes_unknown"] == "no"
     finally:
         api.close()
         peer.close()

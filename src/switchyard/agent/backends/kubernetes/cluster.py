@@ -217,7 +217,9 @@ class KubernetesCluster:
                 raise Unavailable(f"The nodes could not be listed: {self._node_watch.trouble or 'no answer yet'}")
             usable = usable_nodes(self._nodes.all(), node_rules(self._site))
             return graph_of_nodes(usable, where="nodes", gpu_resources=(self._site.gpu_resource,))
-        quotas = self._quotas()
+        quotas: Sequence[NamespaceQuota] = ()
+        with contextlib.suppress(ApiRefusal):  # no right to read them either: the graph of the last start serves
+            quotas = self._quotas()
         if not quotas:
             raise Unavailable(
                 f"The agent cannot find out which nodes this cluster has: {self._problems[NODES_PATH]}, and there is "
