@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from tests.kubernetes.builders import KubernetesAgent, a_job
+
+# libfaketime mistakes the monotonic time at which a sleep ends for a wall clock's. Waits for an event are true.
+time.sleep = lambda seconds: threading.Event().wait(float(seconds))  # type: ignore[assignment]
 
 
 def main(told: dict[str, Any]) -> None:
