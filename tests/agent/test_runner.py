@@ -9,6 +9,7 @@ from switchyard.agent.attempt import Attempt, Stage
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
+from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting
@@ -198,3 +199,21 @@ def test_a_held_attempt_can_be_cancelled_and_one_that_may_run_already_is_not_hel
     bench.turn_until(submitted, ObservedState.RUNNING)
     bench.journal.request_end([attempt.key], cancel=True)
     bench.turn_until(cancelled, ObservedState.CANCELLED)
+
+
+def test_why_a_submit_is_tried_again_is_reported_as_the_reason_for_waiting(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runners, "RESUBMIT_AFTER_S", 0.0)
+    monkeypatch.setattr(runners, "REPORT_QUEUED_AFTER_S", 0.0)
+    real, lease = bench.backend.submit, a_lease("x")
+
+    def refuse(_: Lease) -> str:
+        raise Unavailable("the controller does not answer")
+
+    monkeypatch.setattr(bench.backend, "submit", refuse)
+    bench.journal.take([lease])
+    bench.turn_until(lease, ObservedState.SUBMITTED)
+    assert [queued.timed.report.reason for queued in bench.journal.queued()] == ["the controller does not answer"]
+    monkeypatch.setattr(bench.backend, "submit", real)
+    bench.turn_until(lease, ObservedState.SUCCEEDED)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.backends import Setting
+from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
 from switchyard.agent.journal import Journal
 from switchyard.agent.kubernetes_site import KubernetesSite
@@ -97,3 +97,29 @@ class KubernetesAgent:
         found = self.cluster.request("GET", f"/apis/batch/v1/namespaces/{self.namespace}/jobs")
         items: list[dict[str, Any]] = found["items"]
         return items
+
+
+def begin(agent: KubernetesAgent, lease: Lease) -> str:
+    """The native id of a job once its command runs."""
+    agent.journal.take([lease])
+    agent.until(lambda: runs(agent.folder), "it runs")
+    return marker_of(lease).lower()
+
+
+def end_of(agent: KubernetesAgent) -> Any:
+    agent.until(agent.ends, "the job ends")
+    assert len(agent.ends()) == 1
+    return agent.ends()[0]
+
+
+def output_of(agent: KubernetesAgent, native_id: str) -> bytes:
+    return agent.backend.output(native_id, "stdout", offset=0, size=2**30).data
+
+
+def pods_of(agent: KubernetesAgent) -> list[Any]:
+    return list(agent.cluster.request("GET", f"/api/v1/namespaces/{agent.namespace}/pods")["items"])
+
+
+def waits_for(agent: KubernetesAgent, file: str = "go") -> str:
+    """A script's words that wait for a file of the agent's folder."""
+    return f"while ! test -e {agent.folder}/{file}; do sleep 0.1; done"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import urlsplit
 
 from tests.kube_cluster import KubernetesCluster
@@ -29,6 +30,7 @@ class ApiFault:
     times: int = 1
     is_sent: bool = True
     then: Callable[[], object] = lambda: None  # called when the answer is lost
+    hang: threading.Event | None = None  # the request waits for it before it is lost
 
     def applies(self, head: bytes) -> bool:
         method, _, rest = head.decode("latin-1").partition(" ")
@@ -45,6 +47,7 @@ class FaultyApi:
         self._peer = (parts.hostname, parts.port)
         self._tls = ssl.create_default_context(cafile=cluster.ca_file)
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._clients: set[socket.socket] = set()
         self.fault: ApiFault | None = None
         self.requests: list[str] = []  # method and path of each
         self.token = folder / "token"
@@ -55,6 +58,12 @@ class FaultyApi:
             "token_path": str(self.token),
         }
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections: the agent's watches begin again."""
+        for client in list(self._clients):
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -68,25 +77,29 @@ class FaultyApi:
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
-        with suppress(OSError), client:
-            reader = client.makefile("rb")
-            server: socket.socket | None = None
-            while request := _read_request(reader):
-                self.requests.append(request.partition(b" HTTP/")[0].decode("latin-1"))
-                fault = self.fault
-                if fault is not None and fault.applies(request):
-                    fault.times -= 1
-                    self._lose(request, fault)
+        """One thread for both directions: an SSL object that two threads use at once loses answers."""
+        self._clients.add(client)
+        with suppress(OSError), contextlib.closing(_Passage(client, self._clients.discard)) as passage:
+            while passage.wait():
+                for request in passage.requests():
+                    self.requests.append(request.partition(b" HTTP/")[0].decode("latin-1"))
+                    fault = self.fault
+                    if fault is not None and fault.applies(request):
+                        fault.times -= 1
+                        self._lose(request, fault)
+                        return
+                    if passage.server is None:
+                        passage.server = self._connect()
+                    passage.send(request)
+                if not passage.pass_answers():
                     return
-                if server is None:
-                    server = self._connect()
-                    threading.Thread(target=_relay, args=(server, client), daemon=True).start()
-                server.sendall(request)
 
-    def _connect(self) -> socket.socket:
+    def _connect(self) -> ssl.SSLSocket:
         return self._tls.wrap_socket(socket.create_connection(self._peer), server_hostname=self._peer[0])
 
     def _lose(self, request: bytes, fault: ApiFault) -> None:
+        if fault.hang is not None:
+            fault.hang.wait()
         if not fault.is_sent:
             return
         with self._connect() as server:
@@ -95,21 +108,56 @@ class FaultyApi:
         fault.then()
 
 
-def _relay(server: socket.socket, client: socket.socket) -> None:
-    with suppress(OSError):
-        while data := server.recv(PIECE_BYTES):
-            client.sendall(data)
-    with suppress(OSError):
-        client.shutdown(socket.SHUT_RDWR)
+class _Passage:
+    """A connection of the agent and the one to the API server that belongs to it. Used by one thread."""
+
+    def __init__(self, client: socket.socket, on_close: Callable[[socket.socket], None]) -> None:
+        self._client, self._on_close = client, on_close
+        self._received = b""
+        self.server: ssl.SSLSocket | None = None
+
+    def close(self) -> None:
+        self._on_close(self._client)
+        self._client.close()
+        if self.server is not None:
+            self.server.close()
+
+    def wait(self) -> bool:
+        """Wait until one side has sent something. False: the agent has closed the connection."""
+        sockets = [self._client, *([self.server] if self.server is not None else [])]
+        readable, _, _ = select.select(sockets, [], [])
+        if self._client not in readable:
+            return True
+        data = self._client.recv(PIECE_BYTES)
+        self._received += data
+        return bool(data)
+
+    def requests(self) -> Iterator[bytes]:
+        """Whole requests that came, each with its body."""
+        while (length := _request_length(self._received)) is not None:
+            request, self._received = self._received[:length], self._received[length:]
+            yield request
+
+    def send(self, request: bytes) -> None:
+        assert self.server is not None
+        self.server.setblocking(True)
+        self.server.sendall(request)
+
+    def pass_answers(self) -> bool:
+        """Pass on what the API server has sent. False: it has closed the connection."""
+        if self.server is None:
+            return True
+        self.server.setblocking(False)  # what came may be a message of TLS without a byte for the agent
+        with suppress(ssl.SSLWantReadError):
+            while data := self.server.recv(PIECE_BYTES):
+                self._client.sendall(data)
+            return False
+        return True
 
 
-def _read_request(reader: BinaryIO) -> bytes:
-    """One request, head and body; empty: the agent has closed the connection."""
-    head = b""
-    while not head.endswith(b"\r\n\r\n"):
-        row = reader.readline(PIECE_BYTES)
-        if not row:
-            return b""
-        head += row
-    lengths = [row.partition(b":")[2] for row in head.split(b"\r\n") if row.lower().startswith(b"content-length:")]
-    return head + (reader.read(int(lengths[0])) if lengths else b"")
+def _request_length(received: bytes) -> int | None:
+    """The length of the first request, head and body; None: it is not complete."""
+    head, end, body = received.partition(b"\r\n\r\n")
+    rows = [row.partition(b":") for row in head.split(b"\r\n")]
+    length = sum(int(value) for name, _, value in rows if name.lower() == b"content-length")
+    return len(head) + len(end) + length if end and len(body) >= length else None

@@ -4,46 +4,28 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from switchyard.agent.backends import TERMINAL_STATES, marker_of
 from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
-from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, runs
+from tests.kubernetes.builders import (
+    KubernetesAgent,
+    MakeAgent,
+    a_job,
+    begin,
+    end_of,
+    output_of,
+    pods_of,
+    runs,
+    waits_for,
+)
 from tests.kubernetes.faulty_api import FaultyApi
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 PAUSE_S = 20.0
-
-
-def begin(agent: KubernetesAgent, lease: Lease) -> str:
-    """The native id of a job once its command runs."""
-    agent.journal.take([lease])
-    agent.until(lambda: runs(agent.folder), "it runs")
-    return marker_of(lease).lower()
-
-
-def end_of(agent: KubernetesAgent) -> Any:
-    agent.until(agent.ends, "the job ends")
-    assert len(agent.ends()) == 1
-    return agent.ends()[0]
-
-
-def output_of(agent: KubernetesAgent, native_id: str) -> bytes:
-    return agent.backend.output(native_id, "stdout", offset=0, size=2**30).data
-
-
-def pods_of(agent: KubernetesAgent) -> list[Any]:
-    return list(agent.cluster.request("GET", f"/api/v1/namespaces/{agent.namespace}/pods")["items"])
-
-
-def waits_for(agent: KubernetesAgent, file: str = "go") -> str:
-    """A script's words that wait for a file of the agent's folder."""
-    return f"while ! test -e {agent.folder}/{file}; do sleep 0.1; done"
 
 
 def test_an_api_server_that_is_paused_for_20_seconds_while_the_job_ends(

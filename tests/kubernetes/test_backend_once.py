@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ from switchyard.agent.journal import Journal
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from tests.kube_cluster import KubernetesCluster
-from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, runs
+from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, runs
 from tests.kubernetes.faulty_api import ApiFault, FaultyApi
 from tests.processes import PATIENCE_S, until
 
@@ -54,6 +55,38 @@ def test_the_answer_or_the_request_of_a_create_is_lost(make_agent: MakeAgent, ap
     assert api.fault.times == 0
 
 
+def test_an_agent_starts_although_an_answer_is_lost(make_agent: MakeAgent, api: FaultyApi) -> None:
+    api.fault = ApiFault("GET", "/api/v1/pods?limit=1")
+    agent = make_agent(kubernetes=api.section)
+    assert api.fault.times == 0
+    assert run_to_end(agent, a_job(agent.folder)).seen is ObservedState.SUCCEEDED
+
+
+def test_a_look_up_that_hangs_holds_up_no_other_job(
+    make_agent: MakeAgent, api: FaultyApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_submitter, "SETTLE_S", 1.0)
+    hang, agent = threading.Event(), make_agent(kubernetes={**api.section, "timeout_s": END_S})
+    api.fault = ApiFault("POST", JOBS, is_sent=False)
+    doubtful = a_job(agent.folder, "sleep 60")
+    agent.journal.take([doubtful])
+    agent.runner.run_once(may_start=True)
+    assert api.fault.times == 0
+    api.fault = ApiFault("GET", f"/jobs/{marker_of(doubtful).lower()}", times=1000, hang=hang)
+    try:
+        agent.journal.request_end([(doubtful.job, doubtful.fence)], cancel=True)
+        begun_s = time.monotonic()
+        assert run_to_end(agent, a_job(agent.folder)).seen is ObservedState.SUCCEEDED
+        assert time.monotonic() - begun_s < END_S / 2
+        assert len(agent.ends()) == 1, "of the other one nobody knows"
+    finally:
+        hang.set()
+        api.fault = None
+    agent.until(lambda: len(agent.ends()) == 2, "it is known that it was not created")
+    assert agent.ends()[1].seen is ObservedState.CANCELLED
+    assert runs(agent.folder) == 1
+
+
 def test_the_api_server_is_killed_between_create_and_answer(
     make_agent: MakeAgent, api: FaultyApi, harmed_cluster: KubernetesCluster
 ) -> None:
@@ -67,7 +100,7 @@ def test_the_api_server_is_killed_between_create_and_answer(
     assert runs(agent.folder) == 1
 
 
-@pytest.mark.parametrize("method", ["add", "create", "update", "apply"])
+@pytest.mark.parametrize("method", ["add", "create", "note_created", "apply"])
 @pytest.mark.parametrize("is_before", [True, False])
 def test_the_agent_is_killed_at_any_step_of_a_submit(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, method: str, is_before: bool
@@ -76,7 +109,7 @@ def test_the_agent_is_killed_at_any_step_of_a_submit(
     agent = make_agent()
     lease = a_job(agent.folder)
     agent.journal.take([lease])
-    owner = {"add": SubmissionStore, "create": KubernetesApi, "update": SubmissionStore, "apply": Journal}[method]
+    owner = {"create": KubernetesApi, "apply": Journal}.get(method, SubmissionStore)
     real = getattr(owner, method)
 
     def killed(*args: Any, **rest: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.model.lifecycle import ObservedState
-from tests.kubernetes.builders import KubernetesAgent, a_job
+from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job
 from tests.processes import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
@@ -71,6 +71,20 @@ def test_output_of_a_job_that_ended_while_the_agent_was_away(agent: KubernetesAg
     agent.start()
     agent.until(agent.ends, "the agent knows")
     assert read(agent, marker_of(lease).lower()) == b"one\ntwo\n"
+
+
+def test_of_much_output_the_beginning_and_the_end_are_kept(make_agent: MakeAgent) -> None:
+    agent = make_agent(kubernetes={"output_max": "1MiB"})
+    text = "".join(f"{number} " for number in range(400_000))
+    whole = "\n".join(text[at : at + 1000] for at in range(0, len(text), 1000)).encode()
+    # Long lines: a kubelet rotates its file at 10 MiB, with some 40 bytes for each line. The sleep lets a busy
+    # containerd read the pipe to its end.
+    output = output_of(agent, "seq 0 399999 | tr '\\n' ' ' | fold -w 1000; sleep 1")
+    assert len(output) == len(whole)
+    assert output[: 2**19] == whole[: 2**19]
+    assert output[-3 * 2**17 :] == whole[-3 * 2**17 :]
+    [file] = (agent.folder / "kubernetes" / "output").glob("*.out")
+    assert file.stat().st_blocks * 512 < 2**20 + 2**18
 
 
 def test_output_stays_after_the_job_is_gone_from_the_cluster(agent: KubernetesAgent) -> None:

@@ -175,7 +175,7 @@ class KubernetesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     cluster_resources: ClusterResourcesSite = ClusterResourcesSite()
 
-    output_max: Amount = "1GiB"  # of one pod's output, on the agent's disk; more is dropped
+    output_max: Amount = "1GiB"  # of one pod's output, on the agent's disk; the middle of more is dropped
     array_jobs: bool = False  # tasks of an array are a Job each, for images without /bin/sh
     gang_service: OptionalName = "switchyard-gangs"  # headless Service that gives the pods of a gang their names
     gang_max: Annotated[int, Meta(ge=1, le=10_000)] = 1000  # pods of one gang

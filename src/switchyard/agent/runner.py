@@ -179,7 +179,7 @@ class Runner:
                 status = Status(seen=ObservedState.FAILED, reason=preparation.failure, cause=Cause.CLUSTER)
                 changes.append(end_attempt(attempt, status))
             elif not preparation.is_ready:
-                self._report_staging(attempt, preparation.text)
+                self._report_waiting(attempt, preparation.text)
         return changes
 
     def _is_at_backend(self, attempt: Attempt) -> bool:
@@ -194,7 +194,7 @@ class Runner:
             self._native[attempt.key] = native_id
         return native_id is not None
 
-    def _report_staging(self, attempt: Attempt, text: str) -> None:
+    def _report_waiting(self, attempt: Attempt, text: str) -> None:
         """Report what the attempt waits for: after a moment, then every 10 s if it changed."""
         self._submitted_at.setdefault(attempt.key, time.monotonic())
         if self._should_report_reason(attempt.key, text):
@@ -240,7 +240,7 @@ class Runner:
         reason = self._hold(attempt.lease)
         if not reason or self._is_at_backend(attempt):
             return False
-        self._report_staging(attempt, reason)
+        self._report_waiting(attempt, reason)
         return True
 
     def _has_room(self, attempt: Attempt) -> bool:
@@ -299,6 +299,8 @@ class Runner:
             self._maybe_submitted.add(attempt.key)
             self._retry_at[attempt.key] = time.monotonic() + RESUBMIT_AFTER_S
         if exc.transient:
+            for attempt in unsubmitted:
+                self._report_waiting(attempt, exc.detail)
             return []
         return [
             end_attempt(attempt, Status(seen=ObservedState.FAILED, reason=exc.detail, cause=Cause.CLUSTER))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends.kubernetes.attempt_status import AttemptStatuses
+from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
 from switchyard.agent.backends.kubernetes.job_remover import JobRemover
 from switchyard.agent.backends.kubernetes.job_status import JobView, NodeState
 from switchyard.agent.backends.kubernetes.job_submitter import JobSubmitter
@@ -23,7 +25,8 @@ from switchyard.agent.backends.kubernetes.objects import (
     PodObject,
 )
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.model.lifecycle import ObservedState
@@ -125,3 +128,26 @@ def test_a_pod_that_the_watch_may_show_later_is_looked_for(bed: Bed) -> None:
     bed.put_job(completed_indexes="4")
     status = bed.statuses.of(bed.ids)[bed.ids[4]]
     assert (status.seen, status.text) == (ObservedState.SUBMITTED, "its pod is being looked for")
+
+
+def test_the_output_of_one_task_costs_one_look(bed: Bed) -> None:
+    bed.put_job()
+    bed.statuses.of(bed.ids)
+    bed.looked_at()
+    backend: Any = SimpleNamespace(_statuses=bed.statuses, _news=threading.Event())
+    KubernetesBackend._on_output(backend, f"{bed.job.name}.3")
+    bed.statuses.of(bed.ids)
+    assert bed.looked_at() == [3]
+    assert backend._news.is_set()
+
+
+def test_the_output_of_any_pod_of_a_gang_is_that_of_its_job(bed: Bed) -> None:
+    gang = SubmittedJob(a_lease(resources={"tasks": 3}), namespace="physics", uid="g")
+    bed.store.add(gang)
+    backend: Any = SimpleNamespace(_statuses=bed.statuses, _news=threading.Event())
+    for key in (gang.name, f"{gang.name}.2"):
+        bed.statuses.of([gang.name])
+        bed.looked_at()
+        KubernetesBackend._on_output(backend, key)
+        bed.statuses.of([gang.name])
+        assert bed.looked_at() == [None], key

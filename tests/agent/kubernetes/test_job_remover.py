@@ -17,7 +17,8 @@ from switchyard.agent.backends.kubernetes.job_remover import JobRemover
 from switchyard.agent.backends.kubernetes.job_status import CANCELLED
 from switchyard.agent.backends.kubernetes.job_submitter import VANISHED_UID, JobSubmitter
 from switchyard.agent.backends.kubernetes.objects import JobObject, ObjectMeta, PodObject
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.errors import YardError
 from switchyard.model.lifecycle import ObservedState

@@ -195,6 +195,12 @@ def test_nothing_is_over_while_its_node_may_run_it(view: JobView, node: NodeStat
     assert status(view, nodes=lambda _: node).seen is seen
 
 
+@pytest.mark.parametrize("job", [a_job(LIMIT), a_job(DISRUPTED)])
+def test_a_pod_collected_from_a_removed_node_names_the_node(job: Any) -> None:
+    ended = status(JobView(job=job, gone_pods=[COLLECTED]), nodes=lambda _: NodeState.GONE)
+    assert (ended.seen, ended.reason, ended.cause) == (F, "its node n1 was lost", Cause.CLUSTER)
+
+
 def test_words_name_the_node_that_does_not_answer() -> None:
     view = JobView(job=a_job(LIMIT), gone_pods=[VANISHED])
     assert status(view, nodes=lambda _: NodeState.AWAY).text == "node n1 does not answer; it may still run there"

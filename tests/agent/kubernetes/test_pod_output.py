@@ -10,7 +10,8 @@ import pytest
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.logs import LogCollector
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, says

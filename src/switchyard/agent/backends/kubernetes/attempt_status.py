@@ -13,7 +13,8 @@ from switchyard.agent.backends.kubernetes.job_remover import JobRemover
 from switchyard.agent.backends.kubernetes.job_status import status_of
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.stop_orders import stop_order_of
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.agent.log import line

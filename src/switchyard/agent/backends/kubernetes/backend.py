@@ -30,7 +30,8 @@ from switchyard.agent.backends.kubernetes.logs import LogCollector
 from switchyard.agent.backends.kubernetes.manifest import can_share_job, job_manifest, namespace_of
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.site_access import open_api
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.need import spec_of
@@ -177,7 +178,13 @@ class KubernetesBackend:
         self._news.set()
 
     def held(self) -> list[Lease]:
-        return [lease for job in self._store.all() for lease in job.leases() if lease.fence not in job.forgotten]
+        return [
+            lease
+            for job in self._store.all()
+            for forgotten in [frozenset(job.forgotten)]
+            for lease in job.leases()
+            if lease.fence not in forgotten
+        ]
 
     def forget(self, native_id: str) -> None:
         """`native_id` may be a marker, of a job that was never created."""
@@ -234,7 +241,8 @@ class KubernetesBackend:
         return manifest
 
     def _on_output(self, key: str) -> None:
-        self._statuses.invalidate(key.partition(".")[0])
+        name, _, number = key.partition(".")  # of a task, or of a pod of a gang
+        self._statuses.invalidate(name, int(number) if number else None)
         self._news.set()
 
     def _refuse_files(self) -> None:

@@ -7,6 +7,7 @@ right to list the pods of all namespaces, nobody knows what is free. Both are sa
 from __future__ import annotations
 
 import contextlib
+import http.client
 import logging
 import threading
 import time
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import BackendQuote, Setting
 from switchyard.agent.backends.kubernetes.api import KubernetesApi
-from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal
+from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable
 from switchyard.agent.backends.kubernetes.job_status import NodeState
 from switchyard.agent.backends.kubernetes.kueue import object_reader, queue_problem
 from switchyard.agent.backends.kubernetes.load import load_of_nodes
@@ -49,6 +50,8 @@ PODS_PATH = "/api/v1/pods"
 LIVE_PODS = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 BUSY_SHARE = 20  # at most a twentieth of the time goes into adding up what is free
 LOAD_S_MIN = 0.2
+FIRST_ANSWER_S = 5.0  # at the first start, an answer that is lost within this time is asked for again
+FIRST_PAUSE_S = 0.5
 FIRST_LIST_S = 60.0
 FIRST_PODS_S = 10.0
 QUOTA_S = 5.0  # how long an answer about quotas or Kueue serves
@@ -174,10 +177,10 @@ class KubernetesCluster:
 
     def _first_graph(self) -> Graph:
         """The graph at the start; the one of the last start if the API does not answer."""
+        cached = _read_graph(self._path)
         try:
-            graph = self._ask_graph()
+            graph = self._ask_graph() if cached is not None else self._ask_first_graph()
         except YardError as exc:
-            cached = _read_graph(self._path)
             if cached is None or not exc.transient:
                 raise
             log.warning(line("cluster-silent", error=exc.detail))
@@ -189,6 +192,21 @@ class KubernetesCluster:
             self._pod_watch.listed.wait(FIRST_PODS_S)  # else the first load says that nobody knows what is free
         return graph
 
+    def _ask_first_graph(self) -> Graph:
+        """The graph, asked for again if an answer is lost: there is no older one to go by.
+
+        An API that hangs is asked once, and so is one that does not accept the credential.
+        """
+        until = time.monotonic() + FIRST_ANSWER_S
+        while True:
+            try:
+                return self._ask_graph()
+            except ApiUnavailable as exc:
+                if exc.http_status == http.client.UNAUTHORIZED or time.monotonic() > until:
+                    raise
+                log.warning(line("cluster-silent", error=exc.detail))
+            time.sleep(FIRST_PAUSE_S)
+
     def _ask_graph(self) -> Graph:
         for path, watch in ((NODES_PATH, self._node_watch), (PODS_PATH, self._pod_watch)):
             self._check_right(path, watch)
@@ -199,7 +217,9 @@ class KubernetesCluster:
                 raise Unavailable(f"The nodes could not be listed: {self._node_watch.trouble or 'no answer yet'}")
             usable = usable_nodes(self._nodes.all(), node_rules(self._site))
             return graph_of_nodes(usable, where="nodes", gpu_resources=(self._site.gpu_resource,))
-        quotas = self._quotas()
+        quotas: Sequence[NamespaceQuota] = ()
+        with contextlib.suppress(ApiRefusal):  # no right to read them either: the graph of the last start serves
+            quotas = self._quotas()
         if not quotas:
             raise Unavailable(
                 f"The agent cannot find out which nodes this cluster has: {self._problems[NODES_PATH]}, and there is "

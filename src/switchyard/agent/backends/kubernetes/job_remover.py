@@ -18,7 +18,8 @@ from switchyard.agent.backends.kubernetes.api import KubernetesApi, Query
 from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable
 from switchyard.agent.backends.kubernetes.job_submitter import VANISHED_UID, JobSubmitter, jobs_path
 from switchyard.agent.backends.kubernetes.objects import JobObject, PodObject
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.log import line
 from switchyard.agent.parallel_calls import call_in_parallel
@@ -104,6 +105,8 @@ class JobRemover:
     def _delete(self, job: SubmittedJob) -> YardError | None:
         if job.is_refuted and not job.uid:
             log.warning(line("kubernetes-late-job-removed", name=job.name))
+        if error := self._sync(job):
+            return error
         try:
             self._api.delete(jobs_path(job.namespace, job.name), uid=job.uid, timeout_s=DELETE_S)
         except ApiRefusal as exc:
@@ -121,7 +124,7 @@ class JobRemover:
             return exc
         self._deleted_at[job.name] = time.monotonic()
         if job.is_over or job.is_forgotten:
-            self._store.update(job.name, is_removed=True)
+            self._store.note_removed(job.name)
             self._watcher.drop(job.name)
         return None
 
@@ -135,8 +138,16 @@ class JobRemover:
                 break  # the Job goes as a whole
             if not is_orphaned and (job.size == 1 or fence not in job.stops):
                 continue
-            if error := self._delete_pod(pod):
+            if error := self._sync(job) or self._delete_pod(pod):
                 return error
+        return None
+
+    def _sync(self, job: SubmittedJob) -> YardError | None:
+        """Make the record durable: what is deleted cannot tell a second time why it ended."""
+        try:
+            self._store.sync(job.name)
+        except YardError as exc:
+            return exc
         return None
 
     def _delete_pod(self, pod: PodObject) -> YardError | None:
@@ -175,7 +186,7 @@ class JobRemover:
         elif pods:
             self._doubted.add(job.name)
         elif job.is_over:  # its delete was refused
-            self._store.update(job.name, is_removed=True)
+            self._store.note_removed(job.name)
             self._watcher.drop(job.name)
         else:
             self._watcher.note_absent(job.name)

@@ -233,7 +233,7 @@ def _job_end(view: JobView, stop: StopOrder | None, readings: Sequence[PodReadin
         return Status(seen=ENDED, text="Complete", exit_code=0, ago_us=ago_us, began_ago_us=began_us)
     if stop is not None:
         return _stopped(stop, readings, now_s)
-    words, cause, code, number = _job_words(view)
+    words, cause, code, number = _job_words(view, readings)
     return Status(
         seen=FAILED,
         text=failed.reason if failed is not None else "FailedIndexes",
@@ -246,15 +246,18 @@ def _job_end(view: JobView, stop: StopOrder | None, readings: Sequence[PodReadin
     )
 
 
-def _job_words(view: JobView) -> tuple[str, Cause, int | None, int | None]:
+def _job_words(view: JobView, readings: Sequence[PodReading]) -> tuple[str, Cause, int | None, int | None]:
     failed = view.job.condition("Failed") if view.job is not None and view.index is None else None
-    if failed is None:
-        return "it failed, and its pod is gone: its exit code is not known", Cause.CLUSTER, None, None
-    if failed.reason == "DeadlineExceeded":
+    if failed is not None and failed.reason == "DeadlineExceeded":
         return "time limit reached", Cause.JOB, None, None
-    if (note := EXIT_CODE_NOTE.search(failed.message)) is not None:
+    if failed is not None and (note := EXIT_CODE_NOTE.search(failed.message)) is not None:
         code, number = split_code(int(note[1]))
         return f"exit code {code}" if number is None else f"killed by signal {number}", Cause.JOB, code, number
+    taken = next((row for row in readings if row.is_over and row.facts.disruption is not None), None)
+    if taken is not None:  # the control plane ended the pod, and its kubelet says nothing more
+        return taken.reason, taken.rule.cause, None, None
+    if failed is None:
+        return "it failed, and its pod is gone: its exit code is not known", Cause.CLUSTER, None, None
     if DISRUPTION_NOTE.search(failed.message):
         return "the cluster took its node away, and its pod is gone", Cause.PREEMPTED, None, None
     return f"its pod is gone, and its exit code is not known: {tidy(failed.message)}", Cause.CLUSTER, None, None

@@ -20,10 +20,12 @@ from msgspec.structs import replace
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.api import KubernetesApi, Query
 from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable
+from switchyard.agent.backends.kubernetes.job_lookups import JobLookups, JobTraces
 from switchyard.agent.backends.kubernetes.job_status import CANCELLED
 from switchyard.agent.backends.kubernetes.labels import JOB_NAME_LABEL, attempt_labels
 from switchyard.agent.backends.kubernetes.objects import JobObject, PodObject
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore, SubmittedJob
+from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.log import line
@@ -32,6 +34,7 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
 AGENT_LABEL = f"{OWN_PREFIX}agent"  # tells the Jobs of two agents of one cluster apart
+LOCKS = 64
 SETTLE_S = 10.0  # how long a doubtful create must stay without a trace before it counts as not carried out
 WAITS_FOR_QUOTA = re.compile(r"exceeded quota: ")
 LEFT_OUT = Status(seen=ObservedState.RETURNED, reason="its Job was created without it", cause=Cause.CLUSTER)
@@ -55,7 +58,9 @@ class JobSubmitter:
         self._watcher = watcher
         self._agent = agent
         self._cluster = cluster
-        self._doubts = threading.Lock()
+        # For one Job each: tasks of one range may come from several threads. Names may share a lock.
+        self._doubts = [threading.Lock() for _ in range(LOCKS)]
+        self._lookups = JobLookups(self._look_up)
         self._absent_since: dict[str, float] = {}  # doubtful Jobs → without a trace since
 
     def submit(self, new: SubmittedJob, manifest: dict[str, Any]) -> None:
@@ -70,14 +75,14 @@ class JobSubmitter:
         refusal counts once the earlier create surely was not carried out. `fences`: the tasks that are wanted. Of the
         others, those that `find` refuted are left out: they were reported as not started.
         """
-        with self._doubts:  # tasks of one range may come from several threads
+        with self._doubts[hash(name) % LOCKS]:
             job = self._store.get(name)
             if job is not None and job.uid:
                 return
             job = self._store.refute(name, fences, is_refuted=False)
             if job is None:
                 raise Unavailable(f"The record of the Job {name} was removed a moment ago.")
-            if self._find_traces(job):
+            if self._note_traces(job, self._traces(job)):
                 return
             try:
                 self._create(job, build(job), is_new=False)
@@ -97,15 +102,10 @@ class JobSubmitter:
         return False
 
     def _is_created(self, job: SubmittedJob) -> bool:
-        try:
-            is_found = self._find_traces(job)
-        except YardError:
-            self._absent_since.pop(job.name, None)  # no answer: the settle time starts again
-            raise
-        if is_found:
+        traces = self._traces(job)
+        if self._note_traces(job, traces):
             return True
-        now = time.monotonic()
-        if now - self._absent_since.setdefault(job.name, now) < SETTLE_S:
+        if traces.began_s - self._absent_since.setdefault(job.name, traces.began_s) < SETTLE_S:
             raise Unavailable(f"It is not sure yet that {job.name} was not created; waiting {SETTLE_S:g} s.")
         return False
 
@@ -124,7 +124,7 @@ class JobSubmitter:
         if found.metadata.uid == job.uid or (not job.uid and labels.get(AGENT_LABEL) == self._agent):
             return found
         if not job.uid and attempt_labels(job.lease, self._cluster).items() <= labels.items():
-            self._store.update(job.name, is_seen=True)
+            self._store.note_seen(job.name)
             raise Unavailable(
                 f"The Job {job.name} in the namespace {job.namespace} is of this attempt, and an agent with another "
                 f"folder created it (label {AGENT_LABEL}={labels.get(AGENT_LABEL)}): it may run.",
@@ -154,6 +154,7 @@ class JobSubmitter:
 
     def _create(self, job: SubmittedJob, manifest: dict[str, Any], *, is_new: bool) -> None:
         """`is_new`: nobody tried before, so that after a refusal nothing needs a record."""
+        self._lookups.discard(job.name)
         try:
             answer = self._api.create(jobs_path(job.namespace), manifest, {"fieldManager": "switchyard"})
         except ApiUnavailable as exc:
@@ -187,22 +188,37 @@ class JobSubmitter:
 
     def _created(self, job: SubmittedJob, found: JobObject) -> None:
         self._watcher.note_job(found)
-        self._store.update(job.name, uid=found.metadata.uid, refuted=job.refuted)
+        self._store.note_created(job.name, found.metadata.uid, refuted=job.refuted)
         # Tasks that were reported as not started, in a Job of an earlier create that came late.
         self._store.stop(job.name, dict.fromkeys(job.refuted, CANCELLED))
         self._absent_since.pop(job.name, None)
 
-    def _find_traces(self, job: SubmittedJob) -> bool:
-        """Whether the Job, a pod of it or an event about it is there. A Job that is gone counts as created."""
+    def _traces(self, job: SubmittedJob) -> JobTraces:
+        """What is at the cluster of a Job. Raises a transient error while that is not known."""
+        try:
+            traces = self._lookups.get(job)
+        except YardError:
+            self._absent_since.pop(job.name, None)  # no answer: the settle time starts again
+            raise
+        if traces is None:
+            raise Unavailable(f"Whether {job.name} was created is being looked up; the API has not answered yet.")
+        return traces
+
+    def _look_up(self, job: SubmittedJob) -> JobTraces:
+        """Read whether the Job, a pod of it or an event about it is there. A Job that is gone counts as created."""
+        began_s = time.monotonic()
         found = self.read_back(job)
-        if found is not None:
-            self._created(job, found)
-            return True
-        if not job.is_seen and not self.has_pods(job) and not self._has_events(job):
-            return False
-        log.warning(line("kubernetes-job-vanished", name=job.name))
-        self._store.update(job.name, uid=VANISHED_UID, refuted=job.refuted)
-        return True
+        is_vanished = found is None and (job.is_seen or self.has_pods(job) or self._has_events(job))
+        return JobTraces(began_s=began_s, job=found, is_vanished=is_vanished)
+
+    def _note_traces(self, job: SubmittedJob, traces: JobTraces) -> bool:
+        """Record that the Job was created, if it left a trace. Returns whether it did."""
+        if traces.job is not None:
+            self._created(job, traces.job)
+        elif traces.is_vanished:
+            log.warning(line("kubernetes-job-vanished", name=job.name))
+            self._store.note_created(job.name, VANISHED_UID, refuted=job.refuted)
+        return traces.job is not None or traces.is_vanished
 
     def _has_events(self, job: SubmittedJob) -> bool:
         query: Query = {"fieldSelector": f"involvedObject.kind=Job,involvedObject.name={job.name}", "limit": 1}

@@ -4,7 +4,7 @@ stdout and stderr come as one stream: Kubernetes keeps them apart only behind a 
 is followed by one stream, so that the kubelet's rotation loses nothing. With more running pods than streams, the others
 are read in turns. After the end of a pod its log is read once more, since a stream that was cut looks like its end.
 
-A file of output has a bound, so that one job cannot fill the agent's disk: what comes after is counted and dropped.
+A file of output has a bound, so that one job cannot fill the agent's disk: the middle of a longer output is dropped.
 A file of output has a file beside it with the position of the last whole line. After a crash, output goes on there.
 """
 
@@ -276,7 +276,7 @@ class LogCollector:
         reader, saved, begun_s = LogReader(position), position, time.monotonic()
         saved_s = begun_s
         is_begun = False
-        with open(self._file(task.key), "ab", opener=private_opener) as file:
+        with open(self._file(task.key), "r+b", opener=_creating_opener) as file:
             output = BoundedOutput(file, position.size, self._bytes_max)
             try:
                 for piece in stream:
@@ -302,8 +302,14 @@ class LogCollector:
         return position
 
     def _dropped(self, key: str) -> str:
-        dropped = self._position(key).size - self._bytes_max
-        return f"the last {dropped} bytes of its output were dropped" if dropped > 0 else ""
+        """What to say of an output whose end is not in the file."""
+        size = self._position(key).size
+        is_whole = self._file(key).exists() and self._file(key).stat().st_size >= size
+        return (
+            ""
+            if is_whole or size <= self._bytes_max
+            else f"the last {size - self._bytes_max} bytes of its output were dropped"
+        )
 
     def _position(self, key: str) -> LogPosition:
         try:
@@ -313,3 +319,7 @@ class LogCollector:
         except (OSError, msgspec.DecodeError):
             pass
         return LogPosition()
+
+
+def _creating_opener(path: str, flags: int) -> int:
+    return private_opener(path, flags | os.O_CREAT)

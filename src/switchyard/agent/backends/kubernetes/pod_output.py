@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.kubernetes.logs import LogCollector, PodRef
 from switchyard.agent.backends.kubernetes.objects import MAIN_CONTAINER, PodObject
-from switchyard.agent.backends.kubernetes.submissions import SubmittedJob
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.need import spec_of
 
 
