@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 LINES_MAX = 430
 FUNCTION_LINES_MAX = 70  # a screen
 PACKAGE = PurePosixPath("src/switchyard")
-PURE_ROOMS = ("model", "policy", "match", "route")
+PURE_ROOMS = ("model", "policy", "match", "workflow", "route")
 SYNC_ROOMS = (*PURE_ROOMS, "service", "store", "storage")
 SILENT_ROOMS = ("server", "service", "store", "storage")
 BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"})

@@ -17,6 +17,7 @@ from flyteidl.admin import project_attributes_pb2 as project_attributes
 from flyteidl.admin import workflow_attributes_pb2 as workflow_attributes
 from flytekit.configuration import Config, PlatformConfig
 from flytekit.exceptions.base import FlyteException
+from flytekit.models.core.identifier import WorkflowExecutionIdentifier
 from flytekit.models.matchable_resource import (
     ClusterResourceAttributes,
     ExecutionClusterLabel,
@@ -74,7 +75,7 @@ def attributes(client: Any) -> Any:
     found = {
         "missing": missing,
         "refused": refused,
-        "not served": failure(lambda: client.list_task_ids_paginated(PROJECT, DOMAIN)),
+        "not served": failure(lambda: client.get_execution(WorkflowExecutionIdentifier(PROJECT, DOMAIN, "x"))),
         "of the domain": [plain(client.get_project_domain_attributes(PROJECT, DOMAIN, kind)) for kind in (1, 2, 3, 5)],
         "of the workflow": plain(client.get_workflow_attributes(PROJECT, DOMAIN, "app.flow", LABEL)),
         "of another workflow": plain(client.get_workflow_attributes(PROJECT, DOMAIN, "other", LABEL)),

@@ -38,7 +38,26 @@ PATHS = {
     "ListProjects": ("GET", "", "/api/v1/projects"),
     "GetDomains": ("GET", "", "/api/v1/domains"),
     "GetVersion": ("GET", "", "/api/v1/version"),
+    "CreateTask": ("POST", "", "/api/v1/tasks"),
+    "GetTask": ("GET", "id", "/api/v1/tasks/{project}/{domain}/{name}/{version}"),
+    "ListTasks": ("GET", "id", "/api/v1/tasks/{project}/{domain}"),
+    "ListTaskIds": ("GET", "", "/api/v1/task_ids/{project}/{domain}"),
+    "CreateWorkflow": ("POST", "", "/api/v1/workflows"),
+    "GetWorkflow": ("GET", "id", "/api/v1/workflows/{project}/{domain}/{name}/{version}"),
+    "ListWorkflows": ("GET", "id", "/api/v1/workflows/{project}/{domain}"),
+    "ListWorkflowIds": ("GET", "", "/api/v1/workflow_ids/{project}/{domain}"),
+    "CreateLaunchPlan": ("POST", "", "/api/v1/launch_plans"),
+    "GetLaunchPlan": ("GET", "id", "/api/v1/launch_plans/{project}/{domain}/{name}/{version}"),
+    "GetActiveLaunchPlan": ("GET", "id", "/api/v1/active_launch_plans/{project}/{domain}/{name}"),
+    "ListLaunchPlans": ("GET", "id", "/api/v1/launch_plans/{project}/{domain}"),
+    "ListActiveLaunchPlans": ("GET", "", "/api/v1/active_launch_plans/{project}/{domain}"),
+    "ListLaunchPlanIds": ("GET", "", "/api/v1/launch_plan_ids/{project}/{domain}"),
+    "UpdateLaunchPlan": ("PUT", "id", "/api/v1/launch_plans/{project}/{domain}/{name}/{version}"),
+    "ListNamedEntities": ("GET", "", "/api/v1/named_entities/{resource_type}/{project}/{domain}"),
+    "GetNamedEntity": ("GET", "id", "/api/v1/named_entities/{resource_type}/{project}/{domain}/{name}"),
+    "UpdateNamedEntity": ("PUT", "id", "/api/v1/named_entities/{resource_type}/{project}/{domain}/{name}"),
 }
+WORDS = ("project", "domain", "workflow", "id", "name", "version", "resource_type")
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 HTTP = {
     **{"OK": 200, "INVALID_ARGUMENT": 400, "UNAUTHENTICATED": 401, "PERMISSION_DENIED": 403, "NOT_FOUND": 404},
@@ -110,8 +129,10 @@ class Doors:
     def rest(self, name: str, request: Mapping[str, Any]) -> Answer:
         verb, place, path = PATHS[name]
         fields = request.get(place, {}) if place else request
-        words = {word: quote(str(fields.get(word, "")), safe="") for word in ("project", "domain", "workflow", "id")}
-        rest = {word: value for word, value in request.items() if "{" + word + "}" not in path}
+        words = {word: quote(str({**request, **fields}.get(word, "")), safe="") for word in WORDS}
+        rest = {word: value for word, value in request.items() if "{" + word + "}" not in path and word != place}
+        sort = rest.pop("sort_by", {}) if verb == "GET" else {}
+        rest |= {f"sort_by.{word}": value for word, value in sort.items()}
         url = self.url + path.format_map(words)
         if verb == "GET":
             return call(verb, f"{url}?{urlencode(rest)}", token=self.token)

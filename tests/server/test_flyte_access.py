@@ -21,6 +21,7 @@ READ = (DENIED, OK, OK, OK, OK)
 WRITE = (DENIED, DENIED, DENIED, OK, OK)
 PLATFORM = (DENIED, DENIED, DENIED, DENIED, OK)
 ALL = (OK,) * 5
+KINDS = ("Task", "Workflow", "LaunchPlan")
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,26 @@ def named(level: str) -> dict[str, str]:
     return dict(list(HERE.items())[:words])
 
 
+def an_id(kind: str, name: str, version: str = "v1") -> dict[str, str]:
+    return {"resource_type": kind, "project": "own", "domain": DEV, "name": name, "version": version}
+
+
+TASK = {
+    "type": "python-task",
+    "metadata": {"runtime": {"version": "1"}},
+    "interface": {"outputs": {"variables": {"o0": {"type": {"simple": "INTEGER"}}}}},
+    "container": {"image": "i"},
+}
+FLOW = {
+    "interface": {},
+    "nodes": [{"id": "n0", "task_node": {"reference_id": an_id("TASK", "t")}}],
+}
+HERE_NAMED = {"project": "own", "domain": DEV, "name": "w"}
+PAGE = {"limit": 10}
 LEVELS = ("Project", "ProjectDomain", "Workflow")
+# Whoever may submit to a project may register in it; `registered` has done so.
+REGISTER = (DENIED, DENIED, *("ALREADY_EXISTS",) * 3)
+SUBMIT = (DENIED, DENIED, OK, OK, OK)
 TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     *((f"Update{level}Attributes", {"attributes": {**named(level), **LABEL}}, WRITE) for level in LEVELS),
     *((f"Get{level}Attributes", {**named(level), "resource_type": 3}, READ) for level in LEVELS),
@@ -65,11 +85,33 @@ TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     ("ListProjects", {}, ALL),
     ("GetDomains", {}, ALL),
     ("GetVersion", {}, ALL),
+    ("CreateTask", {"id": an_id("TASK", "t"), "spec": {"template": TASK}}, REGISTER),
+    ("CreateWorkflow", {"id": an_id("WORKFLOW", "w"), "spec": {"template": FLOW}}, REGISTER),
+    ("CreateLaunchPlan", {"id": an_id("LAUNCH_PLAN", "w"), "spec": {"workflow_id": an_id("WORKFLOW", "w")}}, REGISTER),
+    ("GetTask", {"id": an_id("TASK", "t")}, READ),
+    ("GetWorkflow", {"id": an_id("WORKFLOW", "w")}, READ),
+    ("GetLaunchPlan", {"id": an_id("LAUNCH_PLAN", "w")}, READ),
+    *((f"List{kind}s", {"id": {"project": "own", "domain": DEV}, **PAGE}, READ) for kind in KINDS),
+    *((f"List{kind}Ids", {"project": "own", "domain": DEV, **PAGE}, READ) for kind in KINDS),
+    ("UpdateLaunchPlan", {"id": an_id("LAUNCH_PLAN", "w"), "state": "ACTIVE"}, SUBMIT),
+    ("GetActiveLaunchPlan", {"id": HERE_NAMED}, READ),
+    ("ListActiveLaunchPlans", {"project": "own", "domain": DEV, **PAGE}, READ),
+    ("ListNamedEntities", {"resource_type": "TASK", "project": "own", "domain": DEV, **PAGE}, READ),
+    ("GetNamedEntity", {"resource_type": "WORKFLOW", "id": HERE_NAMED}, READ),
+    ("UpdateNamedEntity", {"resource_type": "WORKFLOW", "id": HERE_NAMED, "metadata": {"description": "x"}}, SUBMIT),
 ]
 
 
 def test_the_table_has_every_call_that_is_served() -> None:
     assert {name for name, _, _ in TABLE} == set(PATHS)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(people: dict[str, Doors]) -> None:
+    """What the table reads is there, whichever row comes first."""
+    for name, asked, codes in TABLE:
+        if codes in (REGISTER, SUBMIT):
+            assert people["submit"].by_grpc(name, asked).code == OK
 
 
 @pytest.mark.parametrize("way", ["rest", "grpc"])

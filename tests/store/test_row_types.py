@@ -21,6 +21,8 @@ from switchyard.store import (
     backlog,
     clusters,
     decision_events,
+    entities,
+    entity_names,
     events,
     fetch,
     file_collection,
@@ -51,12 +53,19 @@ from switchyard.store.job_rows import AttemptRow, IdempotencyClaim, RepairedJobR
 from switchyard.store.jobs import JobFilter
 from switchyard.store.new_rows import EventRow, NewJobRow, RangeUpdate
 from switchyard.store.schema import metadata
+from switchyard.workflow.list_query import ListOrder
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
 PAGE: dict[str, Any] = {"after": "", "limit": 9}
 SILENT: dict[str, Any] = {"now_us": NOW_US, "amnesty_us": 0, "bears_s": 9, "silent_us": 9, "limit": 9}
 ATTRIBUTE = attributes.WrittenValue(an_id(1), rank=1, value="{}", etag="e", changed_us=1, changed_by="ann")
 SCOPE = ("", "", "", "")
+ENTITY = entities.EntityKey("task", "p", "d", "n", "v")
+ENTITY_NAME = entity_names.EntityNameKey("task", "p", "d", "n")
+ENTITIES: dict[str, Any] = {
+    **{"kind": "task", "project": "p", "domain": "d", "filters": ()},
+    **{"order": ListOrder("name", is_descending=True), "offset": 0, "limit": 9},
+}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     access.user_all: access.user_all,
@@ -93,6 +102,14 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     decision_events.decision_list: lambda tx: decision_events.decision_list(
         tx, "j", states=["A"], but=[EventKind.LATE], limit=9
     ),
+    entities.entity_get: lambda tx: entities.entity_get(tx, ENTITY),
+    entities.entity_get_many: lambda tx: entities.entity_get_many(tx, [ENTITY]),
+    entities.entity_active: lambda tx: entities.entity_active(tx, ENTITY),
+    entities.entity_list: lambda tx: entities.entity_list(tx, name="n", only_active=True, **ENTITIES),
+    entities.usage_add: lambda tx: entities.usage_add(tx, "p", 9),
+    entity_names.name_get: lambda tx: entity_names.name_get(tx, ENTITY_NAME),
+    entity_names.name_lock: lambda tx: entity_names.name_lock(tx, ENTITY_NAME),
+    entity_names.name_list: lambda tx: entity_names.name_list(tx, **ENTITIES),
     events.event_list_of_tasks: lambda tx: events.event_list_of_tasks(tx, "j", [1]),
     events.event_list_of_array: lambda tx: events.event_list_of_array(tx, "j", ["task-failed"], limit=9),
     events.event_list: lambda tx: events.event_list(tx, job_id=None, projects=["p"], reader="ann", after=0, limit=9),
@@ -174,6 +191,8 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
 }
 NO_QUERIES = {
     attributes.WrittenValue,
+    entities.EntityKey,
+    entity_names.EntityNameKey,
     handovers.NewHandover,
     namespace_resources.NewNamespaceRow,
     quotes.QuoteWaitRow,

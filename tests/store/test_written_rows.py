@@ -12,6 +12,8 @@ from switchyard.model.job import State
 from switchyard.store import (
     access,
     clusters,
+    entities,
+    entity_names,
     graphs,
     handovers,
     jobs,
@@ -53,6 +55,7 @@ def test_updates_set_columns_of_their_table() -> None:
         clusters.AgentUpdate: schema.agents,
         clusters.ClusterUpdate: schema.clusters,
         clusters.InviteUpdate: schema.invites,
+        entity_names.EntityNameUpdate: schema.entity_names,
         token_pools.TokenPoolUpdate: schema.token_pools,
     }
     assert set(ColumnUpdate.__subclasses__()) == set(tables)
@@ -70,6 +73,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         clusters.AgentRow: schema.agents,
         clusters.ClusterRow: schema.clusters,
         clusters.InviteRow: schema.invites,
+        entities.EntityRow: schema.entities,
         graphs.GraphSourceRow: schema.graph_sources,
         layout.LayoutRow: schema.layout,
         namespace_resources.NamespaceReportRow: schema.namespace_reports,

@@ -34,6 +34,7 @@ from switchyard.server.job_priority_section import JobPrioritySection
 from switchyard.server.limits_section import LimitsSection
 from switchyard.server.moving_section import MovingSection, SpillSection
 from switchyard.server.storage_section import StorageSection
+from switchyard.server.workflows_section import WorkflowsSection
 
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 RawQuantity = str | int | float
@@ -269,6 +270,7 @@ class Config(Section, frozen=True):
     connections: ConnectionsSection = ConnectionsSection()
     limits: LimitsSection = LimitsSection()
     files: FilesSection = FilesSection()
+    workflows: WorkflowsSection = WorkflowsSection()
 
     @property
     def all_domains(self) -> list[DomainSection]:

@@ -118,6 +118,7 @@ def make_context(
         usage=UserUsage(
             config.limits.of, is_exempt=lambda name: name in snapshots.access.admin_names, refused=tally.limits.add
         ),
+        workflows=config.workflows.limits,
         changes=ChangeBudget(config.limits.of, tally.limits.add, lambda: clock.steady_us() / 1e6),
     )
 

@@ -19,6 +19,7 @@ from switchyard.store.schema_clusters import (
     submit_consents,
     submit_tokens,
 )
+from switchyard.store.schema_entities import ACTIVE_ENTITY, entities, entity_contents, entity_names, entity_usage
 from switchyard.store.schema_files import (
     file_holders,
     file_objects,
@@ -36,11 +37,16 @@ from switchyard.store.schema_rules import attributes, policies, projects, token_
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
+    "ACTIVE_ENTITY",
     "HANDOVER_COUNTED",
     "HANDOVER_OPEN",
     "agents",
     "attributes",
     "clusters",
+    "entities",
+    "entity_contents",
+    "entity_names",
+    "entity_usage",
     "file_holders",
     "file_objects",
     "file_outputs",

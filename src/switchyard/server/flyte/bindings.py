@@ -14,7 +14,7 @@ from switchyard.errors import Malformed
 
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 VERBS = ("get", "put", "post", "delete", "patch")
-DEPTH_MAX = 32  # the deepest message we serve has seven levels
+DEPTH_MAX = 100  # as protobuf reads: nested types, branches and conditions of a workflow
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -17,6 +18,7 @@ from switchyard.server.flyte.grpc_status import code_of
 from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake
 from switchyard.server.grpc_message import message_reader
 from switchyard.server.http.authenticate import bearer_token
+from switchyard.server.limiter import current_caller
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.core.rights import Actor
 
@@ -37,6 +39,8 @@ def handlers(
 
 def _admin_call(server: ServerRuntime, threads: ThreadPoolExecutor, name: str, call: FlyteCall) -> GrpcMethod:
     async def serve(request: Any, actor: Actor | None) -> Any:
+        if actor is not None and call.is_heavy(request):
+            return await _in_heavy_thread(server, actor, partial(call.serve, server.context, actor, request))
         return await asyncio.get_running_loop().run_in_executor(threads, call.serve, server.context, actor, request)
 
     return GrpcMethod(
@@ -47,6 +51,17 @@ def _admin_call(server: ServerRuntime, threads: ThreadPoolExecutor, name: str, c
         code=code_of,
         admit=None if call.is_open else partial(_actor, server),
     )
+
+
+async def _in_heavy_thread(server: ServerRuntime, actor: Actor, work: Callable[[], Any]) -> Any:
+    """Run long work on the server's threads for it, where users take turns. They belong to the server's loop."""
+
+    async def run() -> Any:
+        current_caller.set(actor.name)
+        return await server.workers.in_heavy_thread(work)
+
+    assert server.wakeups.loop is not None
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(run(), server.wakeups.loop))
 
 
 async def _actor(server: ServerRuntime, context: CallContext) -> Actor:

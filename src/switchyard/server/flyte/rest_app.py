@@ -20,7 +20,7 @@ from switchyard.server.http.asgi_messages import (
     retry_after,
     send_body,
 )
-from switchyard.server.http.body_bounds import LAYOUT_BODY
+from switchyard.server.http.body_bounds import ENTITY_BODY, INLINE_BYTES, LAYOUT_BODY
 from switchyard.server.http.body_decoding import read_bounded
 from switchyard.server.http.call import read_query
 from switchyard.server.runtime import ServerRuntime
@@ -55,10 +55,11 @@ class FlyteRestApp:
         call = served.calls.get(binding.call)
         if call is None:
             raise FlyteNotServed(
-                f"{binding.call} is not served here.", next_step="Projects, domains and attributes are."
+                f"{binding.call} is not served here.",
+                next_step="Projects, domains, attributes, tasks, workflows and launch plans are.",
             )
         actor = None if call.is_open else await server.authenticator.user(scope)
-        body = await read_bounded(server.bodies, scope, receive, LAYOUT_BODY)
+        body = await read_bounded(server.bodies, scope, receive, ENTITY_BODY if call.is_entity else LAYOUT_BODY)
         query, wanted = read_query(scope), _wanted(scope)
 
         def work() -> bytes:
@@ -71,7 +72,9 @@ class FlyteRestApp:
                 return bytes(answer.SerializeToString())
             return json.dumps(as_dict(answer, is_snake=wanted == JSON_MEDIA), ensure_ascii=False).encode()
 
-        await send_body(send, 200, await server.workers.in_thread(work), _content_type(is_proto=wanted == PROTO_MEDIA))
+        is_heavy = call.is_entity and len(body) > INLINE_BYTES
+        answer = await (server.workers.in_heavy_thread(work) if is_heavy else server.workers.in_thread(work))
+        await send_body(send, 200, answer, _content_type(is_proto=wanted == PROTO_MEDIA))
 
 
 @dataclass(frozen=True)

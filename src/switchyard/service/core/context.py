@@ -21,6 +21,7 @@ from switchyard.service.core.user_usage import UserUsage
 from switchyard.store.database import Database, Tx
 from switchyard.store.database_logs import DatabaseLogs
 from switchyard.store.events import counter_take
+from switchyard.workflow.limits import WorkflowLimits
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Context:
     usage: UserUsage = field(default_factory=UserUsage)
     changes: ChangeBudget = field(default_factory=ChangeBudget)
     files: FileStorage = field(default_factory=FileStorage)
+    workflows: WorkflowLimits = field(default_factory=WorkflowLimits)
 
 
 def bump_version(batch: Batch, topic: Topic) -> None:

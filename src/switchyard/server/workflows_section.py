@@ -1,0 +1,28 @@
+"""The config section `workflows`: how much of Flyte's tasks, workflows and launch plans may be registered."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec import Struct
+
+from switchyard.model.quantity import parse_bytes
+from switchyard.server.limits_section import ByteLimit, LimitValue
+from switchyard.workflow.limits import WorkflowLimits
+
+_DEFAULTS = WorkflowLimits()
+
+
+class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """0: no limit."""
+
+    nodes: LimitValue = _DEFAULTS.nodes  # of one workflow, with its sub-workflows and branches
+    project_entities: LimitValue = _DEFAULTS.project_entities  # versions that one project may register
+    project_bytes: ByteLimit = "10Gi"  # of their contents
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.project_bytes)
+
+    @cached_property
+    def limits(self) -> WorkflowLimits:
+        return WorkflowLimits(self.nodes, self.project_entities, parse_bytes(self.project_bytes))

@@ -1,0 +1,1 @@
+"""Tasks, workflows and launch plans of Flyte's: register, read, list, activate. Needs the package flyteidl."""

@@ -1,0 +1,52 @@
+"""How two messages differ, in few lines for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from google.protobuf import json_format
+
+from switchyard.model.names import printable_line
+
+LINES_MAX = 10
+VALUE_CHARS_MAX = 80
+MISSING = object()
+
+
+def describe_difference(before: Any, after: Any) -> str:
+    """The first differences: `template.container.image: "a" → "b"`. Empty: there are none."""
+    lines = list(islice(_differences(_plain(before), _plain(after), ""), LINES_MAX + 1))
+    if len(lines) > LINES_MAX:
+        lines[LINES_MAX:] = ["and more"]
+    return "; ".join(lines)
+
+
+def _plain(message: Any) -> Any:
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def _differences(before: Any, after: Any, path: str) -> Iterator[str]:
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in sorted({*before, *after}):
+            inner = f"{path}.{key}" if path else key
+            yield from _differences(before.get(key, MISSING), after.get(key, MISSING), inner)
+    elif isinstance(before, list) and isinstance(after, list):
+        for index in range(max(len(before), len(after))):
+            yield from _differences(_item(before, index), _item(after, index), f"{path}[{index}]")
+    else:
+        yield f"{printable_line(path[-200:])}: {_shown(before)} → {_shown(after)}"
+
+
+def _item(values: list[Any], index: int) -> Any:
+    return values[index] if index < len(values) else MISSING
+
+
+def _shown(value: Any) -> str:
+    if value is MISSING:
+        return "nothing"
+    text = printable_line(repr(value)[: VALUE_CHARS_MAX + 1])
+    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}…"

@@ -1,0 +1,421 @@
+"""Tasks, workflows and launch plans at both of Flyte's doors: the whole corpus, and everything that is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from flyteidl.admin import common_pb2, workflow_pb2
+from flyteidl.service import admin_pb2_grpc
+from google.protobuf import json_format
+
+from tests.programs import call
+from tests.server.flyte_doors import CALL_S, Doors, Said, opened
+from tests.service.entities.requests import plan_request, task_request, workflow_request
+from tests.workflow.builders import task_node
+from tests.workflow.corpus import DOMAIN, PROJECT, compiled_by_flyte, sent_by_flytekit, with_names_only
+
+pytestmark = pytest.mark.xdist_group("flyte-entities")
+MIB = 2**20
+HERE = {"project": "default", "domain": DOMAIN}
+REFERRED = ("30_reference.triple", "30_reference.plus")
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with opened(tmp_path_factory.mktemp("doors"), workflows={"nodes": 10_000}) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def corpus(doors: Doors) -> Doors:
+    """The whole corpus, registered as flytekit does: first the version that 30_reference refers to."""
+    doors.v1("POST", "/v1/projects", {"name": PROJECT})
+    with grpc.insecure_channel(doors.grpc) as line:
+        stub = admin_pb2_grpc.AdminServiceStub(line)
+        base = [sent for sent in sent_by_flytekit(version="base") if sent.id.name in REFERRED]
+        for sent in (*base, *sent_by_flytekit()):
+            name, request = sent.request
+            getattr(stub, name)(request, timeout=CALL_S, wait_for_ready=True)
+    return doors
+
+
+def sent_plain(request: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json_format.MessageToDict(request, preserving_proto_field_name=True)
+    return plain
+
+
+def both(doors: Doors, name: str, asked: dict[str, Any]) -> Said:
+    """What the doors say, which is the same."""
+    answers = [door(name, asked) for door in doors.ways().values()]
+    assert answers[0] == answers[1]
+    return answers[0]
+
+
+def test_every_workflow_comes_back_as_flyte_compiles_it_with_its_tasks(corpus: Doors) -> None:
+    for name, wanted in compiled_by_flyte().items():
+        version_id = {"project": PROJECT, "domain": DOMAIN, "name": name, "version": "v1"}
+        answer = both(corpus, "GetWorkflow", {"id": version_id}).answer
+        assert answer["id"]["resource_type"] == "WORKFLOW"
+        closure = answer["closure"]["compiled_workflow"]
+        tasks = {task["template"]["id"]["name"]: task["template"] for task in closure.pop("tasks", [])}
+        assert with_names_only(closure) == wanted
+        named = set(_references(closure))
+        assert set(tasks) == named
+        assert all("container" in task or "k8s_pod" in task or "sql" in task for task in tasks.values())
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "reference_id" in value:
+            yield value["reference_id"]["name"]
+        for inner in value.values():
+            yield from _references(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _references(inner)
+
+
+def test_every_task_comes_back_as_it_was_sent(corpus: Doors) -> None:
+    for sent in sent_by_flytekit():
+        if sent.kind == "TaskSpec":
+            wanted = {"id": sent_plain(sent.id)}
+            answer = corpus.by_grpc("GetTask", wanted).answer
+            assert answer["closure"]["compiled_task"]["template"] == sent_plain(sent.message.template)
+
+
+def test_every_plan_comes_back_with_all_its_inputs(corpus: Doors) -> None:
+    plan = {"id": {"project": PROJECT, "domain": DOMAIN, "name": "08_launch_plan.dear", "version": "v1"}}
+    answer = both(corpus, "GetLaunchPlan", plan).answer
+    parameters = answer["closure"]["expected_inputs"]["parameters"]
+    assert {name: "default" in parameter for name, parameter in parameters.items()} == {"n": False, "rate": True}
+    assert answer["spec"]["default_inputs"] == answer["closure"]["expected_inputs"]
+    assert list(answer["spec"]["fixed_inputs"]["literals"]) == ["currency"]
+    assert answer["closure"]["expected_outputs"]["variables"]["o0"]["type"] == {"simple": "STRING"}
+    assert "state" not in answer["closure"], "it is inactive, the first of the enum"
+    nightly = {"id": {"project": PROJECT, "domain": DOMAIN}, "limit": 9, "filters": "eq(schedule_type,CRON)"}
+    plans = both(corpus, "ListLaunchPlans", nightly).answer["launch_plans"]
+    assert [plan["id"]["name"] for plan in plans] == ["29_schedule.nightly"]
+
+
+def test_all_of_it_again_is_there_already(corpus: Doors) -> None:
+    with grpc.insecure_channel(corpus.grpc) as line:
+        stub = admin_pb2_grpc.AdminServiceStub(line)
+        codes = set()
+        for sent in sent_by_flytekit():
+            name, request = sent.request
+            with pytest.raises(grpc.RpcError) as refused:
+                getattr(stub, name)(request, timeout=CALL_S)
+            codes.add(refused.value.code())
+    assert codes == {grpc.StatusCode.ALREADY_EXISTS}
+
+
+def test_lists_leave_the_nodes_of_workflows_out(corpus: Doors) -> None:
+    asked = {
+        "id": {"project": PROJECT, "domain": DOMAIN},
+        "limit": 1000,
+        "sort_by": {"key": "name", "direction": "ASCENDING"},
+    }
+    workflows = both(corpus, "ListWorkflows", asked).answer["workflows"]
+    assert len(workflows) == 48
+    assert [one["id"]["name"] for one in workflows] == sorted(one["id"]["name"] for one in workflows)
+    assert set(workflows[0]["closure"]["compiled_workflow"]["primary"]["template"]) == {"id", "interface"}
+    names = both(corpus, "ListWorkflowIds", {"project": PROJECT, "domain": DOMAIN, "limit": 1000}).answer["entities"]
+    assert len(names) == 47
+    url = f"{corpus.url}/api/v1/workflows/{PROJECT}/{DOMAIN}/30_reference.plus?limit=10"
+    assert [one["id"]["version"] for one in call("GET", url).json["workflows"]] == ["v1", "base"]
+
+
+def plain_ids(request: Any, **fields: str) -> dict[str, Any]:
+    plain = sent_plain(request)
+    plain["id"] |= fields
+    return plain
+
+
+def compiled_with(*nodes: Any) -> dict[str, Any]:
+    return sent_plain(workflow_request(nodes=list(nodes)))
+
+
+# The call, its request, and what is said.
+BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
+    ("no id", "CreateTask", {"spec": {}}, "INVALID_ARGUMENT", "missing id"),
+    ("no spec", "CreateTask", {"id": sent_plain(task_request().id)}, "INVALID_ARGUMENT", "missing spec"),
+    (
+        "no template",
+        "CreateTask",
+        {"id": sent_plain(task_request().id), "spec": {}},
+        "INVALID_ARGUMENT",
+        "missing template",
+    ),
+    ("no project", "CreateTask", plain_ids(task_request(), project=""), "INVALID_ARGUMENT", "missing project"),
+    ("an unknown project", "CreateTask", plain_ids(task_request(), project="nowhere"), "INVALID_ARGUMENT", "not found"),
+    ("an unknown domain", "CreateTask", plain_ids(task_request(), domain="mars"), "INVALID_ARGUMENT", "domain [mars]"),
+    ("no name", "CreateTask", plain_ids(task_request(), name=""), "INVALID_ARGUMENT", "missing name"),
+    ("a bad name", "CreateTask", plain_ids(task_request(), name="a\nb"), "INVALID_ARGUMENT", "control characters"),
+    ("no version", "CreateTask", plain_ids(task_request(), version=""), "INVALID_ARGUMENT", "missing version"),
+    ("a bad version", "CreateTask", plain_ids(task_request(), version="a/b"), "INVALID_ARGUMENT", "url safe"),
+    (
+        "another kind",
+        "CreateTask",
+        plain_ids(task_request(), resource_type="WORKFLOW"),
+        "INVALID_ARGUMENT",
+        "resource type",
+    ),
+    ("a project with NUL", "CreateTask", plain_ids(task_request(), project="a\0"), "INVALID_ARGUMENT", "NUL"),
+    ("no image", "CreateTask", sent_plain(task_request(image="")), "INVALID_ARGUMENT", "missing image"),
+    (
+        "no nodes",
+        "CreateWorkflow",
+        {"id": sent_plain(workflow_request().id), "spec": {"template": {}}},
+        "INVALID_ARGUMENT",
+        "NoNodesFound",
+    ),
+    (
+        "a cycle",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", a="@n1.o0", b=1), task_node("n1", a="@n0.o0", b=1)),
+        "INVALID_ARGUMENT",
+        "UnreachableNodes",
+    ),
+    (
+        "an unbound input",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", a=1)),
+        "INVALID_ARGUMENT",
+        "ParameterNotBound",
+    ),
+    (
+        "an unknown task",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", "nobody")),
+        "INVALID_ARGUMENT",
+        "TaskReferenceNotFound",
+    ),
+    (
+        "a task with NUL",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", "no\0body")),
+        "INVALID_ARGUMENT",
+        "TaskReferenceNotFound",
+    ),
+    (
+        "a text for a number",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", a="x", b=1)),
+        "INVALID_ARGUMENT",
+        "MismatchingTypes",
+    ),
+    (
+        "a promise into nothing",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", a="@n9.o0", b=1)),
+        "INVALID_ARGUMENT",
+        "NodeReferenceNotFound",
+    ),
+    (
+        "an unknown upstream",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", a=1, b=1, upstream=("n7",))),
+        "INVALID_ARGUMENT",
+        "upstream node [n7]",
+    ),
+    (
+        "two nodes with one id",
+        "CreateWorkflow",
+        compiled_with(task_node("n0", a=1, b=1), task_node("n0", a=1, b=1)),
+        "INVALID_ARGUMENT",
+        "DuplicateNodeId",
+    ),
+    (
+        "an unknown workflow",
+        "CreateLaunchPlan",
+        sent_plain(plan_request(workflow="nobody")),
+        "NOT_FOUND",
+        "missing entity of type WORKFLOW",
+    ),
+    (
+        "no workflow",
+        "CreateLaunchPlan",
+        {"id": sent_plain(plan_request().id), "spec": {}},
+        "INVALID_ARGUMENT",
+        "workflow_id: missing project",
+    ),
+    ("a get without a version", "GetTask", {"id": HERE | {"name": "a"}}, "INVALID_ARGUMENT", "missing version"),
+    (
+        "a get of nothing",
+        "GetWorkflow",
+        {"id": HERE | {"name": "a", "version": "b"}},
+        "NOT_FOUND",
+        "missing entity of type WORKFLOW",
+    ),
+    ("no active plan", "GetActiveLaunchPlan", {"id": HERE | {"name": "a"}}, "NOT_FOUND", "No active launch plan"),
+    ("a list without a limit", "ListTasks", {"id": HERE}, "INVALID_ARGUMENT", "limit"),
+    ("a list with a bad token", "ListTasks", {"id": HERE, "limit": 1, "token": "x"}, "INVALID_ARGUMENT", "token"),
+    (
+        "a list by a bad filter",
+        "ListTasks",
+        {"id": HERE, "limit": 1, "filters": "eq(colour,red)"},
+        "INVALID_ARGUMENT",
+        "'colour'",
+    ),
+    (
+        "a list in a bad order",
+        "ListTasks",
+        {"id": HERE, "limit": 1, "sort_by": {"key": "body"}},
+        "INVALID_ARGUMENT",
+        "sort key",
+    ),
+    ("a list of all projects", "ListTasks", {"id": {}, "limit": 1}, "INVALID_ARGUMENT", "missing project"),
+    (
+        "names of executions",
+        "ListNamedEntities",
+        {**HERE, "resource_type": 9, "limit": 1},
+        "INVALID_ARGUMENT",
+        "resource_type",
+    ),
+    (
+        "no metadata",
+        "UpdateNamedEntity",
+        {"resource_type": "TASK", "id": HERE | {"name": "a"}},
+        "INVALID_ARGUMENT",
+        "missing metadata",
+    ),
+    (
+        "a name of nothing",
+        "GetNamedEntity",
+        {"resource_type": "TASK", "id": HERE | {"name": "zz"}},
+        "NOT_FOUND",
+        "missing entity",
+    ),
+    (
+        "a plan of nothing",
+        "UpdateLaunchPlan",
+        {"id": HERE | {"name": "a", "version": "v"}, "state": "ACTIVE"},
+        "NOT_FOUND",
+        "missing entity",
+    ),
+    (
+        "a state of nothing",
+        "UpdateLaunchPlan",
+        {"id": HERE | {"name": "a", "version": "v"}, "state": 7},
+        "INVALID_ARGUMENT",
+        "no state",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def add(doors: Doors) -> Doors:
+    assert doors.by_grpc("CreateTask", sent_plain(task_request())).code == "OK"
+    return doors
+
+
+# A path of REST cannot leave a part of an id out.
+GRPC_ONLY = {"a get without a version", "a list of all projects"}
+WAYS = [(way, row) for row in BAD for way in ("rest", "grpc") if way == "grpc" or row[0] not in GRPC_ONLY]
+
+
+@pytest.mark.parametrize(("way", "row"), WAYS, ids=[f"{way}: {row[0]}" for way, row in WAYS])
+def test_bad_requests(add: Doors, way: str, row: tuple[str, str, dict[str, Any], str, str]) -> None:
+    _, name, asked, code, words = row
+    said = add.ways()[way](name, asked)
+    assert (said.code, words in said.message) == (code, True), said
+
+
+def test_all_mistakes_of_a_workflow_come_in_one_answer(add: Doors) -> None:
+    nodes = [task_node("n0", a="x", b="@n9.o0"), task_node("n1", "nobody"), task_node("n2", a=1)]
+    said = both(add, "CreateWorkflow", compiled_with(*nodes))
+    assert said.code == "INVALID_ARGUMENT"
+    for code in ("MismatchingTypes", "NodeReferenceNotFound", "TaskReferenceNotFound", "ParameterNotBound"):
+        assert code in said.message
+
+
+def test_garbage_is_refused(doors: Doors) -> None:
+    with grpc.insecure_channel(doors.grpc) as line:
+        for name in ("CreateTask", "CreateWorkflow", "CreateLaunchPlan", "GetTask"):
+            ask = line.unary_unary(f"/flyteidl.service.AdminService/{name}")
+            with pytest.raises(grpc.RpcError) as refused:
+                ask(b"\xff" * 100, timeout=CALL_S, wait_for_ready=True)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    for body in (b"\xff" * 100, b"null", b"[]", b'{"id":' * 5000, b'{"spec":{"template":{"nodes":{}}}}'):
+        assert call("POST", f"{doors.url}/api/v1/workflows", body).status == 400
+
+
+@pytest.mark.parametrize(("levels", "code"), [(88, 200), (92, 400), (150, 400), (5000, 400)])
+def test_what_is_nested_too_deeply_is_refused(doors: Doors, levels: int, code: int) -> None:
+    """Also what protobuf itself can read: an answer has more levels than the request."""
+    kind = '{"collection_type":' * levels + '{"simple":"INTEGER"}' + "}" * levels
+    asked = sent_plain(task_request("deep", f"v{levels}"))
+    asked["spec"]["template"]["interface"] = {"inputs": {"variables": {"x": {"type": "KIND"}}}}
+    body = json.dumps(asked).replace('"KIND"', kind).encode()
+    assert call("POST", f"{doors.url}/api/v1/tasks", body).status == code
+    if code == 200:
+        said = doors.by_grpc("GetTask", {"id": sent_plain(task_request("deep", f"v{levels}").id)})
+        assert said.code == "OK"
+
+
+def chain(count: int) -> bytes:
+    """A request for a workflow of so many nodes, each of which waits for the one before."""
+    nodes = [task_node("n0", a=1, b=2)]
+    nodes += [task_node(f"n{number}", a=f"@n{number - 1}.o0", b=2) for number in range(1, count)]
+    return bytes(workflow_request(f"chain{count}", nodes=nodes).SerializeToString())
+
+
+@pytest.mark.long
+def test_ten_thousand_nodes_are_registered_and_one_more_is_refused(add: Doors) -> None:
+    with grpc.insecure_channel(add.grpc, options=[("grpc.max_receive_message_length", 20 * MIB)]) as line:
+        ask = line.unary_unary("/flyteidl.service.AdminService/CreateWorkflow")
+        ask(chain(10_000), timeout=10 * CALL_S, wait_for_ready=True)
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(chain(10_001), timeout=10 * CALL_S)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "`workflows.nodes`" in refused.value.details()
+        get = line.unary_unary(
+            "/flyteidl.service.AdminService/GetWorkflow", response_deserializer=workflow_pb2.Workflow.FromString
+        )
+        asked = common_pb2.ObjectGetRequest(id=workflow_request("chain10000").id)
+        answer = get(asked.SerializeToString(), timeout=10 * CALL_S)
+        assert len(answer.closure.compiled_workflow.primary.template.nodes) == 10_002
+
+
+@pytest.mark.long
+def test_an_entity_over_its_bound_is_refused_at_either_door(doors: Doors) -> None:
+    small = sent_plain(task_request("large", args=["x" * (3 * MIB)]))
+    assert doors.by_rest("CreateTask", small).code == "OK"
+    large = sent_plain(task_request("large", "v2", args=["x" * (5 * MIB)]))
+    assert doors.by_grpc("CreateTask", large).code == "RESOURCE_EXHAUSTED"
+    assert doors.rest("CreateTask", large).status == 413
+    large["spec"]["template"]["container"]["args"] = ["x" * (9 * MIB)]
+    assert doors.rest("CreateTask", large).status == 413
+
+
+def test_limits_of_task_resources_hold_at_registration(doors: Doors) -> None:
+    project = doors.fresh()
+    doors.put("task-resource-attribute", {"limits": {"cpu": "500m"}}, project=project)
+    asked = plain_ids(task_request(), project=project)
+    asked["spec"]["template"]["container"]["resources"] = {"requests": [{"name": "CPU", "value": "900m"}]}
+    said = both(doors, "CreateTask", asked)
+    assert (said.code, "cpu request [900m] is greater than the limit [500m]" in said.message) == (
+        "INVALID_ARGUMENT",
+        True,
+    )
+
+
+def test_the_answer_in_json_has_flytes_names(corpus: Doors) -> None:
+    order = "sort_by.key=name&sort_by.direction=ASCENDING"
+    url = f"{corpus.url}/api/v1/named_entities/WORKFLOW/{PROJECT}/{DOMAIN}?limit=1&{order}"
+    answer = call("GET", url, headers={"Accept": "application/json"}).json
+    assert answer == {
+        "entities": [
+            {
+                "resource_type": "WORKFLOW",
+                "id": {"project": PROJECT, "domain": DOMAIN, "name": "01_scalars.wf", "org": ""},
+                "metadata": {"description": "", "state": "NAMED_ENTITY_ACTIVE"},
+            }
+        ],
+        "token": "1",
+    }
+    assert json.dumps(answer)
