@@ -95,6 +95,7 @@ BAD: list[tuple[str, str, Any, dict[str, str], int, str]] = [
     ("no condition", "PUT /v1/pools/x", MEMBERS, {}, 428, "needs a condition"),
     ("there already", "PUT /v1/pools/ab", MEMBERS, FIRST, 412, "already"),
     ("changed since", "PUT /v1/pools/ab", MEMBERS, {"If-Match": '"old"'}, 412, "no longer what you read"),
+    ("no ETag", "PUT /v1/pools/ab", MEMBERS, {"If-Match": '"a b"'}, 400, "must be an ETag"),
     ("not there", "PUT /v1/pools/x", MEMBERS, ANY, 412, "it is gone"),
     ("a bad name", "PUT /v1/pools/a%20b", MEMBERS, FIRST, 400, "not a valid name"),
     ("no members", "PUT /v1/pools/x", {}, FIRST, 400, "members"),

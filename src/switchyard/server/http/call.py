@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from urllib.parse import parse_qsl
 from switchyard.errors import BadValue, ConditionMissing, Malformed
 from switchyard.model.api import Page
 from switchyard.model.ids import LENGTH, is_id
+from switchyard.model.names import KEY_PATTERN
 from switchyard.server.http.asgi_messages import AsgiScope
 from switchyard.server.services import Services
 from switchyard.server.wakeups import Wakeups
@@ -97,6 +99,8 @@ class Call:
             return WriteCondition(if_none_match=True)
         if self.if_match is None:
             raise ConditionMissing()
+        if not re.match(KEY_PATTERN, self.if_match.strip()):
+            raise Malformed("If-Match must be an ETag, as it was read: printable ASCII characters without blanks.")
         return WriteCondition(if_match=self.if_match.strip().removeprefix('"').removesuffix('"'))
 
 

@@ -116,7 +116,10 @@ def subsystem_put(context: Context, caller: GraphCaller, name: str, subsystem: s
                 next_step=f"Start its agent, or run `yard cluster set-graph {name} FILE` first.",
             )
         if len(old) >= SUBSYSTEMS_MAX and subsystem not in old:
-            raise Malformed(f"Cluster {name} has {len(old)} graphs; the most is {SUBSYSTEMS_MAX}.")
+            raise Conflict(
+                f"Cluster {name} has {len(old)} graphs; the most is {SUBSYSTEMS_MAX}.",
+                next_step=f"Remove one that nobody needs: `yard cluster subsystem rm {name} NAME`.",
+            )
         return {**old, subsystem: source}
 
     _change_sources(context, member, changed, by=caller.audited_as, action="subsystem.set", subsystem=subsystem)
