@@ -32,7 +32,7 @@ def main(story: str, platform: str) -> None:
 
 def register(remote: Any) -> Any:
     """By FlyteRemote, without an upload; then the same again, and something else under the same version."""
-    import flows
+    import flows  # type: ignore[import-not-found]
 
     task = remote.register_task(flows.add, settings(), "r1")
     workflow = remote.register_workflow(flows.wf, settings(), "r1")

@@ -14,7 +14,8 @@ _DEFAULTS = WorkflowLimits()
 
 
 class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """0: no limit."""
+    """`nodes`: of one workflow with its sub-workflows and branches. The others: what one project may register, in
+    versions of tasks, workflows and launch plans, and in bytes. 0: no limit."""
 
     nodes: LimitValue = _DEFAULTS.nodes  # of one workflow, with its sub-workflows and branches
     project_entities: LimitValue = _DEFAULTS.project_entities  # versions that one project may register

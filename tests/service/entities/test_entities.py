@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ def test_what_was_registered_comes_back(rig: Rig) -> None:
 @pytest.mark.parametrize("name", ["task", "workflow", "plan"])
 def test_the_same_again_and_something_else(rig: Rig, name: str) -> None:
     registered(rig)
-    again = {"task": task_request, "workflow": workflow_request, "plan": plan_request}[name]
+    requests: dict[str, Callable[[], Any]] = {"task": task_request, "workflow": workflow_request, "plan": plan_request}
+    again = requests[name]
     other = {
         "task": task_request(image="j"),
         "workflow": workflow_request(nodes=[task_node("n0", a=1, b=2)]),

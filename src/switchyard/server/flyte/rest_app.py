@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from switchyard.errors import YardError
@@ -21,7 +21,7 @@ from switchyard.server.http.asgi_messages import (
     send_body,
 )
 from switchyard.server.http.body_bounds import ENTITY_BODY, INLINE_BYTES, LAYOUT_BODY
-from switchyard.server.http.body_decoding import read_bounded
+from switchyard.server.http.body_decoding import read_bounded, refuse_large
 from switchyard.server.http.call import read_query
 from switchyard.server.runtime import ServerRuntime
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PROTO_MEDIA = "application/octet-stream"
 JSON_MEDIA = "application/json"
+LARGE_ANSWER_BYTES = 128 * 1024  # in protobuf; as JSON some milliseconds
 
 
 class FlyteRestApp:
@@ -63,14 +64,16 @@ class FlyteRestApp:
         query, wanted = read_query(scope), _wanted(scope)
 
         def work() -> bytes:
-            from switchyard.server.flyte.bindings import as_dict, read_request
+            from switchyard.server.flyte.bindings import read_request
 
             is_proto = _media(scope, b"content-type") == PROTO_MEDIA
+            if call.is_entity and not is_proto:
+                refuse_large(body, ENTITY_BODY)
             request = read_request(binding, path=path, query=query, body=body, is_proto=is_proto)
             answer = call.serve(server.context, actor, request)
             if wanted == PROTO_MEDIA:
                 return bytes(answer.SerializeToString())
-            return json.dumps(as_dict(answer, is_snake=wanted == JSON_MEDIA), ensure_ascii=False).encode()
+            return _encode(answer, is_snake=wanted == JSON_MEDIA)
 
         is_heavy = call.is_entity and len(body) > INLINE_BYTES
         answer = await (server.workers.in_heavy_thread(work) if is_heavy else server.workers.in_thread(work))
@@ -94,6 +97,16 @@ def _load() -> ServedCalls:
     from switchyard.server.flyte.calls import CALLS
 
     return ServedCalls(bindings(), CALLS)
+
+
+def _encode(answer: Any, *, is_snake: bool) -> bytes:
+    """An answer in JSON. A large one is written in pieces: one call for all of it would stop the event loop."""
+    from switchyard.server.flyte.bindings import as_dict
+
+    fields = as_dict(answer, is_snake=is_snake)
+    if answer.ByteSize() <= LARGE_ANSWER_BYTES:
+        return json.dumps(fields, ensure_ascii=False).encode()
+    return "".join(json.JSONEncoder(ensure_ascii=False).iterencode(fields)).encode()
 
 
 def _find(bindings: tuple[Binding, ...], scope: AsgiScope) -> tuple[Binding, dict[str, str]]:

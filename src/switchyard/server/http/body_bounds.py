@@ -27,7 +27,7 @@ BULK_BODY = BodyBound(
 # Reports, output, an inventory of 100,000 attempts and as many cancels, decoded in pieces. Other fields: as a job's.
 POLL_BODY = BodyBound("poll", 64 * 2**20, 4_000_000)
 LAYOUT_BODY = BodyBound("layout", 2**20, 65_536)  # pools, labels, queues, rules, token pools: of 20,000 clusters
-ENTITY_BODY = BodyBound("Flyte entity", 8 * 2**20, 2**20)  # of 4 MiB in protobuf, which gRPC bounds; JSON is longer
+ENTITY_BODY = BodyBound("Flyte entity", 8 * 2**20, 2**18)  # 10,000 nodes; gRPC has room for more
 OBJECTS_BODY = BodyBound("list of objects", 2**20, 32_768)  # 10,000 hashes and sizes; messages about outputs
 RESOURCES_BODY = BodyBound("report on namespaces", 8 * 2**20, 256_000)  # 100 namespaces of 400 objects
 VIEW_BODY = BodyBound("view of a file", 512 * 2**10, 256)  # 256 KiB in base64
