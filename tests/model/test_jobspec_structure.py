@@ -61,6 +61,7 @@ BAD = [
     (changed(*VERTEX, "type", to=...), "resources[0].type: expected a text, not nothing"),
     (changed(*VERTEX, "type", to=["slot"]), "resources[0].type: expected a text"),
     (changed(*VERTEX, "type", to=""), "resources[0].type: a type is a text"),
+    (changed(*VERTEX, "type", to="xor_slot"), "resources[0].type: xor_slot is not supported"),
     (changed(*VERTEX, "count", to=...), "resources[0].count: missing; a resource has a type and a count"),
     (changed(*VERTEX, "with", 0, "count", to=...), "resources[0].with[0].count: missing"),
     (changed(*VERTEX, "count", to=0), "resources[0].count: expected a whole number from 1"),

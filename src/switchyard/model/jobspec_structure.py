@@ -30,6 +30,7 @@ ATTRIBUTES_FIELDS = ("system", "user", "parameter")
 VERTEX_FIELDS = ("type", "count", "with", "label", "exclusive", "unit", "id", "requires")
 TASK_FIELDS = ("command", "slot", "count", "attributes", "distribution")
 TASK_COUNTS = ("per_slot", "per_resource", "total")
+UNSUPPORTED_TYPES = ("xor_slot",)  # Fluxion's: one of several slots
 DEPTH_MAX = 32  # as the matching has it
 VERTICES_MAX = 1000
 
@@ -85,6 +86,8 @@ class _Vertices:
         refuse_unknown_fields(entry, VERTEX_FIELDS, place)
         if not as_text(entry.get("type"), f"{place}.type"):
             raise jobspec_error(f"{place}.type", "a type is a text")
+        if entry["type"] in UNSUPPORTED_TYPES:
+            raise jobspec_error(f"{place}.type", f"{entry['type']} is not supported; submit one of the alternatives")
         for name in ("unit", "id"):
             if entry.get(name) is not None:
                 as_text(entry[name], f"{place}.{name}")
