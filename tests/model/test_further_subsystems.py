@@ -83,6 +83,16 @@ def test_what_is_no_graph_is_refused(made: dict[str, Any], says: str) -> None:
     assert says in caught.value.detail
 
 
+def test_a_second_parent_is_refused_in_containment_and_taken_in_another_subsystem() -> None:
+    made = form(POWER)
+    made["graph"]["edges"].append({"source": "n1", "target": "c0"})
+    with pytest.raises(Malformed, match="vertex 'c0' has a second parent, n1") as caught:
+        compile_graph(made, where="graph")
+    assert "metadata.subsystem" in caught.value.next_step
+    made["graph"]["edges"][-1]["metadata"] = {"subsystem": "shared"}
+    assert sorted(kind.cores for kind in compile_graph(made, where="graph").kinds) == [1, 1]
+
+
 def test_a_graph_without_containment_is_refused() -> None:
     edges = [{"source": "a", "target": "b", "metadata": {"subsystem": "power"}}]
     nodes = [{"id": name, "metadata": {"type": "power"}} for name in "ab"]

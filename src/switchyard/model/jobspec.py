@@ -69,7 +69,7 @@ def _translated(form: Mapping[str, Any]) -> TranslatedJobspec:
         check_version(form)
         plain = from_dictionary(form)
     else:
-        check_canonical(form, is_whole=True)
+        check_canonical(form, is_whole=True, is_run=True)
         plain = _from_list(form)
     notes: list[str] = []
     if not has_named_resources(form) and form["tasks"][0].get("distribution"):

@@ -42,18 +42,25 @@ def check_version(form: Mapping[str, Any]) -> None:
         raise jobspec_error("version", f"this is version {show_value(version)}; known are {known}")
 
 
-def check_canonical(form: Mapping[str, Any], *, is_whole: bool) -> None:
-    """Raise Malformed for the first place that is not as RFC 14 has it. Not whole: what is missing is no fault."""
+def check_canonical(form: Mapping[str, Any], *, is_whole: bool, is_run: bool = False) -> None:
+    """Raise Malformed for the first place that is not as RFC 14 has it. Not whole: what is missing is no fault.
+
+    `is_run`: tasks must name a slot, and labels be unique. Whether a job fits does not depend on it, and Fluxion does
+    not look at it either.
+    """
     refuse_unknown_fields(form, TOP_LEVEL_FIELDS, "")
     for name in TOP_LEVEL_FIELDS if is_whole else ():
         if name not in form:
             raise jobspec_error(name, "missing; a jobspec has version, resources, tasks and attributes")
     if "version" in form:
         check_version(form)
-    slots = _Vertices(is_whole).check(form.get("resources"))
-    if "tasks" in form:
-        for number, task in enumerate(as_list(form["tasks"], "tasks")):
-            _check_task(task, f"tasks[{number}]", slots, form, is_whole=is_whole)
+    slots = _Vertices(is_whole, is_run).check(form.get("resources"))
+    for number, task in enumerate(as_list(form["tasks"], "tasks") if "tasks" in form else ()):
+        _check_task(task, f"tasks[{number}]", form, is_whole=is_whole)
+        if is_run and task["slot"] not in slots:
+            labels = ", ".join(repr(label[:40]) for label in sorted(slots)[:5])
+            known = f"only {labels}" if labels else "nor any other"
+            raise jobspec_error(f"tasks[{number}].slot", f"there is no slot {show_value(task['slot'])}, {known}")
     _check_attributes(form.get("attributes"))
 
 
@@ -62,6 +69,7 @@ class _Vertices:
     """Walks the tree of resources, bounded in depth and number."""
 
     is_whole: bool
+    is_run: bool
     labels: set[str] = field(default_factory=set)
     slots: set[str] = field(default_factory=set)
     left: int = VERTICES_MAX
@@ -121,14 +129,14 @@ class _Vertices:
         label = as_text(entry["label"], f"{place}.label")
         if is_slot and not label:
             raise jobspec_error(f"{place}.label", "a slot has a label, which the task names")
-        if self.is_whole and label in self.labels:
+        if self.is_run and label in self.labels:
             raise jobspec_error(f"{place}.label", f"there is another resource with the label {label[:60]!r}")
         self.labels.add(label)
         if is_slot:
             self.slots.add(label)
 
 
-def _check_task(value: object, place: str, slots: set[str], form: Mapping[str, Any], *, is_whole: bool) -> None:
+def _check_task(value: object, place: str, form: Mapping[str, Any], *, is_whole: bool) -> None:
     task = as_mapping(value, place)
     refuse_unknown_fields(task, TASK_FIELDS, place)
     for name in ("command", "slot", "count") if is_whole else ():
@@ -136,10 +144,8 @@ def _check_task(value: object, place: str, slots: set[str], form: Mapping[str, A
             raise jobspec_error(f"{place}.{name}", "missing; a task has a command, a slot and a count")
     if "command" in task:
         _check_command(task["command"], f"{place}.command", may_be_text=form.get("version") == 1)
-    if "slot" in task and as_text(task["slot"], f"{place}.slot") not in slots and (is_whole or slots):
-        labels = ", ".join(repr(label[:40]) for label in sorted(slots)[:5])
-        known = f"only {labels}" if labels else "nor any other"
-        raise jobspec_error(f"{place}.slot", f"there is no slot {show_value(task['slot'])}, {known}")
+    if "slot" in task:
+        as_text(task["slot"], f"{place}.slot")
     if "count" in task:
         _check_task_count(task["count"], f"{place}.count")
 

@@ -75,7 +75,7 @@ def test_what_a_demand_has_is_checked_at_submit(rig: Rig) -> None:
             {"resources": [{**slot(1, of("core", 1)), "exclusive": "no"}]},
             "resources[0].exclusive: expected true or false",
         ),
-        ({"resources": [slot(1, of("core", 1))], "tasks": [{"slot": "t"}]}, "tasks[0].slot: there is no slot 't'"),
+        ({"resources": [slot(1, of("core", 1))], "tasks": [{"slot": 7}]}, "tasks[0].slot: expected a text"),
     ):
         with pytest.raises(Malformed) as caught:
             rig.submit(a_request(demand=demand))

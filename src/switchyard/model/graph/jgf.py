@@ -192,7 +192,10 @@ def _parents(edges: list[_Edge], number: dict[str, int], where: str) -> tuple[di
         if parent == child:
             raise Malformed(f"{where}: edges[{index}]: vertex {str(source)[:80]!r} is its own parent.")
         if parents.setdefault(child, parent) != parent:
-            raise Malformed(f"{where}: edges[{index}]: vertex {str(target)[:80]!r} has a second parent, {source}.")
+            raise Malformed(
+                f"{where}: edges[{index}]: vertex {str(target)[:80]!r} has a second parent, {source}.",
+                next_step="Containment is a tree. Give the other edge a subsystem of its own: metadata.subsystem.",
+            )
     return parents, further
 
 
