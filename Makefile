@@ -76,9 +76,9 @@ bench: test-install ## Measure, and write the figures into bench/RESULTS.md
 SLURM_SUITES ?= trixie forky
 SLURM_TREES ?= $(CURDIR)/.run/slurm
 # Not the accounts: only root can enter a tree, and they are about an agent that is not. Nor the full spool: a file system
-# that is mounted after a tree was made is not seen in it.
+# that is mounted after a tree was made is not seen in it. Nor images: the trees have no podman.
 SLURM_TESTS := tests/test_slurm_bed.py tests/agent/slurm tests/contracts/test_backends.py \
-	$(filter-out %_accounts.py,$(wildcard tests/acceptance/test_slurm_*.py))
+	$(filter-out %_accounts.py %_images.py,$(wildcard tests/acceptance/test_slurm_*.py))
 
 test-slurm-versions: test-install ## Run the tests of Slurm on other versions of it, in Debian trees (as root)
 	@for suite in $(SLURM_SUITES); do \
