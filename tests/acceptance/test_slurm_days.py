@@ -210,6 +210,7 @@ def test_a_job_that_the_controller_forgot_is_lost_and_its_number_is_anothers(yar
         job = yard.submit("beta", "sleep 600", spec={"on_lost": "fail", "lost_after": "1s"})
         # One that had not begun is given back and runs again, by right.
         until(lambda job=job: yard.ledger.runs()[job], END_S, "it has begun")
+        until(lambda job=job: "native_id" in yard.stage.job(job), END_S, "its number is known")
         beta.kill("slurmctld")
         if saved_ns(beta) == at_ns:
             break
