@@ -10,7 +10,7 @@ import grpc
 import pytest
 from flyteidl.admin import common_pb2, workflow_pb2
 from flyteidl.service import admin_pb2_grpc
-from google.protobuf import json_format
+from google.protobuf import any_pb2, json_format
 
 from tests.programs import call
 from tests.server.flyte_doors import CALL_S, Doors, Said, opened
@@ -402,6 +402,27 @@ def test_limits_of_task_resources_hold_at_registration(doors: Doors) -> None:
         "INVALID_ARGUMENT",
         True,
     )
+
+
+def test_what_json_has_not_is_read_over_grpc(add: Doors) -> None:
+    """A plan with a condition of a type that only the client knows."""
+    assert add.by_grpc("CreateWorkflow", sent_plain(workflow_request("strange"))).code == "OK"
+    condition = any_pb2.Any(type_url="example/Nobody", value=b"\x01")
+    requests = [plan_request("strange", workflow="strange", max_parallelism=number) for number in (1, 2)]
+    for request in requests:
+        request.spec.entity_metadata.launch_conditions.CopyFrom(condition)
+    asked = common_pb2.ObjectGetRequest(id=requests[0].id)
+    with grpc.insecure_channel(add.grpc) as line:
+        stub = admin_pb2_grpc.AdminServiceStub(line)
+        stub.CreateLaunchPlan(requests[0], timeout=CALL_S, wait_for_ready=True)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.CreateLaunchPlan(requests[1], timeout=CALL_S)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "values that JSON has not" in refused.value.details()
+        assert stub.GetLaunchPlan(asked, timeout=CALL_S).spec.entity_metadata.launch_conditions == condition
+    url = f"{add.url}/api/v1/launch_plans/default/{DOMAIN}/strange/v1"
+    assert call("GET", url).status == 400
+    assert call("GET", url, headers={"Accept": "application/octet-stream"}).status == 200
 
 
 def test_the_answer_in_json_has_flytes_names(corpus: Doors) -> None:

@@ -53,7 +53,10 @@ TREE = {
     "$ref": "#/$defs/Tree",
     "$defs": {"Tree": {"type": "object", "properties": {"inner": {"$ref": "#/$defs/Tree"}}}},
 }
+NAN = with_schema({"type": "object"})
+NAN.metadata["x"] = float("nan")
 ROWS: list[tuple[Any, Any, bool]] = [
+    (NAN, data_class(x="integer"), False),
     (INT, INT, True),
     (INT, FLOAT, False),
     (FLOAT, INT, False),

@@ -178,6 +178,7 @@ TASKS: list[tuple[dict[str, Any], str]] = [
     ({"container": None, "k8s_pod": pod(cpu=1)}, "cpu request [1] is greater"),
     ({"container": None, "k8s_pod": pod(**{"nvidia.com/gpu": "3"})}, "gpu request [3] is greater"),
     ({"container": None, "k8s_pod": {"pod_spec": {"containers": "none"}}}, ""),
+    ({"container": None, "k8s_pod": pod(cpu={"a": 1})}, "Parsing of cpu request failed"),
 ]
 
 

@@ -81,7 +81,8 @@ class Caster:
         if source.metadata == target.metadata:
             return True
         self.step((source.metadata.ByteSize() + target.metadata.ByteSize()) // 16)
-        return SchemaComparison(schema_of(source.metadata), schema_of(target.metadata), self.step).is_satisfied()
+        has, wants = schema_of(source.metadata), schema_of(target.metadata)
+        return has is not None and wants is not None and SchemaComparison(has, wants, self.step).is_satisfied()
 
     def _tables_fit(self, source: Any, target: Any) -> bool:
         """Schemas and structured data sets: the target's columns are a part of the source's, or one side has none."""

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from google.protobuf import json_format
-
 from switchyard.model.names import printable_line
+from switchyard.workflow.plain_message import plain_message
 
 LINES_MAX = 10
 VALUE_CHARS_MAX = 80
@@ -17,14 +16,13 @@ MISSING = object()
 
 def describe_difference(before: Any, after: Any) -> str:
     """The first differences: `template.container.image: "a" → "b"`. Empty: there are none."""
-    lines = list(islice(_differences(_plain(before), _plain(after), ""), LINES_MAX + 1))
+    plain, other = plain_message(before), plain_message(after)
+    if plain is None or other is None:
+        return "it has values that JSON has not, so it is not shown"
+    lines = list(islice(_differences(plain, other, ""), LINES_MAX + 1))
     if len(lines) > LINES_MAX:
         lines[LINES_MAX:] = ["and more"]
     return "; ".join(lines)
-
-
-def _plain(message: Any) -> Any:
-    return json_format.MessageToDict(message, preserving_proto_field_name=True)
 
 
 def _differences(before: Any, after: Any, path: str) -> Iterator[str]:

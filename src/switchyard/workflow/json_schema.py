@@ -6,16 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf import json_format
+from switchyard.workflow.plain_message import plain_message
 
 Schema = dict[str, Any]
 CHOICES = ("anyOf", "oneOf")
 
 
-def schema_of(metadata: Any) -> Schema:
-    """The schema in the metadata of a type: a Struct."""
-    schema: Schema = json_format.MessageToDict(metadata)
-    return schema
+def schema_of(metadata: Any) -> Schema | None:
+    """The schema in the metadata of a type: a Struct. None: it has values that JSON has not, such as NaN."""
+    return plain_message(metadata)
 
 
 @dataclass

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flyteidl.core import tasks_pb2
-from google.protobuf import json_format
 
 from switchyard.errors import ImpossibleValue
 from switchyard.model.quantity import is_amount_above, parse_kubernetes
+from switchyard.workflow.plain_message import plain_message
 
 WORDS = {
     tasks_pb2.Resources.CPU: "cpu",
@@ -72,7 +72,10 @@ def _container_mistakes(resources: Any, limits: Mapping[str, str]) -> Iterator[s
 
 def _pod_mistakes(pod: Any, limits: Mapping[str, str]) -> Iterator[str]:
     """Every container of the pod is checked like a container."""
-    plain = json_format.MessageToDict(pod)
+    plain = plain_message(pod)
+    if plain is None:
+        yield "the pod_spec has values that JSON has not"
+        return
     for group in ("initContainers", "containers"):
         containers = plain.get(group)
         for container in containers if isinstance(containers, list) else []:

@@ -11,6 +11,7 @@ from google.api import annotations_pb2
 from google.protobuf import json_format, message_factory
 
 from switchyard.errors import Malformed
+from switchyard.server.flyte.grpc_status import FlyteInvalid
 
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 VERBS = ("get", "put", "post", "delete", "patch")
@@ -113,7 +114,13 @@ def _nested(fields: Iterable[tuple[str, str]]) -> dict[str, Any]:
 
 def as_dict(message: Any, *, is_snake: bool) -> dict[str, Any]:
     """proto3's JSON including unset fields, as grpc-gateway writes it."""
-    fields: dict[str, Any] = json_format.MessageToDict(
-        message, preserving_proto_field_name=is_snake, always_print_fields_with_no_presence=True
-    )
+    try:
+        fields: dict[str, Any] = json_format.MessageToDict(
+            message, preserving_proto_field_name=is_snake, always_print_fields_with_no_presence=True
+        )
+    except (json_format.Error, TypeError, ValueError) as exc:
+        raise FlyteInvalid(
+            "The answer has values that JSON has not, such as NaN, a time out of range or an Any of unknown type. "
+            "Read it over gRPC, or with `Accept: application/octet-stream`."
+        ) from exc
     return fields
