@@ -1,4 +1,4 @@
-"""Tasks, workflows and launch plans at both of Flyte's doors: the whole corpus, and everything that is refused."""
+"""Tasks, workflows and launch plans at both of Flyte's doors: the whole corpus there and back."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from tests.server.flyte_doors import CALL_S, Doors, Said, opened
 from tests.workflow.corpus import DOMAIN, PROJECT, compiled_by_flyte, sent_by_flytekit, with_names_only
 
 pytestmark = pytest.mark.xdist_group("flyte-entities")
-MIB = 2**20
-HERE = {"project": "default", "domain": DOMAIN}
 REFERRED = ("30_reference.triple", "30_reference.plus")
 
 
