@@ -173,13 +173,12 @@ def test_foreign_term_is_told_apart_from_a_cancel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["at its end", "at a cancel"])
 def test_escaped_children_are_ended(tmp_path: Path, how: str) -> None:
-    last = "exit 0" if how == "at its end" else "sleep 60"
+    last = "while [ ! -e seen ]; do sleep 0.02; done" if how == "at its end" else "sleep 60"
     script = f"(setsid sh -c 'echo $$ > daemon; exec sleep 60' &); sleep 60 & echo $! > child; {last}"
-    if how == "at its end":
-        script = script.replace("; exit 0", "; while [ ! -s daemon ]; do sleep 0.02; done; exit 0")
     job = a_jobdir(tmp_path / "job", "sh", "-c", script)
     process = start(job)
     escaped = [pid_in(job.path / "work" / name) for name in ("daemon", "child")]
+    (job.path / "work/seen").touch()
     if how == "at a cancel":
         claim = job.claim()
         assert claim is not None
