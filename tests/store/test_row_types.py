@@ -20,10 +20,13 @@ from switchyard.store import (
     attributes,
     backlog,
     clusters,
+    data_files,
     decision_events,
     entities,
     entity_names,
     events,
+    execution_nodes,
+    executions,
     fetch,
     file_collection,
     file_objects,
@@ -67,7 +70,25 @@ ENTITIES: dict[str, Any] = {
     **{"order": ListOrder("name", is_descending=True), "offset": 0, "limit": 9},
 }
 
+EXECUTION = executions.ExecutionKey("p", "d", "n")
+EXECUTIONS: dict[str, Any] = {
+    **{"project": "p", "domain": "d", "filters": (), "with_archived": False},
+    **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9},
+}
+NODES: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "limit": 9}
+
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
+    executions.execution_get: lambda tx: executions.execution_get(tx, EXECUTION),
+    executions.execution_lock: lambda tx: executions.execution_lock(tx, EXECUTION),
+    executions.execution_keys_due: lambda tx: executions.execution_keys_due(tx, limit=9),
+    executions.execution_list: lambda tx: executions.execution_list(tx, **EXECUTIONS),
+    execution_nodes.node_list: lambda tx: execution_nodes.node_list(tx, "e"),
+    execution_nodes.node_page: lambda tx: execution_nodes.node_page(tx, "e", **NODES),
+    execution_nodes.node_get: lambda tx: execution_nodes.node_get(tx, "e", "n0"),
+    execution_nodes.attempt_list: lambda tx: execution_nodes.attempt_list(tx, "e", "n0"),
+    execution_nodes.live_attempts: lambda tx: execution_nodes.live_attempts(tx, "e"),
+    data_files.data_file_get: lambda tx: data_files.data_file_get(tx, "p", "d", "f"),
+    data_files.grant_get: lambda tx: data_files.grant_get(tx, b"t"),
     access.user_all: access.user_all,
     access.user_by_name: lambda tx: access.user_by_name(tx, "ann"),
     access.user_lock: lambda tx: access.user_lock(tx, "ann"),

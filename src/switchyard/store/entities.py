@@ -13,7 +13,7 @@ from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition, list_column
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.schema import ACTIVE_ENTITY, entities, entity_contents, entity_names, entity_usage
+from switchyard.store.schema_entities import ACTIVE_ENTITY, entities, entity_contents, entity_names, entity_usage
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
 IDS_PER_QUERY = 500  # SQLite takes 32,766 parameters

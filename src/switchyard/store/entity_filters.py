@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
-from switchyard.store.schema import entities, entity_names
+from switchyard.store.schema_entities import entities, entity_names
 from switchyard.workflow.list_query import ListFilter
 
 COMPARE: dict[str, Callable[[Any, Any], Any]] = {

@@ -11,7 +11,7 @@ from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.schema import entity_names
+from switchyard.store.schema_entities import entity_names
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
 

@@ -6,6 +6,7 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 
 from switchyard.model.blocker import Blocker
 from switchyard.model.event_kind import TASK_PREFIX
+from switchyard.store import schema_entities, schema_executions
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import (
     HANDOVER_COUNTED,
@@ -19,7 +20,6 @@ from switchyard.store.schema_clusters import (
     submit_consents,
     submit_tokens,
 )
-from switchyard.store.schema_entities import ACTIVE_ENTITY, entities, entity_contents, entity_names, entity_usage
 from switchyard.store.schema_files import (
     file_holders,
     file_objects,
@@ -37,16 +37,11 @@ from switchyard.store.schema_rules import attributes, policies, projects, token_
 
 # Defined elsewhere, and part of the schema.
 __all__ = [
-    "ACTIVE_ENTITY",
     "HANDOVER_COUNTED",
     "HANDOVER_OPEN",
     "agents",
     "attributes",
     "clusters",
-    "entities",
-    "entity_contents",
-    "entity_names",
-    "entity_usage",
     "file_holders",
     "file_objects",
     "file_outputs",
@@ -70,6 +65,8 @@ __all__ = [
     "quote_waits",
     "quotes",
     "renders",
+    "schema_entities",
+    "schema_executions",
     "submit_consents",
     "submit_tokens",
     "token_pools",

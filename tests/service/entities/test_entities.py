@@ -18,7 +18,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.entities import entity_changes, entity_reads, registration
 from switchyard.service.entities.entity_changes import NameQuery
 from switchyard.service.entities.entity_reads import EntityQuery
-from switchyard.store import schema
+from switchyard.store import schema, schema_entities
 from switchyard.store.entity_names import EntityNameKey
 from switchyard.workflow.entity_id import EntityId, EntityKind, read_id
 from switchyard.workflow.filters import ENTITY_COLUMNS, NAME_COLUMNS, read_filters
@@ -110,7 +110,7 @@ def test_a_description_takes_no_part_in_the_comparison(rig: Rig) -> None:
 
 
 def rows(rig: Rig) -> dict[str, int]:
-    tables = (schema.entities, schema.entity_contents, schema.entity_names, schema.audit)
+    tables = (schema_entities.entities, schema_entities.entity_contents, schema_entities.entity_names, schema.audit)
     with rig.context.database.read() as tx:
         return {table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in tables}
 
@@ -200,7 +200,8 @@ def test_the_database_itself_allows_one_active_version(rig: Rig) -> None:
     registered(rig)
     create(rig, plan_request(version="v2"))
     with rig.context.database.write() as tx, pytest.raises(sa.exc.IntegrityError):
-        tx.execute(sa.update(schema.entities).where(schema.entities.c.kind == "launch_plan").values(is_active=True))
+        entities = schema_entities.entities
+        tx.execute(sa.update(entities).where(entities.c.kind == "launch_plan").values(is_active=True))
 
 
 FILTERS: list[tuple[str, list[str]]] = [

@@ -1,0 +1,174 @@
+"""Queries about the nodes of executions, and about the jobs that run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from msgspec.structs import asdict
+
+from switchyard.store import dialect
+from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.schema import clusters, file_outputs, jobs
+from switchyard.store.schema_executions import LIVE_ATTEMPT, execution_attempts, execution_nodes
+
+
+class NodeRow(StoredRow, frozen=True):
+    """One node of one execution."""
+
+    execution_id: str
+    node_id: str
+    parent_id: str
+    spec_id: str
+    is_parent: bool
+    phase: str
+    attempts: int
+    user_failures: int
+    system_failures: int
+    inputs: bytes | None
+    outputs: bytes | None
+    error: bytes | None
+    created_us: int
+    updated_us: int
+    ended_us: int | None
+
+
+class NodeAttemptRow(StoredRow, frozen=True):
+    """One job of one node."""
+
+    execution_id: str
+    node_id: str
+    attempt: int
+    job_id: str
+    phase: str
+    reason: str
+    cluster: str
+    error: bytes | None
+    created_us: int
+    started_us: int | None
+    ended_us: int | None
+
+
+class LiveAttemptRow(StoredRow, frozen=True):
+    """An attempt that the engine has not seen the end of, with its job and the output files of that.
+
+    `state` is None if the job is gone.
+    """
+
+    node_id: str
+    attempt: int
+    job_id: str
+    state: str | None
+    reason: str | None
+    exit_code: int | None
+    signal: int | None
+    started_us: int | None
+    ended_us: int | None
+    cluster: str | None
+    output_state: str | None
+    output_root: bytes | None
+    output_error: str | None
+
+
+def node_list(tx: Tx, execution_id: str) -> list[NodeRow]:
+    """All nodes of an execution, in the order of their creation."""
+    query = sa.select(*columns_of(NodeRow, execution_nodes)).where(execution_nodes.c.execution_id == execution_id)
+    return fetch_all(tx, NodeRow, query.order_by(execution_nodes.c.created_us, execution_nodes.c.node_id))
+
+
+def node_page(
+    tx: Tx, execution_id: str, *, parent_id: str, is_descending: bool, offset: int, limit: int
+) -> list[NodeRow]:
+    """The nodes inside a node; `parent_id` empty: at the top. In the order of their creation."""
+    nodes = execution_nodes.c
+    query = sa.select(*columns_of(NodeRow, execution_nodes)).where(
+        nodes.execution_id == execution_id, nodes.parent_id == parent_id
+    )
+    by = [nodes.created_us.desc(), nodes.node_id.desc()] if is_descending else [nodes.created_us, nodes.node_id]
+    return fetch_all(tx, NodeRow, query.order_by(*by).offset(offset).limit(limit))
+
+
+def node_get(tx: Tx, execution_id: str, node_id: str) -> NodeRow | None:
+    query = sa.select(*columns_of(NodeRow, execution_nodes)).where(
+        execution_nodes.c.execution_id == execution_id, execution_nodes.c.node_id == node_id
+    )
+    return fetch_one(tx, NodeRow, query)
+
+
+def node_put(tx: Tx, rows: Iterable[NodeRow]) -> None:
+    """Insert nodes, or replace what is stored of them. When a node was created does not change."""
+    for row in rows:
+        put = dialect.insert_statement(tx, execution_nodes).values(**asdict(row))
+        kept = ("execution_id", "node_id", "created_us")
+        changes: dict[str, Any] = {name: value for name, value in asdict(row).items() if name not in kept}
+        tx.execute(put.on_conflict_do_update(index_elements=["execution_id", "node_id"], set_=changes))
+
+
+def attempt_insert(tx: Tx, rows: Sequence[NodeAttemptRow]) -> None:
+    if rows:
+        tx.execute(sa.insert(execution_attempts), [asdict(row) for row in rows])
+
+
+def attempt_end(
+    tx: Tx, row: LiveAttemptRow, *, execution_id: str, phase: str, reason: str, error: bytes | None, at_us: int
+) -> None:
+    attempts = execution_attempts.c
+    tx.execute(
+        sa.update(execution_attempts)
+        .where(attempts.execution_id == execution_id, attempts.node_id == row.node_id, attempts.attempt == row.attempt)
+        .values(
+            phase=phase,
+            reason=reason,
+            error=error,
+            cluster=row.cluster or "",
+            started_us=row.started_us,
+            ended_us=row.ended_us or at_us,
+        )
+    )
+
+
+def attempt_list(tx: Tx, execution_id: str, node_id: str) -> list[NodeAttemptRow]:
+    attempts = execution_attempts.c
+    query = sa.select(*columns_of(NodeAttemptRow, execution_attempts)).where(
+        attempts.execution_id == execution_id, attempts.node_id == node_id
+    )
+    return fetch_all(tx, NodeAttemptRow, query.order_by(attempts.attempt))
+
+
+def cluster_names(tx: Tx, execution_id: str) -> list[str]:
+    """The clusters that ran jobs of an execution or have some now, by name."""
+    attempts, name = execution_attempts.c, sa.func.coalesce(clusters.c.name, execution_attempts.c.cluster)
+    query = sa.select(name).select_from(_WITH_JOBS).where(attempts.execution_id == execution_id, name != "")
+    return sorted(set(tx.execute(query.distinct()).scalars()))
+
+
+def live_attempts(tx: Tx, execution_id: str) -> list[LiveAttemptRow]:
+    source = _WITH_JOBS.outerjoin(
+        file_outputs, sa.and_(file_outputs.c.job_id == jobs.c.id, file_outputs.c.fence == jobs.c.fence)
+    )
+    columns = columns_of(
+        LiveAttemptRow,
+        execution_attempts,
+        state=jobs.c.state,
+        reason=jobs.c.reason,
+        exit_code=jobs.c.exit_code,
+        signal=jobs.c.signal,
+        started_us=jobs.c.started_us,
+        ended_us=jobs.c.ended_us,
+        cluster=clusters.c.name,
+        output_state=file_outputs.c.state,
+        output_root=file_outputs.c.root,
+        output_error=file_outputs.c.error,
+    )
+    query = sa.select(*columns).select_from(source)
+    query = query.where(
+        execution_attempts.c.execution_id == execution_id, sa.text(f"execution_attempts.{LIVE_ATTEMPT}")
+    )
+    return fetch_all(tx, LiveAttemptRow, query.order_by(execution_attempts.c.node_id))
+
+
+_WITH_JOBS = execution_attempts.outerjoin(jobs, jobs.c.id == execution_attempts.c.job_id).outerjoin(
+    clusters, clusters.c.id == jobs.c.cluster_id
+)

@@ -1,0 +1,128 @@
+"""The tables of Flyte's executions: executions, their nodes and attempts, and files that clients upload."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, text
+
+from switchyard.store.metadata import metadata
+
+DUE_EXECUTION = "is_due"
+LIVE_ATTEMPT = "ended_us IS NULL"
+
+# One row per execution. Messages of Flyte's are stored in their own form.
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("owner_id", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),  # of the request: the same request again is the same execution
+    Column("spec", LargeBinary, nullable=False),
+    Column("inputs", LargeBinary, nullable=False),  # with defaults and fixed values
+    Column("outputs", LargeBinary, nullable=True),
+    Column("error", LargeBinary, nullable=True),
+    Column("phase", Text, nullable=False),
+    Column("is_archived", Boolean, nullable=False),
+    Column("is_due", Boolean, nullable=False),  # the engine has to look at it, whatever its jobs do
+    Column("is_stopping", Boolean, nullable=False),  # its jobs were asked to end
+    Column("steps", BigInteger, nullable=False),  # of the engine: a step holds only if no other one came between
+    Column("entity_kind", Text, nullable=False),  # what was launched: a launch plan or a task
+    Column("entity_project", Text, nullable=False),
+    Column("entity_domain", Text, nullable=False),
+    Column("entity_name", Text, nullable=False),
+    Column("entity_version", Text, nullable=False),
+    Column("workflow_project", Text, nullable=False),  # what runs; of a task: made for it
+    Column("workflow_domain", Text, nullable=False),
+    Column("workflow_name", Text, nullable=False),
+    Column("workflow_version", Text, nullable=False),
+    Column("abort_cause", Text, nullable=False),
+    Column("abort_by", Text, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    Column("started_us", BigInteger, nullable=True),
+    Column("ended_us", BigInteger, nullable=True),
+)
+Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
+Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)
+Index(
+    "ix_executions_due",
+    executions.c.id,
+    sqlite_where=text(DUE_EXECUTION),
+    postgresql_where=text(DUE_EXECUTION),
+)
+
+# One row per node that has begun or was skipped. Nodes inside others have the id of the outer node in front.
+execution_nodes = Table(
+    "execution_nodes",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("parent_id", Text, nullable=False),  # empty: at the top
+    Column("spec_id", Text, nullable=False),  # its id in the compiled workflow
+    Column("is_parent", Boolean, nullable=False),  # other nodes run inside it
+    Column("phase", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("user_failures", Integer, nullable=False),
+    Column("system_failures", Integer, nullable=False),
+    Column("inputs", LargeBinary, nullable=True),
+    Column("outputs", LargeBinary, nullable=True),
+    Column("error", LargeBinary, nullable=True),
+    Column("created_us", BigInteger, nullable=False),
+    Column("updated_us", BigInteger, nullable=False),
+    Column("ended_us", BigInteger, nullable=True),
+)
+
+# One row per job of a node.
+execution_attempts = Table(
+    "execution_attempts",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("job_id", Text, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("cluster", Text, nullable=False),
+    Column("error", LargeBinary, nullable=True),
+    Column("created_us", BigInteger, nullable=False),
+    Column("started_us", BigInteger, nullable=True),
+    Column("ended_us", BigInteger, nullable=True),
+)
+Index(
+    "ix_execution_attempts_live",
+    execution_attempts.c.job_id,
+    sqlite_where=text(LIVE_ATTEMPT),
+    postgresql_where=text(LIVE_ATTEMPT),
+)
+
+# Files that Flyte's clients uploaded: bundles of code. A path never gets another content.
+data_files = Table(
+    "data_files",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("domain", Text, primary_key=True),
+    Column("path", Text, primary_key=True),
+    Column("md5", LargeBinary, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("tree", LargeBinary, nullable=False),  # a tree with this one file
+    Column("owner_id", Text, nullable=False),
+    Column("stored_us", BigInteger, nullable=False),
+)
+
+# Addresses that were given out: each reads or writes one file, for a bounded time.
+data_grants = Table(
+    "data_grants",
+    metadata,
+    Column("token_hash", LargeBinary, primary_key=True),
+    Column("verb", Text, nullable=False),
+    Column("project", Text, nullable=False),
+    Column("domain", Text, nullable=False),
+    Column("path", Text, nullable=False),
+    Column("md5", LargeBinary, nullable=False),  # empty: any content
+    Column("owner_id", Text, nullable=False),
+    Column("expires_us", BigInteger, nullable=False),
+)
+Index("ix_data_grants_expires", data_grants.c.expires_us)
