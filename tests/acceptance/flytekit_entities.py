@@ -18,11 +18,12 @@ from flytekit.exceptions.base import FlyteException
 from flytekit.models import filters
 from flytekit.models.admin.common import Sort
 from flytekit.models.common import NamedEntityIdentifier
-from flytekit.models.core.identifier import Identifier, ResourceType
+from flytekit.models.core.identifier import Identifier, ResourceType, WorkflowExecutionIdentifier
 from flytekit.models.launch_plan import LaunchPlanState
 from flytekit.remote import FlyteRemote
 
 PROJECT, DOMAIN = "kit", "development"
+NO_EXECUTION = WorkflowExecutionIdentifier(PROJECT, DOMAIN, "x")
 
 
 def main(story: str, platform: str) -> None:
@@ -69,7 +70,7 @@ def look(remote: Any) -> Any:
         ],
         "missing": failure(lambda: remote.fetch_task(name="flows.add", version="v9")),
         "by version": sorted(task.id.name for task in remote.list_tasks_by_version("v1")),
-        "not served": failure(lambda: remote.execute(workflow, inputs={"n": 1})),
+        "not served": failure(lambda: remote.client.relaunch_execution(NO_EXECUTION)),
     }
 
 

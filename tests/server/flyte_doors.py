@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,19 @@ from tests.processes import free_port
 from tests.programs import Answer, call, start_server
 
 CALL_S = 30
+DOTTED = re.compile(r"\{([\w.]+)\}")
+
+
+def of(field: str) -> str:
+    return f"{{{field}.project}}/{{{field}.domain}}/{{{field}.name}}"
+
+
+def of_node(field: str) -> str:
+    return f"{of(field + '.execution_id')}/{{{field}.node_id}}"
+
+
+EXECUTION, NODE = of("id"), of_node("id")
+ATTEMPT = f"{of_node('id.node_execution_id')}/{of('id.task_id')}/{{id.task_id.version}}/{{id.retry_attempt}}"
 # As Flyte documents them; where the path's fields stand in the request comes first.
 PATHS = {
     "UpdateProjectAttributes": ("PUT", "attributes", "/api/v1/project_attributes/{project}"),
@@ -56,6 +70,19 @@ PATHS = {
     "ListNamedEntities": ("GET", "", "/api/v1/named_entities/{resource_type}/{project}/{domain}"),
     "GetNamedEntity": ("GET", "id", "/api/v1/named_entities/{resource_type}/{project}/{domain}/{name}"),
     "UpdateNamedEntity": ("PUT", "id", "/api/v1/named_entities/{resource_type}/{project}/{domain}/{name}"),
+    "CreateExecution": ("POST", "", "/api/v1/executions"),
+    "GetExecution": ("GET", "", f"/api/v1/executions/{EXECUTION}"),
+    "UpdateExecution": ("PUT", "", f"/api/v1/executions/{EXECUTION}"),
+    "TerminateExecution": ("DELETE", "", f"/api/v1/executions/{EXECUTION}"),
+    "GetExecutionData": ("GET", "", f"/api/v1/data/executions/{EXECUTION}"),
+    "GetExecutionMetrics": ("GET", "", f"/api/v1/metrics/executions/{EXECUTION}"),
+    "ListExecutions": ("GET", "", "/api/v1/executions/{id.project}/{id.domain}"),
+    "ListNodeExecutions": ("GET", "", f"/api/v1/node_executions/{of('workflow_execution_id')}"),
+    "GetNodeExecution": ("GET", "", f"/api/v1/node_executions/{NODE}"),
+    "GetNodeExecutionData": ("GET", "", f"/api/v1/data/node_executions/{NODE}"),
+    "ListTaskExecutions": ("GET", "", f"/api/v1/task_executions/{of_node('node_execution_id')}"),
+    "GetTaskExecution": ("GET", "", f"/api/v1/task_executions/{ATTEMPT}"),
+    "GetTaskExecutionData": ("GET", "", f"/api/v1/data/task_executions/{ATTEMPT}"),
 }
 WORDS = ("project", "domain", "workflow", "id", "name", "version", "resource_type")
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
@@ -128,6 +155,8 @@ class Doors:
 
     def rest(self, name: str, request: Mapping[str, Any]) -> Answer:
         verb, place, path = PATHS[name]
+        if "." in path:
+            return self._nested_rest(verb, path, request)
         fields = request.get(place, {}) if place else request
         words = {word: quote(str({**request, **fields}.get(word, "")), safe="") for word in WORDS}
         rest = {word: value for word, value in request.items() if "{" + word + "}" not in path and word != place}
@@ -137,6 +166,17 @@ class Doors:
         if verb == "GET":
             return call(verb, f"{url}?{urlencode(rest)}", token=self.token)
         return call(verb, url, dict(request), token=self.token)
+
+    def _nested_rest(self, verb: str, path: str, request: Mapping[str, Any]) -> Answer:
+        """A call whose path has fields of fields."""
+        used = {field.partition(".")[0] for field in DOTTED.findall(path)}
+        url = self.url + DOTTED.sub(lambda match: quote(str(_dotted(request, match[1])), safe=""), path)
+        if verb != "GET":
+            return call(verb, url, dict(request), token=self.token)
+        rest = {word: value for word, value in request.items() if word not in used}
+        sort = rest.pop("sort_by", {})
+        rest |= {f"sort_by.{word}": value for word, value in sort.items()}
+        return call(verb, f"{url}?{urlencode(rest)}", token=self.token)
 
     def by_grpc(self, name: str, request: Mapping[str, Any]) -> Said:
         asked = json_format.ParseDict(dict(request), _class(name, "input_type")())
@@ -151,6 +191,13 @@ class Doors:
 
     def ways(self) -> dict[str, Callable[[str, Mapping[str, Any]], Said]]:
         return {"rest": self.by_rest, "grpc": self.by_grpc}
+
+
+def _dotted(request: Mapping[str, Any], field: str) -> Any:
+    value: Any = request
+    for word in field.split("."):
+        value = value.get(word, 0 if word == "retry_attempt" else "")
+    return value
 
 
 def answer_class(name: str) -> Any:

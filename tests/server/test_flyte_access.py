@@ -62,7 +62,7 @@ TASK = {
     "type": "python-task",
     "metadata": {"runtime": {"version": "1"}},
     "interface": {"outputs": {"variables": {"o0": {"type": {"simple": "INTEGER"}}}}},
-    "container": {"image": "i"},
+    "container": {"image": "i", "args": ["true"]},
 }
 FLOW = {
     "interface": {},
@@ -74,6 +74,11 @@ LEVELS = ("Project", "ProjectDomain", "Workflow")
 # Whoever may submit to a project may register in it; `registered` has done so.
 REGISTER = (DENIED, DENIED, *("ALREADY_EXISTS",) * 3)
 SUBMIT = (DENIED, DENIED, OK, OK, OK)
+ABSENT = (DENIED, *("NOT_FOUND",) * 4)
+RUN = {"project": "own", "domain": DEV, "name": "e1"}
+NO_RUN = {**RUN, "name": "e9"}
+NO_NODE = {"execution_id": RUN, "node_id": "n9"}
+NO_ATTEMPT = {"node_execution_id": NO_NODE, "task_id": an_id("TASK", "t"), "retry_attempt": 0}
 TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     *((f"Update{level}Attributes", {"attributes": {**named(level), **LABEL}}, WRITE) for level in LEVELS),
     *((f"Get{level}Attributes", {**named(level), "resource_type": 3}, READ) for level in LEVELS),
@@ -99,6 +104,15 @@ TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     ("ListNamedEntities", {"resource_type": "TASK", "project": "own", "domain": DEV, **PAGE}, READ),
     ("GetNamedEntity", {"resource_type": "WORKFLOW", "id": HERE_NAMED}, READ),
     ("UpdateNamedEntity", {"resource_type": "WORKFLOW", "id": HERE_NAMED, "metadata": {"description": "x"}}, SUBMIT),
+    ("CreateExecution", {**RUN, "spec": {"launch_plan": an_id("TASK", "t")}}, SUBMIT),
+    ("UpdateExecution", {"id": RUN, "state": "EXECUTION_ACTIVE"}, SUBMIT),
+    ("TerminateExecution", {"id": NO_RUN, "cause": "x"}, ABSENT),
+    *((f"GetExecution{what}", {"id": RUN}, READ) for what in ("", "Data", "Metrics")),
+    ("ListExecutions", {"id": {"project": "own", "domain": DEV}, **PAGE}, READ),
+    ("ListNodeExecutions", {"workflow_execution_id": RUN, **PAGE}, READ),
+    *((f"GetNodeExecution{what}", {"id": NO_NODE}, ABSENT) for what in ("", "Data")),
+    ("ListTaskExecutions", {"node_execution_id": NO_NODE, **PAGE}, ABSENT),
+    *((f"GetTaskExecution{what}", {"id": NO_ATTEMPT}, ABSENT) for what in ("", "Data")),
 ]
 
 

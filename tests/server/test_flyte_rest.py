@@ -134,8 +134,9 @@ PATHS: list[tuple[str, str, str, int, int]] = [
     ("too deep", "GET", "/domains/x/y", 404, 5),
     ("the root", "GET", "/", 404, 5),
     ("another method", "POST", "/domains", 501, 12),
-    ("an execution", "POST", "/executions", 501, 12),
-    ("executions", "GET", "/executions/p/d", 501, 12),
+    ("a relaunch", "POST", "/executions/relaunch", 501, 12),
+    ("executions without a limit", "GET", "/executions/default/development", 400, 3),
+    ("an execution that is not there", "GET", "/executions/default/development/x", 404, 5),
     ("a task that is not there", "GET", "/tasks/default/development/n/v", 404, 5),
     ("tasks without a limit", "GET", "/tasks/default/development", 400, 3),
     ("names of an unknown kind", "GET", "/named_entities/9/default/development?limit=9", 400, 3),
@@ -254,12 +255,12 @@ def test_what_is_not_served_is_unimplemented_at_the_grpc_door_too(doors: Doors) 
     assert set(SERVED) <= names
 
 
-def test_sdk_01_an_execution_as_flytekit_asks_for_it_is_not_taken_for_done(doors: Doors) -> None:
+def test_sdk_01_an_execution_of_a_task_that_is_not_there_is_refused(doors: Doors) -> None:
     task = {"resource_type": "TASK", "project": "default", "domain": DEV, "name": "hello", "version": "v1"}
     spec = {"launch_plan": task, "cluster_assignment": {"cluster_pool_name": "gpu"}, "metadata": {"principal": "x"}}
     asked = {"project": "default", "domain": DEV, "name": "exec-1", "spec": spec, "inputs": {}}
-    assert doors.by_grpc("CreateExecution", asked).code == "UNIMPLEMENTED"
-    assert "CreateExecution" in refused(ask(doors, "POST", "/executions", asked), 501, 12)
+    assert doors.by_grpc("CreateExecution", asked).code == "NOT_FOUND"
+    assert "missing entity of type TASK" in refused(ask(doors, "POST", "/executions", asked), 404, 5)
 
 
 def test_bytes_that_are_no_message_are_refused(doors: Doors) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
@@ -17,6 +18,7 @@ from switchyard.model.cluster import Load
 from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.server import garbage_collection
 from switchyard.server.config import SECRET_CHARS_MIN, RainbowSection
+from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.user_usage import COUNT_INTERVAL_S
@@ -42,6 +44,9 @@ from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.service.upkeep.settle_dependencies import settle_dependencies
 from switchyard.store import access, clusters, leases, spread_arrays
 
+if TYPE_CHECKING:
+    from switchyard.service.executions.driver import ExecutionDriver
+
 log = structlog.get_logger()
 # Pending jobs are routed at least this often, in case every wake-up was lost.
 ROUTE_PAUSE_S_MAX = 10.0
@@ -57,6 +62,7 @@ UNNOTIFIED_SWEEP_S = 1.0  # between two sweeps of a server that cannot LISTEN
 FILES_PAUSE_S = 20.0  # between two rounds of the collection of files
 FILES_STEP_PAUSE_S = 1.0  # of a round that is not done: at most half of the time is spent on it
 NAMESPACES_PAUSE_S = 1.0  # between two looks whether templates or their values changed
+EXECUTIONS_PAUSE_S = 1.0  # between two looks for executions with something to do, if nothing wakes the loop
 QUOTE_PAUSE_S = 0.01  # between two rounds, however often they are woken
 
 
@@ -75,6 +81,7 @@ class BackgroundLoops:
         self._clean_at = 0.0  # on the monotonic clock
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
+        self._executions = _execution_driver(server)
         self._quoting = QuoteChore(server.context)
         self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
         self._rest_until = self._look_at = self._enforce_at = 0.0
@@ -101,6 +108,7 @@ class BackgroundLoops:
             ("usage", COUNT_INTERVAL_S, self._usage),
             ("collect", 10.0, self._collect),
             ("files", FILES_PAUSE_S, self._collect_files),
+            ("executions", EXECUTIONS_PAUSE_S, self._drive_executions),
             ("namespaces", NAMESPACES_PAUSE_S, self._render_namespaces),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
@@ -150,6 +158,10 @@ class BackgroundLoops:
         """Sleep until the next round. Upkeep is also woken: a pending job may just have become eligible."""
         if name == "sweep" and not self._server.wakeups.is_listening:
             every_s = min(every_s, UNNOTIFIED_SWEEP_S)
+        if name == "executions":
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._server.wakeups.execution_kick.wait(), every_s)
+            return
         if name != "upkeep":
             await asyncio.sleep(every_s)
             return
@@ -203,6 +215,12 @@ class BackgroundLoops:
             changed = await self._server.workers.in_file_thread(self._namespaces.go, context, leadership)
             if changed:
                 log.info("namespaces rendered", changed=changed)
+
+    async def _drive_executions(self) -> None:
+        self._server.wakeups.execution_kick.clear()
+        context, leadership = self._server.context, self._leadership
+        if self._executions is not None and leadership.epoch is not None:
+            await self._server.workers.in_file_thread(self._executions.go, context, leadership)
 
     async def _flush(self) -> None:
         if (
@@ -377,6 +395,15 @@ class BackgroundLoops:
     async def _checkpoint(self) -> None:
         if self._server.context.database.is_sqlite:
             await self._server.workers.in_thread(self._server.context.database.checkpoint)
+
+
+def _execution_driver(server: ServerRuntime) -> ExecutionDriver | None:
+    """The engine of Flyte's executions. None: Flyte's messages are not installed."""
+    if not is_flyteidl_installed():
+        return None
+    from switchyard.service.executions.driver import ExecutionDriver
+
+    return ExecutionDriver(server.services.submit)
 
 
 def _load_json(load: Load | None) -> str | None:

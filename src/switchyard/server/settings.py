@@ -46,6 +46,9 @@ class LoopIntervals:
     silent_after_s: float = 15.0  # an agent that has not polled for this long is down
 
 
+ANY_HOST = ("0.0.0.0", "::")  # noqa: S104  not bound here: such a host is no address for clients
+
+
 @dataclass(frozen=True)
 class Settings:
     """One server process."""
@@ -71,6 +74,12 @@ class Settings:
         scheme = "https" if self.tls_cert else "http"
         host = f"[{self.http[0]}]" if ":" in self.http[0] else self.http[0]
         return f"{scheme}://{host}:{self.http[1]}"
+
+    @property
+    def clients_url(self) -> str:
+        """The address that clients reach the HTTP port by. Empty: it is not known."""
+        configured = self.config.workflows.url.rstrip("/")
+        return configured or ("" if self.http[0] in ANY_HOST else self.url)
 
 
 def parse_address(text: str) -> tuple[str, int]:

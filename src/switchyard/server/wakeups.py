@@ -36,6 +36,7 @@ class Wakeups:
         self.file_asks = FileAsks()
         self.quote_kick = asyncio.Event()  # a job asks for quotes, or a quote has come
         self.pending_kick = asyncio.Event()  # upkeep should run
+        self.execution_kick = asyncio.Event()  # the engine of executions should run
         self.is_pending_new = True  # a job came to wait, or a pending job may have become eligible
         self.is_listening = True  # to PostgreSQL's notices; without, commits of other servers are polled for
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -52,6 +53,8 @@ class Wakeups:
         if Topic.QUOTES in notice.versions:
             self.quote_questions.note()
             self.quote_kick.set()
+        if Topic.EXECUTIONS in notice.versions:
+            self.execution_kick.set()
         self.hub.wake(notice.clusters, notice.jobs)
         if not ROUTING_TOPICS.isdisjoint(notice.versions):
             self.is_pending_new = True
@@ -94,6 +97,7 @@ class Wakeups:
     def _wake_chores(self) -> None:
         self.quote_questions.note()
         self.quote_kick.set()
+        self.execution_kick.set()
         self.is_pending_new = True
         self.pending_kick.set()
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from switchyard.model.quantity import parse_bytes
 from switchyard.server.limits_section import ByteLimit, LimitValue
 from switchyard.workflow.limits import WorkflowLimits
 
 _DEFAULTS = WorkflowLimits()
+ServerUrl = Annotated[str, Meta(max_length=1024, pattern=r"^(https?://[^\s/?#]+/?)?(?!\n)$")]
 
 
 class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -20,6 +22,7 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     nodes: LimitValue = _DEFAULTS.nodes  # of one workflow, with its sub-workflows and branches
     project_entities: LimitValue = _DEFAULTS.project_entities  # versions that one project may register
     project_bytes: ByteLimit = "10Gi"  # of their contents
+    url: ServerUrl = ""  # that Flyte's clients reach the HTTP port by, for uploads; empty: the address of `--http`
 
     def __post_init__(self) -> None:
         parse_bytes(self.project_bytes)

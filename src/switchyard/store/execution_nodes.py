@@ -42,6 +42,10 @@ class NodeAttemptRow(StoredRow, frozen=True):
     node_id: str
     attempt: int
     job_id: str
+    task_project: str
+    task_domain: str
+    task_name: str
+    task_version: str
     phase: str
     reason: str
     cluster: str
@@ -60,6 +64,10 @@ class LiveAttemptRow(StoredRow, frozen=True):
     node_id: str
     attempt: int
     job_id: str
+    task_project: str
+    task_domain: str
+    task_name: str
+    task_version: str
     state: str | None
     reason: str | None
     exit_code: int | None

@@ -61,6 +61,13 @@ ENTITY_COLUMNS: dict[EntityKind, dict[str, ListColumn]] = {
     | _OF_WORKFLOW
     | {"state": ListColumn("state", ColumnType.NUMBER), "schedule_type": ListColumn("schedule_type")},
 }
+EXECUTION_COLUMNS: dict[str, ListColumn] = (
+    _columns("project", "domain", "name", "phase", user=ListColumn("owner"))
+    | _TIMES
+    | _OF_WORKFLOW
+    | {"started_at": ListColumn("started_us", ColumnType.TIME), "state": ListColumn("state", ColumnType.NUMBER)}
+    | {f"{kind}.{part}": ListColumn(f"entity_{part}") for kind in ("launch_plan", "task") for part in _ID}
+)
 NAME_COLUMNS: dict[str, ListColumn] = _columns("project", "domain", "name") | {
     "state": ListColumn("name_state", ColumnType.NUMBER),
     "description": ListColumn("name_description"),

@@ -34,13 +34,13 @@ def expected_inputs(spec: Any, inputs: Mapping[str, Any]) -> Any:
 
 def launch_plan_mistakes(spec: Any, inputs: Mapping[str, Any]) -> Iterator[str]:
     """All mistakes of a launch plan. `inputs`: the workflow's variables by name."""
-    yield from _label_mistakes(spec.labels.values)
+    yield from label_mistakes(spec.labels.values)
     yield from _input_mistakes(spec, inputs)
     yield from _schedule_mistakes(spec, inputs)
     yield from _notification_mistakes(spec.entity_metadata.notifications)
 
 
-def _label_mistakes(labels: Mapping[str, str]) -> Iterator[str]:
+def label_mistakes(labels: Mapping[str, str]) -> Iterator[str]:
     for key in sorted(labels):
         prefix, slash, name = key.rpartition("/")
         if not LABEL_NAME.match(name) or (slash and (len(prefix) > 253 or not LABEL_PREFIX.match(prefix))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flyteidl.admin import launch_plan_pb2, workflow_pb2
+from flyteidl.admin import execution_pb2, launch_plan_pb2, workflow_pb2
 from google.protobuf.message import DecodeError
 
 from switchyard.errors import Malformed
@@ -30,6 +30,12 @@ def check_workflow_depth(template: Any, sub_workflows: tuple[Any, ...]) -> None:
 def check_launch_plan_depth(spec: Any) -> None:
     answer = launch_plan_pb2.LaunchPlanList()
     answer.launch_plans.add().spec.CopyFrom(spec)
+    _check(answer)
+
+
+def check_inputs_depth(inputs: Any) -> None:
+    """The inputs of an execution, as a client reads them back."""
+    answer = execution_pb2.WorkflowExecutionGetDataResponse(full_inputs=inputs)
     _check(answer)
 
 

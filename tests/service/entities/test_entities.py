@@ -199,8 +199,8 @@ def test_swaps_at_once_leave_one_active(rig: Rig) -> None:
 def test_the_database_itself_allows_one_active_version(rig: Rig) -> None:
     registered(rig)
     create(rig, plan_request(version="v2"))
+    entities = schema_entities.entities
     with rig.context.database.write() as tx, pytest.raises(sa.exc.IntegrityError):
-        entities = schema_entities.entities
         tx.execute(sa.update(entities).where(entities.c.kind == "launch_plan").values(is_active=True))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flyteidl.service import admin_pb2
+from flyteidl.service import admin_pb2, dataproxy_pb2
 from google.api import annotations_pb2
 from google.protobuf import json_format, message_factory
 
@@ -14,6 +14,8 @@ from switchyard.errors import Malformed
 from switchyard.server.flyte.grpc_status import FlyteInvalid
 
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+DATA_PROXY = dataproxy_pb2.DESCRIPTOR.services_by_name["DataProxyService"]
+METHODS = {method.name: method for service in (ADMIN, DATA_PROXY) for method in service.methods}
 VERBS = ("get", "put", "post", "delete", "patch")
 DEPTH_MAX = 100  # as protobuf reads: nested types, branches and conditions of a workflow
 
@@ -41,8 +43,8 @@ class Binding:
 
 
 def bindings() -> tuple[Binding, ...]:
-    """Every address of the service, those with fewer fields first: `{id}` must not hide a fixed word."""
-    all_bindings = [binding for method in ADMIN.methods for binding in _bindings_of(method)]
+    """Every address of the services, those with fewer fields first: `{id}` must not hide a fixed word."""
+    all_bindings = [binding for method in METHODS.values() for binding in _bindings_of(method)]
     return tuple(sorted(all_bindings, key=lambda binding: sum(part.startswith("{") for part in binding.parts)))
 
 
@@ -55,11 +57,11 @@ def _bindings_of(method: Any) -> Iterator[Binding]:
 
 
 def request_class(call: str) -> Any:
-    return message_factory.GetMessageClass(ADMIN.methods_by_name[call].input_type)
+    return message_factory.GetMessageClass(METHODS[call].input_type)
 
 
 def answer_class(call: str) -> Any:
-    return message_factory.GetMessageClass(ADMIN.methods_by_name[call].output_type)
+    return message_factory.GetMessageClass(METHODS[call].output_type)
 
 
 def read_request(

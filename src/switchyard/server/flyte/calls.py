@@ -1,4 +1,4 @@
-"""The calls of Flyte's AdminService that we serve, by name. REST and gRPC use this table."""
+"""The calls of Flyte's AdminService and DataProxyService that we serve, by name. REST and gRPC use this table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from switchyard.server.flyte import attributes, entities, named_entities, projects
+from switchyard.server.flyte import (
+    attributes,
+    data_proxy,
+    entities,
+    executions,
+    named_entities,
+    node_executions,
+    projects,
+)
 from switchyard.server.flyte.attributes import PROJECT, PROJECT_DOMAIN, WORKFLOW
 from switchyard.workflow.entity_id import EntityKind
 
@@ -18,12 +26,18 @@ HEAVY_BYTES_MIN = 16 * 1024  # of a request that is compiled: nearly all workflo
 class FlyteCall:
     """`serve(context, actor, request)` returns a message or raises a YardError. `is_open`: needs no credential.
 
-    `is_entity`: its request has a whole entity, and takes time that grows with it.
+    `is_entity`: its request has a whole entity, and takes time that grows with it. `needs_url`: `serve` takes the
+    address of this server first.
     """
 
     serve: Callable[..., Any]
     is_open: bool = False
     is_entity: bool = False
+    needs_url: bool = False
+
+    def bound(self, url: str) -> Callable[..., Any]:
+        """`serve(context, actor, request)` at a server with this address."""
+        return partial(self.serve, url) if self.needs_url else self.serve
 
     def is_heavy(self, request: Any) -> bool:
         """Whether a request belongs on the threads for long work, of which one user has one at a time."""
@@ -64,5 +78,21 @@ CALLS: dict[str, FlyteCall] = {
     "ListNamedEntities": FlyteCall(named_entities.list_named),
     "GetNamedEntity": FlyteCall(named_entities.get_named),
     "UpdateNamedEntity": FlyteCall(named_entities.update_named),
+    "CreateExecution": FlyteCall(executions.create, is_entity=True),
+    "GetExecution": FlyteCall(executions.get),
+    "GetExecutionData": FlyteCall(executions.get_data),
+    "GetExecutionMetrics": FlyteCall(executions.get_metrics),
+    "ListExecutions": FlyteCall(executions.list_matching),
+    "TerminateExecution": FlyteCall(executions.terminate),
+    "UpdateExecution": FlyteCall(executions.update),
+    "ListNodeExecutions": FlyteCall(node_executions.list_nodes),
+    "GetNodeExecution": FlyteCall(node_executions.get_node),
+    "GetNodeExecutionData": FlyteCall(node_executions.get_node_data),
+    "ListTaskExecutions": FlyteCall(node_executions.list_tasks),
+    "GetTaskExecution": FlyteCall(node_executions.get_task),
+    "GetTaskExecutionData": FlyteCall(node_executions.get_task_data),
+    "CreateUploadLocation": FlyteCall(data_proxy.create_upload_location, needs_url=True),
+    "CreateDownloadLocation": FlyteCall(data_proxy.create_download_location, needs_url=True),
+    "CreateDownloadLink": FlyteCall(data_proxy.create_download_link, needs_url=True),
     "GetVersion": FlyteCall(projects.version, is_open=True),
 }

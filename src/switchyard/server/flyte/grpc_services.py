@@ -1,4 +1,4 @@
-"""Flyte's gRPC services: our part of AdminService, and the service that clients ask before they send a token."""
+"""Flyte's gRPC services: AdminService and DataProxyService, and what clients ask before they send a token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc
 from flyteidl.service import auth_pb2
 
 from switchyard.errors import Unavailable
-from switchyard.server.flyte.bindings import ADMIN, answer_class, request_class
+from switchyard.server.flyte.bindings import ADMIN, DATA_PROXY, answer_class, request_class
 from switchyard.server.flyte.calls import CALLS, FlyteCall
 from switchyard.server.flyte.grpc_status import code_of
 from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake
@@ -30,18 +30,25 @@ def handlers(
     server: ServerRuntime, intake: MessageIntake, threads: ThreadPoolExecutor
 ) -> tuple[grpc.GenericRpcHandler, ...]:
     """The handlers for the gRPC server. gRPC itself answers other calls with UNIMPLEMENTED."""
-    admin = {name: intake.handler(_admin_call(server, threads, name, call)) for name, call in CALLS.items()}
+    calls = {name: intake.handler(_flyte_call(server, threads, name, call)) for name, call in CALLS.items()}
     return (
-        grpc.method_handlers_generic_handler(ADMIN.full_name, admin),
+        *(
+            grpc.method_handlers_generic_handler(
+                service.full_name, {name: calls[name] for name in calls if name in service.methods_by_name}
+            )
+            for service in (ADMIN, DATA_PROXY)
+        ),
         grpc.method_handlers_generic_handler("flyteidl.service.AuthMetadataService", _auth_metadata(server, intake)),
     )
 
 
-def _admin_call(server: ServerRuntime, threads: ThreadPoolExecutor, name: str, call: FlyteCall) -> GrpcMethod:
+def _flyte_call(server: ServerRuntime, threads: ThreadPoolExecutor, name: str, call: FlyteCall) -> GrpcMethod:
+    served = call.bound(server.settings.clients_url)
+
     async def serve(request: Any, actor: Actor | None) -> Any:
         if actor is not None and call.is_heavy(request):
-            return await _in_heavy_thread(server, actor, partial(call.serve, server.context, actor, request))
-        return await asyncio.get_running_loop().run_in_executor(threads, call.serve, server.context, actor, request)
+            return await _in_heavy_thread(server, actor, partial(served, server.context, actor, request))
+        return await asyncio.get_running_loop().run_in_executor(threads, served, server.context, actor, request)
 
     return GrpcMethod(
         name,

@@ -57,7 +57,7 @@ class FlyteRestApp:
         if call is None:
             raise FlyteNotServed(
                 f"{binding.call} is not served here.",
-                next_step="Projects, domains, attributes, tasks, workflows and launch plans are.",
+                next_step="Projects, domains, attributes, tasks, workflows, launch plans and executions are.",
             )
         actor = None if call.is_open else await server.authenticator.user(scope)
         body = await read_bounded(server.bodies, scope, receive, ENTITY_BODY if call.is_entity else LAYOUT_BODY)
@@ -70,7 +70,7 @@ class FlyteRestApp:
             if call.is_entity and not is_proto:
                 refuse_large(body, ENTITY_BODY)
             request = read_request(binding, path=path, query=query, body=body, is_proto=is_proto)
-            answer = call.serve(server.context, actor, request)
+            answer = call.bound(server.settings.clients_url)(server.context, actor, request)
             if wanted == PROTO_MEDIA:
                 return bytes(answer.SerializeToString())
             return _encode(answer, is_snake=wanted == JSON_MEDIA)

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import Route, Router
 
 from switchyard.errors import NotFound
+from switchyard.server.flyte.data_address import FLYTE_DATA_PATH, FlyteDataRoute
 from switchyard.server.flyte.rest_app import FlyteRestApp
 from switchyard.server.http.asgi_messages import (
     JSON,
@@ -54,6 +55,7 @@ class HttpApp:
         routes = [Route(path, _PathRoute(server, path, methods_by_path[path])) for path in paths]
         self._router = Router(routes=routes, default=_send_not_found, redirect_slashes=False)
         self._flyte = FlyteRestApp(server)
+        self._flyte_data = FlyteDataRoute(server)
         self._metrics = Metrics(server)
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -101,6 +103,8 @@ class HttpApp:
             await _send_not_found(scope, receive, send)
         elif path.startswith("/api/v1/"):
             await self._flyte(scope, receive, send)
+        elif path.startswith(FLYTE_DATA_PATH):
+            await self._flyte_data(scope, receive, send)
         else:
             await answer_errors(scope, send, lambda: self._router(scope, receive, send))
 
@@ -110,7 +114,8 @@ class HttpApp:
         if isinstance(route, _PathRoute):
             return route.path
         path = str(scope["path"])
-        return path if path in self._literal_paths else "flyte" if path.startswith("/api/v1/") else "other"
+        is_flyte = path.startswith(("/api/v1/", FLYTE_DATA_PATH))
+        return path if path in self._literal_paths else "flyte" if is_flyte else "other"
 
 
 class _PathRoute:

@@ -30,7 +30,8 @@ class Topic(StrEnum):
     POLICY = "policy"
     RESOURCES = "resources"  # the objects of namespaces on Kubernetes clusters
     TOKENS = "tokens"
-    # Wake-ups without a counter, for the leader and for requests that wait for quotes.
+    # Wake-ups without a counter, for the leader and for requests that wait.
+    EXECUTIONS = "executions"  # of Flyte's: one is new or stopped, or files of a job have come
     PENDING = "pending"
     QUEUES = "queues"
     QUOTES = "quotes"

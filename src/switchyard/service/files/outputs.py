@@ -10,7 +10,7 @@ from switchyard.model.event_kind import EventKind
 from switchyard.model.files import AttemptOutputs, FilesOfJob, FilesUsage, FileUsage, OutputSet, OutputState
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec
-from switchyard.service.core.batch import Batch
+from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
@@ -82,6 +82,8 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
     }
     file_outputs.output_put(batch.tx, row)
     batch.jobs.add(said.job)  # wakes requests that wait for this job
+    if state in EVENTS:
+        batch.topics.add(Topic.EXECUTIONS)  # the job may be a node of one
     if state in EVENTS and (earlier is None or earlier.state != state):
         _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
 

@@ -1,0 +1,147 @@
+"""Flyte's calls about the nodes of executions and the attempts of their tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyteidl.admin import common_pb2, node_execution_pb2, task_execution_pb2
+from flyteidl.core import execution_pb2, identifier_pb2, literals_pb2
+
+from switchyard.server.flyte.grpc_status import FlyteInvalid
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.executions import reads
+from switchyard.service.executions.reads import AttemptView, read_key
+from switchyard.store.execution_nodes import NodeRow
+from switchyard.store.executions import ExecutionKey
+from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
+from switchyard.workflow.filters import read_page
+
+SORT_KEYS = ("", "created_at")
+
+
+def list_nodes(context: Context, actor: Actor, request: Any) -> Any:
+    limit, offset = read_page(request.limit, request.token)
+    _refuse_filters(request)
+    key = read_key(request.workflow_execution_id)
+    rows, token = reads.list_nodes(
+        context,
+        actor,
+        key,
+        parent_id=request.unique_parent_id,
+        is_descending=bool(request.sort_by.key) and request.sort_by.direction == common_pb2.Sort.DESCENDING,
+        offset=offset,
+        limit=limit,
+    )
+    return node_execution_pb2.NodeExecutionList(node_executions=[_node(key, row) for row in rows], token=token)
+
+
+def get_node(context: Context, actor: Actor, request: Any) -> Any:
+    key = read_key(request.id.execution_id)
+    return _node(key, reads.get_node(context, actor, key, request.id.node_id))
+
+
+def get_node_data(context: Context, actor: Actor, request: Any) -> Any:
+    row = reads.get_node(context, actor, read_key(request.id.execution_id), request.id.node_id)
+    answer = node_execution_pb2.NodeExecutionGetDataResponse()
+    answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.inputs or b""))
+    answer.full_outputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.outputs or b""))
+    return answer
+
+
+def list_tasks(context: Context, actor: Actor, request: Any) -> Any:
+    limit, offset = read_page(request.limit, request.token)
+    _refuse_filters(request)
+    key, node_id = read_key(request.node_execution_id.execution_id), request.node_execution_id.node_id
+    views = reads.list_attempts(context, actor, key, node_id)
+    if request.sort_by.key and request.sort_by.direction == common_pb2.Sort.DESCENDING:
+        views.reverse()
+    shown = views[offset : offset + limit]
+    token = str(offset + len(shown)) if len(shown) == limit else ""
+    return task_execution_pb2.TaskExecutionList(task_executions=[_task(key, view) for view in shown], token=token)
+
+
+def get_task(context: Context, actor: Actor, request: Any) -> Any:
+    key, node_id, number = _attempt_of(request)
+    return _task(key, reads.get_attempt(context, actor, key, node_id, number))
+
+
+def get_task_data(context: Context, actor: Actor, request: Any) -> Any:
+    """An attempt has the inputs of its node, and its outputs if it made them."""
+    key, node_id, number = _attempt_of(request)
+    view, node = reads.get_attempt(context, actor, key, node_id, number), reads.get_node(context, actor, key, node_id)
+    answer = task_execution_pb2.TaskExecutionGetDataResponse()
+    answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(node.inputs or b""))
+    if view.phase == "SUCCEEDED":
+        answer.full_outputs.CopyFrom(literals_pb2.LiteralMap.FromString(node.outputs or b""))
+    return answer
+
+
+def _attempt_of(request: Any) -> tuple[ExecutionKey, str, int]:
+    node = request.id.node_execution_id
+    return read_key(node.execution_id), node.node_id, request.id.retry_attempt
+
+
+def _refuse_filters(request: Any) -> None:
+    if request.filters:
+        raise FlyteInvalid("filters are not served for nodes and tasks of executions")
+    if request.sort_by.key not in SORT_KEYS:
+        raise FlyteInvalid(f"invalid sort key '{request.sort_by.key[:80]}'; known: created_at")
+
+
+def _node_id(key: ExecutionKey, node_id: str) -> Any:
+    execution = identifier_pb2.WorkflowExecutionIdentifier(project=key.project, domain=key.domain, name=key.name)
+    return identifier_pb2.NodeExecutionIdentifier(node_id=node_id, execution_id=execution)
+
+
+def _url(key: ExecutionKey, node_id: str, kind: str) -> str:
+    return f"flyte://v1/{key.project}/{key.domain}/{key.name}/{node_id}/{kind}"
+
+
+def _node(key: ExecutionKey, row: NodeRow) -> Any:
+    answer = node_execution_pb2.NodeExecution(
+        id=_node_id(key, row.node_id), input_uri=_url(key, row.node_id, "i") if row.inputs is not None else ""
+    )
+    answer.metadata.spec_node_id = row.spec_id
+    answer.metadata.is_parent_node = bool(row.is_parent)
+    closure = answer.closure
+    closure.phase = execution_pb2.NodeExecution.Phase.Value(row.phase)
+    for moment in (closure.created_at, closure.started_at):
+        moment.FromMicroseconds(row.created_us)
+    closure.updated_at.FromMicroseconds(row.updated_us)
+    if row.ended_us is not None:
+        closure.duration.FromMicroseconds(max(0, row.ended_us - row.created_us))
+    if row.error is not None:
+        closure.error.CopyFrom(execution_pb2.ExecutionError.FromString(row.error))
+    elif row.outputs is not None:
+        closure.output_uri = _url(key, row.node_id, "o")
+    return answer
+
+
+def _task(key: ExecutionKey, view: AttemptView) -> Any:
+    row = view.row
+    task = EntityId(EntityKind.TASK, row.task_project, row.task_domain, row.task_name, row.task_version)
+    answer = task_execution_pb2.TaskExecution(input_uri=_url(key, row.node_id, "i"))
+    answer.id.task_id.CopyFrom(to_message(task))
+    answer.id.node_execution_id.CopyFrom(_node_id(key, row.node_id))
+    answer.id.retry_attempt = row.attempt
+    closure = answer.closure
+    closure.phase = execution_pb2.TaskExecution.Phase.Value(view.phase)
+    closure.reason = view.reason
+    closure.created_at.FromMicroseconds(row.created_us)
+    closure.updated_at.FromMicroseconds(row.ended_us or view.started_us or row.created_us)
+    if view.started_us is not None:
+        closure.started_at.FromMicroseconds(view.started_us)
+        if row.ended_us is not None:
+            closure.duration.FromMicroseconds(max(0, row.ended_us - view.started_us))
+    closure.metadata.generated_name = row.job_id
+    closure.metadata.plugin_identifier = "switchyard"
+    where = f" on {view.cluster}" if view.cluster else ""
+    closure.logs.add(
+        name=f"yard logs {row.job_id}{where}",
+        uri=f"/v1/jobs/{row.job_id}/logs",
+        message_format=execution_pb2.TaskLog.UNKNOWN,
+    )
+    if row.error is not None:
+        closure.error.CopyFrom(execution_pb2.ExecutionError.FromString(row.error))
+    return answer

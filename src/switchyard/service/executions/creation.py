@@ -1,0 +1,267 @@
+"""Create an execution: check everything that can be checked, then store it. The leader's engine starts its nodes.
+
+The same request under the same name is the same execution; another request under a name that is taken is a conflict.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import islice
+from typing import Any
+
+from flyteidl.admin import launch_plan_pb2
+from flyteidl.core import literals_pb2
+
+from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
+from switchyard.model.names import printable_line
+from switchyard.service.core.audit import record_audit
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.entities.entity_reads import StoredEntity, get_entity
+from switchyard.service.entities.scope import require_active_project, require_write
+from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
+from switchyard.service.executions.node_jobs import NO_TREE, job_request
+from switchyard.service.submit.submit import Submit
+from switchyard.store import executions as store
+from switchyard.workflow.content import content_bytes
+from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityId, EntityKind, read_id
+from switchyard.workflow.execution_checks import complete_inputs, name_mistake, task_parameters, unserved_parts
+from switchyard.workflow.execution_graph import ExecutionGraph, read_graph, task_workflow_id
+from switchyard.workflow.execution_state import ExecutionPhase, TaskStart
+from switchyard.workflow.launch_plan_checks import label_mistakes
+from switchyard.workflow.nesting import check_inputs_depth
+from switchyard.workflow.references import all_nodes
+from switchyard.workflow.signature import of_interface
+
+REQUEST_BYTES_MAX = 4 * 2**20
+MISTAKES_SHOWN = 20
+TRIALS_MAX = 100  # tasks of a workflow that are tried against the rules and the clusters before it begins
+NAME_CHARS = 20
+LARGE_BYTES_MIN = 64 * 2**10  # such an execution is written in the queue of large writes
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchTarget:
+    """What is launched. `workflow`: what then runs. `plan`: the spec of the launch plan, if it is one."""
+
+    entity: EntityId
+    workflow: EntityId
+    closure: Any
+    expected: Any
+    plan: Any
+
+
+def create_execution(context: Context, actor: Actor, request: Any) -> store.ExecutionKey:
+    require_write(context, actor, request.project, request.domain)
+    if (size := request.ByteSize()) > REQUEST_BYTES_MAX:
+        raise TooLarge(f"The execution has {size} bytes; the most is {REQUEST_BYTES_MAX}.")
+    name = request.name or _random_name()
+    if mistake := name_mistake(name):
+        raise BadRequest(mistake)
+    given = request.inputs if request.inputs.literals else request.spec.inputs
+    check_inputs_depth(given)
+    key = store.ExecutionKey(request.project, request.domain, name)
+    digest = sha256(content_bytes(request)).digest()
+    if request.name and _is_same(context, key, digest):
+        return key
+    target = _find_target(context, actor, request.spec)
+    _refuse_fields(request.spec)
+    inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
+    _refuse_mistakes([*label_mistakes(request.spec.labels.values), *mistakes])
+    _refuse_unserved(target)
+    spec = _effective_spec(request.spec, target, actor)
+    row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
+    graph = read_graph(target.closure)
+    try:
+        _try_tasks(context, actor, row, spec, graph)
+    except YardError:
+        context.snapshots.refresh()  # a refusal must not come from an old snapshot
+        _try_tasks(context, actor, row, spec, graph)
+
+    def apply(batch: Batch) -> bool:
+        require_active_project(batch.tx, key.project, key.domain)
+        if not store.execution_insert(batch.tx, row):
+            return False
+        batch.topics.add(Topic.EXECUTIONS)
+        record_audit(batch, context, actor, "execution.create", str(key), after={"launches": str(target.entity)})
+        return True
+
+    committer = context.committer
+    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN
+    is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
+    if not is_new and not _is_same(context, key, digest):  # somebody else was faster, and has ended since
+        raise Conflict(f"The execution {key} was created by another request meanwhile.")
+    return key
+
+
+def _is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
+    """Whether this very request has made the execution. Raises Conflict if another one has."""
+    with context.database.read() as tx:
+        row = store.execution_get(tx, key)
+    if row is None:
+        return False
+    if bytes(row.digest) != digest:
+        raise Conflict(
+            f"There is an execution {key} already, made by another request.",
+            next_step="Give another name. The same request under the same name is answered with the same execution.",
+        )
+    return True
+
+
+def _find_target(context: Context, actor: Actor, spec: Any) -> LaunchTarget:
+    kind = KINDS_BY_NUMBER.get(spec.launch_plan.resource_type)
+    if kind not in (EntityKind.LAUNCH_PLAN, EntityKind.TASK):
+        raise BadRequest("launch_plan must name a launch plan or a task, with its resource_type")
+    entity = read_id(spec.launch_plan, kind)
+    stored = get_entity(context, actor, entity)
+    return _task_target(context, entity) if kind is EntityKind.TASK else _plan_target(context, actor, stored)
+
+
+def _task_target(context: Context, task: EntityId) -> LaunchTarget:
+    closure = task_closure_of(context, task)
+    interface = closure.tasks[0].template.interface
+    optional = frozenset(interface.inputs.variables) - of_interface(interface).required
+    return LaunchTarget(
+        task, task_workflow_id(task), closure, task_parameters(interface, optional), launch_plan_pb2.LaunchPlanSpec()
+    )
+
+
+def _plan_target(context: Context, actor: Actor, stored: StoredEntity) -> LaunchTarget:
+    plan = launch_plan_pb2.LaunchPlanSpec.FromString(stored.body)
+    workflow = read_id(plan.workflow_id, EntityKind.WORKFLOW)
+    get_entity(context, actor, workflow)  # the caller may read it
+    signature = launch_plan_pb2.LaunchPlanClosure.FromString(stored.row.signature)
+    return LaunchTarget(stored.id, workflow, workflow_closure_of(context, workflow), signature.expected_inputs, plan)
+
+
+def _refuse_fields(spec: Any) -> None:
+    """Fields that would be ignored are refused instead."""
+    if spec.raw_output_data_config.output_location_prefix:
+        raise _not_served(["raw_output_data_config: data of tasks goes nowhere but into their outputs"])
+    if spec.execution_env_assignments:
+        raise _not_served(["execution_env_assignments"])
+    if spec.metadata.HasField("parent_node_execution"):
+        raise BadRequest("parent_node_execution is set by the server alone")
+    if spec.max_parallelism < 0:
+        raise BadRequest("max_parallelism is below 0")
+
+
+def _refuse_unserved(target: LaunchTarget) -> None:
+    parts = list(islice(unserved_parts(target.closure), MISTAKES_SHOWN))
+    if target.plan.raw_output_data_config.output_location_prefix:
+        parts.append("the launch plan has a raw_output_data_config")
+    if parts:
+        raise _not_served(parts)
+
+
+def _not_served(parts: list[str]) -> YardError:
+    return MethodNotAllowed(
+        f"This cannot be executed here yet: {'; '.join(parts)}.",
+        next_step="docs/how-to/run-flyte-workflows.md lists what runs.",
+    )
+
+
+def _refuse_mistakes(mistakes: list[str]) -> None:
+    if mistakes:
+        more = ["and more"] if len(mistakes) > MISTAKES_SHOWN else []
+        raise Malformed("; ".join([*mistakes[:MISTAKES_SHOWN], *more]))
+
+
+def _effective_spec(given: Any, target: LaunchTarget, actor: Actor) -> Any:
+    """The spec with what the launch plan says where the request says nothing; maps are replaced whole."""
+    spec = type(given)()
+    spec.CopyFrom(given)
+    spec.ClearField("inputs")
+    spec.metadata.principal = actor.name
+    spec.metadata.ClearField("system_metadata")
+    spec.launch_plan.resource_type = target.entity.kind.number
+    plan = target.plan
+    for field in ("labels", "annotations"):
+        if not getattr(spec, field).values:
+            getattr(spec, field).CopyFrom(getattr(plan, field))
+    if not spec.envs.values:
+        spec.envs.CopyFrom(plan.envs)
+    spec.max_parallelism = spec.max_parallelism or plan.max_parallelism
+    for field in ("interruptible", "security_context"):
+        if not spec.HasField(field) and plan.HasField(field):
+            getattr(spec, field).CopyFrom(getattr(plan, field))
+    return spec
+
+
+def _row(
+    context: Context,
+    actor: Actor,
+    key: store.ExecutionKey,
+    target: LaunchTarget,
+    *,
+    spec: Any,
+    inputs: Any,
+    digest: bytes,
+) -> store.ExecutionRow:
+    entity, workflow, now_us = target.entity, target.workflow, context.now_us()
+    return store.ExecutionRow(
+        id=context.new_id(),
+        project=key.project,
+        domain=key.domain,
+        name=key.name,
+        owner=actor.name,
+        owner_id=actor.id,
+        digest=digest,
+        spec=content_bytes(spec),
+        inputs=content_bytes(inputs),
+        outputs=None,
+        error=None,
+        phase=ExecutionPhase.QUEUED.value,
+        is_archived=False,
+        is_due=True,
+        is_stopping=False,
+        steps=0,
+        entity_kind=entity.kind.value,
+        entity_project=entity.project,
+        entity_domain=entity.domain,
+        entity_name=entity.name,
+        entity_version=entity.version,
+        workflow_project=workflow.project,
+        workflow_domain=workflow.domain,
+        workflow_name=workflow.name,
+        workflow_version=workflow.version,
+        abort_cause="",
+        abort_by="",
+        created_us=now_us,
+        updated_us=now_us,
+        started_us=None,
+        ended_us=None,
+    )
+
+
+def _try_tasks(context: Context, actor: Actor, row: store.ExecutionRow, spec: Any, graph: ExecutionGraph) -> None:
+    """Refuse an execution with a task that the rules forbid, or that no cluster could ever run. Stores nothing."""
+    submit = Submit(context)
+    nodes = (
+        node
+        for workflow in (graph.primary, *graph.subs.values())
+        for node in all_nodes(workflow.template)
+        if node.HasField("task_node")
+    )
+    for node in islice(nodes, TRIALS_MAX):
+        task, template = graph.task_of(node)
+        start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap())
+        if _names_inputs(template.container):
+            continue  # its command depends on its inputs
+        plan = submit.plan(actor, job_request(row, spec, start, template, bundles={}, tree=NO_TREE))
+        if plan.outcome == "reject":
+            raise BadRequest(f"node {node.id} (task {task.name}) fits no cluster: {printable_line(plan.reason)}")
+
+
+def _names_inputs(container: Any) -> bool:
+    words = (*container.command, *container.args, *(pair.value for pair in container.env))
+    return any("inputs." in word.lower() for word in words)
+
+
+def _random_name() -> str:
+    """As in Flyte: `a`, then letters and digits."""
+    return "a" + "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(NAME_CHARS - 1))

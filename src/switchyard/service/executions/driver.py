@@ -1,0 +1,324 @@
+"""Drives executions: the leader reads what has happened, asks the engine for a step, and stores it.
+
+A step is one transaction: nodes, new jobs with their files, cancels and the execution's phase. So a server that is
+killed at any line leaves the execution before a step or after it, and no job is started twice or forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from flyteidl.core import execution_pb2, literals_pb2
+
+from switchyard.errors import Internal, YardError
+from switchyard.log_pace import LogPace
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.attempt_files import is_over, read_end
+from switchyard.service.executions.graphs import GraphCache
+from switchyard.service.executions.node_jobs import (
+    NodeTree,
+    inputs_body,
+    job_request,
+    make_tree,
+    read_spec,
+    record_tree,
+    store_objects,
+)
+from switchyard.service.job.jobs import request_cancel
+from switchyard.service.submit.idempotency import AcceptedJob
+from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.submit import Submit
+from switchyard.service.upkeep.leadership import Leadership
+from switchyard.store import execution_nodes, executions, jobs
+from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
+from switchyard.store.executions import ExecutionKey, ExecutionRow, ExecutionUpdate
+from switchyard.workflow.attempt_result import judge_attempt
+from switchyard.workflow.content import content_bytes
+from switchyard.workflow.engine import step
+from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.workflow.execution_graph import ExecutionGraph
+from switchyard.workflow.execution_state import (
+    AttemptEnd,
+    AttemptFailure,
+    EngineStep,
+    ExecutionPhase,
+    ExecutionState,
+    NodePhase,
+    NodeProgress,
+    TaskStart,
+)
+
+log = structlog.get_logger()
+ROUND_MAX = 200  # executions of one round
+STARTS_MAX = 500  # jobs of one step, which is one transaction; the next step starts the rest
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job to insert with the files that it brings along."""
+
+    start: TaskStart
+    write: JobInsert
+    tree: NodeTree
+    began_us: int
+
+
+@dataclass(slots=True)
+class LoadedExecution:
+    """An execution with its nodes and live attempts, as of one moment."""
+
+    row: ExecutionRow
+    spec: Any
+    graph: ExecutionGraph
+    state: ExecutionState
+    created_us: dict[str, int]  # of nodes
+    live: list[LiveAttemptRow]
+    ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
+
+
+class StartRefused(Exception):
+    """A job of a step could not be inserted."""
+
+    def __init__(self, start: TaskStart, error: YardError) -> None:
+        super().__init__(error.detail)
+        self.start, self.error = start, error
+
+
+class ExecutionDriver:
+    """The leader's chore for executions."""
+
+    def __init__(self, submit: Submit) -> None:
+        self._submit = submit
+        self._graphs = GraphCache()
+        self._faults = LogPace()
+
+    def go(self, context: Context, leadership: Leadership) -> int:
+        """Step all executions that something has happened to. Returns how many steps were stored."""
+        with context.database.read() as tx:
+            due = executions.execution_keys_due(tx, limit=ROUND_MAX)
+        done = 0
+        for key in due:
+            try:
+                done += self._drive(context, leadership, key)
+            except YardError as exc:  # one that cannot go on now must not hold up the others
+                if self._faults.note(exc.inner):
+                    log.warning("execution not driven", execution=str(key), error=exc.inner)
+        return done
+
+    def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
+        loaded = self._load(context, key)
+        if loaded is None:
+            return 0
+        events = list(loaded.ended.values())
+        if not loaded.row.is_due and not events:
+            return 0  # a job has ended, and its files are on their way
+        refused: dict[tuple[str, int], AttemptFailure] = {}
+        while True:
+            decided = step(loaded.graph, loaded.state, events, refused)
+            try:
+                return self._carry_out(context, leadership, loaded, decided)
+            except StartRefused as exc:
+                if exc.error.transient:
+                    raise exc.error from exc
+                # The engine is asked again: it learns that this job cannot begin.
+                refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
+
+    def _carry_out(self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep) -> int:
+        planned = [self._plan(context, loaded, start) for start in decided.starts[:STARTS_MAX]]
+        return leadership.commit(
+            context,
+            lambda batch: self._store(batch, context, loaded, decided, planned),
+            locks=[row.job_id for row in loaded.live] if decided.is_stopping else [],
+        )
+
+    def _load(self, context: Context, key: ExecutionKey) -> LoadedExecution | None:
+        with context.database.read() as tx:
+            row = executions.execution_get(tx, key)
+            if row is None:
+                return None
+            nodes = execution_nodes.node_list(tx, row.id)
+            live = execution_nodes.live_attempts(tx, row.id)
+        graph, spec = self._graphs.graph_of(context, row), read_spec(row)
+        state = ExecutionState(
+            phase=ExecutionPhase(row.phase),
+            inputs=literals_pb2.LiteralMap.FromString(row.inputs),
+            nodes={node.node_id: _node_state(node) for node in nodes},
+            is_stopping=bool(row.is_stopping),
+            error=_error(row.error),
+            max_parallelism=spec.max_parallelism,
+        )
+        loaded = LoadedExecution(row, spec, graph, state, {node.node_id: node.created_us for node in nodes}, live)
+        now_us = context.now_us()
+        for attempt in live:
+            if is_over(attempt, now_us):
+                end = judge_attempt(
+                    attempt.node_id,
+                    attempt.attempt,
+                    read_end(context, attempt),
+                    has_outputs=bool(graph.tasks[_task_of(attempt)].interface.outputs.variables),
+                )
+                loaded.ended[attempt.node_id, attempt.attempt] = end
+        return loaded
+
+    def _plan(self, context: Context, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
+        row, template = loaded.row, loaded.graph.tasks[start.task]
+        actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
+        try:
+            tree, bundles = make_tree(context, inputs_body(start), template.container)
+            request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
+            began_us = store_objects(context, tree)
+            write = self._submit.decide(actor, request, key=None, body=b"")
+        except YardError as exc:
+            raise StartRefused(start, exc) from exc
+        return PlannedJob(start, write, tree, began_us)
+
+    def _store(
+        self,
+        batch: Batch,
+        context: Context,
+        loaded: LoadedExecution,
+        decided: EngineStep,
+        planned: Sequence[PlannedJob],
+    ) -> int:
+        row = executions.execution_lock(batch.tx, loaded.row.key)
+        if row is None or row.steps != loaded.row.steps:
+            return 0  # another step or a stop came between: the next round reads again
+        started = {job.start.node_id for job in planned}
+        later = {start.node_id for start in decided.starts} - started
+        changed = [node for node in decided.nodes if node.node_id not in later]
+        for job in planned:
+            self._insert(batch, context, loaded, job)
+        for attempt in loaded.live:
+            end = loaded.ended.get((attempt.node_id, attempt.attempt))
+            if end is not None:
+                _store_end(batch, loaded.row.id, attempt, end)
+        if decided.is_stopping and not row.is_stopping:
+            self._stop(batch, loaded)
+        execution_nodes.node_put(batch.tx, [_node_row(loaded, node, batch.now_us) for node in changed])
+        self._store_execution(batch, loaded, decided, is_due=bool(later))
+        return 1
+
+    def _insert(self, batch: Batch, context: Context, loaded: LoadedExecution, job: PlannedJob) -> None:
+        """Insert a job with its files. Raises StartRefused, and then nothing of the step is stored."""
+        try:
+            record_tree(batch, context, loaded.row.owner_id, job.tree, began_us=job.began_us)
+        except YardError as exc:
+            raise StartRefused(job.start, exc) from exc
+        (result,) = self._submit.apply_inserts(batch, [job.write])
+        if not isinstance(result, AcceptedJob):
+            error = result if isinstance(result, YardError) else Internal()
+            raise StartRefused(job.start, error)
+        attempt = NodeAttemptRow(
+            execution_id=loaded.row.id,
+            node_id=job.start.node_id,
+            attempt=job.start.attempt,
+            job_id=job.write.row.id,
+            task_project=job.start.task.project,
+            task_domain=job.start.task.domain,
+            task_name=job.start.task.name,
+            task_version=job.start.task.version,
+            phase="QUEUED",
+            reason="",
+            cluster="",
+            error=None,
+            created_us=batch.now_us,
+            started_us=None,
+            ended_us=None,
+        )
+        execution_nodes.attempt_insert(batch.tx, [attempt])
+
+    def _stop(self, batch: Batch, loaded: LoadedExecution) -> None:
+        """Cancel all jobs of an execution that have not ended."""
+        running = [row.job_id for row in loaded.live if (row.node_id, row.attempt) not in loaded.ended]
+        why = f"execution {loaded.row.name} stops"
+        request_cancel(batch, list(jobs.job_lock(batch.tx, running).values()), why)
+
+    def _store_execution(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool) -> None:
+        row, now_us = loaded.row, batch.now_us
+        update = ExecutionUpdate(
+            phase=decided.phase.value,
+            is_due=is_due,
+            is_stopping=decided.is_stopping,
+            steps=row.steps + 1,
+            updated_us=now_us,
+            started_us=row.started_us or now_us,
+            ended_us=now_us if decided.phase.is_final else None,
+        )
+        executions.execution_update(
+            batch.tx,
+            row.id,
+            update,
+            outputs=content_bytes(decided.outputs) if decided.outputs is not None else None,
+            error=content_bytes(decided.error) if decided.error is not None else None,
+        )
+
+
+def _task_of(row: LiveAttemptRow) -> EntityId:
+    return EntityId(EntityKind.TASK, row.task_project, row.task_domain, row.task_name, row.task_version)
+
+
+def _node_state(row: NodeRow) -> NodeProgress:
+    return NodeProgress(
+        node_id=row.node_id,
+        parent_id=row.parent_id,
+        spec_id=row.spec_id,
+        phase=NodePhase(row.phase),
+        is_parent=bool(row.is_parent),
+        attempts=row.attempts,
+        user_failures=row.user_failures,
+        system_failures=row.system_failures,
+        inputs=_literals(row.inputs),
+        outputs=_literals(row.outputs),
+        error=_error(row.error),
+    )
+
+
+def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeRow:
+    return NodeRow(
+        execution_id=loaded.row.id,
+        node_id=node.node_id,
+        parent_id=node.parent_id,
+        spec_id=node.spec_id,
+        is_parent=node.is_parent,
+        phase=node.phase.value,
+        attempts=node.attempts,
+        user_failures=node.user_failures,
+        system_failures=node.system_failures,
+        inputs=content_bytes(node.inputs) if node.inputs is not None else None,
+        outputs=content_bytes(node.outputs) if node.outputs is not None else None,
+        error=content_bytes(node.error) if node.error is not None else None,
+        created_us=loaded.created_us.get(node.node_id, now_us),
+        updated_us=now_us,
+        ended_us=None if node.phase is NodePhase.RUNNING else now_us,
+    )
+
+
+def _store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: AttemptEnd) -> None:
+    failure, error = end.failure, None
+    phase = "SUCCEEDED" if end.outputs is not None else "ABORTED"
+    if failure is not None:
+        phase = "RETRYABLE_FAILED" if failure.is_recoverable else "FAILED"
+        kind = execution_pb2.ExecutionError.SYSTEM if failure.is_system else execution_pb2.ExecutionError.USER
+        error = execution_pb2.ExecutionError(code=failure.code, message=failure.message, kind=kind)
+    execution_nodes.attempt_end(
+        batch.tx,
+        attempt,
+        execution_id=execution_id,
+        phase=phase,
+        reason=attempt.reason or "",
+        error=content_bytes(error) if error is not None else None,
+        at_us=batch.now_us,
+    )
+
+
+def _literals(body: bytes | None) -> Any:
+    return None if body is None else literals_pb2.LiteralMap.FromString(body)
+
+
+def _error(body: bytes | None) -> Any:
+    return None if body is None else execution_pb2.ExecutionError.FromString(body)

@@ -1,0 +1,172 @@
+"""The job of an attempt: its files as a tree, and the request that submits it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from flyteidl.admin import execution_pb2
+
+from switchyard.errors import BadRequest, Busy, Malformed
+from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
+from switchyard.model.file_tree import FileEntry, FolderEntry, chunk_spans, encode_tree, hash_of
+from switchyard.model.idset import IdSet
+from switchyard.model.job import JobRequest
+from switchyard.model.scope import LONG_NAME_PATTERN
+from switchyard.service.core.batch import Batch
+from switchyard.service.core.context import Context
+from switchyard.service.executions.data_proxy import SCHEME, file_entry, split_native_url
+from switchyard.service.files.upload_addresses import user_limit_refusal
+from switchyard.store import data_files, file_objects, file_trees
+from switchyard.store.executions import ExecutionRow
+from switchyard.workflow.content import content_bytes
+from switchyard.workflow.entity_id import EntityKind
+from switchyard.workflow.execution_state import TaskStart
+from switchyard.workflow.node_job import node_job_spec
+from switchyard.workflow.task_command import FOLDER, AttemptNames, CommandFailed, bundle_addresses
+
+LABELS_MAX = 60  # of an execution; a job takes 64
+EXECUTION_LABEL, NODE_LABEL = "flyte/execution", "flyte/node"
+NO_TREE = "0" * 64  # in a trial, which stores no files
+_LONG_NAME = re.compile(LONG_NAME_PATTERN)
+
+
+@dataclass(slots=True)
+class NodeTree:
+    """The files that an attempt brings along. `new`: objects to put into the store. `sizes`: of all of its objects."""
+
+    root: bytes = b""
+    files: int = 0
+    size: int = 0
+    new: dict[bytes, bytes] = field(default_factory=dict)
+    sizes: dict[bytes, int] = field(default_factory=dict)
+
+    def add_object(self, data: bytes) -> bytes:
+        digest = hash_of(data)
+        self.new[digest] = data
+        self.sizes[digest] = len(data)
+        return digest
+
+    def add_entry(self, entry: FileEntry) -> None:
+        self.files += 1
+        self.size += entry.size
+        for chunk, span in zip(entry.chunks, chunk_spans(entry.size), strict=True):
+            if chunk:
+                self.sizes[chunk] = span.size
+
+
+def make_tree(context: Context, inputs: bytes, container: Any) -> tuple[NodeTree, dict[str, str]]:
+    """The tree of an attempt, and the path of each code bundle in it, by its address."""
+    tree, paths = NodeTree(), dict[str, str]()
+    chunks = [tree.add_object(inputs[span.offset : span.offset + span.size]) for span in chunk_spans(len(inputs))]
+    entries = {b"inputs.pb": FileEntry(b"inputs.pb", len(inputs), False, chunks)}
+    for address in bundle_addresses(container):
+        if not address.startswith(SCHEME):
+            continue  # the task gets it by itself
+        found = _bundle(context, address)
+        entries[found.name] = found
+        paths[address] = f"{FOLDER}/{found.name.decode()}"
+    for entry in entries.values():
+        tree.add_entry(entry)
+    folder = tree.add_object(encode_tree(list(entries.values())))
+    tree.root = tree.add_object(encode_tree([FolderEntry(FOLDER.encode(), folder, tree.files, tree.size)]))
+    return tree, paths
+
+
+def _bundle(context: Context, address: str) -> FileEntry:
+    project, domain, path = split_native_url(address)
+    with context.database.read() as tx:
+        row = data_files.data_file_get(tx, project, domain, path)
+    if row is None:
+        raise BadRequest(f"The code of the task is not here: nothing was uploaded to {address[:200]}.")
+    return file_entry(context, row)
+
+
+def store_objects(context: Context, tree: NodeTree) -> int:
+    """Put the objects of a tree into the store. Returns the time before that, for `record_tree`."""
+    began_us = context.now_us()
+    context.files.store.put_many(tree.new.items(), are_checked=True)
+    return began_us
+
+
+def record_tree(batch: Batch, context: Context, owner: str, tree: NodeTree, *, began_us: int) -> None:
+    """Seal a tree for the owner of the job, in the transaction that inserts the job."""
+    file_objects.object_put(batch.tx, tree.sizes, now_us=batch.now_us)
+    if file_objects.being_removed(batch.tx, tree.sizes, since_us=began_us):
+        raise Busy("Some files of the task are just being removed because nobody used them for long.")
+    new = file_objects.holder_put(batch.tx, owner, tree.sizes, now_us=batch.now_us)
+    added = sum(tree.sizes[digest] for digest in new)
+    limit, used = context.files.limits.user_bytes, file_objects.usage_get(batch.tx, owner)
+    if added and limit and used + added > limit:
+        raise user_limit_refusal(context, used, added)
+    file_objects.usage_add(batch.tx, {owner: added} if added else {})
+    row = file_trees.TreeRow(tree.root, tree.files, tree.size, str(IdSet.of(())))
+    file_trees.tree_put(batch.tx, row, sorted(tree.sizes), [owner], now_us=batch.now_us)
+
+
+def job_request(
+    row: ExecutionRow, spec: Any, start: TaskStart, template: Any, *, bundles: Mapping[str, str], tree: str
+) -> JobRequest:
+    """The request of a job that runs an attempt. Raises Malformed for values that no job can have."""
+    is_plan = row.entity_kind == EntityKind.LAUNCH_PLAN
+    names = AttemptNames(
+        project=row.project,
+        domain=row.domain,
+        execution=row.name,
+        workflow=row.workflow_name,
+        launch_plan=row.entity_name if is_plan else row.workflow_name,
+        node_id=start.node_id,
+        attempt=start.attempt,
+        task=start.task,
+    )
+    envs = {pair.key: pair.value for pair in spec.envs.values}
+    try:
+        job_spec = node_job_spec(
+            template, start.node, names, inputs=start.inputs, envs=envs, bundles=bundles, tree=tree
+        )
+        workflow = row.workflow_name if is_plan and _LONG_NAME.match(row.workflow_name) else None
+        request = JobRequest(
+            spec=msgspec.structs.replace(job_spec, execution=_execution_config(spec)),
+            name=f"{row.name}/{start.node_id}"[:256],
+            project=row.project,
+            domain=row.domain,
+            # A name that no rule can name is no scope of rules.
+            workflow=workflow,
+            launch_plan=row.entity_name if workflow and _LONG_NAME.match(row.entity_name) else None,
+            labels={**_labels(spec), EXECUTION_LABEL: row.name, NODE_LABEL: start.node_id[:256]},
+            pool=spec.cluster_assignment.cluster_pool_name or None,
+            cluster_label=spec.execution_cluster_label.value or None,
+        )
+        return msgspec.convert(msgspec.to_builtins(request), JobRequest)
+    except (CommandFailed, ValueError, msgspec.MsgspecError) as exc:
+        raise Malformed(f"Task {start.task.name} of node {start.node_id} cannot be a job: {exc}") from exc
+
+
+def _labels(spec: Any) -> dict[str, str]:
+    return dict(sorted(spec.labels.values.items())[:LABELS_MAX])
+
+
+def _execution_config(spec: Any) -> ExecutionConfig | None:
+    """What the execution itself says; rules fill in the rest."""
+    run_as = RunAs(
+        iam_role=spec.security_context.run_as.iam_role or None,
+        k8s_service_account=spec.security_context.run_as.k8s_service_account or None,
+        execution_identity=spec.security_context.run_as.execution_identity or None,
+    )
+    config = ExecutionConfig(
+        security_context=SecurityContext(run_as) if run_as != RunAs() else None,
+        annotations=dict(spec.annotations.values) or None,
+        interruptible=spec.interruptible.value if spec.HasField("interruptible") else None,
+    )
+    return config if config != ExecutionConfig() else None
+
+
+def read_spec(row: ExecutionRow) -> Any:
+    return execution_pb2.ExecutionSpec.FromString(row.spec)
+
+
+def inputs_body(start: TaskStart) -> bytes:
+    return content_bytes(start.inputs)

@@ -1,0 +1,163 @@
+"""Read executions, their nodes and the attempts of these. Whoever may view the project may read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from switchyard.errors import BadRequest, NotFound
+from switchyard.model.job import State
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.entities.scope import require_read
+from switchyard.service.executions.graphs import missing_execution
+from switchyard.store import execution_nodes
+from switchyard.store import executions as store
+from switchyard.store.database import Tx
+from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
+from switchyard.store.executions import ExecutionKey, ExecutionRow
+from switchyard.workflow.list_query import ListFilter, ListOrder
+
+PAGE_ROWS_MAX = 1000
+PAGE_BYTES_MAX = 3 * 2**20  # gRPC clients take 4 MiB unless told otherwise
+NEWEST_FIRST = ListOrder("created_us", is_descending=True)
+LIVE_PHASES = {
+    State.PENDING: "WAITING_FOR_RESOURCES",
+    State.ASSIGNED: "QUEUED",
+    State.SUBMITTED: "INITIALIZING",
+    State.RUNNING: "RUNNING",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionView:
+    """An execution, and the clusters that its jobs run or ran on."""
+
+    row: ExecutionRow
+    clusters: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionQuery:
+    project: str
+    domain: str
+    filters: Sequence[ListFilter] = ()
+    order: ListOrder | None = None
+    offset: int = 0
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptView:
+    """An attempt as it is now. `phase`: Flyte's word."""
+
+    row: NodeAttemptRow
+    phase: str
+    reason: str
+    started_us: int | None
+    cluster: str
+
+
+def get_execution(context: Context, actor: Actor, key: ExecutionKey) -> ExecutionView:
+    with context.database.read() as tx:
+        row = find_execution(tx, actor, key)
+        return ExecutionView(row, execution_nodes.cluster_names(tx, row.id))
+
+
+def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tuple[list[ExecutionView], str]:
+    """A page of executions, and the token of the next page. Archived ones only if a filter names their state."""
+    require_read(actor, query.project, query.domain)
+    limit = min(query.limit, PAGE_ROWS_MAX)
+    with context.database.read() as tx:
+        rows = store.execution_list(
+            tx,
+            project=query.project,
+            domain=query.domain,
+            filters=query.filters,
+            order=query.order or NEWEST_FIRST,
+            offset=query.offset,
+            limit=limit,
+            with_archived=any(one.column == "state" for one in query.filters),
+        )
+        shown = rows[: _rows_within([len(row.spec) + len(row.error or b"") for row in rows])]
+        views = [ExecutionView(row, execution_nodes.cluster_names(tx, row.id)) for row in shown]
+    has_more = len(rows) == limit or len(shown) < len(rows)
+    return views, str(query.offset + len(shown)) if has_more else ""
+
+
+def list_nodes(
+    context: Context, actor: Actor, key: ExecutionKey, *, parent_id: str, is_descending: bool, offset: int, limit: int
+) -> tuple[list[NodeRow], str]:
+    """Nodes at the top or inside another node, and the token of the next page."""
+    limit = min(limit, PAGE_ROWS_MAX)
+    with context.database.read() as tx:
+        execution = find_execution(tx, actor, key)
+        rows = execution_nodes.node_page(
+            tx, execution.id, parent_id=parent_id, is_descending=is_descending, offset=offset, limit=limit
+        )
+    return rows, str(offset + len(rows)) if len(rows) == limit else ""
+
+
+def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> NodeRow:
+    with context.database.read() as tx:
+        return _find_node(tx, find_execution(tx, actor, key), node_id)
+
+
+def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> list[AttemptView]:
+    with context.database.read() as tx:
+        execution = find_execution(tx, actor, key)
+        _find_node(tx, execution, node_id)
+        rows = execution_nodes.attempt_list(tx, execution.id, node_id)
+        is_live = any(row.ended_us is None for row in rows)
+        live = execution_nodes.live_attempts(tx, execution.id) if is_live else []
+    jobs = {(one.node_id, one.attempt): one for one in live}
+    return [_attempt_view(row, jobs.get((row.node_id, row.attempt))) for row in rows]
+
+
+def get_attempt(context: Context, actor: Actor, key: ExecutionKey, node_id: str, number: int) -> AttemptView:
+    for view in list_attempts(context, actor, key, node_id):
+        if view.row.attempt == number:
+            return view
+    raise NotFound(f"missing entity of type task execution with identifier {key}:{node_id[:200]}:{number}")
+
+
+def find_execution(tx: Tx, actor: Actor, key: ExecutionKey) -> ExecutionRow:
+    require_read(actor, key.project, key.domain)
+    if not key.name or "\0" in key.name:
+        raise BadRequest("missing name")
+    row = store.execution_get(tx, key)
+    if row is None:
+        raise missing_execution(key)
+    return row
+
+
+def read_key(message: Any) -> ExecutionKey:
+    """The key in an identifier of Flyte's."""
+    return ExecutionKey(message.project, message.domain, message.name)
+
+
+def _find_node(tx: Tx, execution: ExecutionRow, node_id: str) -> NodeRow:
+    row = execution_nodes.node_get(tx, execution.id, node_id) if "\0" not in node_id else None
+    if row is None:
+        raise NotFound(f"missing entity of type node execution with identifier {execution.key}:{node_id[:200]}")
+    return row
+
+
+def _attempt_view(row: NodeAttemptRow, job: LiveAttemptRow | None) -> AttemptView:
+    if job is None:
+        return AttemptView(row, row.phase, row.reason, row.started_us, row.cluster)
+    state = State(job.state) if job.state is not None else None
+    phase = LIVE_PHASES.get(state, "RUNNING") if state is not None else "UNDEFINED"
+    return AttemptView(row, phase, job.reason or "", job.started_us, job.cluster or "")
+
+
+def _rows_within(sizes: Sequence[int]) -> int:
+    """How many of the first rows fit on a page. At least one."""
+    total = count = 0
+    for size in sizes:
+        total += size
+        if count and total > PAGE_BYTES_MAX:
+            break
+        count += 1
+    return count

@@ -1,0 +1,84 @@
+"""What an attempt of a task left: outputs, an error, or nothing; judged together with the end of its job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flyteidl.core import errors_pb2, execution_pb2, literals_pb2
+from google.protobuf.message import DecodeError
+
+from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure
+
+OUTPUT_BYTES_MAX = 8 * 2**20  # of outputs.pb: clients read messages of 20 MiB
+SIGKILL = 9
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnd:
+    """How the job of an attempt ended. `files`: what it left of `outputs.pb`, `error.pb` and `futures.pb`.
+
+    `files_problem`: why files that it left cannot be read.
+    """
+
+    state: str
+    reason: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    files: Mapping[str, bytes] | None = None
+    files_problem: str = ""
+
+
+def judge_attempt(node_id: str, attempt: int, end: JobEnd, *, has_outputs: bool) -> AttemptEnd:
+    """`has_outputs`: the task declares some. A user's error ends with exit code 0, and is in `error.pb`."""
+    files = end.files or {}
+    if end.state == "CANCELLED":
+        return AttemptEnd(node_id, attempt)
+    if "error.pb" in files:
+        return AttemptEnd(node_id, attempt, failure=_user_error(files["error.pb"]))
+    if end.state == "REJECTED":
+        return AttemptEnd(node_id, attempt, failure=AttemptFailure("NoClusterFits", end.reason or "no cluster fits"))
+    if end.state != "SUCCEEDED":
+        return AttemptEnd(node_id, attempt, failure=_crash(end))
+    if "futures.pb" in files:
+        words = "the task is dynamic: it made a workflow to run, and dynamic workflows are not served here yet"
+        return AttemptEnd(node_id, attempt, failure=AttemptFailure("NotServed", words))
+    if "outputs.pb" in files:
+        return _with_outputs(node_id, attempt, files["outputs.pb"])
+    if not has_outputs:
+        return AttemptEnd(node_id, attempt, outputs=literals_pb2.LiteralMap())
+    why = end.files_problem or "the job ended without outputs.pb and without error.pb"
+    return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsNotFound", why, is_recoverable=True))
+
+
+def _with_outputs(node_id: str, attempt: int, body: bytes) -> AttemptEnd:
+    if len(body) > OUTPUT_BYTES_MAX:
+        why = f"outputs.pb has {len(body)} bytes; the most is {OUTPUT_BYTES_MAX}. Return large data as files."
+        return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsTooLarge", why))
+    try:
+        return AttemptEnd(node_id, attempt, outputs=literals_pb2.LiteralMap.FromString(body))
+    except DecodeError:
+        why = "outputs.pb is no message of outputs"
+        return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsUnreadable", why, is_recoverable=True))
+
+
+def _user_error(body: bytes) -> AttemptFailure:
+    try:
+        error: Any = errors_pb2.ErrorDocument.FromString(body).error
+    except DecodeError:
+        return AttemptFailure("ErrorUnreadable", "error.pb is no message of an error", is_recoverable=True)
+    return AttemptFailure(
+        error.code or "USER:Unknown",
+        error.message,
+        is_recoverable=error.kind == errors_pb2.ContainerError.RECOVERABLE,
+        is_system=error.origin == execution_pb2.ExecutionError.SYSTEM,
+    )
+
+
+def _crash(end: JobEnd) -> AttemptFailure:
+    """The process died, or its cluster gave it up."""
+    is_timeout = "time limit" in end.reason
+    code = "TimeoutExpired" if is_timeout else "Interrupted" if end.signal == SIGKILL else "Crashed"
+    is_system = not is_timeout and (end.signal == SIGKILL or (end.exit_code is None and end.signal is None))
+    return AttemptFailure(code, end.reason or "the job failed", is_recoverable=True, is_system=is_system)

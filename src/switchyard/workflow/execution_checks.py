@@ -1,0 +1,136 @@
+"""Checks before an execution is created: its inputs, and whether all of its nodes can run here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flyteidl.core import interface_pb2, literals_pb2
+
+from switchyard.workflow.bindings import show_type
+from switchyard.workflow.casting import Caster
+from switchyard.workflow.literals import type_of_literal
+from switchyard.workflow.references import with_inner_nodes
+
+EXECUTION_NAME = re.compile(r"[a-z][a-z\-0-9]{0,62}\Z")
+SERVED_NODES = ("task_node", "workflow_node")
+NODE_WORDS = {
+    "branch_node": "a branch (conditional)",
+    "gate_node": "a gate (sleep, approve or wait_for_input)",
+    "array_node": "a map task",
+    None: "a node without a target",
+}
+_FILE_TYPES = ("blob", "schema", "structured_dataset_type")
+
+
+def name_mistake(name: str) -> str:
+    """Why no execution can have this name. Empty: one can."""
+    if EXECUTION_NAME.match(name.lower()):
+        return ""
+    return f"invalid name [{name[:80]}]: a letter, then letters, digits and -, at most 63 characters"
+
+
+def unserved_parts(closure: Any) -> Iterator[str]:
+    """What of a compiled workflow cannot run here yet, each with the name of the node or task."""
+    for compiled in (closure.primary, *closure.sub_workflows):
+        template = compiled.template
+        for node in template.nodes:
+            yield from _unserved_node(node)
+        if template.HasField("failure_node"):
+            yield f"node {template.failure_node.id} is a failure node (on_failure)"
+    for task in closure.tasks:
+        yield from _unserved_task(task.template)
+
+
+def _unserved_node(node: Any) -> Iterator[str]:
+    for one in with_inner_nodes(node):
+        target = one.WhichOneof("target")
+        if target is None and one.id in ("start-node", "end-node"):
+            continue
+        if target not in SERVED_NODES:
+            yield f"node {one.id} is {NODE_WORDS[target]}"
+            return  # nodes inside it are not the reason
+        if target == "workflow_node" and one.workflow_node.WhichOneof("reference") != "sub_workflow_ref":
+            yield f"node {one.id} is a launch plan node"
+        if target == "task_node" and one.task_node.overrides.HasField("pod_template"):
+            yield f"node {one.id} overrides the pod template"
+        if one.metadata.WhichOneof("cacheable_value") and one.metadata.cacheable:
+            yield f"node {one.id} is cached"
+
+
+def _unserved_task(template: Any) -> Iterator[str]:
+    name = template.id.name
+    if template.WhichOneof("target") != "container":
+        yield f"task {name} is of type {template.type or '?'}, which has no container"
+        return
+    if template.container.data_config.enabled:
+        yield f"task {name} is a raw container with inputs or outputs"
+    if template.metadata.discoverable:
+        yield f"task {name} is cached (cache=True)"
+    if template.metadata.is_eager:
+        yield f"task {name} is eager"
+    if template.security_context.secrets:
+        yield f"task {name} asks for secrets"
+    for word, variables in (
+        ("input", template.interface.inputs.variables),
+        ("output", template.interface.outputs.variables),
+    ):
+        for variable in sorted(variables):
+            if _has_files(variables[variable].type):
+                yield f"task {name} has {word} {variable}, a file, a directory, a data frame or a pickled value"
+
+
+def _has_files(kind: Any) -> bool:
+    case = kind.WhichOneof("type")
+    if case == "collection_type":
+        return _has_files(kind.collection_type)
+    if case == "map_value_type":
+        return _has_files(kind.map_value_type)
+    if case == "union_type":
+        return any(_has_files(variant) for variant in kind.union_type.variants)
+    return case in _FILE_TYPES
+
+
+def task_parameters(interface: Any, optional: frozenset[str]) -> Any:
+    """What an execution of a task expects: all inputs but those that may be None."""
+    expected = interface_pb2.ParameterMap()
+    for name, variable in interface.inputs.variables.items():
+        expected.parameters[name].var.CopyFrom(variable)
+        expected.parameters[name].required = name not in optional
+    return expected
+
+
+def complete_inputs(expected: Any, fixed: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """All inputs of an execution with defaults and fixed values, and all mistakes."""
+    caster, mistakes = Caster(), []
+    values = literals_pb2.LiteralMap()
+    parameters = expected.parameters
+    for name in sorted(set(given) - set(parameters)):
+        mistakes.append(f"invalid input {name[:80]}" + (": its value is fixed" if name in fixed else ""))
+    for name in sorted(parameters):
+        parameter = parameters[name]
+        if name in given:
+            mistake = _value_mistake(name, given[name], parameter.var.type, caster)
+            mistakes += [mistake] if mistake else []
+            values.literals[name].CopyFrom(given[name])
+        elif parameter.HasField("default"):
+            values.literals[name].CopyFrom(parameter.default)
+        elif parameter.required:
+            mistakes.append(f"expected_inputs {name} missing")
+    for name, literal in fixed.items():
+        values.literals[name].CopyFrom(literal)
+    return values, mistakes
+
+
+def _value_mistake(name: str, literal: Any, wanted: Any, caster: Caster) -> str:
+    kind = type_of_literal(literal)
+    if kind is None:
+        return f"invalid {name} input: it has no value"
+    if not caster.can_cast(kind, wanted):
+        return f"invalid {name} input wrong type. Expected {show_type(wanted)}, but got {show_type(kind)}"
+    if wanted.WhichOneof("type") == "enum_type":
+        value = literal.scalar.primitive.string_value
+        if value not in wanted.enum_type.values:
+            return f"invalid {name} input: [{value[:80]}] is none of {list(wanted.enum_type.values[:20])}"
+    return ""

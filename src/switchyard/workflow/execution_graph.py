@@ -1,0 +1,99 @@
+"""The graph of an execution: a compiled workflow with its parts. Of a task: a workflow of one node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
+from typing import Any
+
+from flyteidl.core import workflow_pb2
+
+from switchyard.workflow.compiler import WorkflowSource, compile_workflow
+from switchyard.workflow.connections import END, START
+from switchyard.workflow.entity_id import EntityId, EntityKind, read_id, to_message
+from switchyard.workflow.signature import of_interface
+
+TASK_WORKFLOW_PREFIX = ".flytegen."
+NODE_ID_CHARS_MAX = 63
+
+
+@dataclass(frozen=True)
+class GraphWorkflow:
+    """One compiled workflow. `nodes`: without start and end, each after all nodes that it waits for."""
+
+    template: Any
+    nodes: tuple[Any, ...]
+    upstream: Mapping[str, tuple[str, ...]]
+    outputs: tuple[Any, ...]  # the bindings of the end node
+
+
+@dataclass(frozen=True)
+class ExecutionGraph:
+    """Read once and kept: an entity never changes."""
+
+    primary: GraphWorkflow
+    subs: Mapping[EntityId, GraphWorkflow]
+    tasks: Mapping[EntityId, Any] = field(default_factory=dict)  # templates
+
+    def task_of(self, node: Any) -> tuple[EntityId, Any]:
+        task = read_id(node.task_node.reference_id, EntityKind.TASK)
+        return task, self.tasks[task]
+
+    def sub_of(self, node: Any) -> GraphWorkflow:
+        return self.subs[read_id(node.workflow_node.sub_workflow_ref, EntityKind.WORKFLOW)]
+
+
+def read_graph(closure: Any) -> ExecutionGraph:
+    """`closure`: compiled, with the templates of its tasks."""
+    subs = {read_id(sub.template.id, EntityKind.WORKFLOW): _read_workflow(sub) for sub in closure.sub_workflows}
+    tasks = {read_id(task.template.id, EntityKind.TASK): task.template for task in closure.tasks}
+    return ExecutionGraph(_read_workflow(closure.primary), subs, tasks)
+
+
+def task_closure(task: EntityId, template: Any) -> Any:
+    """The workflow of one node that an execution of a task runs, compiled. As in Flyte, it is named after the task."""
+    workflow = workflow_pb2.WorkflowTemplate(id=to_message(task_workflow_id(task)))
+    workflow.metadata.SetInParent()
+    workflow.interface.CopyFrom(template.interface)
+    node = workflow.nodes.add(id=task_node_id(task))
+    node.task_node.reference_id.CopyFrom(to_message(task))
+    node.metadata.name = node.id
+    for name in sorted(template.interface.inputs.variables):
+        binding = node.inputs.add(var=name)
+        binding.binding.promise.var = name
+    for name in sorted(template.interface.outputs.variables):
+        binding = workflow.outputs.add(var=name)
+        binding.binding.promise.node_id = node.id
+        binding.binding.promise.var = name
+    known = {task: of_interface(template.interface)}
+    closure, mistakes = compile_workflow(WorkflowSource(workflow, (), known))
+    assert closure is not None, mistakes.as_text()
+    closure.tasks[0].template.CopyFrom(template)
+    return closure
+
+
+def task_workflow_id(task: EntityId) -> EntityId:
+    name = f"{TASK_WORKFLOW_PREFIX}{task.name}"
+    return EntityId(EntityKind.WORKFLOW, task.project, task.domain, name, task.version)
+
+
+def task_node_id(task: EntityId) -> str:
+    """Flyte's rule: letters, digits and `-` of the task's name, the last 63."""
+    return re.sub(r"[^A-Za-z0-9-]", "", task.name)[-NODE_ID_CHARS_MAX:] or "task"
+
+
+def _read_workflow(compiled: Any) -> GraphWorkflow:
+    upstream = {
+        node_id: tuple(one for one in ids.ids if one != START) for node_id, ids in compiled.connections.upstream.items()
+    }
+    by_id = {node.id: node for node in compiled.template.nodes if node.id not in (START, END)}
+    order = TopologicalSorter({node_id: upstream.get(node_id, ()) for node_id in by_id}).static_order()
+    end = next((node for node in compiled.template.nodes if node.id == END), None)
+    return GraphWorkflow(
+        compiled.template,
+        tuple(by_id[node_id] for node_id in order if node_id in by_id),
+        upstream,
+        tuple(end.inputs) if end is not None else (),
+    )

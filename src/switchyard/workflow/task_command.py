@@ -1,0 +1,167 @@
+"""The command and the environment of one attempt of a task: templates in its arguments filled in. Pure.
+
+The files of an attempt lie in the folder of its job, whose path is known only on the cluster. So a word that begins
+with FILES stands for a path in it, and a line of shell in front of the command puts the real path there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from switchyard.workflow.entity_id import EntityId
+
+FILES = "@job-files@"
+FOLDER = "flyte-io"  # in the folder of the job
+INPUTS = f"{FOLDER}/inputs.pb"
+OUTPUTS = f"{FOLDER}/out"
+RAW = f"{FOLDER}/raw"
+CHECKPOINT = f"{FOLDER}/checkpoint"
+SCRIPT = (
+    f"d=${{SWITCHYARD_FILES:-$PWD}}; for a do shift; case $a in {FILES}*) a=$d${{a#{FILES}}};; esac; "
+    'set -- "$@" "$a"; done; exec "$@"'
+)
+_TEMPLATE = re.compile(r"\{\{\s*[.$]([a-z_]\w*(?:\.\w+)*)\s*\}\}", re.IGNORECASE)
+_UNKEYED = re.compile(r"[^A-Za-z0-9_]")
+
+
+class CommandFailed(Exception):
+    """A template cannot be filled in; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptNames:
+    """Who an attempt is."""
+
+    project: str
+    domain: str
+    execution: str
+    workflow: str
+    launch_plan: str
+    node_id: str
+    attempt: int
+    task: EntityId
+
+
+def task_command(container: Any, names: AttemptNames, inputs: Any, bundles: Mapping[str, str]) -> list[str]:
+    """`bundles`: the path of each code bundle in the job's folder, by its address."""
+    values = _values(names)
+    words = [_fill(word, values, inputs) for word in (*container.command, *container.args)]
+    words = list(_with_local_code(words, bundles))
+    if not words:
+        raise CommandFailed("the task has no command")
+    return ["/bin/sh", "-c", SCRIPT, "flyte-task", *words]
+
+
+def bundle_addresses(container: Any) -> list[str]:
+    """The addresses of code bundles in the arguments."""
+    words = [*container.command, *container.args]
+    return [words[at + 1] for at in range(len(words) - 1) if words[at] == "--additional-distribution"]
+
+
+def task_environment(container: Any, names: AttemptNames, inputs: Any, envs: Mapping[str, str]) -> dict[str, str]:
+    """Flyte's variables, then the task's, then those of the execution."""
+    task = names.task
+    values = _values(names)
+    return {
+        "FLYTE_INTERNAL_EXECUTION_ID": names.execution,
+        "FLYTE_INTERNAL_EXECUTION_PROJECT": names.project,
+        "FLYTE_INTERNAL_EXECUTION_DOMAIN": names.domain,
+        "FLYTE_INTERNAL_EXECUTION_WORKFLOW": f"{names.project}:{names.domain}:{names.workflow}",
+        "FLYTE_INTERNAL_EXECUTION_LAUNCHPLAN": f"{names.project}:{names.domain}:{names.launch_plan}",
+        "FLYTE_INTERNAL_TASK_PROJECT": task.project,
+        "FLYTE_INTERNAL_TASK_DOMAIN": task.domain,
+        "FLYTE_INTERNAL_TASK_NAME": task.name,
+        "FLYTE_INTERNAL_TASK_VERSION": task.version,
+        "FLYTE_INTERNAL_PROJECT": task.project,
+        "FLYTE_INTERNAL_DOMAIN": task.domain,
+        "FLYTE_INTERNAL_NAME": task.name,
+        "FLYTE_INTERNAL_VERSION": task.version,
+        "FLYTE_ATTEMPT_NUMBER": str(names.attempt),
+        **{pair.key: _fill(pair.value, values, inputs) for pair in container.env},
+        **envs,
+    }
+
+
+def _values(names: AttemptNames) -> dict[str, str]:
+    key = _UNKEYED.sub("_", f"{names.execution}_{names.node_id}_{names.attempt}")
+    return {
+        "input": INPUTS,
+        "inputprefix": FOLDER,
+        "outputprefix": OUTPUTS,
+        "rawoutputdataprefix": RAW,
+        "checkpointoutputprefix": CHECKPOINT,
+        "prevcheckpointprefix": '""',
+        "perretryuniquekey": key,
+        "namespace": f"{names.project}-{names.domain}",
+    }
+
+
+_PATHS = frozenset({"input", "inputprefix", "outputprefix", "rawoutputdataprefix", "checkpointoutputprefix"})
+
+
+def _fill(word: str, values: Mapping[str, str], inputs: Any) -> str:
+    whole = _TEMPLATE.fullmatch(word)
+    if whole and whole[1].lower() in _PATHS:
+        return f"{FILES}/{values[whole[1].lower()]}"
+
+    def replace(match: re.Match[str]) -> str:
+        name = match[1]
+        if name.lower().startswith("inputs."):
+            return _input_text(name.partition(".")[2], inputs)
+        if name.lower() not in values:
+            raise CommandFailed(f"the template {match[0][:80]} is not served")
+        return values[name.lower()]  # a relative path: the job begins in its folder
+
+    return _TEMPLATE.sub(replace, word)
+
+
+def _with_local_code(words: Sequence[str], bundles: Mapping[str, str]) -> Iterator[str]:
+    """Bundles are files of the job, and are unpacked in its folder. Images have a folder of their own for that."""
+    before = ""
+    for word in words:
+        if before == "--additional-distribution" and word in bundles:
+            yield f"{FILES}/{bundles[word]}"
+        elif before == "--dest-dir":
+            yield FILES
+        else:
+            yield word
+        before = word
+
+
+def _input_text(name: str, inputs: Any) -> str:
+    """An input as text. Values without one fail the node, as in Flyte."""
+    if name not in inputs.literals:
+        raise CommandFailed(f"the task has no input {name[:80]}")
+    return _literal_text(inputs.literals[name], name)
+
+
+def _literal_text(literal: Any, name: str) -> str:
+    case = literal.WhichOneof("value")
+    if case == "collection":
+        return "[" + ",".join(_literal_text(item, name) for item in literal.collection.literals) + "]"
+    kind = literal.scalar.WhichOneof("value") if case == "scalar" else None
+    if kind == "primitive":
+        return _primitive_text(literal.scalar.primitive)
+    if kind == "binary" and literal.scalar.binary.tag == "msgpack":
+        return msgspec.json.encode(msgspec.msgpack.decode(literal.scalar.binary.value)).decode()
+    if kind in ("blob", "schema"):
+        return str(getattr(literal.scalar, kind).uri)
+    raise CommandFailed(f"the input {name[:80]} has no form as text")
+
+
+def _primitive_text(primitive: Any) -> str:
+    case = primitive.WhichOneof("value")
+    if case == "boolean":
+        return "true" if primitive.boolean else "false"
+    if case == "datetime":
+        return str(primitive.datetime.ToJsonString())
+    if case == "duration":
+        return f"{primitive.duration.ToNanoseconds() / 1e9:g}s"
+    if case == "float_value":
+        return f"{primitive.float_value:g}"
+    return str(getattr(primitive, case)) if case else ""

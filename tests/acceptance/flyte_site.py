@@ -1,0 +1,90 @@
+"""A server with Flyte's doors and a local cluster that runs every image on this machine, for tests of executions."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.processes import PATIENCE_S, free_port
+from tests.programs import Agent, Server, isolated_env, start_agent, start_server
+from tests.server.flyte_doors import Doors
+
+PYFLYTE = Path(sys.executable).with_name("pyflyte")
+RUNS = Path(__file__).with_name("flytekit_runs.py")
+PROJECT, DEV = "kit", "development"
+NODES = {"nodes": 1, "each": {"core": 16, "memory": "16GiB"}}
+RUNS_S = 10 * PATIENCE_S  # dozens of tasks, of which each starts two interpreters
+
+
+@dataclass(frozen=True)
+class FlyteSite:
+    folder: Path
+    server: Server
+    agent: Agent
+    doors: Doors
+
+    @property
+    def config(self) -> str:
+        return json.dumps({"endpoint": self.doors.grpc, "insecure": True})
+
+    def pyflyte(self, *words: str, within: str = "", timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
+        file = self.folder / "flyte.yaml"
+        file.write_text(yaml.safe_dump({"admin": {"endpoint": f"dns:///{self.doors.grpc}", "insecure": True}}))
+        return subprocess.run(
+            [str(PYFLYTE), "--config", str(file), *words],
+            env=isolated_env(self.folder),
+            cwd=self.folder / within,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def register(self, version: str = "v1") -> None:
+        """Register all modules of the folder `flows`, with a bundle of their code."""
+        where = ["-p", PROJECT, "-d", DEV, "--version", version, "--image", "team/flows:1"]
+        files = sorted(file.name for file in (self.folder / "flows").glob("*.py"))
+        done = self.pyflyte("register", *where, "--copy", "all", *files, within="flows", timeout_s=RUNS_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def run(self, *modules: str, version: str = "v1") -> list[dict[str, Any]]:
+        """Run the cases of these modules by flytekit, all at once."""
+        argv = [sys.executable, str(RUNS), self.config, PROJECT, version, *modules]
+        done = subprocess.run(
+            argv,
+            env=isolated_env(self.folder),
+            cwd=self.folder / "flows",
+            capture_output=True,
+            text=True,
+            timeout=RUNS_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-4000:] + self.server.tail() + self.agent.tail()
+        results: list[dict[str, Any]] = json.loads(done.stdout)
+        return results
+
+
+@contextmanager
+def flyte_site(folder: Path, *, database: str | None = None, cluster: str = "c1") -> Iterator[FlyteSite]:
+    (folder / "flows").mkdir()
+    site = folder / "site.yaml"
+    rule = {"match": "team/*", "run": "host", "path": str(Path(sys.executable).parent)}
+    site.write_text(yaml.safe_dump({"images": [rule]}))
+    port = free_port()
+    with (
+        start_server(folder, database=database, extra=["--grpc", f"127.0.0.1:{port}"]) as server,
+        start_agent(folder, server.url, cluster, graph=NODES, extra=["--config", str(site)]) as agent,
+    ):
+        made = FlyteSite(folder, server, agent, Doors(server.url, f"127.0.0.1:{port}"))
+        made.doors.v1("POST", "/v1/projects", {"name": PROJECT})
+        yield made
+        wrong = [line for line in server.log.splitlines() if "level=error" in line or "Traceback" in line]
+        assert wrong == [], "a defect behind a refusal shows only in the log"

@@ -1,0 +1,131 @@
+"""A user of flytekit, unmodified, in a process of its own: runs the cases of modules that are registered, all at once.
+
+    python flytekit_runs.py '{"endpoint": "127.0.0.1:8089", "insecure": true}' PROJECT VERSION MODULE…
+
+Each module is a file of its folder with a list CASES. Prints a list of results as JSON. Knows nothing of Switchyard.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import json
+import sys
+import time
+from typing import Any
+
+import msgspec
+from flyteidl.core import literals_pb2
+from flytekit.configuration import Config, PlatformConfig
+from flytekit.exceptions.base import FlyteException
+from flytekit.models.core.execution import NodeExecutionPhase, WorkflowExecutionPhase
+from flytekit.remote import FlyteRemote
+from google.protobuf import json_format
+from pytimeparse import parse as parse_duration
+
+DOMAIN = "development"
+POLL_S = 0.3
+DONE = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
+
+
+def main(platform: str, project: str, version: str, *modules: str) -> None:
+    sys.path.insert(0, ".")
+    remote = FlyteRemote(Config(platform=PlatformConfig(**json.loads(platform))), project, DOMAIN)
+    started = []
+    for name in modules:
+        module = importlib.import_module(name)
+        for case in module.CASES:
+            entity = getattr(module, case["run"])
+            started.append((name, case, *start(remote, entity.name, version, case["inputs"])))
+    results = []
+    for name, case, execution, refusal in started:
+        found = {"error": refusal, "phase": "REFUSED"} if execution is None else result(remote, execution)
+        results.append({"module": name, "case": case, **found})
+    json.dump(results, sys.stdout)
+
+
+def start(remote: Any, name: str, version: str, inputs: dict[str, Any]) -> tuple[Any, str]:
+    plan = remote.fetch_launch_plan(name=name, version=version)
+    values = {word: value_of(value, plan.interface.inputs[word].type) for word, value in inputs.items()}
+    try:
+        return remote.execute(plan, inputs=values), ""
+    except FlyteException as exc:
+        return None, f"{type(exc).__name__}: {exc}"
+
+
+def value_of(value: Any, kind: Any) -> Any:
+    """A value of the kind that the input is of."""
+    plain = json_format.MessageToDict(kind.to_flyte_idl())
+    if plain.get("simple") == "DATETIME":
+        return datetime.datetime.fromisoformat(value)
+    return datetime.timedelta(seconds=parse_duration(value) or 0) if plain.get("simple") == "DURATION" else value
+
+
+def result(remote: Any, execution: Any) -> dict[str, Any]:
+    while True:
+        closure = remote.client.get_execution(execution.id).closure
+        phase = WorkflowExecutionPhase.enum_to_string(closure.phase)
+        if phase in DONE:
+            break
+        time.sleep(POLL_S)
+    synced = remote.sync_execution(execution, sync_nodes=True)
+    data = remote.client.get_execution_data(execution.id)
+    outputs = data.full_outputs.to_flyte_idl().literals
+    nodes = dict(leaves(synced.node_executions))
+    return {
+        "phase": phase,
+        "error": closure.error.message if closure.error else "",
+        "kind": closure.error.kind if closure.error else 0,
+        "outputs": {name: plain_of(literal) for name, literal in outputs.items()} if phase == "SUCCEEDED" else None,
+        "nodes": nodes,
+        "cluster": execution_cluster(remote, execution),
+    }
+
+
+def execution_cluster(remote: Any, execution: Any) -> str:
+    spec = remote.client.get_execution(execution.id).spec.to_flyte_idl()
+    return str(spec.metadata.system_metadata.execution_cluster)
+
+
+def leaves(nodes: Any) -> Any:
+    """The nodes that run tasks: phase, name of the task and the number of attempts, by id."""
+    for node_id, node in (nodes or {}).items():
+        inner = node.workflow_executions or node.subworkflow_node_executions
+        if node.subworkflow_node_executions:
+            yield from leaves(node.subworkflow_node_executions)
+        elif not inner:
+            tasks = [one.id.task_id.name.rpartition(".")[2] for one in node.task_executions or []]
+            phase = NodeExecutionPhase.enum_to_string(node.closure.phase)
+            yield node_id, [phase, tasks[0] if tasks else "", len(tasks)]
+
+
+def plain_of(literal: Any) -> Any:
+    """A literal in plain form: JSON's values, ISO times in UTC, durations in seconds."""
+    case = literal.WhichOneof("value")
+    if case == "collection":
+        return [plain_of(one) for one in literal.collection.literals]
+    if case == "map":
+        return {key: plain_of(one) for key, one in literal.map.literals.items()}
+    scalar = literal.scalar
+    kind = scalar.WhichOneof("value")
+    if kind == "union":
+        return plain_of(scalar.union.value)
+    if kind == "none_type":
+        return None
+    if kind == "binary":
+        return msgspec.msgpack.decode(scalar.binary.value)
+    assert kind == "primitive", kind
+    return primitive_of(scalar.primitive)
+
+
+def primitive_of(primitive: literals_pb2.Primitive) -> Any:
+    word = primitive.WhichOneof("value")
+    if word == "datetime":
+        return primitive.datetime.ToDatetime(tzinfo=datetime.UTC).isoformat()
+    if word == "duration":
+        return primitive.duration.ToTimedelta().total_seconds()
+    return getattr(primitive, word)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

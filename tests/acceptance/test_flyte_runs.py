@@ -1,0 +1,90 @@
+"""`pyflyte run --remote` and FlyteRemote, as they are installed by anybody: tasks and workflows on a local cluster."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
+from tests.workflow.corpus import FOLDER
+
+pytestmark = pytest.mark.xdist_group("flyte-runs")
+FLOW = """
+from flytekit import task, workflow
+
+
+@task
+def add(a: int, b: int) -> int:
+    print(f"adds {a} and {b}")
+    return a + b
+
+
+@workflow
+def wf(a: int, b: int = 2) -> int:
+    return add(a=a, b=b)
+"""
+# Of the corpus: those without files, branches, maps, gates, caches, dynamic workflows and launch plan nodes.
+MODULES = (
+    *("01_scalars", "03_bindings", "04_attr_path", "05_union", "07_subworkflow", "13_retries", "14_failures"),
+    *("15_failure_policy", "24_overrides", "26_imperative", "29_schedule"),
+)
+
+
+def test_pyflyte_runs_a_task_and_waits_for_its_value(tmp_path: Path) -> None:
+    with flyte_site(tmp_path) as site:
+        (tmp_path / "flows.py").write_text(FLOW)
+        where = ["-p", PROJECT, "-d", DEV, "--image", "team/flows:1"]
+        done = site.pyflyte("run", "--remote", "--wait", *where, "flows.py", "add", "--a", "3", "--b", "4")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "has succeeded" in done.stdout
+        (execution,) = listed(site)
+        assert (execution["closure"]["phase"], execution["spec"]["metadata"]["principal"]) == (
+            "SUCCEEDED",
+            "local-admin",
+        )
+        assert execution["spec"]["metadata"]["system_metadata"]["execution_cluster"] == "c1"
+        data = site.doors.by_grpc("GetExecutionData", {"id": execution["id"]}).answer
+        assert data["full_outputs"]["literals"]["o0"]["scalar"]["primitive"]["integer"] == "7"
+        (job,) = site.doors.v1("GET", "/v1/jobs")["items"]
+        assert job["labels"] == {"flyte/execution": execution["id"]["name"], "flyte/node": "flowsadd"}
+        again = site.pyflyte("run", "--remote", *where, "flows.py", "wf", "--a", "3")
+        assert again.returncode == 0, again.stdout + again.stderr
+
+
+def test_workflows_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path) -> None:
+    with flyte_site(tmp_path) as site:
+        for module in MODULES:
+            shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
+        site.register()
+        results = site.run(*MODULES)
+        assert [wrong for found in results if (wrong := difference(found))] == []
+        assert {found["cluster"] for found in results} == {"c1"}
+
+
+def listed(site: FlyteSite) -> list[dict[str, Any]]:
+    asked = {"id": {"project": PROJECT, "domain": DEV}, "limit": 9}
+    found: list[dict[str, Any]] = site.doors.by_grpc("ListExecutions", asked).answer["executions"]
+    return found
+
+
+def difference(found: dict[str, Any]) -> str:
+    """What is not as the case says; empty: nothing."""
+    case, name = found["case"], f"{found['module']}.{found['case']['run']}"
+    by_task = {task: (phase, attempts) for phase, task, attempts in found["nodes"].values() if task}
+    if found["phase"] != case["phase"]:
+        return f"{name}: {found['phase']} {found['error'][-500:]}"
+    if case.get("outputs") is not None and found["outputs"] != case["outputs"]:
+        return f"{name}: {found['outputs']}"
+    if case.get("error", "") not in found["error"]:
+        return f"{name}: {found['error']}"
+    if "attempts" in case and [attempts for _, attempts in by_task.values()] != [case["attempts"]]:
+        return f"{name}: {found['nodes']}"
+    if "node_ids" in case and not set(case["node_ids"]) <= set(found["nodes"]):
+        return f"{name}: {found['nodes']}"
+    for task, phase in case.get("node_phases", {}).items():
+        if phase != by_task.get(task, (None,))[0]:
+            return f"{name}: {task} is {by_task.get(task)}"
+    return ""

@@ -1,0 +1,137 @@
+"""Attempts of tasks: their command lines and environments, and what their ends and files mean."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyteidl.core import errors_pb2, execution_pb2, tasks_pb2
+
+from switchyard.workflow.attempt_result import JobEnd, judge_attempt
+from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.workflow.task_command import (
+    FILES,
+    AttemptNames,
+    CommandFailed,
+    bundle_addresses,
+    task_command,
+    task_environment,
+)
+from tests.workflow.test_engine import literals
+
+NAMES = AttemptNames("p", "d", "e1", "mod.wf", "mod.wf", "n0", 2, EntityId(EntityKind.TASK, "p", "d", "mod.add", "v1"))
+BUNDLE = "switchyard://p/d/ROOT/fast.tar.gz"
+ARGS = (
+    *("pyflyte-fast-execute", "--additional-distribution", BUNDLE, "--dest-dir", "/root", "--"),
+    *("pyflyte-execute", "--inputs", "{{.input}}", "--output-prefix", "{{ .outputPrefix }}"),
+    *("--raw-output-data-prefix", "{{.rawOutputDataPrefix}}", "--checkpoint-path", "{{.checkpointOutputPrefix}}"),
+    *("--prev-checkpoint", "{{.prevCheckpointPrefix}}", "--resolver", "r", "--", "task-module", "mod"),
+)
+
+
+def words(*args: str, **values: Any) -> list[str]:
+    """A command without the shell in front."""
+    return task_command(tasks_pb2.Container(args=args), NAMES, literals(**values), {BUNDLE: "flyte-io/fast.tar.gz"})[4:]
+
+
+def test_the_arguments_of_flytekit_name_files_of_the_job() -> None:
+    io = f"{FILES}/flyte-io"
+    assert words(*ARGS) == [
+        *("pyflyte-fast-execute", "--additional-distribution", f"{io}/fast.tar.gz", "--dest-dir", FILES, "--"),
+        *("pyflyte-execute", "--inputs", f"{io}/inputs.pb", "--output-prefix", f"{io}/out"),
+        *("--raw-output-data-prefix", f"{io}/raw", "--checkpoint-path", f"{io}/checkpoint"),
+        *("--prev-checkpoint", '""', "--resolver", "r", "--", "task-module", "mod"),
+    ]
+    assert bundle_addresses(tasks_pb2.Container(args=ARGS)) == [BUNDLE]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{.inputs.n}} of {{ .Inputs.word }}", "3 of a b"),
+        ("{{.perRetryUniqueKey}}", "e1_n0_2"),
+        ("cat {{.input}}", "cat flyte-io/inputs.pb"),
+        ("{{.inputs.flag}}/{{.inputs.ratio}}", "true/0.5"),
+        ("{{no template}}", "{{no template}}"),
+    ],
+)
+def test_templates_in_words(template: str, text: str) -> None:
+    assert words(template, n=3, word="a b", flag=True, ratio=0.5) == [text]
+
+
+@pytest.mark.parametrize("template", ["{{.inputs.absent}}", "{{.taskTemplatePath}}", "{{.inputs.none}}"])
+def test_a_template_without_a_value_is_refused(template: str) -> None:
+    with pytest.raises(CommandFailed):
+        words(template, none=None)
+
+
+def test_the_shell_in_front_puts_the_real_folder_there(tmp_path: Path) -> None:
+    container = tasks_pb2.Container(args=["printf", "%s\n", "{{.input}}", "a b", "$HOME;*", ""])
+    command = task_command(container, NAMES, literals(), {})
+    for variables, folder in (({"SWITCHYARD_FILES": "/x y"}, "/x y"), ({}, str(tmp_path))):
+        done = subprocess.run(
+            command, env={"PATH": os.environ["PATH"], **variables}, cwd=tmp_path, capture_output=True, check=True
+        )
+        assert done.stdout.decode().split("\n")[:-1] == [f"{folder}/flyte-io/inputs.pb", "a b", "$HOME;*", ""]
+
+
+def test_the_environment_names_the_execution_and_the_attempt() -> None:
+    container = tasks_pb2.Container()
+    container.env.add(key="COLOUR", value="red")
+    container.env.add(key="PLACE", value="task")
+    made = task_environment(container, NAMES, literals(), {"PLACE": "execution"})
+    assert (made["COLOUR"], made["PLACE"], made["FLYTE_ATTEMPT_NUMBER"]) == ("red", "execution", "2")
+    assert (made["FLYTE_INTERNAL_EXECUTION_ID"], made["FLYTE_INTERNAL_TASK_NAME"]) == ("e1", "mod.add")
+
+
+def error_pb(*, is_recoverable: bool, is_system: bool = False) -> bytes:
+    document = errors_pb2.ErrorDocument()
+    document.error.code, document.error.message = "USER:X", "told"
+    document.error.kind = int(is_recoverable)
+    document.error.origin = execution_pb2.ExecutionError.SYSTEM if is_system else execution_pb2.ExecutionError.USER
+    return bytes(document.SerializeToString())
+
+
+OUTPUTS = literals(o0=1).SerializeToString()
+# The job's end and its files → the failure's code, whether it is recoverable, whether it is the system's.
+FAILURES: list[tuple[str, JobEnd, tuple[str, bool, bool]]] = [
+    ("error.pb", JobEnd("SUCCEEDED", files={"error.pb": error_pb(is_recoverable=False)}), ("USER:X", False, False)),
+    ("recoverable", JobEnd("SUCCEEDED", files={"error.pb": error_pb(is_recoverable=True)}), ("USER:X", True, False)),
+    (
+        "of the system",
+        JobEnd("FAILED", exit_code=1, files={"error.pb": error_pb(is_recoverable=True, is_system=True)}),
+        ("USER:X", True, True),
+    ),
+    (
+        "error beside outputs",
+        JobEnd("SUCCEEDED", files={"error.pb": error_pb(is_recoverable=False), "outputs.pb": OUTPUTS}),
+        ("USER:X", False, False),
+    ),
+    ("garbage as error", JobEnd("SUCCEEDED", files={"error.pb": b"\xff\xff"}), ("ErrorUnreadable", True, False)),
+    ("garbage as outputs", JobEnd("SUCCEEDED", files={"outputs.pb": b"\xff\xff"}), ("OutputsUnreadable", True, False)),
+    ("a crash", JobEnd("FAILED", "exit code 3", exit_code=3), ("Crashed", True, False)),
+    ("killed", JobEnd("FAILED", "signal 9", signal=9), ("Interrupted", True, True)),
+    ("lost", JobEnd("FAILED", "the cluster is silent"), ("Crashed", True, True)),
+    ("too slow", JobEnd("FAILED", "time limit of 3s reached", signal=9), ("TimeoutExpired", True, False)),
+    ("nothing left", JobEnd("SUCCEEDED"), ("OutputsNotFound", True, False)),
+    ("no cluster", JobEnd("REJECTED", "too large"), ("NoClusterFits", False, False)),
+    ("dynamic", JobEnd("SUCCEEDED", files={"futures.pb": b""}), ("NotServed", False, False)),
+]
+
+
+@pytest.mark.parametrize(("end", "wanted"), [row[1:] for row in FAILURES], ids=[row[0] for row in FAILURES])
+def test_what_the_end_of_a_job_means(end: JobEnd, wanted: tuple[str, bool, bool]) -> None:
+    failure = judge_attempt("n0", 0, end, has_outputs=True).failure
+    assert failure is not None
+    assert (failure.code, failure.is_recoverable, failure.is_system) == wanted
+
+
+def test_outputs_no_outputs_and_a_cancel_are_no_failures() -> None:
+    done = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files={"outputs.pb": OUTPUTS}), has_outputs=True)
+    assert done.outputs == literals(o0=1)
+    assert judge_attempt("n0", 0, JobEnd("SUCCEEDED"), has_outputs=False).outputs == literals()
+    stopped = judge_attempt("n0", 0, JobEnd("CANCELLED", files={"outputs.pb": OUTPUTS}), has_outputs=True)
+    assert (stopped.outputs, stopped.failure) == (None, None)

@@ -1,0 +1,297 @@
+"""The engine: a table of workflows and what happens to their jobs, with what is started and how the execution ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
+
+from switchyard.workflow.engine import step
+from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
+from switchyard.workflow.execution_state import (
+    AttemptEnd,
+    AttemptFailure,
+    EngineStep,
+    ExecutionPhase,
+    ExecutionState,
+    NodePhase,
+    NodeProgress,
+)
+from tests.workflow.builders import (
+    INT,
+    TEXT,
+    a_template,
+    an_id,
+    compiled,
+    interface,
+    list_of,
+    scalar,
+    sub_node,
+    task_node,
+)
+
+PATIENT = workflow_pb2.WorkflowMetadata.FAIL_AFTER_EXECUTABLE_NODES_COMPLETE
+USER = AttemptFailure("USER:ValueError", "bad")
+AGAIN = AttemptFailure("USER:Recoverable", "once more", is_recoverable=True)
+SYSTEM = AttemptFailure("Interrupted", "killed", is_recoverable=True, is_system=True)
+INTERFACES = {
+    "add": interface({"a": INT, "b": INT}, {"o0": INT}),
+    "one": interface({}, {"o0": INT}),
+    "say": interface({"text": TEXT}, {"o0": TEXT}),
+    "total": interface({"many": list_of(INT)}, {"o0": INT}),
+}
+
+
+def graph_of(template: Any, *subs: Any, retries: int = 0) -> ExecutionGraph:
+    closure, mistakes = compiled(template, *subs)
+    assert closure is not None, mistakes.as_text()
+    for task in closure.tasks:
+        name = task.template.id.name
+        task.template.CopyFrom(tasks_pb2.TaskTemplate(id=an_id(name), interface=INTERFACES[name]))
+        task.template.metadata.retries.retries = retries
+    return read_graph(closure)
+
+
+def literals(**values: Any) -> Any:
+    made = literals_pb2.LiteralMap()
+    for name, value in values.items():
+        made.literals[name].scalar.CopyFrom(scalar(value))
+    return made
+
+
+def number(values: Any, name: str) -> int:
+    return int(values.literals[name].scalar.primitive.integer)
+
+
+@dataclass
+class Run:
+    """An execution whose steps are kept in memory, as a driver keeps them in the database."""
+
+    graph: ExecutionGraph
+    inputs: Any = field(default_factory=literals)
+    parallel: int = 0
+    phase: ExecutionPhase = ExecutionPhase.QUEUED
+    nodes: dict[str, NodeProgress] = field(default_factory=dict)
+    is_stopping: bool = False
+    error: Any = None
+    outputs: Any = None
+
+    def step(self, *events: AttemptEnd, refused: dict[tuple[str, int], AttemptFailure] | None = None) -> list[str]:
+        """The jobs that are started, as `node#attempt`."""
+        state = ExecutionState(self.phase, self.inputs, self.nodes, self.is_stopping, self.error, self.parallel)
+        decided: EngineStep = step(self.graph, state, events, refused or {})
+        assert step(self.graph, state, events, refused or {}) == decided, "the same state gives the same step"
+        self.phase, self.is_stopping = decided.phase, decided.is_stopping
+        self.error, self.outputs = decided.error or self.error, decided.outputs
+        self.nodes = {**self.nodes, **{node.node_id: node for node in decided.nodes}}
+        return [f"{start.node_id}#{start.attempt}" for start in decided.starts]
+
+    def end(self, node_id: str, value: Any = 1) -> list[str]:
+        return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, literals(o0=value)))
+
+    def fail(self, node_id: str, failure: AttemptFailure = USER) -> list[str]:
+        return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, failure=failure))
+
+    def stop(self, node_id: str) -> list[str]:
+        return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1))
+
+    def phases(self) -> dict[str, str]:
+        return {node_id: node.phase.value for node_id, node in self.nodes.items()}
+
+
+def diamond(**options: Any) -> ExecutionGraph:
+    template = a_template(
+        task_node("n0", "one"),
+        task_node("n1", "add", a="@n0.o0", b=10),
+        task_node("n2", "add", a="@n0.o0", b="@.x"),
+        task_node("n3", "add", a="@n1.o0", b="@n2.o0"),
+        gives={"o": (INT, "@n3.o0"), "x": (INT, "@.x")},
+        x=INT,
+    )
+    template.metadata.on_failure = options.pop("on_failure", 0)
+    return graph_of(template, **options)
+
+
+def test_a_diamond_starts_what_is_ready_and_ends_with_its_outputs() -> None:
+    run = Run(diamond(), literals(x=5))
+    assert run.step() == ["n0#0"]
+    assert run.phase is ExecutionPhase.RUNNING
+    assert run.end("n0", 3) == ["n1#0", "n2#0"]
+    assert [number(run.nodes["n2"].inputs, name) for name in "ab"] == [3, 5]
+    assert run.end("n2", 8) == []
+    assert run.end("n1", 13) == ["n3#0"]
+    assert run.end("n3", 21) == []
+    assert (run.phase, number(run.outputs, "o"), number(run.outputs, "x")) == (ExecutionPhase.SUCCEEDED, 21, 5)
+
+
+def test_what_is_told_twice_or_late_changes_nothing() -> None:
+    run = Run(diamond(retries=1), literals(x=5))
+    run.step()
+    assert run.fail("n0", AGAIN) == ["n0#1"]
+    before = dict(run.nodes)
+    assert run.step(AttemptEnd("n0", 0, literals(o0=9))) == []
+    assert run.step(AttemptEnd("nowhere", 0, literals(o0=9))) == []
+    assert run.nodes == before
+    assert run.end("n0") == ["n1#0", "n2#0"]
+    assert run.step(AttemptEnd("n0", 1, failure=USER)) == []
+    assert run.phase is ExecutionPhase.RUNNING
+
+
+def test_a_failure_stops_what_runs_and_the_execution_fails_when_all_is_over() -> None:
+    run = Run(diamond(), literals(x=5))
+    run.step()
+    run.end("n0")
+    assert run.fail("n1") == []
+    assert (run.phase, run.is_stopping) == (ExecutionPhase.FAILING, True)
+    assert run.stop("n2") == []
+    assert run.phase is ExecutionPhase.FAILED
+    assert run.phases() == {"n0": "SUCCEEDED", "n1": "FAILED", "n2": "ABORTED"}
+    assert (run.error.code, run.error.message) == ("USER:ValueError", "bad")
+
+
+def test_the_patient_policy_runs_what_does_not_depend_on_the_failed_node() -> None:
+    run = Run(diamond(on_failure=PATIENT), literals(x=5))
+    run.step()
+    run.end("n0")
+    run.fail("n1")
+    assert (run.phase, run.is_stopping) == (ExecutionPhase.RUNNING, False)
+    assert run.phases()["n3"] == "SKIPPED"
+    assert run.end("n2") == []
+    assert (run.phase, run.phases()["n2"]) == (ExecutionPhase.FAILED, "SUCCEEDED")
+
+
+@pytest.mark.parametrize(
+    ("failures", "retries", "code"),
+    [
+        ([USER], 3, "USER:ValueError"),
+        ([AGAIN], 0, "RetriesExhausted|USER:Recoverable"),
+        ([AGAIN, AGAIN, AGAIN], 2, "RetriesExhausted|USER:Recoverable"),
+        ([SYSTEM] * 4, 0, "RetriesExhausted|Interrupted"),
+        ([SYSTEM, AGAIN, SYSTEM, AGAIN], 1, "RetriesExhausted|USER:Recoverable"),
+        ([AGAIN, USER], 5, "USER:ValueError"),
+    ],
+)
+def test_retries_of_users_and_of_the_system_are_counted_apart(
+    failures: list[AttemptFailure], retries: int, code: str
+) -> None:
+    run = Run(graph_of(a_template(task_node("n0", "one")), retries=retries))
+    assert run.step() == ["n0#0"]
+    for attempt, failure in enumerate(failures, start=1):
+        is_last = attempt == len(failures)
+        assert run.fail("n0", failure) == ([] if is_last else [f"n0#{attempt}"])
+    assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, code)
+
+
+def test_a_nodes_own_retries_count_if_they_are_above_zero() -> None:
+    node = task_node("n0", "one")
+    node.metadata.retries.retries = 1
+    run = Run(graph_of(a_template(node), retries=0))
+    run.step()
+    assert run.fail("n0", AGAIN) == ["n0#1"]
+    assert run.end("n0") == []
+    assert run.phase is ExecutionPhase.SUCCEEDED
+
+
+def test_sub_workflows_run_under_the_id_of_their_node() -> None:
+    inner = a_template(
+        task_node("n0", "add", a="@.a", b=1),
+        task_node("n1", "add", a="@n0.o0", b=2),
+        name="inner",
+        gives={"o": (INT, "@n1.o0")},
+        a=INT,
+    )
+    outer = a_template(sub_node("n0", "inner", a=1), sub_node("n1", "inner", a="@n0.o"), gives={"o": (INT, "@n1.o")})
+    run = Run(graph_of(outer, inner))
+    assert run.step() == ["n0-0-n0#0"]
+    assert run.nodes["n0-0-n0"].parent_id == "n0"
+    assert run.end("n0-0-n0", 2) == ["n0-0-n1#0"]
+    assert run.end("n0-0-n1", 4) == ["n1-0-n0#0"]
+    assert run.nodes["n0"].phase is NodePhase.SUCCEEDED
+    assert number(run.nodes["n1-0-n0"].inputs, "a") == 4
+    run.end("n1-0-n0", 5)
+    run.end("n1-0-n1", 7)
+    assert (run.phase, number(run.outputs, "o")) == (ExecutionPhase.SUCCEEDED, 7)
+
+
+def test_a_failure_in_a_sub_workflow_fails_its_node_and_the_rest_is_aborted() -> None:
+    inner = a_template(task_node("n0", "one"), task_node("n1", "one"), name="inner")
+    run = Run(graph_of(a_template(sub_node("n0", "inner"), sub_node("n1", "inner")), inner))
+    assert run.step() == ["n0-0-n0#0", "n0-0-n1#0", "n1-0-n0#0", "n1-0-n1#0"]
+    run.fail("n0-0-n1")
+    assert run.phase is ExecutionPhase.FAILING
+    for node_id in ("n0-0-n0", "n1-0-n0"):
+        run.stop(node_id)
+    assert run.end("n1-0-n1") == []
+    assert run.phase is ExecutionPhase.FAILED
+    assert [run.phases()[node_id] for node_id in ("n0", "n1", "n1-0-n1")] == ["FAILED", "ABORTED", "SUCCEEDED"]
+
+
+def test_an_execution_that_is_stopped_is_aborted_when_its_jobs_are_over() -> None:
+    run = Run(diamond(), literals(x=5))
+    run.step()
+    run.end("n0")
+    run.phase = ExecutionPhase.ABORTING
+    assert run.step() == []
+    assert (run.phase, run.is_stopping) == (ExecutionPhase.ABORTING, True)
+    assert run.stop("n1") == []
+    assert run.fail("n2", AGAIN) == []
+    assert run.phase is ExecutionPhase.ABORTED
+
+
+def test_an_execution_that_is_stopped_before_it_began_is_aborted_at_once() -> None:
+    run = Run(diamond(), literals(x=5), phase=ExecutionPhase.ABORTING)
+    assert run.step() == []
+    assert (run.phase, run.nodes) == (ExecutionPhase.ABORTED, {})
+
+
+def test_max_parallelism_bounds_the_jobs_that_run_at_once() -> None:
+    run = Run(graph_of(a_template(*(task_node(f"n{number}", "one") for number in range(4)))), parallel=2)
+    assert run.step() == ["n0#0", "n1#0"]
+    assert run.end("n1") == ["n2#0"]
+    assert run.end("n0") == ["n3#0"]
+    run.end("n2")
+    run.end("n3")
+    assert run.phase is ExecutionPhase.SUCCEEDED
+
+
+def test_a_job_that_is_refused_fails_its_node_in_the_same_step() -> None:
+    run = Run(diamond(), literals(x=5))
+    refusal = AttemptFailure("Refused", "no right to submit")
+    assert run.step(refused={("n0", 0): refusal}) == []
+    assert (run.phase, run.error.message) == (ExecutionPhase.FAILED, "no right to submit")
+
+
+def test_what_would_start_beside_a_refused_job_does_not_start() -> None:
+    run = Run(graph_of(a_template(task_node("n0", "one"), task_node("n1", "one"))))
+    assert run.step(refused={("n1", 0): AttemptFailure("Refused", "no")}) == []
+    assert run.phase is ExecutionPhase.FAILED
+    assert run.phases() == {"n0": "ABORTED", "n1": "FAILED"}
+
+
+def test_missing_outputs_and_missing_parts_of_values_fail_the_node() -> None:
+    run = Run(diamond(retries=1), literals(x=5))
+    run.step()
+    assert run.step(AttemptEnd("n0", 0, literals())) == ["n0#1"]
+    run.step(AttemptEnd("n0", 1, literals()))
+    assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, "RetriesExhausted|OutputsNotFound")
+    node = task_node("n1", "add", a="@n0.o0", b=1)
+    node.inputs[0].binding.promise.attr_path.add(string_value="nothing")
+    graph = graph_of(a_template(task_node("n0", "one")))
+    broken = ExecutionGraph(
+        type(graph.primary)(graph.primary.template, (*graph.primary.nodes, node), {"n1": ("n0",)}, ()),
+        {},
+        {**graph.tasks, **diamond().tasks},
+    )
+    run = Run(broken)
+    run.step()
+    run.end("n0")
+    assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, "BindingFailed")
+    assert "has no 'nothing'" in run.error.message
+
+
+def test_nothing_happens_to_an_execution_that_is_over() -> None:
+    run = Run(diamond(), literals(x=5), phase=ExecutionPhase.SUCCEEDED)
+    assert run.step() == []
+    assert run.nodes == {}
