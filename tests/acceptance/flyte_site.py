@@ -20,7 +20,7 @@ from tests.server.flyte_doors import Doors
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
 RUNS = Path(__file__).with_name("flytekit_runs.py")
 PROJECT, DEV = "kit", "development"
-NODES = {"nodes": 1, "each": {"core": 16, "memory": "16GiB"}}
+NODES = {"nodes": 1, "each": {"core": 3, "memory": "16GiB"}}  # more tasks at once only wait for each other
 RUNS_S = 10 * PATIENCE_S  # dozens of tasks, of which each starts two interpreters
 
 

@@ -70,9 +70,9 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
         return key
     target = _find_target(context, actor, request.spec)
     _refuse_fields(request.spec)
+    _refuse_unserved(target)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
     _refuse_mistakes([*label_mistakes(request.spec.labels.values), *mistakes])
-    _refuse_unserved(target)
     spec = _effective_spec(request.spec, target, actor)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)

@@ -1,0 +1,178 @@
+"""Executions at both of Flyte's doors: what is created, what is refused and why, and how one is stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from flyteidl.service import admin_pb2_grpc
+
+from tests.processes import PATIENCE_S, until
+from tests.server.flyte_doors import CALL_S, Doors, opened
+from tests.workflow.corpus import DOMAIN, PROJECT, sent_by_flytekit
+
+pytestmark = pytest.mark.xdist_group("flyte-executions")
+HERE = {"project": PROJECT, "domain": DOMAIN}
+# A module of the corpus → the words in the refusal of its workflow `wf`.
+UNSERVED = {
+    "06_conditional.wf": "is a branch",
+    "08_launch_plan.wf": "is a launch plan node",
+    "09_map.wf": "is a map task",
+    "16_on_failure.wf": "is a failure node",
+    "18_gates.wf": "is a gate",
+    "19_cache.wf": "is cached",
+    "21_files.wf": "a file, a directory",
+    "23_container.wf": "is a raw container",
+    "28_context.wf": "asks for secrets",
+}
+REFERRED = ("30_reference.triple", "30_reference.plus")
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    """A server with one cluster that no agent has joined: jobs wait for it. The corpus is registered."""
+    with opened(tmp_path_factory.mktemp("doors")) as made:
+        made.v1("POST", "/v1/projects", {"name": PROJECT})
+        with grpc.insecure_channel(made.grpc) as line:
+            stub = admin_pb2_grpc.AdminServiceStub(line)
+            base = [sent for sent in sent_by_flytekit(version="base") if sent.id.name in REFERRED]
+            for sent in (*base, *sent_by_flytekit()):
+                name, request = sent.request
+                getattr(stub, name)(request, timeout=CALL_S, wait_for_ready=True)
+        yield made
+
+
+def a_request(plan: str, name: str = "", kind: str = "LAUNCH_PLAN", **more: Any) -> dict[str, Any]:
+    launched = {**HERE, "resource_type": kind, "name": plan, "version": "v1"}
+    inputs = more.pop("inputs", {})
+    literals = {word: {"scalar": {"primitive": value}} for word, value in inputs.items()}
+    return {**HERE, "name": name, "spec": {"launch_plan": launched, **more}, "inputs": {"literals": literals}}
+
+
+def number(value: int) -> dict[str, str]:
+    return {"integer": str(value)}
+
+
+def phase_of(doors: Doors, name: str) -> str:
+    return str(doors.by_grpc("GetExecution", {"id": {**HERE, "name": name}}).answer["closure"]["phase"])
+
+
+@pytest.mark.parametrize(("plan", "words"), UNSERVED.items())
+def test_what_cannot_run_yet_is_refused_with_the_node_and_its_kind(doors: Doors, plan: str, words: str) -> None:
+    for door in doors.ways().values():
+        refused = door("CreateExecution", a_request(plan))
+        assert (refused.code, words in refused.message) == ("UNIMPLEMENTED", True), refused
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (a_request("29_schedule.wf", "Nein/x"), "invalid name"),
+        (a_request("29_schedule.wf", "x" * 64), "invalid name"),
+        (a_request("29_schedule.wf", inputs={"m": number(1)}), "invalid input m"),
+        (a_request("29_schedule.nightly", inputs={"n": number(1)}), "its value is fixed"),
+        (a_request("29_schedule.wf", inputs={"n": {"string_value": "x"}}), "invalid n input wrong type"),
+        (a_request("13_retries.wf"), "expected_inputs n missing"),
+        (a_request("29_schedule.wf", kind="WORKFLOW"), "must name a launch plan or a task"),
+        (a_request("29_schedule.wf", cluster_assignment={"cluster_pool_name": "nowhere"}), "no pool 'nowhere'"),
+        (a_request("29_schedule.wf", execution_cluster_label={"value": "nowhere"}), "no label 'nowhere'"),
+        (a_request("29_schedule.wf", labels={"values": {"a b": "x"}}), "invalid label key"),
+    ],
+)
+def test_bad_requests_are_refused_with_the_reason(doors: Doors, request_: dict[str, Any], words: str) -> None:
+    for door in doors.ways().values():
+        refused = door("CreateExecution", request_)
+        assert (refused.code, words in refused.message) == ("INVALID_ARGUMENT", True), refused
+
+
+def test_what_is_not_there_is_not_found(doors: Doors) -> None:
+    for door in doors.ways().values():
+        assert door("CreateExecution", a_request("nothing.wf")).code == "NOT_FOUND"
+        assert door("GetExecution", {"id": {**HERE, "name": "nothing"}}).code == "NOT_FOUND"
+
+
+def test_the_same_request_is_the_same_execution_and_another_one_a_conflict(doors: Doors) -> None:
+    request = a_request("29_schedule.wf", "twice", inputs={"n": number(3)})
+    for door in doors.ways().values():
+        assert door("CreateExecution", request).answer["id"]["name"] == "twice"
+        other = door("CreateExecution", a_request("29_schedule.wf", "twice", inputs={"n": number(4)}))
+        assert other.code == "FAILED_PRECONDITION", "clients take ALREADY_EXISTS for success"
+    assert len(jobs_of(doors, "twice")) == 1
+
+
+def jobs_of(doors: Doors, name: str) -> list[dict[str, Any]]:
+    def found() -> list[dict[str, Any]]:
+        jobs: list[dict[str, Any]] = doors.v1("GET", f"/v1/jobs?label=flyte/execution%3D{name}")["items"]
+        return jobs
+
+    return until(found, PATIENCE_S, f"a job of {name}")
+
+
+def test_a_node_is_a_job_of_the_scope_pool_and_label_of_its_execution(doors: Doors) -> None:
+    request = a_request(
+        "29_schedule.often",
+        "placed",
+        cluster_assignment={"cluster_pool_name": "gpu"},
+        execution_cluster_label={"value": "P"},
+        envs={"values": [{"key": "COLOUR", "value": "red"}]},
+    )
+    assert doors.by_grpc("CreateExecution", request).code == "OK"
+    (listed,) = jobs_of(doors, "placed")
+    job = doors.v1("GET", f"/v1/jobs/{listed['id']}")
+    assert (job["workflow"], job["launch_plan"], job["pool"], job["cluster_label"]) == (
+        *("29_schedule.wf", "29_schedule.often"),
+        *("gpu", "P"),
+    )
+    assert job["labels"] == {"team": "yard", "flyte/execution": "placed", "flyte/node": "n0"}
+    assert (job["spec"]["env"]["COLOUR"], job["spec"]["env"]["FLYTE_ATTEMPT_NUMBER"]) == ("red", "0")
+    node = {"execution_id": {**HERE, "name": "placed"}, "node_id": "n0"}
+    (attempt,) = doors.by_rest("ListTaskExecutions", {"node_execution_id": node, "limit": 9}).answer["task_executions"]
+    closure = attempt["closure"]
+    assert (closure["phase"], closure["metadata"]["generated_name"]) == ("WAITING_FOR_RESOURCES", job["id"])
+    assert closure["reason"] == job["reason"]
+    (shown,) = doors.by_rest("ListNodeExecutions", {"workflow_execution_id": node["execution_id"], "limit": 9}).answer[
+        "node_executions"
+    ]
+    assert (shown["id"]["node_id"], shown["closure"]["phase"]) == ("n0", "RUNNING")
+
+
+def test_a_task_by_itself_and_its_inputs(doors: Doors) -> None:
+    request = a_request("13_retries.never", "alone", "TASK", inputs={"n": number(7)})
+    assert doors.by_rest("CreateExecution", request).code == "OK"
+    (job,) = jobs_of(doors, "alone")
+    assert job["labels"]["flyte/node"] == "13retriesnever"
+    data = doors.by_rest("GetExecutionData", {"id": {**HERE, "name": "alone"}}).answer
+    assert data["full_inputs"]["literals"]["n"]["scalar"]["primitive"]["integer"] == "7"
+
+
+def test_a_stopped_execution_ends_its_jobs_and_is_aborted(doors: Doors) -> None:
+    doors.by_grpc("CreateExecution", a_request("29_schedule.wf", "stopped"))
+    (job,) = jobs_of(doors, "stopped")
+    identifier = {**HERE, "name": "stopped"}
+    assert doors.by_rest("TerminateExecution", {"id": identifier, "cause": "no more"}).code == "OK"
+    until(lambda: phase_of(doors, "stopped") == "ABORTED", PATIENCE_S, "it is aborted")
+    closure = doors.by_grpc("GetExecution", {"id": identifier}).answer["closure"]
+    assert closure["abort_metadata"] == {"cause": "no more", "principal": "local-admin"}
+    assert doors.v1("GET", f"/v1/jobs/{job['id']}")["state"] == "CANCELLED"
+    assert doors.by_rest("TerminateExecution", {"id": identifier}).code == "FAILED_PRECONDITION"
+
+
+def test_lists_have_filters_and_hide_what_is_archived(doors: Doors) -> None:
+    for name in ("listed-a", "listed-b"):
+        doors.by_grpc("CreateExecution", a_request("29_schedule.wf", name))
+    doors.by_rest("UpdateExecution", {"id": {**HERE, "name": "listed-b"}, "state": "EXECUTION_ARCHIVED"})
+
+    def names(filters: str) -> list[str]:
+        asked = {"id": HERE, "limit": 100, "filters": filters, "sort_by": {"key": "name", "direction": "ASCENDING"}}
+        answers = [door("ListExecutions", asked) for door in doors.ways().values()]
+        assert answers[0] == answers[1]
+        return [found["id"]["name"] for found in answers[0].answer.get("executions", [])]
+
+    assert names("contains(name,listed)") == ["listed-a"]
+    assert names("contains(execution.name,listed)+value_in(execution.state,0;1)") == ["listed-a", "listed-b"]
+    assert names("contains(name,listed)+eq(workflow.name,29_schedule.wf)+eq(launch_plan.version,v1)") == ["listed-a"]
+    assert names("contains(name,listed)+eq(phase,SUCCEEDED)") == []
+    bad = {"id": HERE, "limit": 9, "filters": "eq(colour,red)"}
+    assert doors.by_grpc("ListExecutions", bad).code == "INVALID_ARGUMENT"

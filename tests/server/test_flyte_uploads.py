@@ -1,0 +1,122 @@
+"""Files that Flyte's clients upload: addresses for one path, one content and a bounded time."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+from flyteidl.service import dataproxy_pb2, dataproxy_pb2_grpc
+
+from tests.processes import PATIENCE_S, until
+from tests.programs import Answer, call
+from tests.server.flyte_doors import CALL_S, Doors, opened
+
+pytestmark = pytest.mark.xdist_group("flyte-uploads")
+HERE = {"project": "default", "domain": "development"}
+LARGE = bytes(range(256)) * 4096 * 9  # nine MiB: two chunks
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    with opened(tmp_path_factory.mktemp("doors")) as made:
+        yield made
+
+
+def asked(doors: Doors, name: str, request: Any) -> Any:
+    """The answer of the data proxy, or the code and the words of its refusal."""
+    with grpc.insecure_channel(doors.grpc) as line:
+        try:
+            return getattr(dataproxy_pb2_grpc.DataProxyServiceStub(line), name)(
+                request, timeout=CALL_S, wait_for_ready=True
+            )
+        except grpc.RpcError as exc:
+            return exc.code().name, exc.details()
+
+
+def location(doors: Doors, name: str, content: bytes = b"", **more: Any) -> Any:
+    md5 = hashlib.md5(content, usedforsecurity=False).digest() if content else b""
+    request = dataproxy_pb2.CreateUploadLocationRequest(**HERE, filename=name, content_md5=md5, **more)
+    return asked(doors, "CreateUploadLocation", request)
+
+
+def put(address: Any, content: bytes) -> Answer:
+    return call("PUT", address.signed_url, content, headers={"Content-Type": "application/octet-stream"})
+
+
+@pytest.mark.parametrize("content", [b"code", LARGE], ids=["small", "large"])
+def test_what_was_uploaded_is_read_back(doors: Doors, content: bytes) -> None:
+    address = location(doors, "bundle.tar.gz", content)
+    assert put(address, content).status == 200
+    request = dataproxy_pb2.CreateDownloadLocationRequest(native_url=address.native_url)
+    link = asked(doors, "CreateDownloadLocation", request)
+    read = call("GET", link.signed_url)
+    assert (read.status, read.body == content) == (200, True)
+    assert put(link, content).status == 403, "an address to read from takes nothing"
+
+
+def test_the_same_content_may_come_again_and_another_one_may_not(doors: Doors) -> None:
+    first = location(doors, "again.tar.gz", b"one")
+    assert put(first, b"one").status == 200
+    assert put(first, b"one").status == 403, "an address is used up"
+    second = location(doors, "again.tar.gz", b"one")
+    assert second.native_url == first.native_url
+    assert put(second, b"one").status == 200
+    own = location(doors, "f", filename_root="mine", content=b"one")
+    assert put(own, b"one").status == 200
+    code, _ = location(doors, "f", filename_root="mine", content=b"two")
+    assert code == "ALREADY_EXISTS"
+
+
+def test_two_who_upload_to_one_path_cannot_replace_each_other(doors: Doors) -> None:
+    first, second = (location(doors, "f", filename_root="race", content=content) for content in (b"one", b"two"))
+    assert put(first, b"one").status == 200
+    assert put(second, b"two").status == 409
+
+
+def test_other_bytes_than_those_that_were_announced_are_refused(doors: Doors) -> None:
+    address = location(doors, "x.tar.gz", b"good")
+    assert put(address, b"evil").status == 400
+    assert put(address, b"good").status == 200, "a failed upload does not use the address up"
+
+
+def test_an_address_ends_with_its_time(doors: Doors) -> None:
+    address = location(doors, "late.tar.gz", b"late", expires_in={"seconds": 1})
+    until(lambda: put(address, b"late").status == 403 or None, PATIENCE_S, "its time is over")
+    code, words = location(doors, "late.tar.gz", b"late", expires_in={"seconds": 7200})
+    assert (code, "at most 3600" in words) == ("INVALID_ARGUMENT", True)
+
+
+@pytest.mark.parametrize("token", ["", "x", "%00", "a" * 5000])
+def test_an_address_that_nobody_gave_out_is_refused(doors: Doors, token: str) -> None:
+    assert call("PUT", f"{doors.url}/flyte-data/{token}/f", b"x").status in (403, 404)
+    assert call("POST", f"{doors.url}/flyte-data/{token}/f", b"x").status in (404, 405)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"filename": "../../etc/passwd", "filename_root": "r"},
+        {"filename": "f", "filename_root": "a//b"},
+        {"filename": "f\n", "filename_root": "r"},
+        {"filename": "f"},
+        {"filename": "f" * 300, "filename_root": "r"},
+        {"filename": "f", "content_md5": b"short"},
+    ],
+)
+def test_names_that_are_no_paths_are_refused(doors: Doors, fields: dict[str, Any]) -> None:
+    request = dataproxy_pb2.CreateUploadLocationRequest(**HERE, **fields)
+    code, _ = asked(doors, "CreateUploadLocation", request)
+    assert code == "INVALID_ARGUMENT"
+
+
+def test_files_of_others_and_foreign_addresses_are_not_found(doors: Doors) -> None:
+    for url, code in (
+        ("switchyard://default/development/none/f", "NOT_FOUND"),
+        ("s3://bucket/key", "INVALID_ARGUMENT"),
+        ("switchyard://default", "INVALID_ARGUMENT"),
+    ):
+        request = dataproxy_pb2.CreateDownloadLocationRequest(native_url=url)
+        assert asked(doors, "CreateDownloadLocation", request)[0] == code
