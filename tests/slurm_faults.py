@@ -6,6 +6,8 @@ clients.set(Fault.STALL)        # holds from the next call on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -112,3 +114,21 @@ def save_state(cluster: SlurmCluster, timeout_s: float) -> int:
     cluster.run("sbatch", "-o", "/dev/null", "--wrap", "true")
     until(lambda: saved_ns(cluster) > before, timeout_s, "the state was saved")
     return saved_ns(cluster)
+
+
+@contextmanager
+def pinged_often(cluster: SlurmCluster) -> Iterator[None]:
+    """A controller that asks its nodes every 3 s, and every 20th time for all they run.
+
+    Only then it sees soon that a node is back, or that a job it takes for running is not there. It asks three times in
+    SlurmdTimeout, so a machine that stands still for 10 s loses what runs: for tests in which jobs may be lost.
+    """
+    usual = cluster.conf.read_text(encoding="utf-8")
+    cluster.conf.write_text(usual.replace("SlurmdTimeout=120", "SlurmdTimeout=10"), encoding="utf-8")
+    cluster.run("scontrol", "reconfigure")
+    try:
+        yield
+    finally:
+        cluster.heal_daemons()
+        cluster.conf.write_text(usual, encoding="utf-8")
+        cluster.run("scontrol", "reconfigure")

@@ -21,7 +21,7 @@ from tests.processes import until
 from tests.programs import Agent
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_running
 from tests.slurm_conf import CLIENTS, Spec
-from tests.slurm_faults import save_state, saved_ns
+from tests.slurm_faults import pinged_often, save_state, saved_ns
 
 pytestmark = [pytest.mark.xdist_group("slurm-forgotten"), pytest.mark.timeout(900)]
 
@@ -153,7 +153,12 @@ def test_jobs_of_a_shaken_controller_run_once_each(slurm: SlurmBed, tmp_path: Pa
     A node that opened a job's output has begun it, though Slurm may take its script away before the first line.
     """
     cluster, ledger = slurm["beta"], Ledger(tmp_path)
-    with staged(tmp_path) as stage, slurm_agent(stage, cluster), Client(stage.url) as client:
+    with (
+        pinged_often(cluster),
+        staged(tmp_path) as stage,
+        slurm_agent(stage, cluster),
+        Client(stage.url) as client,
+    ):
         ids: list[str] = []
         for _ in range(4):
             ids += [client.submit(ledger.command("sleep 0.3"), env=ledger.env).id for _ in range(10)]

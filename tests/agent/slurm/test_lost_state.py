@@ -17,7 +17,7 @@ from tests.agent.builders import end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_version
-from tests.slurm_faults import save_state, saved_ns
+from tests.slurm_faults import pinged_often, save_state, saved_ns
 
 END_S = 40.0
 TRIES = 5
@@ -41,15 +41,9 @@ def healed(slurm: SlurmBed) -> Iterator[SlurmCluster]:
 
 
 @pytest.fixture
-def pinged_often(healed: SlurmCluster) -> Iterator[SlurmCluster]:
-    """A controller asks its nodes three times in SlurmdTimeout. Only then it sees in time that a node is back."""
-    usual = healed.conf.read_text(encoding="utf-8")
-    healed.conf.write_text(usual.replace("SlurmdTimeout=120", "SlurmdTimeout=10"), encoding="utf-8")
-    healed.run("scontrol", "reconfigure")
-    yield healed
-    healed.heal_daemons()
-    healed.conf.write_text(usual, encoding="utf-8")
-    healed.run("scontrol", "reconfigure")
+def pinged(healed: SlurmCluster) -> Iterator[SlurmCluster]:
+    with pinged_often(healed):
+        yield healed
 
 
 def forget_the_last(
@@ -118,27 +112,27 @@ def is_taken(cluster: SlurmCluster, handle: str) -> bool:
 
 @pytest.mark.timeout(600)
 def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
-    tmp_path: Path, pinged_often: SlurmCluster
+    tmp_path: Path, pinged: SlurmCluster
 ) -> None:
     """Slurm calls the second COMPLETED, though its node has not begun it, and never would. A Slurm that sees by a name
     of the first that it is another's end goes on with the second, which then runs.
     """
     for number in range(TRIES):
         folder = tmp_path / str(number)
-        if (made := give_anothers_end(folder, pinged_often)) is not None:
+        if (made := give_anothers_end(folder, pinged)) is not None:
             break
-        pinged_often.heal()
+        pinged.heal()
     else:
         raise AssertionError("the node never told of the end in time")
     backend, handle = made
-    if not is_taken(pinged_often, handle):
-        assert slurm_version(pinged_often.spec.root) > BY_NUMBER_ALONE
-        pinged_often.resume(f"slurmd/{pinged_often.spec.node_names[0]}")
+    if not is_taken(pinged, handle):
+        assert slurm_version(pinged.spec.root) > BY_NUMBER_ALONE
+        pinged.resume(f"slurmd/{pinged.spec.node_names[0]}")
         found = end_of(backend, handle, timeout_s=END_S)
         assert (found.seen, runs(folder)) == (ObservedState.SUCCEEDED, 1), found
         return
     found = end_of(backend, handle, timeout_s=END_S)
-    pinged_often.heal()  # and its node reads the launch that was sent to it
+    pinged.heal()  # and its node reads the launch that was sent to it
     assert (found.seen, runs(folder)) == (ObservedState.RETURNED, 0), found
     assert "completed, and it left no sign that it began: was its number given twice?" in found.reason
 
