@@ -42,7 +42,7 @@ from switchyard.service.upkeep.render_namespaces import NamespaceRendering
 from switchyard.service.upkeep.report_late_jobs import report_late_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.service.upkeep.settle_dependencies import settle_dependencies
-from switchyard.store import access, clusters, leases, spread_arrays
+from switchyard.store import access, clusters, executions, leases, spread_arrays
 
 if TYPE_CHECKING:
     from switchyard.service.executions.driver import ExecutionDriver
@@ -81,7 +81,7 @@ class BackgroundLoops:
         self._clean_at = 0.0  # on the monotonic clock
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
-        self._executions = _execution_driver(server)
+        self._executions: ExecutionDriver | None = None  # made for the first execution
         self._quoting = QuoteChore(server.context)
         self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
         self._rest_until = self._look_at = self._enforce_at = 0.0
@@ -218,9 +218,20 @@ class BackgroundLoops:
 
     async def _drive_executions(self) -> None:
         self._server.wakeups.execution_kick.clear()
-        context, leadership = self._server.context, self._leadership
-        if self._executions is not None and leadership.epoch is not None:
-            await self._server.workers.in_file_thread(self._executions.go, context, leadership)
+        if self._leadership.epoch is not None:
+            await self._server.workers.in_file_thread(self._drive_due_executions)
+
+    def _drive_due_executions(self) -> None:
+        """Flyte's messages are imported only where there are executions."""
+        context = self._server.context
+        with context.database.read() as tx:
+            is_any_due = bool(executions.execution_keys_due(tx, limit=1))
+        if is_any_due and is_flyteidl_installed():
+            if self._executions is None:
+                from switchyard.service.executions.driver import ExecutionDriver
+
+                self._executions = ExecutionDriver(self._server.services.submit)
+            self._executions.go(context, self._leadership)
 
     async def _flush(self) -> None:
         if (
@@ -395,15 +406,6 @@ class BackgroundLoops:
     async def _checkpoint(self) -> None:
         if self._server.context.database.is_sqlite:
             await self._server.workers.in_thread(self._server.context.database.checkpoint)
-
-
-def _execution_driver(server: ServerRuntime) -> ExecutionDriver | None:
-    """The engine of Flyte's executions. None: Flyte's messages are not installed."""
-    if not is_flyteidl_installed():
-        return None
-    from switchyard.service.executions.driver import ExecutionDriver
-
-    return ExecutionDriver(server.services.submit)
 
 
 def _load_json(load: Load | None) -> str | None:

@@ -24,6 +24,7 @@ from switchyard.service.entities.scope import require_active_project, require_re
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
+from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store import data_files, file_trees
 from switchyard.store.data_files import DataFileRow, DataGrantRow
 
@@ -177,7 +178,10 @@ class DataUpload:
 
 def file_entry(context: Context, row: DataFileRow) -> FileEntry:
     """The chunks of a stored file."""
-    (entry,) = decode_tree(context.files.store.get(bytes(row.tree)))
+    try:
+        (entry,) = decode_tree(context.files.store.get(bytes(row.tree)))
+    except (ObjectMissing, ObjectDamaged) as exc:
+        raise NotFound(f"The file {row.path[:200]} is lost: {exc}.", next_step="Upload it again.") from exc
     assert isinstance(entry, FileEntry)
     return entry
 

@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 from flyteidl.core import execution_pb2, literals_pb2
 
-from switchyard.errors import Internal, YardError
+from switchyard.errors import Internal, LimitReached, YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
@@ -123,13 +123,13 @@ class ExecutionDriver:
             try:
                 return self._carry_out(context, leadership, loaded, decided)
             except StartRefused as exc:
-                if exc.error.transient:
-                    raise exc.error from exc
+                if exc.error.transient or isinstance(exc.error, LimitReached):
+                    raise exc.error from exc  # the next round tries again
                 # The engine is asked again: it learns that this job cannot begin.
                 refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
 
     def _carry_out(self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep) -> int:
-        planned = [self._plan(context, loaded, start) for start in decided.starts[:STARTS_MAX]]
+        planned = self._plan_starts(context, loaded, decided.starts)
         return leadership.commit(
             context,
             lambda batch: self._store(batch, context, loaded, decided, planned),
@@ -164,6 +164,24 @@ class ExecutionDriver:
                 )
                 loaded.ended[attempt.node_id, attempt.attempt] = end
         return loaded
+
+    def _plan_starts(self, context: Context, loaded: LoadedExecution, starts: Sequence[TaskStart]) -> list[PlannedJob]:
+        """Plan the jobs of a step, as many as one transaction and the limits of the user take.
+
+        Further attempts come first and all of them, because the end that they follow is stored with them. First
+        attempts that are left out are decided again by the next step.
+        """
+        planned: list[PlannedJob] = []
+        for start in sorted(starts, key=lambda start: start.attempt == 0):
+            if start.attempt == 0 and len(planned) >= STARTS_MAX:
+                break
+            try:
+                planned.append(self._plan(context, loaded, start))
+            except StartRefused as exc:
+                if isinstance(exc.error, LimitReached) and start.attempt == 0 and planned:
+                    break
+                raise
+        return planned
 
     def _plan(self, context: Context, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
         row, template = loaded.row, loaded.graph.tasks[start.task]
