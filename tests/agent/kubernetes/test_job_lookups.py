@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from switchyard.agent.backends.kubernetes import job_lookups
+from switchyard.agent.backends.kubernetes import background_calls, job_lookups
 from switchyard.agent.backends.kubernetes.job_lookups import JobLookups, JobTraces
 from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.errors import Unavailable
@@ -39,7 +39,7 @@ class Api:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    monkeypatch.setattr(job_lookups, "WAIT_S", WAIT_S)
+    monkeypatch.setattr(background_calls, "WAIT_S", WAIT_S)
     return Api()
 
 
