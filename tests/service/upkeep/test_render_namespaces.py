@@ -110,6 +110,7 @@ class Town:
         after = ""
         while True:
             page = namespace_status.object_states(self.rig.context, actor, after=after, limit=limit, **filters)
+            assert len(page.items) == limit or (page.next is None and len(page.items) < limit)
             items += page.items
             if page.next is None:
                 return items
@@ -363,7 +364,8 @@ def test_states_of_objects_by_cluster(town: Town) -> None:
         ("beta", "vision-development", ObjectState.FAILED),
         *((name, f"vision-{domain}", ObjectState.WAITING) for name in ("alpha", "beta") for domain in DOMAINS[1:]),
     }
-    assert town.states(limit=1) == town.states()  # page by page
+    for limit in range(1, len(town.states()) + 2):
+        assert town.states(limit=limit) == town.states()  # page by page
     town.set_values({"projectQuotaCpu": "8"}, project="vision", domain="development")
     town.render()
     outdated = town.states(project="vision", domain="development", cluster="alpha")
