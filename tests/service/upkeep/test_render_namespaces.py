@@ -333,6 +333,13 @@ def test_only_agents_of_kubernetes_get_objects(town: Town) -> None:
         namespace_status.namespace_objects(town.rig.context, town.agent_entry(town.kubernetes("alpha")), "other")
 
 
+def test_every_agent_of_kubernetes_gets_the_objects_of_all_projects(town: Town) -> None:
+    town.rig.project("vision")
+    town.render()
+    for agent in (town.kubernetes("alpha"), town.kubernetes("hidden", is_private=True)):
+        assert [town.quota(f"{name}-development", agent) for name in ("default", "vision")] == ["4", "4"]
+
+
 def applied(name: str, **fields: Any) -> ObjectStatus:
     return ObjectStatus(name, ObjectState.APPLIED, **fields)
 
