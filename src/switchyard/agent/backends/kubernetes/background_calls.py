@@ -16,7 +16,6 @@ from typing import Generic, TypeVar
 from switchyard.errors import Unavailable, YardError
 
 WAIT_S = 2.0  # a look-up has three reads; on a busy cluster each takes a few tenths of a second
-KEEP_S = 60.0  # an answer that nobody fetched is dropped
 
 R = TypeVar("R")
 
@@ -30,10 +29,11 @@ class _Call(Generic[R]):
 class BackgroundCalls(Generic[R]):
     """Used by several threads. At most one call of a name counts at a time."""
 
-    def __init__(self, kind: str, *, at_once: int) -> None:
-        """`kind`: for the names of threads."""
+    def __init__(self, kind: str, *, at_once: int, keep_s: float) -> None:
+        """`kind`: for the names of threads. `keep_s`: an answer that nobody took is dropped so long after the begin."""
         self._kind = kind
         self._at_once = at_once
+        self._keep_s = keep_s
         self._lock = threading.Lock()
         self._calls: dict[str, _Call[R]] = {}  # by the name of the object that they are about
         self._running: dict[int, float] = {}  # numbers of calls under way → when each began
@@ -86,7 +86,7 @@ class BackgroundCalls(Generic[R]):
             self._calls.pop(name, None)
 
     def _drop_old(self, now: float) -> None:
-        old = [name for name, call in self._calls.items() if call.answer.done() and now - call.began_s > KEEP_S]
+        old = [name for name, call in self._calls.items() if call.answer.done() and now - call.began_s > self._keep_s]
         for name in old:
             del self._calls[name]
 

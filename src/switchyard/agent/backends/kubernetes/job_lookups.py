@@ -10,6 +10,7 @@ from switchyard.agent.backends.kubernetes.objects import JobObject
 from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 
 AT_ONCE = 8
+KEEP_S = 60.0  # the next caller looks up again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class JobLookups:
 
     def __init__(self, read: Callable[[SubmittedJob], JobTraces]) -> None:
         self._read = read
-        self._calls = BackgroundCalls[JobTraces]("look-up", at_once=AT_ONCE)
+        self._calls = BackgroundCalls[JobTraces]("look-up", at_once=AT_ONCE, keep_s=KEEP_S)
 
     def get(self, job: SubmittedJob) -> JobTraces | None:
         """What a look-up shows that began after the last `discard`; None: the API has not answered yet.

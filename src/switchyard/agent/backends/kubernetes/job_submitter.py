@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import re
 import threading
 import time
@@ -89,7 +90,8 @@ class JobSubmitter:
         # For one Job each: tasks of one range may come from several threads. Names may share a lock.
         self._doubts = [threading.Lock() for _ in range(LOCKS)]
         self._lookups = JobLookups(self._look_up)
-        self._creates = BackgroundCalls[CreateOutcome]("create", at_once=CREATES_AT_ONCE)
+        # Outcomes stay until they are recorded: a doubt that was dropped would not begin its settle time.
+        self._creates = BackgroundCalls[CreateOutcome]("create", at_once=CREATES_AT_ONCE, keep_s=math.inf)
         self._absent_since: dict[str, float] = {}  # doubtful Jobs → without a trace since
 
     def submit(self, new: SubmittedJob, manifest: dict[str, Any]) -> None:
