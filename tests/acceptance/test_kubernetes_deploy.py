@@ -222,7 +222,7 @@ def test_a_clock_that_is_behind_is_seen_although_the_certificate_is_valid(
     """Over plain HTTP on this machine: the cluster is too young for a certificate that was valid an hour ago."""
     with closing(FaultyApi(rights.cluster, tmp_path)) as api:
         api.token.write_text(rights.token_file.read_text())
-        more = {name: value for name, value in api.section.items() if value is not None} | {"cert_path": ""}
+        more = {name: value for name, value in api.section.items() if value is not None}
         site = rights.site_file("slow-clock", namespace=namespace, **more)
         findings = doctor_findings(rights.folder, site, env=off_clock("-1h"))
     (text,) = told(findings, "kubernetes-clock", False)
