@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -34,8 +35,8 @@ SLEEPS_S = (0, 0.3, 2)
 # Short, so that a paused API server leaves calls in doubt.
 API_TIMEOUT_S = 2.0
 LIVE_PHASES = ("Pending", "Running", "Unknown")
-# A container runtime that is killed while it makes a container: the pod has failed, and the command did not begin.
-NOT_STARTED = "its command could not be started: failed to create containerd task:"
+# A daemon of a node was killed at the very moment in which a command began, or ended.
+IN_DOUBT = re.compile(r"its node \S+ does not know (whether its command began|how it ended)")
 
 
 @dataclass
@@ -172,7 +173,7 @@ class Outcome:
     twice: list[str]
     stuck: list[str]
     failed: list[str]
-    not_started: list[str]  # failed without having run, by the runtime's word
+    in_doubt: list[str]  # failed, since their node does not know whether they began, or how they ended
     unknown: list[str]  # ran, and nobody submitted them
     refusals: list[str]
     faults: dict[str, int]
@@ -195,7 +196,7 @@ class Outcome:
         return (
             f"{self.jobs} jobs with {self.commands} commands ({clusters}); lost {len(self.lost)}, "
             f"twice {len(self.twice)}, stuck {len(self.stuck)}, failed {len(self.failed)}, "
-            f"not started {len(self.not_started)}\nfaults: {faults}"
+            f"in doubt {len(self.in_doubt)}\nfaults: {faults}"
         )
 
 
@@ -273,16 +274,16 @@ def _count(
         if job.state in FINAL_STATES and job.state is not State.SUCCEEDED
         for line, reason in _failures(client, job)
     }
-    not_started = {line for line, reason in failures.items() if NOT_STARTED in reason and line not in runs}
+    in_doubt = {line for line, reason in failures.items() if IN_DOUBT.search(reason)}
     return Outcome(
         jobs=len(submitted.tasks_by_job),
         commands=len(expected),
         runs_by_cluster=dict(Counter(line.partition("/")[0] for line in lines)),
-        lost=sorted(submitted.tasks_by_job.keys() - jobs.keys()) + sorted(expected - runs.keys() - not_started),
+        lost=sorted(submitted.tasks_by_job.keys() - jobs.keys()) + sorted(expected - runs.keys() - in_doubt),
         twice=sorted(line for line, times in runs.items() if times > 1),
         stuck=[f"{job.id}: {job.state} on {job.cluster}: {job.reason}" for job in stuck],
-        failed=[f"{line}: {reason}" for line, reason in failures.items() if line not in not_started],
-        not_started=sorted(not_started),
+        failed=[f"{line}: {reason}" for line, reason in failures.items() if line not in in_doubt],
+        in_doubt=sorted(in_doubt),
         unknown=sorted(runs.keys() - expected),
         refusals=submitted.refusals,
         faults=dict(faults),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.acceptance.stage import Stage, staged
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
+from tests.kubernetes.faulty_api import FaultyApi
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import off_clock, start_agent
 
@@ -197,9 +199,35 @@ def test_a_cluster_that_cannot_be_used(rights: DeployedRights, namespace: str, t
 
 def test_a_clock_that_is_off_is_seen(rights: DeployedRights, namespace: str) -> None:
     site = rights.site_file("clock", namespace=namespace)
-    # Not behind: a cluster may be younger than that, and its certificate would not be valid yet.
     findings = doctor_findings(rights.folder, site, env=off_clock("+90s"))
-    assert "ahead of the API server's" in told(findings, "kubernetes-clock", False)[0]
+    (text,) = told(findings, "kubernetes-clock", False)
+    assert "ahead of the API server's" in text
+
+
+def test_a_clock_that_is_behind_the_certificate_is_told_as_such(rights: DeployedRights, namespace: str) -> None:
+    """The cluster is younger than a week, so by this clock its certificate is not valid yet."""
+    site = rights.site_file("behind", namespace=namespace)
+    findings = doctor_findings(rights.folder, site, env=off_clock("-7d"))
+    (text,) = told(findings, "kubernetes-clock", False)
+    seconds = re.search(r"this clock is (\d+) s behind the API server's", text)
+    assert seconds is not None, text
+    assert int(seconds[1]) == pytest.approx(7 * 86400, abs=60)
+    assert "by this clock the server's certificate is not valid yet" in text
+    assert told(findings, "kubernetes", False) == []
+
+
+def test_a_clock_that_is_behind_is_seen_although_the_certificate_is_valid(
+    rights: DeployedRights, namespace: str, tmp_path: Path
+) -> None:
+    """Over plain HTTP on this machine: the cluster is too young for a certificate that was valid an hour ago."""
+    with closing(FaultyApi(rights.cluster, tmp_path)) as api:
+        api.token.write_text(rights.token_file.read_text())
+        more = {name: value for name, value in api.section.items() if value is not None}
+        site = rights.site_file("slow-clock", namespace=namespace, **more)
+        findings = doctor_findings(rights.folder, site, env=off_clock("-1h"))
+    (text,) = told(findings, "kubernetes-clock", False)
+    assert "s behind the API server's" in text
+    assert "a new certificate of the API server is not valid yet. Tokens go by the API server's clock" in text
 
 
 def test_the_deployment_is_accepted_as_it_stands(cluster: KubernetesCluster, rights: DeployedRights) -> None:

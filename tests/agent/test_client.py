@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.agent import client
 from switchyard.agent.client import Connection, ServerUnreachable, parse_server_url
 from switchyard.errors import Busy, Malformed, Unavailable
 from tests.agent.peer import Peer
@@ -119,6 +120,17 @@ def test_answer_that_is_cut_at_any_byte_is_no_answer(whole: bytes) -> None:
         with pytest.raises(ServerUnreachable):
             line.post("/x", b"{}")
         line.close()
+
+
+def test_answer_that_is_too_large_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", 10)
+    for size in (10, 11):
+        line = connection(one_answer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size))
+        if size == 10:
+            assert line.get("/") == b"x" * size
+            continue
+        with pytest.raises(ServerUnreachable, match="over 10 bytes"):
+            line.get("/")
 
 
 def test_silence_has_an_end() -> None:

@@ -13,13 +13,13 @@ import pytest
 from switchyard.agent.attempt import Stage
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.kubernetes import job_submitter
-from switchyard.agent.backends.kubernetes.api import KubernetesApi
+from switchyard.agent.backends.kubernetes.background_calls import BackgroundCalls
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
 from switchyard.agent.journal import Journal
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from tests.kube_cluster import KubernetesCluster
-from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, runs
+from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, begin, runs, waits_for
 from tests.kubernetes.faulty_api import ApiFault, FaultyApi
 from tests.processes import PATIENCE_S, until
 
@@ -87,6 +87,34 @@ def test_a_look_up_that_hangs_holds_up_no_other_job(
     assert runs(agent.folder) == 1
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_create_that_hangs_holds_up_no_other_job(make_agent: MakeAgent, api: FaultyApi, is_cancelled: bool) -> None:
+    hang, agent = threading.Event(), make_agent(kubernetes={**api.section, "timeout_s": END_S})
+    running = a_job(agent.folder, waits_for(agent))
+    begin(agent, running)
+    api.fault = ApiFault("POST", JOBS, hang=hang)
+    hung = a_job(agent.folder)
+    agent.journal.take([hung])
+    try:
+        begun_s = time.monotonic()
+        agent.until(lambda: api.fault is not None and api.fault.times == 0, "the API server has the request")
+        if is_cancelled:
+            agent.journal.request_end([(hung.job, hung.fence)], cancel=True)
+        (agent.folder / "go").touch()
+        assert run_to_end(agent, a_job(agent.folder)).seen is ObservedState.SUCCEEDED
+        agent.until(lambda: len(agent.ends()) == 2, "the job that ran ends, and the one behind it")
+        assert time.monotonic() - begun_s < END_S / 2
+        assert hung.job not in [end.job for end in agent.ends()], "of this one nobody knows"
+    finally:
+        hang.set()  # the create is carried out, and its answer is lost
+    agent.until(lambda: len(agent.ends()) == 3, "it ends")
+    (end,) = (end for end in agent.ends() if end.job == hung.job)
+    assert end.seen is (ObservedState.CANCELLED if is_cancelled else ObservedState.SUCCEEDED)
+    names = [job["metadata"]["name"] for job in agent.jobs()]
+    assert len(names) == len(set(names))
+    assert runs(agent.folder) <= 3 if is_cancelled else runs(agent.folder) == 3
+
+
 def test_the_api_server_is_killed_between_create_and_answer(
     make_agent: MakeAgent, api: FaultyApi, harmed_cluster: KubernetesCluster
 ) -> None:
@@ -100,16 +128,16 @@ def test_the_api_server_is_killed_between_create_and_answer(
     assert runs(agent.folder) == 1
 
 
-@pytest.mark.parametrize("method", ["add", "create", "note_created", "apply"])
+@pytest.mark.parametrize("method", ["add", "begin", "take", "note_created", "apply"])
 @pytest.mark.parametrize("is_before", [True, False])
 def test_the_agent_is_killed_at_any_step_of_a_submit(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, method: str, is_before: bool
 ) -> None:
-    """The steps: the record is added, the Job is created, its uid is recorded, the journal has the native id."""
+    """The steps: the record is added, the create begins and is answered, the uid is recorded, the journal has it."""
     agent = make_agent()
     lease = a_job(agent.folder)
     agent.journal.take([lease])
-    owner = {"create": KubernetesApi, "apply": Journal}.get(method, SubmissionStore)
+    owner = {"begin": BackgroundCalls, "take": BackgroundCalls, "apply": Journal}.get(method, SubmissionStore)
     real = getattr(owner, method)
 
     def killed(*args: Any, **rest: Any) -> Any:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import logging
-import select
-import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from switchyard.agent.credential import AgentCredentials
+from switchyard.agent.http_exchange import describe_failure, is_stale, read_whole, shut_down
 from switchyard.agent.log import line
 from switchyard.connection import enable_keepalive
 from switchyard.errors import ERRORS_BY_CODE, BadRequest, Malformed, Unauthenticated, Unavailable, YardError
@@ -129,21 +127,16 @@ class Connection:
             answer = connection.getresponse()
             if take is not None and answer.status == http.client.OK:
                 take(_pieces(answer))
-            data = answer.read(ANSWER_BYTES_MAX + 1)
-            if len(data) <= ANSWER_BYTES_MAX and not _is_whole(answer):
-                raise http.client.IncompleteRead(data)
+            data = read_whole(answer, ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as exc:
             at = self.server.url
             self.close()
             if not self._is_aborted:
                 self.use_next_server()
-            raise ServerUnreachable(f"{at} did not answer: {_why(exc)}.") from exc
+            raise ServerUnreachable(f"{at} did not answer: {describe_failure(exc)}.") from exc
         except BaseException:
             self.close()  # `take` ended before the answer did
             raise
-        if len(data) > ANSWER_BYTES_MAX:
-            self.close()
-            raise ServerUnreachable(f"{self.server.url} answered with over {ANSWER_BYTES_MAX} bytes.")
         if answer.will_close:
             self.close()
         if 200 <= answer.status < 300:
@@ -163,10 +156,7 @@ class Connection:
         with self._lock:
             self._is_aborted = True
             self._is_shut |= for_good
-            if self._http is not None and self._http.sock is not None:
-                with contextlib.suppress(OSError):
-                    # The plain socket's method: the TLS one would change state under the reading thread.
-                    socket.socket.shutdown(self._http.sock, socket.SHUT_RDWR)
+            shut_down(self._http)
 
     def clear_abort(self) -> None:
         """Forget an abort that was meant for an earlier post."""
@@ -185,7 +175,7 @@ class Connection:
         self._server_index = (self._server_index + 1) % len(self._servers)
 
     def _connected(self, connect_s: float) -> http.client.HTTPConnection:
-        if self._http is not None and _is_stale(self._http):
+        if self._http is not None and is_stale(self._http):
             self.close()
         if self._http is None:
             server = self.server
@@ -212,20 +202,6 @@ def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         yield piece
 
 
-def _is_whole(answer: http.client.HTTPResponse) -> bool:
-    """Whether all of the answer was read: a bounded read may return less. An answer without a length is incomplete."""
-    return answer.status == http.client.NO_CONTENT or bool(answer.chunked) or answer.length == 0
-
-
-def _is_stale(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server closed the connection: between requests there is nothing else to read."""
-    if connection.sock is None:
-        return True
-    poller = select.poll()
-    poller.register(connection.sock, select.POLLIN)
-    return bool(poller.poll(0))
-
-
 def _error(answer: http.client.HTTPResponse, data: bytes, url: str) -> YardError:
     """The error that the server describes. Any other answer, such as a proxy's, means that the server is down."""
     try:
@@ -243,11 +219,3 @@ def _seconds(text: str | None) -> float | None:
     if text is None or not (text.isascii() and text.strip().isdigit()):
         return None
     return min(float(text), RETRY_AFTER_S_MAX)
-
-
-def _why(exc: BaseException) -> str:
-    if isinstance(exc, TimeoutError):
-        return "no answer in time"
-    if isinstance(exc, ConnectionRefusedError):
-        return "connection refused"
-    return str(exc) or type(exc).__name__

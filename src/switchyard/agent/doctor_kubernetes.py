@@ -5,9 +5,9 @@ Each right is asked by a SelfSubjectAccessReview. A missing one is told with the
 
 from __future__ import annotations
 
-import email.utils
 import http.client
 import re
+import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,7 +17,7 @@ import msgspec
 
 from switchyard.agent.backends.kubernetes.api import KubernetesApi
 from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal
-from switchyard.agent.backends.kubernetes.connection import ApiAccess, ClusterConnection
+from switchyard.agent.backends.kubernetes.connection import ClusterConnection
 from switchyard.agent.backends.kubernetes.kueue import object_reader, queue_problem
 from switchyard.agent.backends.kubernetes.rights import (
     CLUSTER_RIGHTS,
@@ -30,12 +30,11 @@ from switchyard.agent.backends.kubernetes.rights import (
 )
 from switchyard.agent.backends.kubernetes.site_access import connection_of
 from switchyard.agent.doctor_finding import Finding
+from switchyard.agent.doctor_kubernetes_clock import CALL_S_MAX, ask_version, certificate_finding, clock_finding
 from switchyard.agent.kubernetes_site import VARIABLE, KubernetesSite, PodSecurity
 from switchyard.errors import YardError
 from switchyard.model.quantity import parse_kubernetes
 
-CALL_S_MAX = 10.0  # for one call
-SKEW_S_MAX = 5.0  # a larger skew makes new tokens and certificates invalid, and times wrong
 VERSION_MIN = (1, 29)  # the oldest in which Jobs have all fields that the agent uses, without a feature gate
 NAMESPACES_MAX = 10  # looked at one by one
 REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -75,12 +74,15 @@ def _check_reached(connection: ClusterConnection, api: KubernetesApi) -> Iterato
     begun = time.time()
     try:
         access = connection.access()
-        version, date = _ask_version(access)
+        version, date = ask_version(access)
         ended = time.time()
         # /version needs no credential: the first review proves that it is accepted.
         _is_allowed(api, CLUSTER_RIGHTS[0], "list", "")
     except YardError as exc:
         yield Finding("kubernetes", False, exc.detail, exc.next_step)
+        return
+    except ssl.SSLCertVerificationError as exc:
+        yield certificate_finding(access, exc)
         return
     except (OSError, http.client.HTTPException) as exc:
         advice = "Check the address, the certificate and the firewall between this machine and the API server."
@@ -92,40 +94,8 @@ def _check_reached(connection: ClusterConnection, api: KubernetesApi) -> Iterato
     is_new = numbers is not None and (int(numbers[1]), int(numbers[2])) >= VERSION_MIN
     oldest = ".".join(map(str, VERSION_MIN))
     yield Finding("kubernetes", is_new, detail, "" if is_new else f"The agent needs Kubernetes {oldest} or newer.")
-    if date is None:
-        return
-    skew_s = date - (begun + ended) / 2
-    # The header has whole seconds.
-    is_right = abs(skew_s) - (ended - begun) / 2 - 1 <= SKEW_S_MAX
-    how = "behind" if skew_s > 0 else "ahead of"
-    yield Finding(
-        "kubernetes-clock",
-        is_right,
-        f"this clock is {abs(skew_s):.0f} s {how} the API server's",
-        ""
-        if is_right
-        else "Set the clocks: run an NTP service on both machines. Tokens and certificates depend on it.",
-    )
-
-
-def _ask_version(access: ApiAccess) -> tuple[dict[str, Any], float | None]:
-    """The answer of /version, and the server's time from its header Date."""
-    address = access.address
-    with closing(http.client.HTTPConnection(address.host, address.port, timeout=CALL_S_MAX)) as line:
-        line.connect()
-        assert line.sock is not None
-        if access.tls is not None:
-            line.sock = access.tls.wrap_socket(line.sock, server_hostname=access.tls_name)
-        headers = {"Authorization": f"Bearer {access.bearer}"} if access.bearer else {}
-        line.request("GET", f"{address.path}/version", headers=headers)
-        answer = line.getresponse()
-        body, date = answer.read(1024 * 1024), answer.headers.get("Date")
-    try:
-        version = msgspec.json.decode(body, type=dict[str, Any]) if answer.status == http.client.OK else {}
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        version = {}
-    parsed = email.utils.parsedate_to_datetime(date) if date else None
-    return version, parsed.timestamp() if parsed else None
+    if date is not None:
+        yield clock_finding(date, begun, ended)
 
 
 def _check_cluster(api: KubernetesApi, site: KubernetesSite) -> Iterator[Finding]:

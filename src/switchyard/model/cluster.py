@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated
 
@@ -51,6 +52,28 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         refuse_infinite(self.values)
+
+
+# A node's shape in the graph (None: the graph does not know the node), and its free cores, GPUs and bytes of memory.
+NodeRest = tuple[int | None, int, int, int]
+
+
+def load_of(free: Mapping[NodeRest, int], *, signature: str, running: int, queued: int, values: NamedValues) -> Load:
+    """The load of a cluster from what is left on its nodes: how many nodes have each rest.
+
+    If the graph does not know every node (a new one, or a graph that the operator wrote), only the sums are known.
+    """
+    is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_NODES_MAX
+    return Load(
+        free_cores=sum(cores * count for (_, cores, _, _), count in free.items()),
+        free_gpus=sum(gpus * count for (_, _, gpus, _), count in free.items()),
+        free_memory_bytes=sum(memory * count for (*_, memory), count in free.items()),
+        running=running,
+        queued=queued,
+        free=[FreeNodes(shape or 0, count, *left) for (shape, *left), count in free.items()] if is_known else None,
+        signature=signature,
+        values=values,
+    )
 
 
 class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):

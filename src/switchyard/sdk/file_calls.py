@@ -18,6 +18,7 @@ from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.calls import PAGE_SIZE, api_path
 from switchyard.sdk.fetched_files import FetchedFiles
 from switchyard.sdk.file_names import FileSources, list_sources
+from switchyard.sdk.follow import OutputQuery
 from switchyard.sdk.job_calls import JobCalls
 
 OUTPUTS_POLL_S_FIRST = 0.1
@@ -89,7 +90,8 @@ class FileCalls(JobCalls):
         says so.
         """
         if file is None:
-            return self._output_parts(job, stream=stream, task=task, attempt=attempt, offset=offset, follow=follow)
+            asked = OutputQuery(stream=stream, task=task, attempt=attempt, offset=offset, follow=follow)
+            return self._output_parts(job, asked)
         from switchyard.sdk.file_follow import FileFollower
 
         follower = FileFollower(

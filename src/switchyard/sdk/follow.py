@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import msgspec
@@ -23,6 +24,17 @@ LOG_LONG_POLL_S = 30  # one held request for more of a log; proxies tend to cut 
 POLL_S_MIN = 0.2  # between two polls, in case a server does not hold the request
 
 OnTrouble = Callable[[YardError | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputQuery:
+    """Which output of a job is read, from where, and whether what comes later is waited for."""
+
+    stream: str = "stdout"
+    task: int | None = None
+    attempt: int | None = None
+    offset: int = 0
+    follow: bool = True
 
 
 class StreamCalls(ApiCalls):
@@ -88,18 +100,9 @@ class StreamCalls(ApiCalls):
         request = Request("GET", api_path("events", "stream") + (f"?{query}" if query else ""), repeatable=True)
         yield from _parse_stream(self._transport.lines(request, timeout_s=SILENCE_S))
 
-    def _output_parts(
-        self,
-        job: str,
-        *,
-        stream: str = "stdout",
-        task: int | None = None,
-        attempt: int | None = None,
-        offset: int = 0,
-        follow: bool = True,
-    ) -> Iterator[Output]:
+    def _output_parts(self, job: str, asked: OutputQuery) -> Iterator[Output]:
         """Yield the parts of a stream; `Client.logs` says how."""
-        number, is_next = attempt, False
+        number, offset, is_next = asked.attempt, asked.offset, False
         while True:
             begun = time.monotonic()
             try:
@@ -107,14 +110,14 @@ class StreamCalls(ApiCalls):
                     api_path("jobs", job, "output"),
                     Output,
                     query={
-                        "stream": stream,
-                        "task": task,
+                        "stream": asked.stream,
+                        "task": asked.task,
                         "attempt": number,
                         "offset": offset or None,
-                        "wait_s": LOG_LONG_POLL_S if follow else None,
+                        "wait_s": LOG_LONG_POLL_S if asked.follow else None,
                     },
                     timeout_s=LOG_LONG_POLL_S + SILENCE_S,
-                    retry_s=self._patience_s() if follow else None,
+                    retry_s=self._patience_s() if asked.follow else None,
                 )
             except NotFound:
                 if is_next:
@@ -125,11 +128,11 @@ class StreamCalls(ApiCalls):
             offset = max(offset, output.next, *(chunk.offset + len(chunk.data) for chunk in output.chunks))
             job, number, is_next = output.job, output.attempt, is_next and not output.chunks
             yield output
-            if not follow:
+            if not asked.follow:
                 if offset == before or offset >= output.size:
                     return
             elif output.is_over:
-                if attempt is not None or output.is_last:
+                if asked.attempt is not None or output.is_last:
                     return
                 number, offset, is_next = number + 1, 0, True
             elif offset == before:
@@ -139,7 +142,8 @@ class StreamCalls(ApiCalls):
         self, job: str, *, stream: str = "stdout", task: int | None = None, attempt: int | None = None
     ) -> Output:
         """Return a job's output so far. The server's limit left out the bytes of a gap between two chunks."""
-        parts = list(self._output_parts(job, stream=stream, task=task, attempt=attempt, follow=False))
+        asked = OutputQuery(stream=stream, task=task, attempt=attempt, follow=False)
+        parts = list(self._output_parts(job, asked))
         return replace(parts[-1], chunks=[chunk for part in parts for chunk in part.chunks])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -75,28 +76,25 @@ def _google(options: StorageOptions) -> BucketStore:
         "GOOGLE_SERVICE_ACCOUNT_KEY": "service_account_key",
         "GOOGLE_APPLICATION_CREDENTIALS": "application_credentials",
     }
-    config = {names[name]: value for name, value in options.credentials.items() if name in names}
-    if options.endpoint:
-        config["base_url"] = options.endpoint
-    bucket = GCSStore(
-        options.bucket,
-        prefix=options.prefix or None,
-        config=config,  # type: ignore[arg-type]  # the names are those of the table above
-        client_options=_client(options),
-        retry_config=_retries(options),
-    )
-    return BucketStore(bucket, name=options.url, is_direct=options.is_direct)
+    return _open_plain(GCSStore, options, names, endpoint_name="base_url")
 
 
 def _azure(options: StorageOptions) -> BucketStore:
     names = {"AZURE_STORAGE_ACCOUNT_NAME": "account_name", "AZURE_STORAGE_ACCOUNT_KEY": "account_key"}
+    return _open_plain(AzureStore, options, names, endpoint_name="endpoint")
+
+
+def _open_plain(
+    kind: type[GCSStore | AzureStore], options: StorageOptions, names: Mapping[str, str], *, endpoint_name: str
+) -> BucketStore:
+    """A store without signed uploads. `names`: the service's names for the server's credentials."""
     config = {names[name]: value for name, value in options.credentials.items() if name in names}
     if options.endpoint:
-        config["endpoint"] = options.endpoint
-    bucket = AzureStore(
+        config[endpoint_name] = options.endpoint
+    bucket = kind(
         options.bucket,
         prefix=options.prefix or None,
-        config=config,  # type: ignore[arg-type]  # the names are those of the table above
+        config=config,  # type: ignore[arg-type]  # the names are those of the caller's table
         client_options=_client(options),
         retry_config=_retries(options),
     )

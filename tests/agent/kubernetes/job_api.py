@@ -25,6 +25,7 @@ class JobApi:
     """`jobs`: by name. `creates`: every manifest that was sent. `faults`: for the next creates, in turn.
 
     A fault is `lost` (not carried out, no answer), `unread` (carried out, no answer), or the message of a refusal.
+    `hung`: names of Jobs whose creates wait for `go` first.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -33,6 +34,10 @@ class JobApi:
         self.creates: list[Body] = []
         self.faults: list[str] = []
         self.are_reads_refused = False
+        self.reads: list[str] = []  # names of Jobs that were asked for
+        self.hung: set[str] = set()
+        self.go = threading.Event()
+        self.timeout_s = 5.0
         self._closed = threading.Event()
         self._folder = folder
         self._peer = ApiPeer(folder, self._answer)
@@ -43,7 +48,7 @@ class JobApi:
             token_path=str(self._peer.token),
             namespace=NAMESPACE,
             image="busybox",
-            timeout_s=5.0,
+            timeout_s=self.timeout_s,
         )
         path = self._folder / directory
         path.mkdir(exist_ok=True)
@@ -54,6 +59,7 @@ class JobApi:
 
     def close(self) -> None:
         self._closed.set()
+        self.go.set()
         self._peer.close()
 
     def land(self, manifest: Body) -> Body:
@@ -83,6 +89,8 @@ class JobApi:
         body = next(row[3] for row in reversed(requests) if row[0] == "POST")
         manifest = json.loads(body)
         self.creates.append(manifest)
+        if manifest["metadata"]["name"] in self.hung:
+            self.go.wait()
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "lost":
             handler.cut()
@@ -97,6 +105,7 @@ class JobApi:
             _say(handler, 201, self.land(manifest))
 
     def _job(self, handler: PeerHandler, name: str) -> None:
+        self.reads.append(name)
         if self.are_reads_refused:
             _refuse(handler, FORBIDDEN, 'cannot get resource "jobs"')
         elif name not in self.jobs:

@@ -18,11 +18,16 @@ from switchyard.agent.backends.kubernetes.job_status import JobView, NodeState
 from switchyard.agent.backends.kubernetes.job_submitter import JobSubmitter
 from switchyard.agent.backends.kubernetes.logs import LogCollector
 from switchyard.agent.backends.kubernetes.objects import (
+    ContainerState,
+    ContainerStatus,
+    ContainerTerminated,
     JobObject,
     JobObjectSpec,
     JobObjectStatus,
     ObjectMeta,
     PodObject,
+    PodObjectSpec,
+    PodObjectStatus,
 )
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
@@ -72,12 +77,16 @@ class Bed:
         self.watcher.put_job(job, is_deleted=False)
         return job
 
-    def put_pod(self, index: int, *, is_deleted: bool = False) -> PodObject:
+    def put_pod(self, index: int, *, is_deleted: bool = False, status: PodObjectStatus | None = None) -> PodObject:
         labels = {
             "batch.kubernetes.io/job-name": self.job.name,
             "batch.kubernetes.io/job-completion-index": str(index),
         }
-        pod = PodObject(metadata=ObjectMeta(name=f"{self.job.name}-{index}-abcde", uid=f"p{index}", labels=labels))
+        pod = PodObject(
+            metadata=ObjectMeta(name=f"{self.job.name}-{index}-abcde", uid=f"p{index}", labels=labels),
+            spec=PodObjectSpec(node_name="n1"),
+            status=status or PodObjectStatus(),
+        )
         self.watcher.put_pod(pod, is_deleted=is_deleted)
         return pod
 
@@ -151,3 +160,21 @@ def test_the_output_of_any_pod_of_a_gang_is_that_of_its_job(bed: Bed) -> None:
         KubernetesBackend._on_output(backend, key)
         bed.statuses.of([gang.name])
         assert bed.looked_at() == [None], key
+
+
+def test_a_task_whose_container_was_never_made_is_returned_when_its_pod_is_gone(bed: Bed) -> None:
+    message = "failed to create containerd task: context canceled"
+    end = ContainerTerminated(exit_code=128, reason="StartError", message=message)
+    main = ContainerStatus(name="main", state=ContainerState(terminated=end))
+    status = PodObjectStatus(phase="Failed", container_statuses=[main])
+    bed.put_job(failed_indexes="4")
+    bed.put_pod(4, status=status)
+    for _ in range(3):
+        assert bed.statuses.of(bed.ids)[bed.ids[4]].seen is ObservedState.SUBMITTED
+        bed.statuses.invalidate(bed.job.name)
+    record = bed.store.get(bed.job.name)
+    assert record is not None
+    assert list(record.stops) == [bed.job.lease.fence + 4]
+    bed.put_pod(4, status=status, is_deleted=True)
+    returned = bed.statuses.of(bed.ids)[bed.ids[4]]
+    assert (returned.seen, message in returned.reason) == (ObservedState.RETURNED, True)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from switchyard.agent.backends.kubernetes import job_lookups
+from switchyard.agent.backends.kubernetes import background_calls, job_lookups
 from switchyard.agent.backends.kubernetes.job_lookups import JobLookups, JobTraces
 from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.errors import Unavailable
@@ -39,7 +39,7 @@ class Api:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    monkeypatch.setattr(job_lookups, "WAIT_S", WAIT_S)
+    monkeypatch.setattr(background_calls, "WAIT_S", WAIT_S)
     return Api()
 
 
@@ -95,3 +95,16 @@ def test_the_error_of_a_look_up_is_raised_once(api: Api) -> None:
         lookups.get(job)
     api.error = None
     assert lookups.get(job) is not None
+
+
+def test_a_defect_in_a_look_up_is_a_doubt_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    defects: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: defects.append(args.exc_type))
+
+    def read(_: SubmittedJob) -> JobTraces:
+        raise ZeroDivisionError
+
+    lookups, [job] = JobLookups(read), jobs(1)
+    with pytest.raises(Unavailable, match="ended by a defect"):
+        lookups.get(job)
+    until(lambda: defects == [ZeroDivisionError], PATIENCE_S, "its thread says which")

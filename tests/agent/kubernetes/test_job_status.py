@@ -338,3 +338,12 @@ def test_a_waiting_pod_shows_its_reason() -> None:
     view = JobView(job=a_job(), pods=[a_pod("Pending", waiting("ErrImagePull", "not found"))])
     seen = status(view)
     assert (seen.seen, seen.reason) == (S, "its image cannot be pulled: not found")
+
+
+@pytest.mark.parametrize("other", [a_pod("Succeeded", terminated(0, "Completed"), index=1), a_pod("Failed", index=1)])
+def test_a_gang_of_which_a_node_refused_one_pod_is_not_returned_if_another_may_have_begun(other: Any) -> None:
+    out = a_pod("Failed", index=0, reason="OutOfcpu", message="Node didn't have enough resource: cpu")
+    gang = a_job(LIMIT, spec={"completions": 2, "completionMode": "Indexed"})
+    assert status(JobView(job=gang, pods=[out, other])).seen is F
+    unplaced = a_pod("Pending", node="", index=1)
+    assert status(JobView(job=gang, pods=[out], gone_pods=[unplaced])).seen is ObservedState.RETURNED

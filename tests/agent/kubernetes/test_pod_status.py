@@ -21,6 +21,9 @@ S, R, OK, F, BACK, U = (
 )
 NO_NODES = "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available."
 PULL = 'Failed to pull image "nope:1": not found'
+# What containerd says if its kubelet was killed while it made a container, and while it started the command.
+CREATE_CUT = "failed to create containerd task: failed to create shim task: context canceled: unknown"
+START_CUT = 'failed to start containerd task "2ee1": context canceled: unknown'
 UNSCHEDULED = a_condition("PodScheduled", "Unschedulable", NO_NODES, status="False")
 
 
@@ -171,6 +174,48 @@ CASES: list[tuple[str, PodObject, ObservedState, Cause, str]] = [
         F,
         Cause.CLUSTER,
         "its command could not be started: cgroup: device or resource busy",
+    ),
+    (
+        "not started",
+        a_pod("Failed", terminated(128, "StartError", CREATE_CUT)),
+        BACK,
+        Cause.CLUSTER,
+        f"its command could not be started: {CREATE_CUT}",
+    ),
+    (
+        "not started",
+        a_pod("Failed", waiting("PodInitializing"), init=terminated(128, "StartError", CREATE_CUT)),
+        BACK,
+        Cause.CLUSTER,
+        f"its command could not be started: {CREATE_CUT}",
+    ),
+    (
+        "start error",  # another container of the pod has run
+        a_pod("Failed", terminated(128, "StartError", CREATE_CUT), init=terminated(0, "Completed")),
+        F,
+        Cause.CLUSTER,
+        f"its command could not be started: {CREATE_CUT}",
+    ),
+    (
+        "command missing",
+        a_pod("Failed", terminated(128, "StartError", f'{CREATE_CUT}: exec: "x": executable file not found')),
+        F,
+        Cause.JOB,
+        f'its command could not be started: {CREATE_CUT}: exec: "x": executable file not found',
+    ),
+    (
+        "start in doubt",
+        a_pod("Failed", terminated(128, "StartError", START_CUT)),
+        F,
+        Cause.CLUSTER,
+        f"its node n1 does not know whether its command began: {START_CUT}",
+    ),
+    (
+        "end not known",
+        a_pod("Failed", terminated(255, "Unknown")),
+        F,
+        Cause.CLUSTER,
+        "its node n1 does not know how it ended",
     ),
     (
         "end not known",

@@ -101,6 +101,39 @@ def test_tasks_of_a_range_are_no_second_starts() -> None:
     assert order(*pods, job=job, index=1) is None
 
 
+CREATE_CUT = "failed to create containerd task: context canceled: unknown"
+
+
+def unmade(index: int | None = None, **more: Any) -> Any:
+    """A pod whose container could not be made."""
+    return a_pod("Failed", terminated(128, "StartError", CREATE_CUT), index=index, **more)
+
+
+def test_an_attempt_whose_container_was_never_made_goes_back_when_its_job_is_gone() -> None:
+    back = (BACK, f"its command could not be started: {CREATE_CUT}", Cause.CLUSTER)
+    assert order(unmade()) == back
+    assert order(unmade(0), a_pod("Pending", node="", index=1), job=GANG) == back
+    assert order(unmade(0), unmade(1), job=GANG) == back
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        a_pod("Running", running(), index=1),
+        a_pod("Pending", waiting("ContainerCreating"), index=1),
+        a_pod("Succeeded", terminated(0, "Completed"), index=1),
+        a_pod("Failed", terminated(128, "StartError", "failed to start containerd task: context canceled"), index=1),
+    ],
+)
+def test_a_gang_of_which_a_pod_may_have_begun_does_not_go_back(other: Any) -> None:
+    assert order(unmade(0), other, job=GANG) is None
+    assert order(unmade(0), job=GANG, gone_pods=[other]) is None
+
+
+def test_an_attempt_that_went_back_too_often_does_not_go_back() -> None:
+    assert order(unmade(), job=a_job(labels={"switchyard/attempt": "20"})) is None
+
+
 @pytest.mark.parametrize(
     ("pod", "is_stopped"),
     [

@@ -110,6 +110,7 @@ class Town:
         after = ""
         while True:
             page = namespace_status.object_states(self.rig.context, actor, after=after, limit=limit, **filters)
+            assert len(page.items) == limit or (page.next is None and len(page.items) < limit)
             items += page.items
             if page.next is None:
                 return items
@@ -332,6 +333,13 @@ def test_only_agents_of_kubernetes_get_objects(town: Town) -> None:
         namespace_status.namespace_objects(town.rig.context, town.agent_entry(town.kubernetes("alpha")), "other")
 
 
+def test_every_agent_of_kubernetes_gets_the_objects_of_all_projects(town: Town) -> None:
+    town.rig.project("vision")
+    town.render()
+    for agent in (town.kubernetes("alpha"), town.kubernetes("hidden", is_private=True)):
+        assert [town.quota(f"{name}-development", agent) for name in ("default", "vision")] == ["4", "4"]
+
+
 def applied(name: str, **fields: Any) -> ObjectStatus:
     return ObjectStatus(name, ObjectState.APPLIED, **fields)
 
@@ -363,7 +371,8 @@ def test_states_of_objects_by_cluster(town: Town) -> None:
         ("beta", "vision-development", ObjectState.FAILED),
         *((name, f"vision-{domain}", ObjectState.WAITING) for name in ("alpha", "beta") for domain in DOMAINS[1:]),
     }
-    assert town.states(limit=1) == town.states()  # page by page
+    for limit in range(1, len(town.states()) + 2):
+        assert town.states(limit=limit) == town.states()  # page by page
     town.set_values({"projectQuotaCpu": "8"}, project="vision", domain="development")
     town.render()
     outdated = town.states(project="vision", domain="development", cluster="alpha")

@@ -32,6 +32,7 @@ from switchyard.service.core.visible_clusters import visible_cluster
 from switchyard.store import namespace_resources
 from switchyard.store.namespace_resources import NamespaceReportRow
 
+CURSOR_DIGITS_MAX = 10  # of the place of an object: a report has far fewer
 TEMPLATES = "templates"  # stands in the place of an object's name where nothing could be rendered
 NOT_REPORTED = "the cluster's agent has not reported on it yet"
 OUTDATED = "the agent has not applied the last rendering yet"
@@ -117,10 +118,9 @@ def object_states(
 ) -> Page[ClusterObject]:
     """Return the state of objects by namespace and cluster: those of projects that the actor administers.
 
-    `after`: namespace and cluster of the last item of the page before, with a slash between. `is_problem`: without
-    applied objects.
+    `after`: where the page begins, as the page before says. `is_problem`: without applied objects.
     """
-    last_namespace, _, last_cluster = after.rpartition("/")
+    first_pair, first_number = _read_cursor(after)
     if project is not None:
         actor.need_project(Role.ADMIN, project)
     members = _members(context, actor, cluster)
@@ -134,7 +134,7 @@ def object_states(
             (namespace, member)
             for namespace in sorted(entries)
             for member in members
-            if (namespace, member.name) > (last_namespace, last_cluster)
+            if (namespace, member.name) >= first_pair
         ]
         for start in range(0, len(pairs), limit):
             part = pairs[start : start + limit]
@@ -144,10 +144,21 @@ def object_states(
             reports = {(row.namespace, row.cluster_id): row for row in rows}
             for namespace, member in part:
                 states = _states(namespace, member, entries[namespace], reports.get((namespace, member.id)))
-                items += (state for state in states if not (is_problem and state.state is ObjectState.APPLIED))
-                if len(items) >= limit and (namespace, member) != pairs[-1]:
-                    return Page(items, f"{namespace}/{member.name}")
+                begin = first_number if (namespace, member.name) == first_pair else 0
+                for number, state in enumerate(states):
+                    if number < begin or (is_problem and state.state is ObjectState.APPLIED):
+                        continue
+                    if len(items) == limit:
+                        return Page(items, f"{namespace}/{member.name}/{number}")
+                    items.append(state)
     return Page(items)
+
+
+def _read_cursor(text: str) -> tuple[tuple[str, str], int]:
+    """Namespace and cluster of the next object, and its place among their objects."""
+    pair, _, number = text.rpartition("/")
+    namespace, _, cluster = pair.rpartition("/")
+    return (namespace, cluster), int(number) if len(number) < CURSOR_DIGITS_MAX and number.isdecimal() else 0
 
 
 def _members(context: Context, actor: Actor, cluster: str | None) -> list[Member]:

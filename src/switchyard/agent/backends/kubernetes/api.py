@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import select
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +27,7 @@ from switchyard.agent.backends.kubernetes.api_answers import (
 from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable, is_transient
 from switchyard.agent.backends.kubernetes.connection import ApiAccess, ClusterConnection
 from switchyard.agent.client import CONNECT_S
+from switchyard.agent.http_exchange import describe_failure, is_stale, read_whole, shut_down
 from switchyard.connection import enable_keepalive
 from switchyard.http_head import WholeHeadResponse
 
@@ -239,15 +238,10 @@ class KubernetesApi:
         try:
             connection.request(method, _target(access, path, query), body, _headers(access, media))
             answer = connection.getresponse()
-            data = answer.read(ANSWER_BYTES_MAX + 1)
-            if len(data) <= ANSWER_BYTES_MAX and not (answer.chunked or answer.length == 0):
-                raise http.client.IncompleteRead(data)
+            data = read_whole(answer, ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as exc:
             connection.close()
-            raise ApiUnavailable(f"{_asked(method, path)} at {access.address.url}: {_why(exc)}.") from exc
-        if len(data) > ANSWER_BYTES_MAX:
-            connection.close()
-            raise ApiUnavailable(f"{_asked(method, path)}: the answer is over {ANSWER_BYTES_MAX} bytes.")
+            raise ApiUnavailable(f"{_asked(method, path)} at {access.address.url}: {describe_failure(exc)}.") from exc
         return answer, data
 
     @contextlib.contextmanager
@@ -273,7 +267,7 @@ class KubernetesApi:
                 if not self._idle:
                     return None
                 generation, connection = self._idle.pop()
-            if generation == access.generation and not _is_stale(connection):
+            if generation == access.generation and not is_stale(connection):
                 return connection
             connection.close()
 
@@ -291,7 +285,7 @@ class KubernetesApi:
         except OSError as exc:
             connection.close()
             raise ApiUnavailable(
-                f"The Kubernetes API at {address.url} cannot be reached: {_why(exc)}.", is_unsent=True
+                f"The Kubernetes API at {address.url} cannot be reached: {describe_failure(exc)}.", is_unsent=True
             ) from exc
         return connection
 
@@ -337,7 +331,7 @@ class ApiStream:
                 raise ApiUnavailable(f"{_asked('GET', self._path)}: given up from our side.")
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as exc:
             # The last two: http.client lost its socket to an abort.
-            raise ApiUnavailable(f"{_asked('GET', self._path)}: the answer was cut: {_why(exc)}.") from exc
+            raise ApiUnavailable(f"{_asked('GET', self._path)}: the answer was cut: {describe_failure(exc)}.") from exc
         finally:
             self._connection = None
             self._api.end_stream(self)
@@ -347,20 +341,7 @@ class ApiStream:
     def abort(self) -> None:
         """End the stream from another thread."""
         self._is_aborted = True
-        connection = self._connection
-        if connection is not None and (sock := connection.sock) is not None:
-            with contextlib.suppress(OSError):
-                # The plain socket's method: the TLS one would change state under the reading thread.
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def _is_stale(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server closed an idle connection, or sent something that nobody asked for."""
-    if connection.sock is None:
-        return True
-    poller = select.poll()
-    poller.register(connection.sock, select.POLLIN)
-    return bool(poller.poll(0))
+        shut_down(self._connection)
 
 
 def _target(access: ApiAccess, path: str, query: Query | None) -> str:
@@ -378,11 +359,3 @@ def _headers(access: ApiAccess, media: str) -> dict[str, str]:
 def _asked(method: str, path: str) -> str:
     verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, method)
     return f"{verb} {path}"
-
-
-def _why(exc: BaseException) -> str:
-    if isinstance(exc, TimeoutError):
-        return "no answer in time"
-    if isinstance(exc, ConnectionRefusedError):
-        return "connection refused"
-    return str(exc) or type(exc).__name__

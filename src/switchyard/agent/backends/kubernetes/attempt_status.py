@@ -10,11 +10,12 @@ from dataclasses import replace
 from switchyard.agent.backends import TERMINAL_STATES, Status
 from switchyard.agent.backends.kubernetes.cluster import KubernetesCluster
 from switchyard.agent.backends.kubernetes.job_remover import JobRemover
-from switchyard.agent.backends.kubernetes.job_status import status_of
+from switchyard.agent.backends.kubernetes.job_status import JobView, status_of
+from switchyard.agent.backends.kubernetes.objects import PodObject
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.stop_orders import stop_order_of
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
+from switchyard.agent.backends.kubernetes.submitted_job import RecordedStop, SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.agent.log import line
@@ -127,7 +128,7 @@ class AttemptStatuses:
         if view.is_gone and not own and not self._watcher.is_sure(job.name):
             self._remover.doubt(job.name)
             return _not_yet(status, "it is being confirmed that nothing of it is left"), UNSURE_S
-        if stop is not None and status.reason == stop.reason and job.is_unwanted and (own or not view.is_gone):
+        if stop is not None and status.reason == stop.reason and _is_left(job, view, own, stop):
             return _not_yet(status, "its Job and its pods are being deleted"), UNSURE_S
         gone = [pod for pod in view.gone_pods if view.index is None or pod.index == view.index]
         if not view.is_gone and not own and not gone and not self._watcher.is_podless(job.name, view.index):
@@ -140,6 +141,12 @@ class AttemptStatuses:
         if stop is not None:
             return status, 0.0  # the last words of a pod that is ended may go with it
         return (replace(status, reason="; ".join(filter(None, (status.reason, problem)))) if problem else status), 0.0
+
+
+def _is_left(job: SubmittedJob, view: JobView, own: list[PodObject], stop: RecordedStop) -> bool:
+    """Whether something is left of an attempt that the agent ends. What is returned is not begun before it is gone."""
+    is_job_left = job.is_unwanted and not view.is_gone
+    return is_job_left or (bool(own) and (job.is_unwanted or stop.seen is ObservedState.RETURNED))
 
 
 def _not_yet(end: Status, text: str) -> Status:

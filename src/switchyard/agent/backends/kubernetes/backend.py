@@ -80,9 +80,13 @@ class KubernetesBackend:
             on_change=self._news.set,
         )
         self._submitter = JobSubmitter(
-            self._api, self._store, self._watcher, agent=self._agent, cluster=setting.cluster
+            self._api,
+            self._store,
+            self._watcher,
+            agent=self._agent,
+            cluster=setting.cluster,
+            prepare=GangServices(self._api, self._site).ensure,
         )
-        self._gangs = GangServices(self._api, self._site)
         self._remover = JobRemover(self._api, self._store, self._watcher, self._submitter)
         self._logs = LogCollector(
             self._api, folder / "output", bytes_max=parse_bytes(self._site.output_max), on_done=self._on_output
@@ -204,7 +208,7 @@ class KubernetesBackend:
 
     def _hand_over(self, lease: Lease) -> SubmittedJob:
         new = SubmittedJob(lease, namespace=namespace_of(lease, self._setting.site))
-        self._submitter.submit(new, self._checked_manifest(lease))
+        self._submitter.submit(new, self._manifest(lease))
         return new
 
     def _submit_again(self, lease: Lease, wanted: Collection[int]) -> str:
@@ -216,15 +220,10 @@ class KubernetesBackend:
         return known[0].native_id(lease.fence)
 
     def _manifest_again(self, job: SubmittedJob) -> dict[str, Any]:
-        manifest = self._checked_manifest(job.lease)
+        manifest = self._manifest(job.lease)
         if job.size > 1:
             main = manifest["spec"]["template"]["spec"]["containers"][0]
             main["command"] = leave_out(main["command"], [fence - job.lease.fence for fence in job.refuted])
-        return manifest
-
-    def _checked_manifest(self, lease: Lease) -> dict[str, Any]:
-        manifest = self._manifest(lease)
-        self._gangs.ensure(manifest)
         return manifest
 
     def _manifest(self, lease: Lease) -> dict[str, Any]:

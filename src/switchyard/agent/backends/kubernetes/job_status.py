@@ -90,6 +90,12 @@ class JobView:
     def is_gone(self) -> bool:
         return self.job is None or self.is_deleted
 
+    @property
+    def attempt(self) -> int:
+        """Which attempt of the job it is, from 1; 0: the Job does not say so."""
+        text = self.job.metadata.labels.get(f"{OWN_PREFIX}attempt", "") if self.job is not None else ""
+        return int(text) if text.isdecimal() else 0
+
     def readings(self) -> list[PodReading]:
         return self._read(self.pods)
 
@@ -315,8 +321,10 @@ def _end(end: PodReading, readings: Sequence[PodReading], now_s: float) -> Statu
     usage = None
     if began_s is not None and ended_s is not None:
         usage = Usage(elapsed_s=max(0, round(ended_s - began_s)), nodes=",".join(names[:NODES_SHOWN_MAX]))
+    # Of a gang, other pods may have begun: then it is not returned.
+    is_failed = end.seen is ObservedState.RETURNED and not all(row.is_unbegun for row in readings)
     return Status(
-        seen=end.seen,
+        seen=FAILED if is_failed else end.seen,
         text=end.rule.name,
         reason=end.reason,
         exit_code=end.exit_code,
@@ -330,10 +338,9 @@ def _end(end: PodReading, readings: Sequence[PodReading], now_s: float) -> Statu
 
 def _limit_returns(view: JobView, status: Status) -> Status:
     """Fail a job that was returned too often: no node takes it."""
-    attempt = view.job.metadata.labels.get(f"{OWN_PREFIX}attempt", "") if view.job is not None else ""
-    if status.seen is not ObservedState.RETURNED or not attempt.isdecimal() or int(attempt) < ATTEMPTS_MAX:
+    if status.seen is not ObservedState.RETURNED or view.attempt < ATTEMPTS_MAX:
         return status
-    reason = f"{status.reason}; it was handed over {attempt} times"
+    reason = f"{status.reason}; it was handed over {view.attempt} times"
     return Status(seen=FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)
 
 

@@ -3,15 +3,21 @@
 A Job's name is the marker of its attempt, so a second create is a conflict and never a second run. That holds while
 the Job exists. A Job that was created, ran, and was deleted by somebody before the agent read the answer would run
 twice: so after a doubt the agent looks for the Job, its pods and its events before it creates the Job again.
+
+Creates run beside the caller's thread (`background_calls.py`). While one is under way, the Job is neither looked up nor
+created again; whoever asks for the Job next records the outcome.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import re
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,6 +26,7 @@ from msgspec.structs import replace
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.api import KubernetesApi, Query
 from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable
+from switchyard.agent.backends.kubernetes.background_calls import BackgroundCalls
 from switchyard.agent.backends.kubernetes.job_lookups import JobLookups, JobTraces
 from switchyard.agent.backends.kubernetes.job_status import CANCELLED
 from switchyard.agent.backends.kubernetes.labels import JOB_NAME_LABEL, attempt_labels
@@ -35,6 +42,8 @@ from switchyard.model.retry import Cause
 
 AGENT_LABEL = f"{OWN_PREFIX}agent"  # tells the Jobs of two agents of one cluster apart
 LOCKS = 64
+# Four times what the runner submits in parallel: creates that hang in one namespace leave room for others.
+CREATES_AT_ONCE = 32
 SETTLE_S = 10.0  # how long a doubtful create must stay without a trace before it counts as not carried out
 WAITS_FOR_QUOTA = re.compile(r"exceeded quota: ")
 LEFT_OUT = Status(seen=ObservedState.RETURNED, reason="its Job was created without it", cause=Cause.CLUSTER)
@@ -47,13 +56,33 @@ def jobs_path(namespace: str, name: str = "") -> str:
     return f"/apis/batch/v1/namespaces/{namespace}/jobs" + (f"/{name}" if name else "")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateOutcome:
+    """How a create ended: with the new Job, or with an error."""
+
+    record: SubmittedJob  # as it was when the create began
+    is_new: bool  # nobody tried before, so that after a refusal nothing needs a record
+    created: JobObject | None = None
+    error: YardError | None = None
+    is_unsent: bool = False  # surely nothing was carried out
+
+
 class JobSubmitter:
-    """Used by several threads, each with its own Jobs."""
+    """Used by several threads."""
 
     def __init__(
-        self, api: KubernetesApi, store: SubmissionStore, watcher: KubernetesWatcher, *, agent: str, cluster: str
+        self,
+        api: KubernetesApi,
+        store: SubmissionStore,
+        watcher: KubernetesWatcher,
+        *,
+        agent: str,
+        cluster: str,
+        prepare: Callable[[dict[str, Any]], None] = lambda _: None,
     ) -> None:
+        """`prepare` is called with each manifest before it is sent. It may call the API, and raise transient errors."""
         self._api = api
+        self._prepare = prepare
         self._store = store
         self._watcher = watcher
         self._agent = agent
@@ -61,12 +90,17 @@ class JobSubmitter:
         # For one Job each: tasks of one range may come from several threads. Names may share a lock.
         self._doubts = [threading.Lock() for _ in range(LOCKS)]
         self._lookups = JobLookups(self._look_up)
+        # Outcomes stay until they are recorded: a doubt that was dropped would not begin its settle time.
+        self._creates = BackgroundCalls[CreateOutcome]("create", at_once=CREATES_AT_ONCE, keep_s=math.inf)
         self._absent_since: dict[str, float] = {}  # doubtful Jobs → without a trace since
 
     def submit(self, new: SubmittedJob, manifest: dict[str, Any]) -> None:
-        """Create a Job that has no record yet."""
-        self._store.add(new)
-        self._create(new, manifest, is_new=True)
+        """Create a Job that has no record yet. Raises a transient error while that is not known to have worked."""
+        with self._lock_of(new.name):
+            if self._creates.is_full:
+                raise _too_many_creates()
+            self._store.add(new)
+            self._create(new, manifest, is_new=True)
 
     def submit_again(self, name: str, fences: Collection[int], build: Callable[[SubmittedJob], dict[str, Any]]) -> None:
         """Create a Job that has a record, unless it was created. Raises a transient error while that is not known.
@@ -75,31 +109,43 @@ class JobSubmitter:
         refusal counts once the earlier create surely was not carried out. `fences`: the tasks that are wanted. Of the
         others, those that `find` refuted are left out: they were reported as not started.
         """
-        with self._doubts[hash(name) % LOCKS]:
-            job = self._store.get(name)
-            if job is not None and job.uid:
-                return
-            job = self._store.refute(name, fences, is_refuted=False)
-            if job is None:
-                raise Unavailable(f"The record of the Job {name} was removed a moment ago.")
-            if self._note_traces(job, self._traces(job)):
-                return
+        with self._lock_of(name):
             try:
+                self._settle_create(name)
+                job = self._store.get(name)
+                if job is not None and job.uid:
+                    return
+                job = self._store.refute(name, fences, is_refuted=False)
+                if job is None:
+                    raise Unavailable(f"The record of the Job {name} was removed a moment ago.")
+                if self._note_traces(job, self._traces(job)):
+                    return
                 self._create(job, build(job), is_new=False)
             except PolicyRefused:
-                if self._is_created(job):
+                job = self._store.refute(name, fences, is_refuted=False)
+                if job is not None and self._is_created(job):
                     return
                 self._store.refute(name, fences)
                 raise
 
     def find(self, job: SubmittedJob, fence: int) -> bool:
         """Whether the Job was created with this task. Raises a transient error while that is not sure."""
-        if job.uid:
-            return fence not in job.refuted or fence not in job.ends
-        if self._is_created(replace(job, refuted=tuple(other for other in job.refuted if other != fence))):
-            return True
-        self._store.refute(job.name, [fence])
-        return False
+        with self._lock_of(job.name):
+            # A refused create did not create it; perhaps an earlier one did.
+            with contextlib.suppress(PolicyRefused):
+                self._settle_create(job.name)
+            known = self._store.get(job.name)
+            if known is None:
+                return False
+            if known.uid:
+                return fence not in known.refuted or fence not in known.ends
+            if self._is_created(replace(known, refuted=tuple(other for other in known.refuted if other != fence))):
+                return True
+            self._store.refute(known.name, [fence])
+            return False
+
+    def _lock_of(self, name: str) -> threading.Lock:
+        return self._doubts[hash(name) % LOCKS]
 
     def _is_created(self, job: SubmittedJob) -> bool:
         traces = self._traces(job)
@@ -153,38 +199,66 @@ class JobSubmitter:
         return [msgspec.json.decode(raw, type=PodObject) for raw in found.items]
 
     def _create(self, job: SubmittedJob, manifest: dict[str, Any], *, is_new: bool) -> None:
-        """`is_new`: nobody tried before, so that after a refusal nothing needs a record."""
+        """Create the Job. Raises a transient error if the API does not answer at once; the create goes on."""
         self._lookups.discard(job.name)
+        if not self._creates.begin(job.name, lambda: self._send(job, manifest, is_new=is_new)):
+            if is_new:
+                self._store.remove(job.name)
+            raise _too_many_creates()
+        self._settle_create(job.name)
+
+    def _send(self, job: SubmittedJob, manifest: dict[str, Any], *, is_new: bool) -> CreateOutcome:
+        """Runs on a thread of its own, and changes nothing of the agent."""
+        try:
+            self._prepare(manifest)
+        except YardError as exc:
+            return CreateOutcome(record=job, is_new=is_new, error=exc, is_unsent=True)
         try:
             answer = self._api.create(jobs_path(job.namespace), manifest, {"fieldManager": "switchyard"})
         except ApiUnavailable as exc:
-            if not exc.is_unsent:
-                self._absent_since.pop(job.name, None)  # a new doubt: the settle time starts again
-            elif is_new:
-                self._store.remove(job.name)
-            raise
+            return CreateOutcome(record=job, is_new=is_new, error=exc, is_unsent=exc.is_unsent)
         except ApiRefusal as exc:
-            if not exc.is_conflict:
-                if is_new:
-                    self._store.remove(job.name)
-                raise _refusal(exc) from exc
-            self._adopt(job, is_new=is_new)
+            return CreateOutcome(record=job, is_new=is_new, error=exc, is_unsent=not exc.is_conflict)
+        return CreateOutcome(record=job, is_new=is_new, created=msgspec.convert(answer, JobObject))
+
+    def _settle_create(self, name: str) -> None:
+        """Record the outcome of the create that was begun, if there is one.
+
+        Raises its error, and a transient one while there is no answer.
+        """
+        if not self._creates.has(name):
             return
-        self._store.end(job.name, dict.fromkeys(job.refuted, LEFT_OUT))
-        self._created(job, msgspec.convert(answer, JobObject))
+        try:
+            outcome = self._creates.take(name)
+        except YardError:
+            self._absent_since.pop(name, None)
+            raise
+        if outcome is None:
+            raise Unavailable(f"{name} is being created; the API has not answered yet.")
+        job, error = outcome.record, outcome.error
+        if outcome.created is not None:
+            self._store.end(name, dict.fromkeys(job.refuted, LEFT_OUT))
+            self._created(job, outcome.created)
+        elif isinstance(error, ApiRefusal) and error.is_conflict:
+            self._adopt(job, is_new=outcome.is_new)
+        elif error is not None:
+            if not outcome.is_unsent:
+                self._absent_since.pop(name, None)  # a new doubt: the settle time starts again
+            elif outcome.is_new:
+                self._store.remove(name)
+            raise _refusal(error) if isinstance(error, ApiRefusal) else error
 
     def _adopt(self, job: SubmittedJob, *, is_new: bool) -> None:
         """A Job of this name is there already: it is ours by an earlier try, or somebody else's."""
         try:
-            found = self.read_back(job)
+            traces = self._traces(job)
         except PolicyRefused:
             if is_new:
                 self._store.remove(job.name)
             raise
-        if found is None:
+        if not self._note_traces(job, traces):
             raise Unavailable(f"The Job {job.name} was there a moment ago and is gone.")
-        log.warning(line("kubernetes-job-found", name=job.name, uid=found.metadata.uid))
-        self._created(job, found)
+        log.warning(line("kubernetes-job-found", name=job.name))
 
     def _created(self, job: SubmittedJob, found: JobObject) -> None:
         self._watcher.note_job(found)
@@ -236,6 +310,10 @@ def _unread(exc: ApiRefusal) -> Unavailable:
         f"Whether the Job was created cannot be read: {exc.message or exc.detail}",
         next_step="Let the agent read Jobs and pods of this namespace (deploy/kubernetes/jobs-role.yaml).",
     )
+
+
+def _too_many_creates() -> Unavailable:
+    return Unavailable(f"{CREATES_AT_ONCE} other Jobs are being created; the API has not answered yet.")
 
 
 def _refusal(exc: ApiRefusal) -> YardError:

@@ -20,9 +20,8 @@ from switchyard.agent.backends.kubernetes.resource_amounts import (
     remaining_amounts,
 )
 from switchyard.agent.backends.kubernetes.taints import closed_reason
-from switchyard.model.cluster import FREE_NODES_MAX, Load
+from switchyard.model.cluster import Load, NodeRest, load_of
 from switchyard.model.graph import Graph
-from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.job import COUNT_MAX
 
 
@@ -61,21 +60,16 @@ def load_of_nodes(
         return Load(signature=graph.signature, values=counts)
     used = used_by_node(pods)
     shapes = dict(zip(graph.host_names, graph.node_shapes(), strict=True))
-    free: Counter[tuple[int | None, int, int, int]] = Counter()
+    free: Counter[NodeRest] = Counter()
     for node in nodes:
         left = _left(node, used.get(node.name, {}), gpu_resources)
         free[shapes.get(node.name), *left] += 1
-    # A node that the graph does not know yet, or a graph that the operator wrote: only the sums are known.
-    is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_NODES_MAX
     running, queued = count_batch_pods(pods)
-    return Load(
-        free_cores=sum(cores * count for (_, cores, _, _), count in free.items()),
-        free_gpus=sum(gpus * count for (_, _, gpus, _), count in free.items()),
-        free_memory_bytes=sum(memory * count for (*_, memory), count in free.items()),
+    return load_of(
+        free,
+        signature=graph.signature,
         running=running,
         queued=queued,
-        free=[FreeNodes(shape or 0, count, *left) for (shape, *left), count in free.items()] if is_known else None,
-        signature=graph.signature,
         values=counts | {"nodes_free": sum(1 for node in nodes if _is_empty(node, pods_of=used))},
     )
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import cached_property
 
 from switchyard.agent.backends.kubernetes.objects import (
+    ContainerStatus,
     ContainerTerminated,
     ContainerWaiting,
     EventObject,
@@ -22,6 +23,9 @@ WORDS_MAX = 500
 SIGNAL_CODES = range(129, 193)  # 128 and the number of a signal; a command that uses such a code counts as killed
 DELETE_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
 START_ERRORS = frozenset({"StartError", "ContainerCannotRun"})
+# What containerd says if it failed before it told the OCI runtime to start the command, and after that.
+CREATE_ERROR = "failed to create containerd task"
+DOUBTFUL_START = "failed to start containerd task"
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,27 @@ class PodFacts:
         return self.terminated is not None and self.terminated.reason in START_ERRORS
 
     @property
+    def start_error(self) -> ContainerTerminated | None:
+        """The failed start of the command, or of a container that prepares the pod."""
+        if self.is_start_error:
+            return self.terminated
+        return self.failed_init if self.failed_init is not None and self.failed_init.reason in START_ERRORS else None
+
+    @property
+    def is_start_doubtful(self) -> bool:
+        """Whether the command may have begun although its start failed: a start that was given up may be carried out.
+
+        The time of its start says nothing: containerd records it after an answer only.
+        """
+        return self.is_start_error and self.terminated is not None and DOUBTFUL_START in self.terminated.message
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether it is certain, from what the kubelet says of each container, that none of them ever started."""
+        statuses = (*self.pod.status.init_container_statuses, *self.pod.status.container_statuses)
+        return all(_is_unbegun(status) for status in statuses)
+
+    @property
     def is_over(self) -> bool:
         """Whether Kubernetes has written a final phase."""
         return self.phase in ("Succeeded", "Failed")
@@ -129,6 +154,13 @@ class PodFacts:
     def first_event_s(self, reasons: frozenset[str]) -> float | None:
         rows = [at for event in self.events if event.reason in reasons and (at := seconds(event.first_seen))]
         return min(rows, default=None)
+
+
+def _is_unbegun(status: ContainerStatus) -> bool:
+    end = status.state.terminated
+    if status.state.running is not None or status.restart_count:
+        return False
+    return end is None or (end.reason in START_ERRORS and end.message.startswith(CREATE_ERROR))
 
 
 def split_code(code: int) -> tuple[int | None, int | None]:

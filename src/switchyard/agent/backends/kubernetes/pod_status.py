@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from switchyard.agent.backends import signal_name
-from switchyard.agent.backends.kubernetes.objects import EventObject, PodObject
+from switchyard.agent.backends.kubernetes.objects import ContainerTerminated, EventObject, PodObject
 from switchyard.agent.backends.kubernetes.pod_facts import PodFacts, seconds, split_code, tidy
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
@@ -52,6 +52,9 @@ COMMAND_ERRORS = (
     "is a directory",
     "argument list too long",
 )
+# The kubelet, or containerd after it was killed, does not know the container any more; the exit code is made up.
+UNKNOWN_ENDS = frozenset({"ContainerStatusUnknown", "Unknown"})
+NOT_STARTED = "not started"
 NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
 
@@ -98,14 +101,12 @@ def _disrupted(reasons: frozenset[str]) -> Callable[[PodFacts], bool]:
     return lambda facts: facts.is_over and facts.disruption is not None and facts.disruption.reason in reasons
 
 
-def _is_command_error(facts: PodFacts) -> bool:
-    assert facts.terminated is not None, "the rule asks for it"
-    return any(text in facts.terminated.message for text in COMMAND_ERRORS)
+def _is_command_error(end: ContainerTerminated | None) -> bool:
+    return end is not None and any(text in end.message for text in COMMAND_ERRORS)
 
 
-def _start_words(facts: PodFacts) -> str:
-    assert facts.terminated is not None, "the rule asks for it"
-    return _colon("its command could not be started", facts.terminated.message)
+def _start_words(end: ContainerTerminated | None) -> str:
+    return _colon("its command could not be started", end.message if end is not None else "")
 
 
 def _event_words(prefix: str, reasons: frozenset[str]) -> Callable[[PodFacts], str]:
@@ -187,6 +188,13 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule("succeeded", lambda f: f.phase == "Succeeded", ENDED, has_exit=True),
     PodRule(
+        NOT_STARTED,
+        lambda f: f.is_failed and f.is_unbegun and f.start_error is not None and not _is_command_error(f.start_error),
+        RETURNED,
+        Cause.CLUSTER,
+        lambda f: _start_words(f.start_error),
+    ),
+    PodRule(
         "init container failed",
         lambda f: f.is_failed and f.terminated is None and f.failed_init is not None,
         FAILED,
@@ -209,12 +217,27 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule(
         "command missing",
-        lambda f: f.is_failed and f.is_start_error and _is_command_error(f),
+        lambda f: f.is_failed and f.is_start_error and _is_command_error(f.terminated),
         FAILED,
         Cause.JOB,
-        _start_words,
+        lambda f: _start_words(f.terminated),
     ),
-    PodRule("start error", lambda f: f.is_failed and f.is_start_error, FAILED, Cause.CLUSTER, _start_words),
+    PodRule(
+        "start in doubt",
+        lambda f: f.is_failed and f.is_start_doubtful,
+        FAILED,
+        Cause.CLUSTER,
+        lambda f: _colon(
+            f"its node {f.node} does not know whether its command began", f.terminated.message if f.terminated else ""
+        ),
+    ),
+    PodRule(
+        "start error",
+        lambda f: f.is_failed and f.is_start_error,
+        FAILED,
+        Cause.CLUSTER,
+        lambda f: _start_words(f.terminated),
+    ),
     PodRule(
         "out of memory",
         lambda f: f.is_failed and f.terminated is not None and f.terminated.reason == "OOMKilled",
@@ -225,7 +248,7 @@ RULES: tuple[PodRule, ...] = (
     ),
     PodRule(
         "end not known",
-        lambda f: f.is_failed and f.terminated is not None and f.terminated.reason == "ContainerStatusUnknown",
+        lambda f: f.is_failed and f.terminated is not None and f.terminated.reason in UNKNOWN_ENDS,
         FAILED,
         Cause.CLUSTER,
         lambda f: f"its node {f.node} does not know how it ended",
@@ -320,6 +343,11 @@ class PodReading:
         if facts.terminated is not None or not facts.node:
             return True
         return facts.disruption is None and not facts.is_deletion_first
+
+    @property
+    def is_unbegun(self) -> bool:
+        """Whether it is certain that no container of the pod ever started."""
+        return not self.facts.node or (self.seen is RETURNED and self.facts.is_unbegun)
 
     @property
     def began_s(self) -> float | None:

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from switchyard.agent.backends.kubernetes.job_status import JobView, StopOrder
-from switchyard.agent.backends.kubernetes.pod_status import FAILED, RETURNED, WAITS, PodReading, WaitKind
+from switchyard.agent.backends.kubernetes.job_status import ATTEMPTS_MAX, JobView, StopOrder
+from switchyard.agent.backends.kubernetes.pod_status import (
+    FAILED,
+    NOT_STARTED,
+    RETURNED,
+    WAITS,
+    PodReading,
+    WaitKind,
+)
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.model.retry import Cause
 
@@ -19,7 +26,7 @@ def stop_order_of(view: JobView, *, now_s: float, site: KubernetesSite) -> StopO
     if view.is_gone or view.job is None or view.job.metadata.deletion_timestamp is not None:
         return None
     live, gone = view.readings(), view.gone_readings()
-    if (order := _second_start(view, live, gone)) is not None:
+    if (order := _second_start(view, live, gone) or _return_order(view, live, gone)) is not None:
         return order
     bounds = {
         WaitKind.IMAGE_NAME: 0.0,
@@ -49,6 +56,14 @@ def _second_start(view: JobView, live: Sequence[PodReading], gone: Sequence[PodR
             words = "its Job was suspended after it had begun, and resuming it would run it again"
             return StopOrder(seen=FAILED, reason=words, cause=Cause.PREEMPTED)
     return None
+
+
+def _return_order(view: JobView, live: Sequence[PodReading], gone: Sequence[PodReading]) -> StopOrder | None:
+    """An attempt whose node could not make its container goes back to the queue, once its Job is gone."""
+    failed = next((reading for reading in live if reading.rule.name == NOT_STARTED), None)
+    if failed is None or view.attempt >= ATTEMPTS_MAX or not all(row.is_unbegun for row in (*live, *gone)):
+        return None
+    return StopOrder(seen=RETURNED, reason=failed.reason)
 
 
 def _has_ended_alone(reading: PodReading) -> bool:

@@ -10,9 +10,8 @@ from typing import Any
 
 from switchyard.agent.backends.slurm.parse import read_ids, read_pairs
 from switchyard.errors import Unavailable
-from switchyard.model.cluster import FREE_NODES_MAX, Load
+from switchyard.model.cluster import Load, NodeRest, load_of
 from switchyard.model.graph import Graph
-from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.names import LABEL_KEY_PATTERN
 
@@ -104,20 +103,15 @@ def load_from_nodes(nodes: Iterable[SlurmNode], graph: Graph, *, running: int, q
     """Free resources of nodes that take jobs, and how many nodes take none."""
     nodes = list(nodes)
     shapes = {_shape_key(kind): kind.shape for kind in graph.kinds}
-    free: Counter[tuple[int | None, int, int, int]] = Counter()
+    free: Counter[NodeRest] = Counter()
     for node in nodes:
         shape = shapes.get((node.cores, node.gpus, node.memory_mb * MB, _frozen(node.properties)))
         free[shape, *(_free_resources(node) if node.is_open else (0, 0, 0))] += 1
-    is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_NODES_MAX
-    kinds = [FreeNodes(shape or 0, count, *left) for (shape, *left), count in free.items()] if is_known else None
-    return Load(
-        free_cores=sum(cores * count for (_, cores, _, _), count in free.items()),
-        free_gpus=sum(gpus * count for (_, _, gpus, _), count in free.items()),
-        free_memory_bytes=sum(memory * count for (*_, memory), count in free.items()),
+    return load_of(
+        free,
+        signature=graph.signature,
         running=running,
         queued=queued,
-        free=kinds,
-        signature=graph.signature,
         values={
             "nodes_free": sum(1 for node in nodes if node.is_open and not node.used_cores),
             "nodes_down": sum(1 for node in nodes if node.states & DOWN_STATES),

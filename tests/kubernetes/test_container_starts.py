@@ -1,0 +1,66 @@
+"""A node's daemons are killed while a container is made: what never began goes back, and nothing begins twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.retry import Cause
+from tests.kube_cluster import KubernetesCluster
+from tests.kubernetes.builders import KubernetesAgent, a_job, end_of, pods_of, runs
+from tests.kubernetes.held_runc import HeldRunc
+
+pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+Hold = Callable[[str], HeldRunc]
+
+
+@pytest.fixture
+def hold(harmed_cluster: KubernetesCluster, tmp_path: Path) -> Iterator[Hold]:
+    """Containers of `a_job` wait at this step of runc."""
+    held: list[HeldRunc] = []
+
+    def make(step: str) -> HeldRunc:
+        held.append(HeldRunc(harmed_cluster, tmp_path / "runc", step=step, mark="ledger"))
+        return held[-1]
+
+    yield make
+    for runc in held:
+        runc.remove()
+
+
+def kill_at(agent: KubernetesAgent, runc: HeldRunc, daemon: str) -> None:
+    """Kill a daemon of the node whose container waits; then the container goes on, and the daemon comes back."""
+    agent.journal.take([a_job(agent.folder)])
+    agent.until(lambda: runc.is_reached, "the node makes its container")
+    agent.cluster.kill(f"{daemon}/{pods_of(agent)[0]['spec']['nodeName']}")
+    runc.go()
+    agent.cluster.heal()
+
+
+def test_a_job_whose_container_was_never_made_goes_back_when_its_job_is_gone(
+    agent: KubernetesAgent, hold: Hold
+) -> None:
+    kill_at(agent, hold("create"), "kubelet")
+    end = end_of(agent)
+    assert (end.seen, end.cause) == (ObservedState.RETURNED, Cause.CLUSTER)
+    assert "failed to create containerd task" in end.reason
+    assert (agent.jobs(), pods_of(agent), runs(agent.folder)) == ([], [], 0)
+
+
+def test_a_job_whose_start_is_in_doubt_fails_and_does_not_go_back(agent: KubernetesAgent, hold: Hold) -> None:
+    """The kubelet gave up the start, and runc carried it out."""
+    kill_at(agent, hold("start"), "kubelet")
+    end = end_of(agent)
+    assert (end.seen, end.cause) == (ObservedState.FAILED, Cause.CLUSTER)
+    assert "does not know whether its command began" in end.reason
+    assert runs(agent.folder) == 1
+
+
+@pytest.mark.parametrize("step", ["create", "start"])
+def test_a_killed_container_runtime_makes_the_container_again(agent: KubernetesAgent, hold: Hold, step: str) -> None:
+    kill_at(agent, hold(step), "containerd")
+    assert end_of(agent).seen is ObservedState.SUCCEEDED
+    assert runs(agent.folder) == 1
