@@ -108,6 +108,9 @@ class ExecutionDriver:
             except YardError as exc:  # one that cannot go on now must not hold up the others
                 if self._faults.note(exc.inner):
                     log.warning("execution not driven", execution=str(key), error=exc.inner)
+            except Exception as exc:  # a defect, or a damaged row: neither must hold up the others
+                if self._faults.note(f"{key}: {exc}"):
+                    log.exception("execution not driven", execution=str(key))
         return done
 
     def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
