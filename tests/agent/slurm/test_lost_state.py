@@ -107,7 +107,8 @@ def give_anothers_end(folder: Path, cluster: SlurmCluster) -> tuple[SlurmBackend
 
 
 def is_taken(cluster: SlurmCluster, handle: str) -> bool:
-    return cluster.field(handle.partition("/")[0], "JobState") == "COMPLETED"
+    """24.11 says COMPLETING until the node, which stands still, has confirmed it."""
+    return cluster.field(handle.partition("/")[0], "JobState") in ("COMPLETED", "COMPLETING")
 
 
 @pytest.mark.timeout(600)
