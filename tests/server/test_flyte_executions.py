@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -57,6 +58,14 @@ def number(value: int) -> dict[str, str]:
 
 def phase_of(doors: Doors, name: str) -> str:
     return str(doors.by_grpc("GetExecution", {"id": {**HERE, "name": name}}).answer["closure"]["phase"])
+
+
+def test_a_server_runs_executions_only_if_its_config_says_so(tmp_path: Path) -> None:
+    with opened(tmp_path, workflows={}) as off:
+        off.v1("POST", "/v1/projects", {"name": PROJECT})
+        for door in off.ways().values():
+            refused = door("CreateExecution", a_request("29_schedule.wf"))
+            assert (refused.code, "`workflows.executions` is off" in refused.message) == ("UNIMPLEMENTED", True)
 
 
 @pytest.mark.parametrize(("plan", "words"), UNSERVED.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -44,6 +45,12 @@ def location(doors: Doors, name: str, content: bytes = b"", **more: Any) -> Any:
 
 def put(address: Any, content: bytes) -> Answer:
     return call("PUT", address.signed_url, content, headers={"Content-Type": "application/octet-stream"})
+
+
+def test_a_server_without_executions_takes_no_uploads(tmp_path: Path) -> None:
+    with opened(tmp_path, workflows={}) as off:
+        code, words = location(off, "bundle.tar.gz", b"code")
+        assert (code, "`workflows.executions` is off" in words) == ("UNIMPLEMENTED", True), words
 
 
 @pytest.mark.parametrize("content", [b"code", LARGE], ids=["small", "large"])

@@ -1,4 +1,4 @@
-"""The config section `workflows`: how much of Flyte's tasks, workflows and launch plans may be registered."""
+"""The config section `workflows`: how much of Flyte's tasks, workflows and launch plans may be registered and run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ ServerUrl = Annotated[str, Meta(max_length=1024, pattern=r"^(https?://[^\s/?#]+/
 
 class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """`nodes`: of one workflow with its sub-workflows and branches. The others: what one project may register, in
-    versions of tasks, workflows and launch plans, and in bytes. 0: no limit."""
+    versions of tasks, workflows and launch plans, and in bytes. 0: no limit. `executions`: whether they may be run,
+    which is a trial."""
 
     nodes: LimitValue = _DEFAULTS.nodes  # of one workflow, with its sub-workflows and branches
     project_entities: LimitValue = _DEFAULTS.project_entities  # versions that one project may register
     project_bytes: ByteLimit = "10Gi"  # of their contents
+    executions: bool = False  # a trial, for sites whose users trust each other: one user's can hold up another's
     url: ServerUrl = ""  # that Flyte's clients reach the HTTP port by, for uploads; empty: the address of `--http`
 
     def __post_init__(self) -> None:
@@ -29,4 +31,4 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
 
     @cached_property
     def limits(self) -> WorkflowLimits:
-        return WorkflowLimits(self.nodes, self.project_entities, parse_bytes(self.project_bytes))
+        return WorkflowLimits(self.nodes, self.project_entities, parse_bytes(self.project_bytes), self.executions)

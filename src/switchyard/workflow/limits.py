@@ -13,8 +13,9 @@ MISTAKES_SHOWN = 50  # of one compilation
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLimits:
-    """How much may be registered. 0: no limit."""
+    """How much may be registered, and whether it may be executed. 0: no limit."""
 
     nodes: int = 10_000  # of one workflow with its sub-workflows, with the nodes in branches
     project_entities: int = 100_000  # versions of tasks, workflows and launch plans in one project
     project_bytes: int = 10 * 2**30  # of their contents
+    has_executions: bool = False  # a trial: the sizes of executions have no bound for each user yet

@@ -25,6 +25,7 @@ from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.scope import require_active_project, require_write
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
 from switchyard.service.executions.node_jobs import NO_TREE, job_request
+from switchyard.service.executions.trial import require_executions
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
@@ -57,6 +58,7 @@ class LaunchTarget:
 
 def create_execution(context: Context, actor: Actor, request: Any) -> store.ExecutionKey:
     require_write(context, actor, request.project, request.domain)
+    require_executions(context)
     if (size := request.ByteSize()) > REQUEST_BYTES_MAX:
         raise TooLarge(f"The execution has {size} bytes; the most is {REQUEST_BYTES_MAX}.")
     name = request.name or _random_name()

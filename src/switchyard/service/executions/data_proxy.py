@@ -21,6 +21,7 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import require_active_project, require_read, require_write
+from switchyard.service.executions.trial import require_executions
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
@@ -57,6 +58,7 @@ class DataAddress:
 
 def create_upload_location(context: Context, actor: Actor, request: Any) -> DataAddress:
     require_write(context, actor, request.project, request.domain)
+    require_executions(context)
     if not request.content_md5 and not request.filename_root:
         raise BadRequest("content_md5 or filename_root must be given")
     if request.content_md5 and len(request.content_md5) != MD5_BYTES:
