@@ -81,8 +81,8 @@ class LoadedExecution:
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
 
 
-class StartRefused(Exception):
-    """A job of a step could not be inserted."""
+class StartRefused(YardError):
+    """A job of a step could not be inserted. One of our errors, so that the committer undoes this step alone."""
 
     def __init__(self, start: TaskStart, error: YardError) -> None:
         super().__init__(error.detail)
@@ -95,23 +95,27 @@ class ExecutionDriver:
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
         self._graphs = GraphCache()
-        self._faults = LogPace()
+        self._faults: dict[ExecutionKey, LogPace] = {}
 
     def go(self, context: Context, leadership: Leadership) -> int:
         """Step all executions that something has happened to. Returns how many steps were stored."""
         with context.database.read() as tx:
             due = executions.execution_keys_due(tx, limit=ROUND_MAX)
+        self._faults = {key: pace for key, pace in self._faults.items() if key in set(due)}
         done = 0
         for key in due:
             try:
                 done += self._drive(context, leadership, key)
             except YardError as exc:  # one that cannot go on now must not hold up the others
-                if self._faults.note(exc.inner):
+                if self._pace_of(key).note(exc.inner):
                     log.warning("execution not driven", execution=str(key), error=exc.inner)
             except Exception as exc:  # a defect, or a damaged row: neither must hold up the others
-                if self._faults.note(f"{key}: {exc}"):
+                if self._pace_of(key).note(str(exc)):
                     log.exception("execution not driven", execution=str(key))
         return done
+
+    def _pace_of(self, key: ExecutionKey) -> LogPace:
+        return self._faults.setdefault(key, LogPace())
 
     def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
         loaded = self._load(context, key)

@@ -1,10 +1,11 @@
-"""An execution whose row is damaged stays where it is, and the others go on."""
+"""An execution that cannot go on, by a damaged row or a limit, stays where it is; the others go on."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import grpc
 from flyteidl.service import admin_pb2_grpc
 
 from tests.processes import PATIENCE_S, free_port, until
-from tests.programs import start_server
+from tests.programs import Server, start_server
 from tests.server.flyte_doors import CALL_S, CONFIG, Doors
 from tests.workflow.corpus import DOMAIN, PROJECT, sent_by_flytekit
 
@@ -20,11 +21,12 @@ PLAN = "29_schedule.wf"
 HERE = {"project": PROJECT, "domain": DOMAIN}
 
 
-def test_a_damaged_execution_holds_up_no_other(tmp_path: Path) -> None:
-    port, config = free_port(), tmp_path / "config.yaml"
-    config.write_text(json.dumps(CONFIG), encoding="utf-8")
-    extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config)]
-    with start_server(tmp_path, auth=False, extra=extra) as server:
+@contextmanager
+def registered(folder: Path, **config: Any) -> Iterator[tuple[Server, Doors]]:
+    """A server with one workflow, and a cluster that no agent has joined."""
+    port, file = free_port(), folder / "config.yaml"
+    file.write_text(json.dumps(CONFIG | config), encoding="utf-8")
+    with start_server(folder, auth=False, extra=["--grpc", f"127.0.0.1:{port}", "--config", str(file)]) as server:
         doors = Doors(server.url, f"127.0.0.1:{port}", None)
         doors.v1("POST", "/v1/projects", {"name": PROJECT})
         with grpc.insecure_channel(doors.grpc) as line:
@@ -33,6 +35,11 @@ def test_a_damaged_execution_holds_up_no_other(tmp_path: Path) -> None:
                 if sent.id.name.startswith("29_schedule"):
                     name, request = sent.request
                     getattr(stub, name)(request, timeout=CALL_S, wait_for_ready=True)
+        yield server, doors
+
+
+def test_a_damaged_execution_holds_up_no_other(tmp_path: Path) -> None:
+    with registered(tmp_path) as (server, doors):
         create(doors, "damaged")
         until(lambda: jobs_of(doors, "damaged"), PATIENCE_S, "its job is there")
         with closing(sqlite3.connect(tmp_path / "server-data/switchyard.db", timeout=PATIENCE_S)) as db, db:
@@ -42,6 +49,15 @@ def test_a_damaged_execution_holds_up_no_other(tmp_path: Path) -> None:
         until(lambda: "execution not driven" in server.log, PATIENCE_S, "the log says it")
         listed = doors.by_grpc("ListExecutions", {"id": HERE, "limit": 9}).answer["executions"]
         assert {execution["id"]["name"] for execution in listed} == {"damaged", "sound"}
+
+
+def test_an_execution_without_room_for_its_files_waits_and_says_so(tmp_path: Path) -> None:
+    with registered(tmp_path, files={"project_bytes": "1"}) as (server, doors):
+        create(doors, "full")
+        until(lambda: "execution not driven" in server.log, PATIENCE_S, "the log says it")
+        assert "the files of project" in server.log, "the limit, and no defect"
+        assert "StartRefused" not in server.log
+        assert jobs_of(doors, "full") == []
 
 
 def create(doors: Doors, name: str) -> None:
