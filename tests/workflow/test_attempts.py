@@ -135,3 +135,9 @@ def test_outputs_no_outputs_and_a_cancel_are_no_failures() -> None:
     assert judge_attempt("n0", 0, JobEnd("SUCCEEDED"), has_outputs=False).outputs == literals()
     stopped = judge_attempt("n0", 0, JobEnd("CANCELLED", files={"outputs.pb": OUTPUTS}), has_outputs=True)
     assert (stopped.outputs, stopped.failure) == (None, None)
+
+
+def test_files_that_cannot_be_read_are_a_failure_of_a_task_without_outputs_too() -> None:
+    failure = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files_problem="it is lost"), has_outputs=False).failure
+    assert failure is not None
+    assert (failure.code, failure.message, failure.is_recoverable) == ("OutputsNotFound", "it is lost", True)

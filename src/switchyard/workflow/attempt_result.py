@@ -19,7 +19,7 @@ SIGKILL = 9
 class JobEnd:
     """How the job of an attempt ended. `files`: what it left of `outputs.pb`, `error.pb` and `futures.pb`.
 
-    `files_problem`: why files that it left cannot be read.
+    `files_problem`: why it is not known what it left. An error may be among that, so it is then no success.
     """
 
     state: str
@@ -46,7 +46,7 @@ def judge_attempt(node_id: str, attempt: int, end: JobEnd, *, has_outputs: bool)
         return AttemptEnd(node_id, attempt, failure=AttemptFailure("NotServed", words))
     if "outputs.pb" in files:
         return _with_outputs(node_id, attempt, files["outputs.pb"])
-    if not has_outputs:
+    if not has_outputs and not end.files_problem:
         return AttemptEnd(node_id, attempt, outputs=literals_pb2.LiteralMap())
     why = end.files_problem or "the job ended without outputs.pb and without error.pb"
     return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsNotFound", why, is_recoverable=True))
