@@ -240,6 +240,21 @@ def test_an_execution_that_is_stopped_is_aborted_when_its_jobs_are_over() -> Non
     assert run.phase is ExecutionPhase.ABORTED
 
 
+@pytest.mark.parametrize("on_failure", [0, PATIENT])
+def test_a_job_that_is_cancelled_by_hand_fails_its_node_and_the_execution(on_failure: int) -> None:
+    template = a_template(task_node("n0", "one"), task_node("n1", "one"))
+    template.metadata.on_failure = on_failure
+    run = Run(graph_of(template, retries=2))
+    assert run.step() == ["n0#0", "n1#0"]
+    assert run.stop("n0") == []
+    run.end("n1")
+    assert run.phases() == {"n0": "FAILED", "n1": "SUCCEEDED"}
+    assert (run.phase, run.error.code, run.error.message) == (
+        *(ExecutionPhase.FAILED, "Cancelled"),
+        "the job was cancelled",
+    )
+
+
 def test_an_execution_that_is_stopped_before_it_began_is_aborted_at_once() -> None:
     run = Run(diamond(), literals(x=5), phase=ExecutionPhase.ABORTING)
     assert run.step() == []
