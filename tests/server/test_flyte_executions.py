@@ -171,6 +171,7 @@ def test_an_execution_whose_job_is_cancelled_by_hand_fails(doors: Doors) -> None
 def test_lists_have_filters_and_hide_what_is_archived(doors: Doors) -> None:
     for name in ("listed-a", "listed-b"):
         doors.by_grpc("CreateExecution", a_request("29_schedule.wf", name))
+        jobs_of(doors, name)  # then it stands still, and both doors tell the same
     doors.by_rest("UpdateExecution", {"id": {**HERE, "name": "listed-b"}, "state": "EXECUTION_ARCHIVED"})
 
     def names(filters: str) -> list[str]:
