@@ -168,9 +168,19 @@ def test_a_stopped_execution_ends_its_jobs_and_is_aborted(doors: Doors) -> None:
     assert doors.by_rest("TerminateExecution", {"id": identifier}).code == "FAILED_PRECONDITION"
 
 
+def test_an_execution_whose_job_is_cancelled_by_hand_fails(doors: Doors) -> None:
+    doors.by_grpc("CreateExecution", a_request("29_schedule.wf", "by-hand"))
+    (job,) = jobs_of(doors, "by-hand")
+    doors.v1("POST", f"/v1/jobs/{job['id']}/cancel")
+    until(lambda: phase_of(doors, "by-hand") in ("FAILED", "SUCCEEDED"), PATIENCE_S, "it is over")
+    closure = doors.by_grpc("GetExecution", {"id": {**HERE, "name": "by-hand"}}).answer["closure"]
+    assert (closure["phase"], closure["error"]["message"]) == ("FAILED", "the job was cancelled")
+
+
 def test_lists_have_filters_and_hide_what_is_archived(doors: Doors) -> None:
     for name in ("listed-a", "listed-b"):
         doors.by_grpc("CreateExecution", a_request("29_schedule.wf", name))
+        jobs_of(doors, name)  # then it stands still, and both doors tell the same
     doors.by_rest("UpdateExecution", {"id": {**HERE, "name": "listed-b"}, "state": "EXECUTION_ARCHIVED"})
 
     def names(filters: str) -> list[str]:

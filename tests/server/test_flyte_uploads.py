@@ -13,7 +13,7 @@ from flyteidl.service import dataproxy_pb2, dataproxy_pb2_grpc
 
 from tests.processes import PATIENCE_S, until
 from tests.programs import Answer, call
-from tests.server.flyte_doors import CALL_S, Doors, opened
+from tests.server.flyte_doors import CALL_S, Doors, Said, opened
 
 pytestmark = pytest.mark.xdist_group("flyte-uploads")
 HERE = {"project": "default", "domain": "development"}
@@ -39,7 +39,8 @@ def asked(doors: Doors, name: str, request: Any) -> Any:
 
 def location(doors: Doors, name: str, content: bytes = b"", **more: Any) -> Any:
     md5 = hashlib.md5(content, usedforsecurity=False).digest() if content else b""
-    request = dataproxy_pb2.CreateUploadLocationRequest(**HERE, filename=name, content_md5=md5, **more)
+    more = {**HERE, **more}
+    request = dataproxy_pb2.CreateUploadLocationRequest(filename=name, content_md5=md5, **more)
     return asked(doors, "CreateUploadLocation", request)
 
 
@@ -127,3 +128,46 @@ def test_files_of_others_and_foreign_addresses_are_not_found(doors: Doors) -> No
     ):
         request = dataproxy_pb2.CreateDownloadLocationRequest(native_url=url)
         assert asked(doors, "CreateDownloadLocation", request)[0] == code
+
+
+def launched(doors: Doors, name: str, *args: str) -> Said:
+    """The answer to an execution of a task with these arguments."""
+    task = {**HERE, "resource_type": "TASK", "name": name, "version": "v1"}
+    template = {
+        "id": task,
+        "type": "python-task",
+        "metadata": {"runtime": {"version": "1"}},
+        "interface": {"inputs": {"variables": {"n": {"type": {"simple": "INTEGER"}}}}},
+        "container": {"image": "i", "args": args},
+    }
+    assert doors.by_grpc("CreateTask", {"id": task, "spec": {"template": template}}).code == "OK"
+    inputs = {"literals": {"n": {"scalar": {"primitive": {"integer": "1"}}}}}
+    return doors.by_grpc("CreateExecution", {**HERE, "name": name, "spec": {"launch_plan": task}, "inputs": inputs})
+
+
+@pytest.mark.parametrize("place", [{"project": "secret"}, {"domain": "production"}], ids=["project", "domain"])
+def test_a_task_cannot_take_code_of_another_project_or_domain(doors: Doors, place: dict[str, str]) -> None:
+    word = next(iter(place))
+    if word == "project":
+        doors.v1("POST", "/v1/projects", {"name": "secret"})
+    address = location(doors, "code.tar.gz", b"secret code", **place)
+    assert put(address, b"secret code").status == 200
+    option = ("--additional-distribution", address.native_url)
+    refused = launched(doors, f"taker-{word}", "run", *option)
+    assert (refused.code, "is not here" in refused.message) == ("INVALID_ARGUMENT", True)
+    # A command that depends on its inputs is made when its node begins.
+    assert launched(doors, f"later-{word}", "run", "{{.inputs.n}}", *option).code == "OK"
+    asked_for = {"id": {**HERE, "name": f"later-{word}"}}
+
+    def error() -> Any:
+        return doors.by_grpc("GetExecution", asked_for).answer["closure"].get("error")
+
+    assert "is not here" in until(error, PATIENCE_S, "it fails")["message"]
+    assert doors.v1("GET", f"/v1/jobs?label=flyte/execution%3Dlater-{word}")["items"] == []
+
+
+def test_a_task_takes_code_of_its_own_project(doors: Doors) -> None:
+    address = location(doors, "own.tar.gz", b"own code")
+    assert put(address, b"own code").status == 200
+    assert launched(doors, "owner", "run", "--additional-distribution", address.native_url).code == "OK"
+    until(lambda: doors.v1("GET", "/v1/jobs?label=flyte/execution%3Downer")["items"], PATIENCE_S, "its job")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flyteidl.core import errors_pb2, execution_pb2, tasks_pb2
+from flyteidl.core import errors_pb2, execution_pb2, literals_pb2, tasks_pb2
 
 from switchyard.workflow.attempt_result import JobEnd, judge_attempt
 from switchyard.workflow.entity_id import EntityId, EntityKind
@@ -20,8 +20,16 @@ from switchyard.workflow.task_command import (
     task_command,
     task_environment,
 )
-from tests.workflow.test_engine import literals
+from tests.workflow.test_engine import DEEPEST, literals, nested
 
+GARBAGE = {
+    "no opcode": b"\xc1",
+    "cut off": b"\x92\x01",
+    "too deep": b"\x91" * 5000 + b"\x01",
+    "no text": b"\xa1\xff",
+    "no type of JSON": b"\xd4\x05\x00",
+    "no key of JSON": b"\x81\x91\x01\x01",
+}
 NAMES = AttemptNames("p", "d", "e1", "mod.wf", "mod.wf", "n0", 2, EntityId(EntityKind.TASK, "p", "d", "mod.add", "v1"))
 BUNDLE = "switchyard://p/d/ROOT/fast.tar.gz"
 ARGS = (
@@ -66,6 +74,22 @@ def test_templates_in_words(template: str, text: str) -> None:
 def test_a_template_without_a_value_is_refused(template: str) -> None:
     with pytest.raises(CommandFailed):
         words(template, none=None)
+
+
+@pytest.mark.parametrize("body", GARBAGE.values(), ids=GARBAGE)
+def test_garbage_as_an_input_is_refused(body: bytes) -> None:
+    values = literals()
+    values.literals["bad"].scalar.binary.value = body
+    values.literals["bad"].scalar.binary.tag = "msgpack"
+    with pytest.raises(CommandFailed, match="the input bad cannot be read"):
+        task_command(tasks_pb2.Container(args=["{{.inputs.bad}}"]), NAMES, values, {})
+
+
+def test_a_time_that_no_calendar_has_is_refused() -> None:
+    values = literals()
+    values.literals["bad"].scalar.primitive.datetime.seconds = 10**15
+    with pytest.raises(CommandFailed, match="the input bad cannot be read"):
+        task_environment(tasks_pb2.Container(env=[{"key": "AT", "value": "{{.inputs.bad}}"}]), NAMES, values, {})
 
 
 def test_the_shell_in_front_puts_the_real_folder_there(tmp_path: Path) -> None:
@@ -135,3 +159,17 @@ def test_outputs_no_outputs_and_a_cancel_are_no_failures() -> None:
     assert judge_attempt("n0", 0, JobEnd("SUCCEEDED"), has_outputs=False).outputs == literals()
     stopped = judge_attempt("n0", 0, JobEnd("CANCELLED", files={"outputs.pb": OUTPUTS}), has_outputs=True)
     assert (stopped.outputs, stopped.failure) == (None, None)
+
+
+def test_outputs_that_no_client_could_read_back_are_a_failure() -> None:
+    body = nested(DEEPEST + 1).SerializeToString()
+    assert literals_pb2.LiteralMap.FromString(body) == nested(DEEPEST + 1)
+    failure = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files={"outputs.pb": body}), has_outputs=True).failure
+    assert failure is not None
+    assert (failure.code, "too deeply" in failure.message) == ("OutputsUnreadable", True)
+
+
+def test_files_that_cannot_be_read_are_a_failure_of_a_task_without_outputs_too() -> None:
+    failure = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files_problem="it is lost"), has_outputs=False).failure
+    assert failure is not None
+    assert (failure.code, failure.message, failure.is_recoverable) == ("OutputsNotFound", "it is lost", True)

@@ -19,6 +19,7 @@ from switchyard.workflow.execution_state import (
     NodePhase,
     NodeProgress,
 )
+from switchyard.workflow.nesting import is_too_deep
 from tests.workflow.builders import (
     INT,
     TEXT,
@@ -59,6 +60,19 @@ def literals(**values: Any) -> Any:
     for name, value in values.items():
         made.literals[name].scalar.CopyFrom(scalar(value))
     return made
+
+
+def nested(depth: int) -> Any:
+    """Outputs with a number inside so many lists."""
+    values = literals()
+    value = values.literals["o0"]
+    for _ in range(depth):
+        value = value.collection.literals.add()
+    value.scalar.primitive.integer = 1
+    return values
+
+
+DEEPEST = max(depth for depth in range(60) if not is_too_deep(nested(depth)))  # that a client can read back
 
 
 def number(values: Any, name: str) -> int:
@@ -240,6 +254,21 @@ def test_an_execution_that_is_stopped_is_aborted_when_its_jobs_are_over() -> Non
     assert run.phase is ExecutionPhase.ABORTED
 
 
+@pytest.mark.parametrize("on_failure", [0, PATIENT])
+def test_a_job_that_is_cancelled_by_hand_fails_its_node_and_the_execution(on_failure: int) -> None:
+    template = a_template(task_node("n0", "one"), task_node("n1", "one"))
+    template.metadata.on_failure = on_failure
+    run = Run(graph_of(template, retries=2))
+    assert run.step() == ["n0#0", "n1#0"]
+    assert run.stop("n0") == []
+    run.end("n1")
+    assert run.phases() == {"n0": "FAILED", "n1": "SUCCEEDED"}
+    assert (run.phase, run.error.code, run.error.message) == (
+        *(ExecutionPhase.FAILED, "Cancelled"),
+        "the job was cancelled",
+    )
+
+
 def test_an_execution_that_is_stopped_before_it_began_is_aborted_at_once() -> None:
     run = Run(diamond(), literals(x=5), phase=ExecutionPhase.ABORTING)
     assert run.step() == []
@@ -289,6 +318,55 @@ def test_missing_outputs_and_missing_parts_of_values_fail_the_node() -> None:
     run.end("n0")
     assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, "BindingFailed")
     assert "has no 'nothing'" in run.error.message
+
+
+def with_path(binding: Any, *path: str | int) -> None:
+    for step_ in path:
+        binding.promise.attr_path.add(**{"int_value" if isinstance(step_, int) else "string_value": step_})
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (b"\xc1", ("x",)),
+        (b"\x91" * 5000 + b"\x01", (0,)),
+        (b"\xa1\xff", (0,)),
+        (b"\x81\xa1x\xcf" + b"\xff" * 8, ("x",)),
+    ],
+    ids=["no MessagePack", "too deep", "no text", "too large a number"],
+)
+def test_garbage_as_an_output_fails_the_node_that_takes_a_part_of_it(body: bytes, path: tuple[str | int, ...]) -> None:
+    run = Run(diamond(), literals(x=5))
+    node = next(node for node in run.graph.primary.nodes if node.id == "n1")
+    with_path(next(one for one in node.inputs if one.var == "a").binding, *path)
+    run.step()
+    outputs = literals()
+    outputs.literals["o0"].scalar.binary.value = body
+    outputs.literals["o0"].scalar.binary.tag = "msgpack"
+    assert run.step(AttemptEnd("n0", 0, outputs)) == []
+    assert (run.phase, run.error.code, run.phases()["n1"]) == (ExecutionPhase.FAILED, "BindingFailed", "FAILED")
+    assert "the value for a cannot be read" in run.error.message
+
+
+def test_a_number_that_no_dictionary_takes_fails_the_node() -> None:
+    run = Run(diamond(), literals(x=5))
+    node = next(node for node in run.graph.primary.nodes if node.id == "n1")
+    with_path(next(one for one in node.inputs if one.var == "a").binding, "x")
+    run.step()
+    outputs = literals()
+    outputs.literals["o0"].scalar.generic.fields["x"].number_value = float("nan")
+    run.step(AttemptEnd("n0", 0, outputs))
+    assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, "BindingFailed")
+
+
+@pytest.mark.parametrize("many", [["@n0.o0"], [[["@n0.o0"]]]], ids=["to read back", "to copy"])
+def test_values_that_become_too_deep_in_a_list_fail_the_node(many: Any) -> None:
+    run = Run(graph_of(a_template(task_node("n0", "one"), task_node("n1", "total", many=["@n0.o0"]))))
+    node = next(node for node in run.graph.primary.nodes if node.id == "n1")
+    node.inputs[0].CopyFrom(task_node("n1", "total", many=many).inputs[0])
+    run.step()
+    assert run.step(AttemptEnd("n0", 0, nested(DEEPEST))) == []
+    assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, "BindingFailed")
 
 
 def test_nothing_happens_to_an_execution_that_is_over() -> None:

@@ -10,6 +10,7 @@ from flyteidl.core import errors_pb2, execution_pb2, literals_pb2
 from google.protobuf.message import DecodeError
 
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure
+from switchyard.workflow.nesting import is_too_deep
 
 OUTPUT_BYTES_MAX = 8 * 2**20  # of outputs.pb: clients read messages of 20 MiB
 SIGKILL = 9
@@ -19,7 +20,7 @@ SIGKILL = 9
 class JobEnd:
     """How the job of an attempt ended. `files`: what it left of `outputs.pb`, `error.pb` and `futures.pb`.
 
-    `files_problem`: why files that it left cannot be read.
+    `files_problem`: why it is not known what it left. An error may be among that, so it is then no success.
     """
 
     state: str
@@ -46,7 +47,7 @@ def judge_attempt(node_id: str, attempt: int, end: JobEnd, *, has_outputs: bool)
         return AttemptEnd(node_id, attempt, failure=AttemptFailure("NotServed", words))
     if "outputs.pb" in files:
         return _with_outputs(node_id, attempt, files["outputs.pb"])
-    if not has_outputs:
+    if not has_outputs and not end.files_problem:
         return AttemptEnd(node_id, attempt, outputs=literals_pb2.LiteralMap())
     why = end.files_problem or "the job ended without outputs.pb and without error.pb"
     return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsNotFound", why, is_recoverable=True))
@@ -56,11 +57,15 @@ def _with_outputs(node_id: str, attempt: int, body: bytes) -> AttemptEnd:
     if len(body) > OUTPUT_BYTES_MAX:
         why = f"outputs.pb has {len(body)} bytes; the most is {OUTPUT_BYTES_MAX}. Return large data as files."
         return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsTooLarge", why))
+    why = "outputs.pb is no message of outputs"
     try:
-        return AttemptEnd(node_id, attempt, outputs=literals_pb2.LiteralMap.FromString(body))
+        outputs: Any = literals_pb2.LiteralMap.FromString(body)
+        if not is_too_deep(outputs):
+            return AttemptEnd(node_id, attempt, outputs=outputs)
+        why = "the values in outputs.pb are nested too deeply"
     except DecodeError:
-        why = "outputs.pb is no message of outputs"
-        return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsUnreadable", why, is_recoverable=True))
+        pass
+    return AttemptEnd(node_id, attempt, failure=AttemptFailure("OutputsUnreadable", why, is_recoverable=True))
 
 
 def _user_error(body: bytes) -> AttemptFailure:

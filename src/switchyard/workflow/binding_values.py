@@ -9,7 +9,8 @@ import msgspec
 from flyteidl.core import literals_pb2
 from google.protobuf import json_format
 
-from switchyard.workflow.literals import MSGPACK
+from switchyard.workflow.literals import MSGPACK, UNREADABLE_VALUE
+from switchyard.workflow.nesting import is_too_deep
 
 # The output of a node by the node's id and the variable. None: there is none.
 FindOutput = Callable[[str, str], Any | None]
@@ -23,7 +24,12 @@ def resolve_bindings(bindings: Sequence[Any], find: FindOutput) -> Any:
     """The inputs of a node, or the outputs of a workflow."""
     values = literals_pb2.LiteralMap()
     for binding in bindings:
-        values.literals[binding.var].CopyFrom(resolve_value(binding.binding, find))
+        try:
+            values.literals[binding.var].CopyFrom(resolve_value(binding.binding, find))
+        except UNREADABLE_VALUE as exc:
+            raise BindingFailed(f"the value for {binding.var} cannot be read: {str(exc)[:200]}") from exc
+    if is_too_deep(values):  # parts in a list lie deeper than in the value that they come from
+        raise BindingFailed("the values are nested too deeply")
     return values
 
 

@@ -37,6 +37,7 @@ SYSTEM_RETRIES = 3  # as in Flyte: for failures that are not the user's
 _AFTER_OTHERS = workflow_pb2.WorkflowMetadata.FAIL_AFTER_EXECUTABLE_NODES_COMPLETE
 AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
 _NONE_REFUSED: Mapping[AttemptKey, AttemptFailure] = MappingProxyType({})
+_CANCELLED = AttemptFailure("Cancelled", "the job was cancelled")  # by hand, and not because the execution stops
 _ENDED_BADLY = (NodePhase.FAILED, NodePhase.SKIPPED, NodePhase.ABORTED)
 
 
@@ -111,10 +112,12 @@ class _Stepper:
             if failure is None:
                 self._put(replace(state, phase=NodePhase.SUCCEEDED, outputs=event.outputs))
                 return
-        if failure is None:
+        if failure is not None:
+            self._fail_attempt(state, node, failure)
+        elif self._is_halting:
             self._put(replace(state, phase=NodePhase.ABORTED))
         else:
-            self._fail_attempt(state, node, failure)
+            self._fail_attempt(state, node, _CANCELLED)
 
     def _fail_attempt(self, state: NodeProgress, node: Any, failure: AttemptFailure) -> None:
         """Try again if the failure allows it; else the node has failed."""

@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from flyteidl.core import types_pb2
+from google.protobuf import json_format, message
 
 MSGPACK = "msgpack"  # the tag of data classes and dictionaries
+# What readers of values raise for garbage: it is not MessagePack, too deep, too large, or no text.
+UNREADABLE_VALUE = (ValueError, TypeError, RecursionError, OverflowError, json_format.Error, message.Error)
 PRIMITIVES = {
     "integer": types_pb2.INTEGER,
     "float_value": types_pb2.FLOAT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyteidl.admin import execution_pb2, launch_plan_pb2, workflow_pb2
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, EncodeError
 
 from switchyard.errors import Malformed
 
@@ -35,12 +35,27 @@ def check_launch_plan_depth(spec: Any) -> None:
 
 def check_inputs_depth(inputs: Any) -> None:
     """The inputs of an execution, as a client reads them back."""
-    answer = execution_pb2.WorkflowExecutionGetDataResponse(full_inputs=inputs)
-    _check(answer)
+    if is_too_deep(inputs):
+        raise Malformed(TOO_DEEP)
+
+
+def is_too_deep(values: Any) -> bool:
+    """Whether a client could not read back these inputs or outputs."""
+    try:
+        answer = execution_pb2.WorkflowExecutionGetDataResponse(full_inputs=values)
+    except DecodeError:  # a copy is written and read
+        return True
+    return not _is_readable(answer)
 
 
 def _check(answer: Any) -> None:
+    if not _is_readable(answer):
+        raise Malformed(TOO_DEEP)
+
+
+def _is_readable(answer: Any) -> bool:
     try:
         type(answer).FromString(answer.SerializeToString())
-    except (DecodeError, ValueError) as exc:
-        raise Malformed(TOO_DEEP) from exc
+    except (DecodeError, EncodeError, ValueError):
+        return False
+    return True

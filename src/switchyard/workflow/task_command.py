@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from switchyard.workflow.entity_id import EntityId
+from switchyard.workflow.literals import UNREADABLE_VALUE
 
 FILES = "@job-files@"
 FOLDER = "flyte-io"  # in the folder of the job
@@ -137,7 +138,10 @@ def _input_text(name: str, inputs: Any) -> str:
     """An input as text. Values without one fail the node, as in Flyte."""
     if name not in inputs.literals:
         raise CommandFailed(f"the task has no input {name[:80]}")
-    return _literal_text(inputs.literals[name], name)
+    try:
+        return _literal_text(inputs.literals[name], name)
+    except UNREADABLE_VALUE as exc:
+        raise CommandFailed(f"the input {name[:80]} cannot be read: {str(exc)[:200]}") from exc
 
 
 def _literal_text(literal: Any, name: str) -> str:

@@ -23,10 +23,10 @@ def is_over(row: LiveAttemptRow, now_us: int) -> bool:
         return True
     if row.state not in (State.SUCCEEDED, State.FAILED, State.CANCELLED, State.REJECTED):
         return False
-    if row.output_state in (OutputState.READY, OutputState.FAILED) or row.started_us is None:
+    if row.output_state in (OutputState.READY, OutputState.FAILED) or row.state in (State.CANCELLED, State.REJECTED):
         return True
-    if row.state in (State.CANCELLED, State.REJECTED):
-        return True
+    if row.started_us is None and row.state != State.SUCCEEDED:
+        return True  # it never ran. One that succeeded did, though nobody saw it begin
     waited_us = now_us - (row.ended_us or now_us)
     return waited_us > (UPLOAD_US if row.output_state == OutputState.UPLOADING else SILENCE_US)
 
@@ -37,6 +37,8 @@ def read_end(context: Context, row: LiveAttemptRow) -> JobEnd:
         return JobEnd("FAILED", "the job was removed before its end was seen")
     files: dict[str, bytes] = {}
     problem = row.output_error or ""
+    if row.output_root is None and not problem:
+        problem = "no output files came from the cluster"
     if row.output_root is not None:
         try:
             files = _read_files(context, bytes(row.output_root))

@@ -23,7 +23,7 @@ from switchyard.service.files.upload_addresses import user_limit_refusal
 from switchyard.store import data_files, file_objects, file_trees
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.content import content_bytes
-from switchyard.workflow.entity_id import EntityKind
+from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_state import TaskStart
 from switchyard.workflow.node_job import node_job_spec
 from switchyard.workflow.task_command import FOLDER, AttemptNames, CommandFailed, bundle_addresses
@@ -81,8 +81,22 @@ def _bundle(context: Context, address: str) -> FileEntry:
     with context.database.read() as tx:
         row = data_files.data_file_get(tx, project, domain, path)
     if row is None:
-        raise BadRequest(f"The code of the task is not here: nothing was uploaded to {address[:200]}.")
+        raise _no_bundle(address)
     return file_entry(context, row)
+
+
+def _check_bundles(task: EntityId, container: Any) -> None:
+    """Refuse code of another project or domain: whoever may run the task need not be allowed to read that."""
+    for address in bundle_addresses(container):
+        if address.startswith(SCHEME) and split_native_url(address)[:2] != (task.project, task.domain):
+            raise _no_bundle(address)
+
+
+def _no_bundle(address: str) -> BadRequest:
+    """In the same words for a bundle that is not there and one of another project, so that nobody learns which."""
+    return BadRequest(
+        f"The code of the task is not here: nothing was uploaded to {address[:200]} in the task's project and domain."
+    )
 
 
 def store_objects(context: Context, tree: NodeTree) -> int:
@@ -110,7 +124,12 @@ def record_tree(batch: Batch, context: Context, owner: str, tree: NodeTree, *, b
 def job_request(
     row: ExecutionRow, spec: Any, start: TaskStart, template: Any, *, bundles: Mapping[str, str], tree: str
 ) -> JobRequest:
-    """The request of a job that runs an attempt. Raises Malformed for values that no job can have."""
+    """The request of a job that runs an attempt. Raises Malformed for values that no job can have.
+
+    Raises BadRequest for code that is not of the task's own project and domain. So nothing of a tree with such code
+    may be stored before this call.
+    """
+    _check_bundles(start.task, template.container)
     is_plan = row.entity_kind == EntityKind.LAUNCH_PLAN
     names = AttemptNames(
         project=row.project,

@@ -1,4 +1,7 @@
-"""Read executions, their nodes and the attempts of these. Whoever may view the project may read them."""
+"""Read executions, their nodes and the attempts of these. Whoever may view the project may read them.
+
+Secrets of others and names of hidden clusters are removed, as from jobs (`visible.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import require_read
 from switchyard.service.executions.graphs import missing_execution
+from switchyard.service.executions.visible import ExecutionSight
+from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.store import execution_nodes
 from switchyard.store import executions as store
 from switchyard.store.database import Tx
@@ -32,7 +37,7 @@ LIVE_PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class ExecutionView:
-    """An execution, and the clusters that its jobs run or ran on."""
+    """An execution, and the clusters that its jobs run or ran on, as the reader may see them."""
 
     row: ExecutionRow
     clusters: list[str]
@@ -62,7 +67,8 @@ class AttemptView:
 def get_execution(context: Context, actor: Actor, key: ExecutionKey) -> ExecutionView:
     with context.database.read() as tx:
         row = find_execution(tx, actor, key)
-        return ExecutionView(row, execution_nodes.cluster_names(tx, row.id))
+        clusters = execution_nodes.cluster_names(tx, row.id)
+    return _execution_view(Visibility(context, actor), row, clusters)
 
 
 def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tuple[list[ExecutionView], str]:
@@ -81,7 +87,9 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
             with_archived=any(one.column == "state" for one in query.filters),
         )
         shown = rows[: _rows_within([len(row.spec) + len(row.error or b"") for row in rows])]
-        views = [ExecutionView(row, execution_nodes.cluster_names(tx, row.id)) for row in shown]
+        found = [(row, execution_nodes.cluster_names(tx, row.id)) for row in shown]
+    visibility = Visibility(context, actor)
+    views = [_execution_view(visibility, row, clusters) for row, clusters in found]
     has_more = len(rows) == limit or len(shown) < len(rows)
     return views, str(query.offset + len(shown)) if has_more else ""
 
@@ -96,12 +104,15 @@ def list_nodes(
         rows = execution_nodes.node_page(
             tx, execution.id, parent_id=parent_id, is_descending=is_descending, offset=offset, limit=limit
         )
-    return rows, str(offset + len(rows)) if len(rows) == limit else ""
+    sight = ExecutionSight(Visibility(context, actor), execution)
+    return [sight.node(row) for row in rows], str(offset + len(rows)) if len(rows) == limit else ""
 
 
 def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> NodeRow:
     with context.database.read() as tx:
-        return _find_node(tx, find_execution(tx, actor, key), node_id)
+        execution = find_execution(tx, actor, key)
+        row = _find_node(tx, execution, node_id)
+    return ExecutionSight(Visibility(context, actor), execution).node(row)
 
 
 def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> list[AttemptView]:
@@ -112,7 +123,8 @@ def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: st
         is_live = any(row.ended_us is None for row in rows)
         live = execution_nodes.live_attempts(tx, execution.id) if is_live else []
     jobs = {(one.node_id, one.attempt): one for one in live}
-    return [_attempt_view(row, jobs.get((row.node_id, row.attempt))) for row in rows]
+    sight = ExecutionSight(Visibility(context, actor), execution)
+    return [_attempt_view(sight, row, jobs.get((row.node_id, row.attempt))) for row in rows]
 
 
 def get_attempt(context: Context, actor: Actor, key: ExecutionKey, node_id: str, number: int) -> AttemptView:
@@ -144,12 +156,18 @@ def _find_node(tx: Tx, execution: ExecutionRow, node_id: str) -> NodeRow:
     return row
 
 
-def _attempt_view(row: NodeAttemptRow, job: LiveAttemptRow | None) -> AttemptView:
+def _execution_view(visibility: Visibility, row: ExecutionRow, clusters: list[str]) -> ExecutionView:
+    sight = ExecutionSight(visibility, row)
+    return ExecutionView(sight.execution(row), sight.clusters(clusters))
+
+
+def _attempt_view(sight: ExecutionSight, row: NodeAttemptRow, job: LiveAttemptRow | None) -> AttemptView:
+    row = sight.attempt(row)
     if job is None:
         return AttemptView(row, row.phase, row.reason, row.started_us, row.cluster)
     state = State(job.state) if job.state is not None else None
     phase = LIVE_PHASES.get(state, "RUNNING") if state is not None else "UNDEFINED"
-    return AttemptView(row, phase, job.reason or "", job.started_us, job.cluster or "")
+    return AttemptView(row, phase, sight.text(job.reason or ""), job.started_us, sight.cluster(job.cluster or ""))
 
 
 def _rows_within(sizes: Sequence[int]) -> int:
