@@ -64,7 +64,7 @@ PATTERN_HINTS = {
     r"^/[^\u0000-\u001f:]*(?!\n)$": "Not the path of a mount (a / first, and no colons or control characters)",
     r"^(/[^/\u0000-\u001f]+)+(?!\n)$": "Not the path of a field (such as /spec/tolerations)",
     r"^(https?://[^\u0000-\u0020]+)?(?!\n)$": "Not an address (http:// or https:// first, and no blanks)",
-    r"^(https?://[^\s/?#]+/?)?(?!\n)$": "Not the address of a server (http:// or https://, a host, perhaps a port, no path)",
+    r"^(https?://[^\s/?#]+/?)?(?!\n)$": "Not the address of a server (http:// or https:// and a host, without a path)",
     r"^[^\u0000-\u0020]*(?!\n)$": "Blanks and control characters are not allowed",
     r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)(?!\n)$": f"Not {_OBJECT_NAME}",
     r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)?(?!\n)$": f"Not {_OBJECT_NAME}",
