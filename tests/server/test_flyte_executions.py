@@ -96,6 +96,30 @@ def test_bad_requests_are_refused_with_the_reason(doors: Doors, request_: dict[s
         assert (refused.code, words in refused.message) == ("INVALID_ARGUMENT", True), refused
 
 
+def test_a_workflow_that_doubles_at_each_level_is_refused_before_it_begins(doors: Doors) -> None:
+    """Few nodes are registered; 2^20 would run."""
+
+    def an_id(name: str, kind: str = "WORKFLOW") -> dict[str, str]:
+        return {**HERE, "resource_type": kind, "name": name, "version": "v1"}
+
+    def a_level(number: int) -> dict[str, Any]:
+        below = {"sub_workflow_ref": an_id(f"doubles.l{number - 1}")}
+        task = {"reference_id": an_id("29_schedule.tick", "TASK")}
+        inputs = [{"var": "n", "binding": {"scalar": {"primitive": {"integer": "1"}}}}]
+        nodes = [{"id": f"n{index}", "metadata": {}, "workflow_node": below} for index in range(2)]
+        lowest = [{"id": "n0", "metadata": {}, "inputs": inputs, "task_node": task}]
+        return {"id": an_id(f"doubles.l{number}"), "interface": {}, "nodes": nodes if number else lowest}
+
+    spec = {"template": a_level(20), "sub_workflows": [a_level(number) for number in range(20)]}
+    made = doors.by_grpc("CreateWorkflow", {"id": an_id("doubles.l20"), "spec": spec})
+    assert made.code == "OK", made
+    plan = {"workflow_id": an_id("doubles.l20"), "default_inputs": {}, "fixed_inputs": {}}
+    planned = doors.by_grpc("CreateLaunchPlan", {"id": an_id("doubles.l20", "LAUNCH_PLAN"), "spec": plan})
+    assert planned.code == "OK", planned
+    refused = doors.by_grpc("CreateExecution", a_request("doubles.l20"))
+    assert (refused.code, "`workflows.nodes`" in refused.message) == ("INVALID_ARGUMENT", True), refused
+
+
 def test_what_is_not_there_is_not_found(doors: Doors) -> None:
     for door in doors.ways().values():
         assert door("CreateExecution", a_request("nothing.wf")).code == "NOT_FOUND"

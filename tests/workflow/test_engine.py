@@ -9,7 +9,7 @@ import pytest
 from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
 
 from switchyard.workflow.engine import step
-from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
+from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     AttemptFailure,
@@ -227,6 +227,16 @@ def test_sub_workflows_run_under_the_id_of_their_node() -> None:
     run.end("n1-0-n0", 5)
     run.end("n1-0-n1", 7)
     assert (run.phase, number(run.outputs, "o")) == (ExecutionPhase.SUCCEEDED, 7)
+
+
+def test_nodes_of_sub_workflows_count_for_each_node_that_runs_them() -> None:
+    inner = a_template(task_node("n0", "one"), task_node("n1", "one"), name="inner")
+    assert count_nodes_to_run(graph_of(a_template(sub_node("n0", "inner"), sub_node("n1", "inner")), inner)) == 6
+    levels = [a_template(task_node("n0", "one"), name="l0")]
+    for level in range(1, 31):
+        below = f"l{level - 1}"
+        levels.append(a_template(sub_node("n0", below), sub_node("n1", below), name=f"l{level}"))
+    assert count_nodes_to_run(graph_of(a_template(sub_node("n0", "l30")), *levels)) == 3 * 2**30 - 1
 
 
 def test_a_failure_in_a_sub_workflow_fails_its_node_and_the_rest_is_aborted() -> None:

@@ -52,6 +52,15 @@ def read_graph(closure: Any) -> ExecutionGraph:
     return ExecutionGraph(_read_workflow(closure.primary), subs, tasks)
 
 
+def count_nodes_to_run(graph: ExecutionGraph) -> int:
+    """How many nodes an execution has: those of a sub-workflow for each node that runs it."""
+    uses = {sub_id: _sub_ids(sub) for sub_id, sub in graph.subs.items()}
+    counts: dict[EntityId, int] = {}
+    for sub_id in TopologicalSorter(uses).static_order():  # compiled: none contains itself
+        counts[sub_id] = len(graph.subs[sub_id].nodes) + sum(counts[used] for used in uses[sub_id])
+    return len(graph.primary.nodes) + sum(counts[used] for used in _sub_ids(graph.primary))
+
+
 def task_closure(task: EntityId, template: Any) -> Any:
     """The workflow of one node that an execution of a task runs, compiled. As in Flyte, it is named after the task."""
     workflow = workflow_pb2.WorkflowTemplate(id=to_message(task_workflow_id(task)))
@@ -97,3 +106,13 @@ def _read_workflow(compiled: Any) -> GraphWorkflow:
         upstream,
         tuple(end.inputs) if end is not None else (),
     )
+
+
+def _sub_ids(workflow: GraphWorkflow) -> list[EntityId]:
+    """The sub-workflows that its nodes run; one that two nodes run comes twice."""
+    refs = (node.workflow_node for node in workflow.nodes if node.HasField("workflow_node"))
+    return [
+        read_id(ref.sub_workflow_ref, EntityKind.WORKFLOW)
+        for ref in refs
+        if ref.WhichOneof("reference") == "sub_workflow_ref"
+    ]

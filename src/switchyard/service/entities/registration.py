@@ -25,6 +25,7 @@ from switchyard.service.entities.known_signatures import (
     task_sizes,
     workflow_interface,
 )
+from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write, stored_key
 from switchyard.service.entities.taken import refuse_taken
 from switchyard.store import entities as store
@@ -77,7 +78,7 @@ def create_workflow(context: Context, actor: Actor, request: Any) -> None:
     template.id.CopyFrom(request.id)
     subs = tuple(request.spec.sub_workflows)
     check_workflow_depth(template, subs)
-    _refuse_many_nodes(context, count_nodes(template, subs))
+    refuse_many_nodes(context, count_nodes(template, subs))
     known = find_signatures(context, actor, references([template, *subs]))
     closure, mistakes = compile_workflow(WorkflowSource(template, subs, known))
     if closure is None:
@@ -190,18 +191,6 @@ def _refuse_mistakes(mistakes: Iterable[str], prefix: str = "") -> None:
         given[MISTAKES_SHOWN:] = ["and more"]
     if given:
         raise Malformed(prefix + "; ".join(given) + ".")
-
-
-def _refuse_many_nodes(context: Context, nodes: int) -> None:
-    most = context.workflows.nodes
-    if 0 < most < nodes:
-        error = BadRequest(
-            f"The workflow has {nodes} nodes with its sub-workflows and branches. The limit `{CONFIG_SECTION}.nodes` "
-            f"of the server's config file is {most}.",
-            next_step="Use map tasks, or split it into workflows that call each other by launch plans.",
-        )
-        error.limit = f"{CONFIG_SECTION}.nodes"
-        raise error
 
 
 def _refuse_over_limits(context: Context, usage: store.EntityUsageRow) -> None:

@@ -22,6 +22,7 @@ from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.entity_reads import StoredEntity, get_entity
+from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
 from switchyard.service.executions.node_jobs import NO_TREE, job_request
@@ -31,7 +32,7 @@ from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityId, EntityKind, read_id
 from switchyard.workflow.execution_checks import complete_inputs, name_mistake, task_parameters, unserved_parts
-from switchyard.workflow.execution_graph import ExecutionGraph, read_graph, task_workflow_id
+from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
 from switchyard.workflow.execution_state import ExecutionPhase, TaskStart
 from switchyard.workflow.launch_plan_checks import label_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
@@ -78,6 +79,7 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     spec = _effective_spec(request.spec, target, actor)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
+    refuse_many_nodes(context, count_nodes_to_run(graph))
     try:
         _try_tasks(context, actor, row, spec, graph)
     except YardError:
