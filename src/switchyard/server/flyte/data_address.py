@@ -11,8 +11,6 @@ from switchyard.server.runtime import ServerRuntime
 if TYPE_CHECKING:
     from switchyard.server.flyte.data_app import FlyteDataApp
 
-FLYTE_DATA_PATH = "/flyte-data/"
-
 
 class FlyteDataRoute:
     def __init__(self, server: ServerRuntime) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 
 from switchyard.errors import Malformed, MethodNotAllowed, NotFound, TooLarge
 from switchyard.model.file_tree import CHUNK_BYTES, chunk_spans
+from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.http.asgi_messages import (
     PART_BYTES,
     AsgiReceive,
@@ -20,7 +21,7 @@ from switchyard.server.http.object_bodies import PIECE_BYTES, PIECES_MAX, UPLOAD
 from switchyard.server.limiter import current_caller
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.executions import data_proxy
-from switchyard.service.executions.data_proxy import ADDRESS_PATH, UPLOAD_BYTES_MAX, DataUpload
+from switchyard.service.executions.data_proxy import UPLOAD_BYTES_MAX, DataUpload
 from switchyard.store.data_files import DataGrantRow
 
 
@@ -36,8 +37,8 @@ class FlyteDataApp:
     async def _serve(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         method = scope["method"]
         if method not in ("PUT", "GET"):
-            raise MethodNotAllowed(f"{ADDRESS_PATH} takes PUT and GET.")
-        token = scope["path"].removeprefix(ADDRESS_PATH).partition("/")[0]
+            raise MethodNotAllowed(f"{FLYTE_DATA_PATH} takes PUT and GET.")
+        token = scope["path"].removeprefix(FLYTE_DATA_PATH).partition("/")[0]
         if not token:
             raise NotFound("This address has no token.")
         in_thread = self._server.workers.in_file_thread

@@ -7,11 +7,12 @@ from urllib.parse import quote
 
 from flyteidl.service import dataproxy_pb2
 
+from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.flyte.grpc_status import FlyteNotFound, FlyteNotServed
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.executions import data_proxy
-from switchyard.service.executions.data_proxy import ADDRESS_PATH, DataAddress
+from switchyard.service.executions.data_proxy import DataAddress
 
 
 def create_upload_location(url: str, context: Context, actor: Actor, request: Any) -> Any:
@@ -40,4 +41,4 @@ def _signed_url(url: str, address: DataAddress) -> str:
             "This server does not know the address that clients reach its HTTP port by.",
             next_step="Set `workflows.url` in its config file, for example https://yard.example.org.",
         )
-    return f"{url}{ADDRESS_PATH}{address.token}/{quote(address.filename)}"
+    return f"{url}{FLYTE_DATA_PATH}{address.token}/{quote(address.filename)}"

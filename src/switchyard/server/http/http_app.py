@@ -9,7 +9,8 @@ from typing import Any
 from starlette.routing import Route, Router
 
 from switchyard.errors import NotFound
-from switchyard.server.flyte.data_address import FLYTE_DATA_PATH, FlyteDataRoute
+from switchyard.server.flyte.data_address import FlyteDataRoute
+from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.flyte.rest_app import FlyteRestApp
 from switchyard.server.http.asgi_messages import (
     JSON,

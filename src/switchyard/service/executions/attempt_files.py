@@ -12,7 +12,6 @@ from switchyard.workflow.attempt_result import OUTPUT_BYTES_MAX, JobEnd
 from switchyard.workflow.task_command import OUTPUTS
 
 READ_FILES = ("error.pb", "futures.pb", "outputs.pb")
-GONE = "GONE"
 SILENCE_US = 600_000_000  # for output files that no agent speaks of after the end of a job
 UPLOAD_US = 3_600_000_000  # for those that are on their way
 

@@ -30,7 +30,6 @@ from switchyard.store import data_files, file_trees
 from switchyard.store.data_files import DataFileRow, DataGrantRow
 
 SCHEME = "switchyard://"
-ADDRESS_PATH = "/flyte-data/"
 UPLOAD_BYTES_MAX = 256 * 2**20  # of one file
 GRANT_S_MAX = 3600
 PATH_CHARS_MAX = 1000
