@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from tests.processes import end_strays, pids
 from tests.programs import isolated_env
 from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres, postgres_running
-from tests.slurm_bed import SlurmBed, slurm_running
+from tests.slurm_bed import SlurmBed, last_words, slurm_running
 from tests.slurm_conf import Spec
 
 HERE = Path(__file__).resolve().parent
@@ -113,6 +113,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Give the workers of a parallel run the tests in an order that keeps all cores busy until the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         session.items[:] = in_order(session.items, lambda item: item.nodeid)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what Slurm said when a test on it fails: its folder is gone afterwards."""
+    report = yield
+    if report.failed and "slurm" in item.nodeid:
+        report.sections += last_words()
+    return report
 
 
 @pytest.fixture(autouse=True)

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import pwd
+import re
 import secrets
 import shutil
 import signal
@@ -33,8 +34,12 @@ from tests.slurm_conf import CLIENTS, Ports, Site, Spec
 from tests.slurm_daemon import CALL_S, Daemon, StartError, answers, remove_cgroups, run, write
 
 START_S = PATIENCE_S  # cold and on a busy machine; 2 s is usual, 6 s with a database
-NUMBERS_LOST_MAX = 4  # that a controller which is killed has given since it saved its state, in any test
+NUMBERS_MAX = 1_000  # that a controller which is killed has given since it saved its state, in any test
+# What a controller's log says of a number it gives; "JobId=4_1(6)": a task has a number of its own.
+GIVEN = re.compile(r"(?:submit_batch_job:|Started|Allocate) JobId=(?:\d+_\S*\()?(\d+)")
 STOP_S = PATIENCE_S / 2
+LAST_LINES = 12
+RUNNING: list[SlurmBed] = []
 STARTS_MAX = 3  # another process may take a port between our look and the start
 IN_ROOT = Path(__file__).resolve().parent.parent / "scripts" / "in-root"
 
@@ -252,13 +257,32 @@ class SlurmCluster:
     def heal(self) -> None:
         """Every daemon runs, every node is up, no job is left, and the partitions are open."""
         self.heal_daemons()
-        # A controller that was killed may give its last numbers again, and nodes refuse what they have had.
-        for _ in range(NUMBERS_LOST_MAX):
-            self.run("sbatch", "--hold", "-o", "/dev/null", "--wrap", "true", check=False)
+        self._skip_given_numbers()
         self.cancel_all()
         for partition in slurm_conf.PARTITIONS:
             self.run("scontrol", "update", f"PartitionName={partition}", "State=UP", check=False)
         self.open_nodes()
+
+    def _skip_given_numbers(self) -> None:
+        """A controller that was killed gives its last numbers again, and drains a node that refuses one it still has.
+
+        Its log outlives it, and names every number that it ever gave.
+        """
+        log = (self.folder / "log" / "slurmctld.log").read_text(encoding="utf-8", errors="replace")
+        highest = max((int(number) for number in GIVEN.findall(log)), default=0)
+        for _ in range(NUMBERS_MAX):
+            said = self.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true", check=False).strip()
+            if said.isdecimal() and int(said) > highest:
+                return
+        raise AssertionError(f"the controller of {self.name} gives {said}, and gave {highest} before")
+
+    def last_words(self) -> str:
+        """Why nodes are closed, and the ends of the daemons' logs: for the report of a test that failed."""
+        parts = [self.run("sinfo", "-N", "-o", "%N %T %E", check=False, timeout_s=STOP_S)]
+        for log in sorted((self.folder / "log").glob("slurm*.log")):
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+            parts += [f"{self.name}/{log.name}:", *lines]
+        return "\n".join(parts)
 
     def open_nodes(self) -> None:
         """Every node takes jobs again."""
@@ -341,6 +365,11 @@ def slurm_version(root: str = "") -> tuple[int, int]:
     return int(number[0]), int(number[1])
 
 
+def last_words() -> list[tuple[str, str]]:
+    """What every cluster of this process says of itself, with its name."""
+    return [(f"Slurm {cluster.name}", cluster.last_words()) for bed in RUNNING for cluster in bed.clusters]
+
+
 @contextlib.contextmanager
 def slurm_running(*specs: Spec) -> Iterator[SlurmBed]:
     """Started clusters in a folder of their own; all is gone afterwards."""
@@ -348,8 +377,11 @@ def slurm_running(*specs: Spec) -> Iterator[SlurmBed]:
     bed = SlurmBed(folder, tuple(replace(spec, hosts=f"{spec.name[0]}{os.getpid()}") for spec in specs))
     try:
         bed.start()
+        RUNNING.append(bed)
         yield bed
     finally:
+        with contextlib.suppress(ValueError):
+            RUNNING.remove(bed)
         bed.stop()
         shutil.rmtree(folder, ignore_errors=True)
 

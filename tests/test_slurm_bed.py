@@ -7,6 +7,7 @@ import pytest
 from tests.processes import started_of, until
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_running
 from tests.slurm_conf import Spec
+from tests.slurm_faults import save_state
 
 pytestmark = pytest.mark.xdist_group("slurm")
 END_S = 30.0
@@ -51,6 +52,17 @@ def test_a_killed_controller_is_away_and_comes_back(slurm: SlurmBed) -> None:
     assert beta.run("sinfo", "-h", check=False) == ""
     beta.heal()
     assert ended(beta, "-o", "/dev/null", "--wrap", "true") == ("COMPLETED", "0:0")
+
+
+def test_a_healed_controller_gives_no_number_twice(slurm: SlurmBed) -> None:
+    """It saves its state some seconds late, so what it gave last it gives again."""
+    beta = slurm["beta"]
+    save_state(beta, END_S)
+    given = [int(beta.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true")) for _ in range(10)]
+    beta.kill("slurmctld")
+    beta.heal()
+    assert int(beta.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true")) > max(given)
+    beta.cancel_all()
 
 
 def test_nothing_is_left_of_a_cluster() -> None:
