@@ -75,7 +75,7 @@ def test_a_killed_container_runtime_makes_the_container_again(agent: KubernetesA
 def test_a_job_whose_container_was_started_twice_by_its_kubelet_says_so(agent: KubernetesAgent, hold: Hold) -> None:
     """The kubelet is back while the start hangs: it makes another container, and then runc carries out both starts.
 
-    containerd kills the first container as soon as it runs, mostly after its command has begun.
+    containerd kills the first container as soon as it runs, perhaps before its command has begun.
     """
     runc = hold("start")
     agent.journal.take([a_job(agent.folder, waits_for(agent))])
