@@ -21,7 +21,6 @@ from tests.programs import Agent, start_agent
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes-jobs")]
 END_S = 2 * PATIENCE_S
-RUN_S = 20
 
 
 @dataclass

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
+from switchyard.agent import clock
 from switchyard.agent.backends import TERMINAL_STATES, Backend, OutputPiece, marker_of
+from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.files.folder_writer import make_top_folder
 from switchyard.agent.site import FilesSite
@@ -35,7 +38,24 @@ MEMORY_BYTES = {
     "kubernetes-alpha": 8 * 2**30,
 }
 
+HOLD_S = 24 * 3600  # how long a fake cluster runs a job that others run until a file is there
+
 Start = Callable[[], Backend]
+
+
+@dataclass
+class FakeClock:
+    """The clock of a fake cluster, whose jobs end by time alone."""
+
+    ahead_ns: int = 0
+
+    def now_ns(self) -> int:
+        return clock.now_ns() + self.ahead_ns
+
+
+@pytest.fixture
+def fake_clock() -> FakeClock:
+    return FakeClock()
 
 
 @pytest.fixture(
@@ -60,7 +80,7 @@ def cores(world: str) -> int:
 
 
 @pytest.fixture
-def start(world: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+def start(world: str, request: pytest.FixtureRequest, tmp_path: Path, fake_clock: FakeClock) -> Iterator[Start]:
     """Start the backend, as often as one likes: the same directory each time."""
     made: list[Backend] = []
     kind, _, cluster = world.partition("-")
@@ -78,7 +98,7 @@ def start(world: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
         )
 
     def make() -> Backend:
-        made.append(load_backend(kind)(setting))
+        made.append(FakeBackend(setting, now_ns=fake_clock.now_ns) if kind == "fake" else load_backend(kind)(setting))
         return made[-1]
 
     yield make
@@ -202,15 +222,22 @@ def test_found_by_its_marker_only_when_submitted(backend: Backend) -> None:
     assert backend.find(marker_of(lease)) == native_id
 
 
-def test_found_and_followed_after_a_restart(start: Start, cores: int) -> None:
+def test_found_and_followed_after_a_restart(start: Start, cores: int, fake_clock: FakeClock) -> None:
+    """The job runs until the test lets it end: however slow the cluster is, its cores are counted while it runs."""
     first = start()
-    lease = runs("2")
+    script = "until test -e go; do sleep 0.1; done"
+    lease = a_lease("sh", "-c", script, files=JobFiles(out=["*"]), env={"FAKE_RUN_S": str(HOLD_S)})
+    folder = first.work_folder(lease)
+    make_top_folder(folder.path, folder.account)
     native_id = first.submit(lease)
     status_when(first, native_id, lambda status: status.seen is ObservedState.RUNNING)
     again = start()
     assert again.find(marker_of(lease)) == native_id
     load_when(again, lambda load: load.free_cores == cores - 1)
     assert [held.job for held in again.held()] == [lease.job]
+    status_when(again, native_id, lambda status: status.seen is ObservedState.RUNNING)
+    (folder.path / "go").touch()
+    fake_clock.ahead_ns = HOLD_S * 10**9
     assert end_of(again, native_id).seen is ObservedState.SUCCEEDED
     load_when(again, lambda load: load.free_cores == cores)
 

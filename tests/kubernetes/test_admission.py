@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.kubernetes.job_submitter import CREATES_AT_ONCE, CREATES_PER_NAMESPACE
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 from tests.kube_cluster import KubernetesCluster
-from tests.kubernetes.builders import KubernetesAgent, a_job, begin, end_of, pods_of, runs
+from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, begin, end_of, pods_of, runs
 from tests.kubernetes.webhook import DENIAL, denying_webhook, registered, webhook_away
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+WEBHOOK_TIMEOUT_S_MAX = 30  # the longest that Kubernetes allows
 AWAY = "failed calling webhook"
 
 
@@ -39,6 +43,37 @@ def test_a_webhook_that_is_away_is_the_reason_why_a_job_waits_to_be_created(agen
         assert not agent.ends()
     assert end_of(agent).seen is ObservedState.SUCCEEDED
     assert runs(agent.folder) == 1
+
+
+def test_a_webhook_that_hangs_for_one_namespace_holds_up_no_job_of_another(
+    make_agent: MakeAgent, cluster: KubernetesCluster, namespace: str
+) -> None:
+    """More jobs than all creates that may be under way wait for the webhook."""
+    slow = cluster.create_namespace(f"{namespace}-slow")
+    agent = make_agent(kubernetes={"namespace": "{{ project }}", "timeout_s": END_S})
+    may_answer = threading.Event()
+    hung = [replace(a_job(agent.folder), project=slow) for _ in range(CREATES_AT_ONCE + 1)]
+    other = replace(a_job(agent.folder), project=namespace)
+    with (
+        denying_webhook(cluster, may_answer) as port,
+        registered(cluster, slow, "jobs", port, timeout_s=WEBHOOK_TIMEOUT_S_MAX),
+    ):
+        may_answer.clear()
+        agent.journal.take(hung)
+        agent.until(lambda: any(f"in the namespace {slow}" in why for why in reasons(agent)), "no more may be created")
+        assert creates_under_way() <= CREATES_PER_NAMESPACE
+        agent.journal.take([other])
+        agent.until(agent.ends, "a job of the other namespace ends")
+        assert [(end.job, end.seen) for end in agent.ends()] == [(other.job, ObservedState.SUCCEEDED)]
+        may_answer.set()
+        agent.until(lambda: len(agent.ends()) == len(hung) + 1, "the webhook denies the jobs that waited for it")
+    assert all(DENIAL in end.reason for end in agent.ends() if end.job != other.job)
+    assert runs(agent.folder) == 1
+    cluster.kubectl("delete", "namespace", slow, "--wait=false")
+
+
+def creates_under_way() -> int:
+    return sum(thread.name.startswith("create-") for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize(("webhook", "words"), [(denying_webhook, DENIAL), (lambda _: webhook_away(), AWAY)])

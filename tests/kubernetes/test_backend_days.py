@@ -12,6 +12,7 @@ from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import (
+    END_S,
     KubernetesAgent,
     MakeAgent,
     a_job,
@@ -25,19 +26,20 @@ from tests.kubernetes.builders import (
 from tests.kubernetes.faulty_api import FaultyApi
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
-PAUSE_S = 20.0
+PAUSE_S = 20.0  # twice as long as the agent waits for an answer
 
 
 def test_an_api_server_that_is_paused_for_20_seconds_while_the_job_ends(
     agent: KubernetesAgent, harmed_cluster: KubernetesCluster
 ) -> None:
-    lease = a_job(agent.folder, f"echo before; {waits_for(agent)}; echo after; exit 4")
+    lease = a_job(agent.folder, f"echo before; {waits_for(agent)}; echo after; touch {agent.folder}/over; exit 4")
     native_id = begin(agent, lease)
     harmed_cluster.pause("apiserver")
     try:
         (agent.folder / "go").touch()
         until_s = time.monotonic() + PAUSE_S
-        while time.monotonic() < until_s:
+        while time.monotonic() < until_s or not (agent.folder / "over").exists():
+            assert time.monotonic() < until_s + END_S, "the job ends meanwhile"
             agent.runner.run_once(may_start=True)  # not refresh: it runs on a thread of its own
             assert not agent.ends(), "nobody knows how it ended"
             agent.backend.watch(0.2)
@@ -77,7 +79,7 @@ def test_etcd_that_is_paused(agent: KubernetesAgent, harmed_cluster: KubernetesC
 
 
 def test_a_job_that_somebody_deletes_ends_when_it_is_gone_and_does_not_run_again(agent: KubernetesAgent) -> None:
-    lease = a_job(agent.folder, "sleep 60")
+    lease = a_job(agent.folder, "sleep 600")
     name = begin(agent, lease)
     agent.cluster.kubectl("delete", "job", name, "--namespace", agent.namespace, "--wait=false")
     end = end_of(agent)
@@ -103,7 +105,7 @@ def test_a_job_that_was_orphaned_is_followed_to_its_end(agent: KubernetesAgent) 
 
 
 def test_an_orphaned_job_can_be_cancelled(agent: KubernetesAgent) -> None:
-    lease = a_job(agent.folder, "sleep 60")
+    lease = a_job(agent.folder, "sleep 600")
     name = begin(agent, lease)
     agent.cluster.kubectl("delete", "job", name, "--namespace", agent.namespace, "--cascade=orphan")
     agent.until(lambda: not agent.jobs(), "the Job is gone")
@@ -113,7 +115,7 @@ def test_an_orphaned_job_can_be_cancelled(agent: KubernetesAgent) -> None:
 
 
 def test_a_pod_that_somebody_deletes_is_a_failure_of_the_cluster(agent: KubernetesAgent) -> None:
-    lease = a_job(agent.folder, "sleep 60")
+    lease = a_job(agent.folder, "sleep 600")
     begin(agent, lease)
     agent.cluster.kubectl("delete", "pod", "--all", "--namespace", agent.namespace, "--wait=false")
     end = end_of(agent)

@@ -223,7 +223,7 @@ def test_a_job_of_somebody_else_under_this_name_is_a_refusal_and_stays(
 
 def test_an_agent_that_lost_its_journal_finds_its_jobs(make_agent: MakeAgent) -> None:
     agent = make_agent()
-    lease = a_job(agent.folder, "sleep 3")
+    lease = a_job(agent.folder, waits_for(agent))
     agent.journal.take([lease])
     agent.until(lambda: runs(agent.folder), "it runs")
     agent.kill()
@@ -231,6 +231,7 @@ def test_an_agent_that_lost_its_journal_finds_its_jobs(make_agent: MakeAgent) ->
         file.unlink()
     again = make_agent()
     assert [attempt.stage for attempt in again.journal.attempts()] == [Stage.SUBMITTED]
+    (agent.folder / "go").touch()
     again.until(again.ends, "the job ends")
     assert again.ends()[0].seen is ObservedState.SUCCEEDED
     assert runs(agent.folder) == 1
@@ -240,7 +241,7 @@ def test_two_agents_of_one_cluster_leave_each_others_jobs_alone(
     make_agent: MakeAgent, tmp_path: Path, cluster: KubernetesCluster, namespace: str
 ) -> None:
     one = make_agent()
-    lease = a_job(one.folder, "sleep 2")
+    lease = a_job(one.folder, waits_for(one))
     one.journal.take([lease])
     one.until(lambda: runs(one.folder), "it runs")
     two = KubernetesAgent(tmp_path / "two", cluster, namespace)
@@ -251,4 +252,5 @@ def test_two_agents_of_one_cluster_leave_each_others_jobs_alone(
         two.run_once()
     finally:
         two.kill()
+    (one.folder / "go").touch()
     assert run_to_end(one, lease).seen is ObservedState.SUCCEEDED

@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.model.lifecycle import ObservedState
-from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job
+from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, waits_for
 from tests.processes import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
@@ -48,8 +48,7 @@ def test_output_of_a_job_that_ends_at_once_is_whole(agent: KubernetesAgent, scri
 
 
 def test_output_is_seen_while_the_job_runs_and_goes_on_after_a_restart(agent: KubernetesAgent) -> None:
-    wait = f"while ! test -e {agent.folder}/go; do sleep 0.1; done"
-    lease = a_job(agent.folder, f"echo one; echo two; printf part; {wait}; echo -end; echo three")
+    lease = a_job(agent.folder, f"echo one; echo two; printf part; {waits_for(agent)}; echo -end; echo three")
     name = marker_of(lease).lower()
     agent.journal.take([lease])
     agent.until(lambda: read(agent, name).startswith(b"one\ntwo\n"), "the first output is there")
@@ -63,10 +62,11 @@ def test_output_is_seen_while_the_job_runs_and_goes_on_after_a_restart(agent: Ku
 
 
 def test_output_of_a_job_that_ended_while_the_agent_was_away(agent: KubernetesAgent) -> None:
-    lease = a_job(agent.folder, "echo one; sleep 1; echo two")
+    lease = a_job(agent.folder, f"echo one; {waits_for(agent)}; echo two")
     agent.journal.take([lease])
     agent.until(agent.jobs, "it is created")
     agent.kill()
+    (agent.folder / "go").touch()
     until(lambda: agent.jobs()[0]["status"].get("succeeded"), PATIENCE_S, "it has ended")
     agent.start()
     agent.until(agent.ends, "the agent knows")
@@ -77,9 +77,16 @@ def test_of_much_output_the_beginning_and_the_end_are_kept(make_agent: MakeAgent
     agent = make_agent(kubernetes={"output_max": "1MiB"})
     text = "".join(f"{number} " for number in range(400_000))
     whole = "\n".join(text[at : at + 1000] for at in range(0, len(text), 1000)).encode()
-    # Long lines: a kubelet rotates its file at 10 MiB, with some 40 bytes for each line. The sleep lets a busy
-    # containerd read the pipe to its end.
-    output = output_of(agent, "seq 0 399999 | tr '\\n' ' ' | fold -w 1000; sleep 1")
+    # Long lines: a kubelet rotates its file at 10 MiB, with some 40 bytes for each line.
+    lease = a_job(agent.folder, f"seq 0 399999 | tr '\\n' ' ' | fold -w 1000; {waits_for(agent)}")
+    name = marker_of(lease).lower()
+    agent.journal.take([lease])
+    # A busy containerd may not read the pipe of a command that ends at once. It keeps the last line, which has no end.
+    lines = whole.rindex(b"\n") + 1
+    agent.until(lambda: agent.backend.output(name, "stdout", offset=0, size=1).total >= lines, "all lines were read")
+    (agent.folder / "go").touch()
+    agent.until(agent.ends, "the job ends")
+    output = read(agent, name)
     assert len(output) == len(whole)
     assert output[: 2**19] == whole[: 2**19]
     assert output[-3 * 2**17 :] == whole[-3 * 2**17 :]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,14 @@ pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 R, OK, F, C = ObservedState.RUNNING, ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED
 LONG_S = 3 * END_S  # for what Kubernetes itself does only after a while
 SMALL = {"cores": "10m"}
+GANG_WAIT_S = 30  # a second pod needs one or two
 
 
 def a_site(cluster: KubernetesCluster, **kubernetes: Any) -> Site:
     section = {
         "kubeconfig": str(cluster.kubeconfig),
         "namespace": "{{ project }}",
-        "image_wait_s": 2,
-        "config_wait_s": 2,
-        "gang_wait_s": 3,
+        "gang_wait_s": GANG_WAIT_S,
         "grace_s": 1,
         "patch_paths": ["/spec/containers/0/envFrom", "/spec/volumes", "/spec/containers/0/volumeMounts"],
         **kubernetes,
@@ -54,10 +54,16 @@ def cluster(kubernetes: KubernetesBed) -> KubernetesCluster:
 
 @pytest.fixture(scope="module")
 def backend(cluster: KubernetesCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
-    setting = a_setting(tmp_path_factory.mktemp("agent"), site=a_site(cluster))
-    running = KubernetesBackend(setting)
-    yield running
-    running.close()
+    with closing(KubernetesBackend(a_setting(tmp_path_factory.mktemp("agent"), site=a_site(cluster)))) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def impatient(cluster: KubernetesCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBackend]:
+    """Gives up soon what Kubernetes would try for ever. Not for jobs that shall run: a busy node tries twice, too."""
+    site = a_site(cluster, image_wait_s=2, config_wait_s=2)
+    with closing(KubernetesBackend(a_setting(tmp_path_factory.mktemp("impatient"), site=site))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +161,7 @@ MEMORY = {"memory": "32MiB"}
         ("kill -9 $$", {}, (F, None, 9, Cause.JOB, "killed by SIGKILL (signal 9)")),
         ("exec tail /dev/zero", MEMORY, (F, None, 9, Cause.JOB, OOM)),
         ("tail /dev/zero; exit 5", MEMORY, (F, 5, None, Cause.JOB, f"{OOM}; exit code 5")),
-        ("echo before; exec sleep 600", {"time_limit": 2}, (F, None, None, Cause.JOB, "time limit reached")),
+        ("echo before; exec sleep 600", {"time_limit": 20}, (F, None, None, Cause.JOB, "time limit reached")),
     ],
     ids=["success", "process left behind", "code", "signal", "memory", "memory of a child", "deadline"],
 )
@@ -182,9 +188,9 @@ def test_a_command_that_is_not_in_the_image(backend: KubernetesBackend, namespac
     assert "no-such-command" in ended.reason
 
 
-def test_an_image_that_is_not_there_fails_after_the_bound(backend: KubernetesBackend, namespace: str) -> None:
+def test_an_image_that_is_not_there_fails_after_the_bound(impatient: KubernetesBackend, namespace: str) -> None:
     lease = one(namespace, "true", image="localhost/no-such-image:1")
-    ended = end_of(backend, backend.submit(lease), LONG_S)
+    ended = end_of(impatient, impatient.submit(lease), LONG_S)
     assert (ended.seen, ended.cause) == (F, Cause.CLUSTER)
     assert ended.reason.startswith("its image cannot be pulled:")
     assert ended.reason.endswith("(for 2 s)")
@@ -196,20 +202,20 @@ def test_a_name_that_is_no_image_fails_at_once(backend: KubernetesBackend, names
     assert ended.reason.startswith("its image name is not valid")
 
 
-def test_a_missing_secret_fails_after_the_bound(backend: KubernetesBackend, namespace: str) -> None:
+def test_a_missing_secret_fails_after_the_bound(impatient: KubernetesBackend, namespace: str) -> None:
     option = '--pod=/spec/containers/0/envFrom/-={"secretRef":{"name":"no-such-secret"}}'
-    ended = end_of(backend, backend.submit(one(namespace, "true", native=Native(options=[option]))), LONG_S)
+    ended = end_of(impatient, impatient.submit(one(namespace, "true", native=Native(options=[option]))), LONG_S)
     assert (ended.seen, ended.cause) == (F, Cause.CLUSTER)
     assert ended.reason.startswith("its container cannot be created:")
     assert "no-such-secret" in ended.reason
 
 
-def test_a_missing_volume_fails_after_the_bound(backend: KubernetesBackend, namespace: str) -> None:
+def test_a_missing_volume_fails_after_the_bound(impatient: KubernetesBackend, namespace: str) -> None:
     options = [
         '--pod=/spec/volumes/-={"name":"gone","configMap":{"name":"no-such-map"}}',
         '--pod=/spec/containers/0/volumeMounts/-={"name":"gone","mountPath":"/gone"}',
     ]
-    ended = end_of(backend, backend.submit(one(namespace, "true", native=Native(options=options))), LONG_S)
+    ended = end_of(impatient, impatient.submit(one(namespace, "true", native=Native(options=options))), LONG_S)
     assert (ended.seen, ended.cause) == (F, Cause.CLUSTER)
     assert ended.reason.startswith("its pod cannot be prepared:")
     assert "no-such-map" in ended.reason
@@ -242,15 +248,12 @@ def test_a_service_account_that_is_not_there_is_told(backend: KubernetesBackend,
 
 def test_a_priority_class_that_is_not_there_is_told(cluster: KubernetesCluster, namespace: str, tmp_path: Path) -> None:
     site = a_site(cluster, priority_classes=[{"name": "no-such-class", "min": 0}])
-    backend = KubernetesBackend(a_setting(tmp_path, site=site))
-    try:
+    with closing(KubernetesBackend(a_setting(tmp_path, site=site))) as backend:
         native_id = backend.submit(one(namespace, "true"))
         waits = reason_when(backend, native_id, "no-such-class")
         assert (waits.seen, waits.reason.partition(":")[0]) == (ObservedState.SUBMITTED, "no pod can be created")
         backend.cancel([native_id])
         assert end_of(backend, native_id, LONG_S).seen is C
-    finally:
-        backend.close()
 
 
 def test_a_limit_range_that_forbids_the_pod_is_told(backend: KubernetesBackend, cluster: KubernetesCluster) -> None:
@@ -395,7 +398,7 @@ def test_a_gang_that_does_not_fit_whole_fails_after_the_bound(backend: Kubernete
     lease = one(namespace, "sleep", "600", resources={"tasks": 3, "nodes": 3})
     ended = end_of(backend, backend.submit(lease), LONG_S)
     assert (ended.seen, ended.cause) == (F, Cause.CLUSTER)
-    assert ended.reason.startswith("only 2 of its 3 pods ran within 3 s: waits for a node:")
+    assert ended.reason.startswith(f"only 2 of its 3 pods ran within {GANG_WAIT_S} s: waits for a node:")
 
 
 # ---- Nodes ----------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""An admission webhook on loopback that denies what the API server asks it about. It knows no Switchyard."""
+"""An admission webhook on loopback that denies what the API server asks it about, or hangs. It knows no Switchyard."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class _Denier(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.may_answer.wait()  # type: ignore[attr-defined]
         answer = {"uid": review["request"]["uid"], "allowed": False, "status": {"message": DENIAL, "code": 403}}
         body = json.dumps({**review, "request": None, "response": answer}).encode()
         self.send_response(200)
@@ -35,10 +36,20 @@ class _Denier(BaseHTTPRequestHandler):
         pass
 
 
+class _Webhook(ThreadingHTTPServer):
+    """Answers while `may_answer` is set; requests that come before wait for it."""
+
+    def __init__(self, may_answer: threading.Event) -> None:
+        super().__init__(("127.0.0.1", 0), _Denier)
+        self.may_answer = may_answer
+
+
 @contextmanager
-def denying_webhook(cluster: KubernetesCluster) -> Iterator[int]:
-    """The port of a webhook that denies everything."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Denier)
+def denying_webhook(cluster: KubernetesCluster, may_answer: threading.Event | None = None) -> Iterator[int]:
+    """The port of a webhook that denies everything, while it may answer. It may at first."""
+    may_answer = may_answer or threading.Event()
+    may_answer.set()
+    server = _Webhook(may_answer)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(cluster.folder / "server.crt", cluster.folder / "server.key")
     server.socket = tls.wrap_socket(server.socket, server_side=True)
@@ -46,6 +57,7 @@ def denying_webhook(cluster: KubernetesCluster) -> Iterator[int]:
     try:
         yield server.server_address[1]
     finally:
+        may_answer.set()
         server.shutdown()
         server.server_close()
 
@@ -57,7 +69,9 @@ def webhook_away() -> Iterator[int]:
 
 
 @contextmanager
-def registered(cluster: KubernetesCluster, namespace: str, resource: str, port: int) -> Iterator[None]:
+def registered(
+    cluster: KubernetesCluster, namespace: str, resource: str, port: int, *, timeout_s: int = 5
+) -> Iterator[None]:
     """The API server asks the webhook before it creates such an object in this namespace."""
     group, version = RESOURCES[resource]
     authority = base64.b64encode(cluster.ca_file.read_bytes()).decode()
@@ -69,7 +83,7 @@ def registered(cluster: KubernetesCluster, namespace: str, resource: str, port: 
         "failurePolicy": "Fail",
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 5,
+        "timeoutSeconds": timeout_s,
     }
     kind = "ValidatingWebhookConfiguration"
     meta = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": namespace}}

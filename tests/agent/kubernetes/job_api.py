@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from tests.agent.builders import a_graph
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler
 
 NAMESPACE = "physics"
-JOBS_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+JOBS_PATH = re.compile(r"/apis/batch/v1/namespaces/[^/]+/jobs")
 FORBIDDEN = 403
 Body = dict[str, Any]
 
@@ -38,6 +39,7 @@ class JobApi:
         self.hung: set[str] = set()
         self.go = threading.Event()
         self.timeout_s = 5.0
+        self.namespace = NAMESPACE  # of jobs, by the site; Jobs of all namespaces are kept together
         self._closed = threading.Event()
         self._folder = folder
         self._peer = ApiPeer(folder, self._answer)
@@ -46,7 +48,7 @@ class JobApi:
         section = KubernetesSite(
             endpoint=self._peer.url,
             token_path=str(self._peer.token),
-            namespace=NAMESPACE,
+            namespace=self.namespace,
             image="busybox",
             timeout_s=self.timeout_s,
         )
@@ -74,11 +76,11 @@ class JobApi:
             handler.begin_chunks()
             self._closed.wait()
             handler.cut()
-        elif path == JOBS_PATH and handler.command == "POST":
+        elif JOBS_PATH.fullmatch(path) and handler.command == "POST":
             self._create(handler)
-        elif path.startswith(f"{JOBS_PATH}/"):
+        elif JOBS_PATH.match(path) and not path.endswith("/jobs"):
             self._job(handler, path.rpartition("/")[2])
-        elif self.are_reads_refused and f"/namespaces/{NAMESPACE}/" in path:
+        elif self.are_reads_refused and "/namespaces/" in path:
             _refuse(handler, FORBIDDEN, 'cannot list resource "pods"')
         else:
             items = self.events if path.endswith("/events") else []

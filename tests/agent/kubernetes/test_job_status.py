@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes.job_status import CANCELLED, JobView, NodeState, StopOrder, status_of
+from switchyard.agent.backends.kubernetes.job_status import (
+    CANCELLED,
+    JobView,
+    NodeState,
+    StopOrder,
+    restart_note,
+    status_of,
+)
+from switchyard.agent.backends.kubernetes.objects import PodObject
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 from tests.agent.kubernetes.objects import (
@@ -347,3 +355,37 @@ def test_a_gang_of_which_a_node_refused_one_pod_is_not_returned_if_another_may_h
     assert status(JobView(job=gang, pods=[out, other])).seen is F
     unplaced = a_pod("Pending", node="", index=1)
     assert status(JobView(job=gang, pods=[out], gone_pods=[unplaced])).seen is ObservedState.RETURNED
+
+
+START_ERROR = terminated(128, "StartError", 'failed to start containerd task "c": context canceled: unknown')
+CREATE_ERROR = terminated(128, "StartError", "failed to create containerd task: failed to create shim task: unknown")
+
+
+def restarted(times: int, last: dict[str, Any], *, index: int | None = None) -> PodObject:
+    """A pod whose kubelet replaced the container of the command so often."""
+    main = {"name": "main", "state": running(), "lastState": last, "restartCount": times}
+    return a_pod("Running", index=index, containerStatuses=[main])
+
+
+@pytest.mark.parametrize(
+    ("pod", "is_told"),
+    [
+        (restarted(0, {}), False),
+        (restarted(1, START_ERROR), True),
+        (restarted(1, {"waiting": {}}), True),  # what a kubelet shows of a container that it found created
+        (restarted(1, terminated(0)), True),
+        (restarted(1, CREATE_ERROR), False),  # its command surely did not begin
+        (restarted(2, CREATE_ERROR), True),  # what became of the first is not shown
+    ],
+)
+def test_a_container_that_the_kubelet_made_again_is_told(pod: PodObject, is_told: bool) -> None:
+    note = restart_note(JobView(job=a_job(), pods=[pod]))
+    assert bool(note) is is_told
+    assert restart_note(JobView(job=a_job(), gone_pods=[pod])) == note
+
+
+def test_a_restart_is_told_of_the_task_that_it_was() -> None:
+    pods = [restarted(2, {}, index=1), restarted(0, {}, index=2)]
+    job = a_job(spec={"completions": 3})
+    assert "made its container 3 times" in restart_note(JobView(job=job, pods=pods, index=1))
+    assert restart_note(JobView(job=job, pods=pods, index=2)) == ""

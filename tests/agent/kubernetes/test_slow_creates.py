@@ -8,6 +8,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.kubernetes import background_calls, job_submitter
@@ -148,19 +149,46 @@ def test_a_create_that_hangs_is_a_doubt_after_a_restart(api: JobApi) -> None:
     assert len(api.creates) == 1
 
 
-def test_creates_under_way_have_a_bound(
-    api: JobApi, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leases = [a_lease() for _ in range(job_submitter.CREATES_AT_ONCE)]
+def hang_many(api: JobApi, backend: KubernetesBackend, count: int, *, project: str = "physics") -> list[Lease]:
+    """Leases of one namespace whose creates are under way."""
+    leases = [a_lease_of(project) for _ in range(count)]
     api.hung.update(map(name_of, leases))
     for lease in leases:
         with pytest.raises(Unavailable, match=UNDER_WAY):
             backend.submit(lease)
-    late = a_lease()
-    with pytest.raises(Unavailable, match="other Jobs are being created"):
-        backend.submit(late)
-    assert late.fence not in [held.fence for held in backend.held() if held.job == late.job], "it needs no record"
-    api.go.set()
-    for lease in [*leases, late]:
-        submit(backend, lease)
-    assert len(api.creates) == len(leases) + 1
+    return leases
+
+
+def a_lease_of(project: str) -> Lease:
+    return replace(a_lease(), project=project)
+
+
+@pytest.mark.parametrize("namespaces", [1, job_submitter.CREATES_AT_ONCE // job_submitter.CREATES_PER_NAMESPACE])
+def test_creates_under_way_have_a_bound(api: JobApi, namespaces: int) -> None:
+    """A bound for each namespace, and one for all."""
+    api.namespace = "{{ project }}"
+    with closing(api.backend()) as backend:
+        leases: list[Lease] = []
+        for number in range(namespaces):
+            leases += hang_many(api, backend, job_submitter.CREATES_PER_NAMESPACE, project=f"project-{number}")
+        late = a_lease_of("project-0" if namespaces == 1 else "another")
+        with pytest.raises(Unavailable, match="Other Jobs are being created"):
+            backend.submit(late)
+        assert late.job not in [held.job for held in backend.held()], "it needs no record"
+        api.go.set()
+        for lease in [*leases, late]:
+            submit(backend, lease)
+        assert len(api.creates) == len(leases) + 1
+
+
+def test_creates_that_hang_in_one_namespace_leave_room_for_others(api: JobApi) -> None:
+    api.namespace = "{{ project }}"
+    with closing(api.backend()) as backend:
+        hung = hang_many(api, backend, job_submitter.CREATES_PER_NAMESPACE)
+        more = [a_lease_of("physics") for _ in range(job_submitter.CREATES_AT_ONCE)]
+        for lease in more:
+            with pytest.raises(Unavailable, match="8 in the namespace physics"):
+                backend.submit(lease)
+        other = a_lease_of("biology")
+        assert submit(backend, other) == name_of(other)
+        assert len(api.creates) == len(hung) + 1

@@ -10,7 +10,7 @@ from dataclasses import replace
 from switchyard.agent.backends import TERMINAL_STATES, Status
 from switchyard.agent.backends.kubernetes.cluster import KubernetesCluster
 from switchyard.agent.backends.kubernetes.job_remover import JobRemover
-from switchyard.agent.backends.kubernetes.job_status import JobView, status_of
+from switchyard.agent.backends.kubernetes.job_status import JobView, restart_note, status_of
 from switchyard.agent.backends.kubernetes.objects import PodObject
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.stop_orders import stop_order_of
@@ -124,7 +124,7 @@ class AttemptStatuses:
         own = [pod for pod in view.pods if view.index is None or pod.index == view.index]
         if status.seen not in TERMINAL_STATES:
             self._output.collect(job, fence, own)
-            return status, LOOK_AGAIN_S
+            return _with_notes(status, restart_note(view)), LOOK_AGAIN_S
         if view.is_gone and not own and not self._watcher.is_sure(job.name):
             self._remover.doubt(job.name)
             return _not_yet(status, "it is being confirmed that nothing of it is left"), UNSURE_S
@@ -139,8 +139,13 @@ class AttemptStatuses:
         if problem is None:
             return _not_yet(status, "its output is being taken"), LOOK_AGAIN_S
         if stop is not None:
-            return status, 0.0  # the last words of a pod that is ended may go with it
-        return (replace(status, reason="; ".join(filter(None, (status.reason, problem)))) if problem else status), 0.0
+            problem = ""  # the last words of a pod that is ended may go with it
+        return _with_notes(status, restart_note(view), problem), 0.0
+
+
+def _with_notes(status: Status, *notes: str) -> Status:
+    """Add to the reason what its reader must know besides."""
+    return replace(status, reason="; ".join(filter(None, (status.reason, *notes)))) if any(notes) else status
 
 
 def _is_left(job: SubmittedJob, view: JobView, own: list[PodObject], stop: RecordedStop) -> bool:

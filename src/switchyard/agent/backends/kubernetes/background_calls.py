@@ -2,6 +2,9 @@
 
 A caller waits for its own call, but not beyond `WAIT_S` after the oldest one that is under way began. So a hundred
 callers in a row wait as long as one. An answer that comes later is kept for the next caller.
+
+Calls belong to groups, such as namespaces. Each group has a bound of its own: calls of one group that all hang leave
+room for the others.
 """
 
 from __future__ import annotations
@@ -26,41 +29,51 @@ class _Call(Generic[R]):
     answer: Future[R]
 
 
+@dataclass(frozen=True, slots=True)
+class _RunningCall:
+    began_s: float
+    group: str
+
+
 class BackgroundCalls(Generic[R]):
     """Used by several threads. At most one call of a name counts at a time."""
 
-    def __init__(self, kind: str, *, at_once: int, keep_s: float) -> None:
-        """`kind`: for the names of threads. `keep_s`: an answer that nobody took is dropped so long after the begin."""
+    def __init__(self, kind: str, *, at_once: int, keep_s: float, group_at_once: int | None = None) -> None:
+        """`kind`: for the names of threads. `keep_s`: an answer that nobody took is dropped so long after the begin.
+
+        `at_once`: how many calls may be under way; `group_at_once`: how many of one group, if fewer.
+        """
         self._kind = kind
         self._at_once = at_once
+        self._group_at_once = at_once if group_at_once is None else group_at_once
         self._keep_s = keep_s
         self._lock = threading.Lock()
         self._calls: dict[str, _Call[R]] = {}  # by the name of the object that they are about
-        self._running: dict[int, float] = {}  # numbers of calls under way → when each began
+        self._running: dict[int, _RunningCall] = {}  # by the numbers of calls under way
         self._number = 0
 
-    @property
-    def is_full(self) -> bool:
-        """Whether as many calls are under way as there may be."""
-        return len(self._running) >= self._at_once
+    def has_room(self, group: str = "") -> bool:
+        """Whether fewer calls are under way than there may be, of all groups and of this one."""
+        with self._lock:
+            return self._has_room(group)
 
     def has(self, name: str) -> bool:
         """Whether a call of this name is under way, or its answer was not taken."""
         return name in self._calls
 
-    def begin(self, name: str, call: Callable[[], R]) -> bool:
+    def begin(self, name: str, call: Callable[[], R], *, group: str = "") -> bool:
         """Begin a call, unless there is one of this name. False: as many are under way as there may be."""
         now = time.monotonic()
         with self._lock:
             if name in self._calls:
                 return True
             self._drop_old(now)
-            if self.is_full:
+            if not self._has_room(group):
                 return False
             self._number += 1
             number, new = self._number, _Call(now, Future[R]())
             self._calls[name] = new
-            self._running[number] = now
+            self._running[number] = _RunningCall(now, group)
         title = f"{self._kind}-{number}"
         threading.Thread(target=self._run, args=(name, call, new, number), name=title, daemon=True).start()
         return True
@@ -69,7 +82,7 @@ class BackgroundCalls(Generic[R]):
         """The answer of the call that was begun; None: the API has not answered yet. Raises the error of the call."""
         with self._lock:
             call = self._calls.get(name)
-            oldest_s = min(self._running.values(), default=0.0)
+            oldest_s = min((running.began_s for running in self._running.values()), default=0.0)
         if call is None:
             return None
         wait([call.answer], max(0.0, oldest_s + WAIT_S - time.monotonic()))
@@ -84,6 +97,10 @@ class BackgroundCalls(Generic[R]):
         """Drop the answer of a call, also one that is still to come."""
         with self._lock:
             self._calls.pop(name, None)
+
+    def _has_room(self, group: str) -> bool:
+        of_group = sum(running.group == group for running in self._running.values())
+        return len(self._running) < self._at_once and of_group < self._group_at_once
 
     def _drop_old(self, now: float) -> None:
         old = [name for name, call in self._calls.items() if call.answer.done() and now - call.began_s > self._keep_s]

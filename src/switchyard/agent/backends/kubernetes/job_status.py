@@ -25,7 +25,7 @@ from enum import StrEnum
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.kueue import kueue_wait_reason
 from switchyard.agent.backends.kubernetes.objects import EventObject, JobObject, ObjectCondition, PodObject, has_index
-from switchyard.agent.backends.kubernetes.pod_facts import seconds, split_code, tidy
+from switchyard.agent.backends.kubernetes.pod_facts import PodFacts, seconds, split_code, tidy
 from switchyard.agent.backends.kubernetes.pod_status import (
     ENDED,
     FAILED,
@@ -136,6 +136,17 @@ def status_of(
     if view.is_gone:
         return _gone_end(view, stop or DELETED, readings, now_s)
     return _pending(view, is_stopped=stop is not None)
+
+
+def restart_note(view: JobView) -> str:
+    """Say that a kubelet made a container of this attempt again, although no pod may be restarted; empty: none did."""
+    pods = [pod for pod in (*view.pods, *view.gone_pods) if view.index is None or pod.index == view.index]
+    rows = [facts for facts in map(PodFacts, pods) if facts.doubtful_restarts]
+    most = max(rows, key=lambda facts: facts.doubtful_restarts, default=None)
+    if most is None:
+        return ""
+    starts = most.doubtful_restarts + 1
+    return f"its node {most.node} made its container {starts} times: its command may have begun more than once"
 
 
 def _live_status(view: JobView, live: Sequence[PodReading], unfinished: Sequence[PodReading], now_s: float) -> Status:

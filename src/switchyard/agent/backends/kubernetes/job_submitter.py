@@ -42,8 +42,10 @@ from switchyard.model.retry import Cause
 
 AGENT_LABEL = f"{OWN_PREFIX}agent"  # tells the Jobs of two agents of one cluster apart
 LOCKS = 64
-# Four times what the runner submits in parallel: creates that hang in one namespace leave room for others.
-CREATES_AT_ONCE = 32
+# What the runner submits in parallel: a namespace alone is not slower, and creates that hang in it, as in an admission
+# webhook, leave room for others. The rest is for a few namespaces that hang at the same time.
+CREATES_PER_NAMESPACE = 8
+CREATES_AT_ONCE = 8 * CREATES_PER_NAMESPACE
 SETTLE_S = 10.0  # how long a doubtful create must stay without a trace before it counts as not carried out
 WAITS_FOR_QUOTA = re.compile(r"exceeded quota: ")
 LEFT_OUT = Status(seen=ObservedState.RETURNED, reason="its Job was created without it", cause=Cause.CLUSTER)
@@ -91,14 +93,16 @@ class JobSubmitter:
         self._doubts = [threading.Lock() for _ in range(LOCKS)]
         self._lookups = JobLookups(self._look_up)
         # Outcomes stay until they are recorded: a doubt that was dropped would not begin its settle time.
-        self._creates = BackgroundCalls[CreateOutcome]("create", at_once=CREATES_AT_ONCE, keep_s=math.inf)
+        self._creates = BackgroundCalls[CreateOutcome](
+            "create", at_once=CREATES_AT_ONCE, group_at_once=CREATES_PER_NAMESPACE, keep_s=math.inf
+        )
         self._absent_since: dict[str, float] = {}  # doubtful Jobs → without a trace since
 
     def submit(self, new: SubmittedJob, manifest: dict[str, Any]) -> None:
         """Create a Job that has no record yet. Raises a transient error while that is not known to have worked."""
         with self._lock_of(new.name):
-            if self._creates.is_full:
-                raise _too_many_creates()
+            if not self._creates.has_room(new.namespace):
+                raise _too_many_creates(new.namespace)
             self._store.add(new)
             self._create(new, manifest, is_new=True)
 
@@ -201,10 +205,10 @@ class JobSubmitter:
     def _create(self, job: SubmittedJob, manifest: dict[str, Any], *, is_new: bool) -> None:
         """Create the Job. Raises a transient error if the API does not answer at once; the create goes on."""
         self._lookups.discard(job.name)
-        if not self._creates.begin(job.name, lambda: self._send(job, manifest, is_new=is_new)):
+        if not self._creates.begin(job.name, lambda: self._send(job, manifest, is_new=is_new), group=job.namespace):
             if is_new:
                 self._store.remove(job.name)
-            raise _too_many_creates()
+            raise _too_many_creates(job.namespace)
         self._settle_create(job.name)
 
     def _send(self, job: SubmittedJob, manifest: dict[str, Any], *, is_new: bool) -> CreateOutcome:
@@ -312,8 +316,11 @@ def _unread(exc: ApiRefusal) -> Unavailable:
     )
 
 
-def _too_many_creates() -> Unavailable:
-    return Unavailable(f"{CREATES_AT_ONCE} other Jobs are being created; the API has not answered yet.")
+def _too_many_creates(namespace: str) -> Unavailable:
+    return Unavailable(
+        f"Other Jobs are being created, {CREATES_PER_NAMESPACE} in the namespace {namespace} or {CREATES_AT_ONCE} in "
+        "all; the API has not answered yet."
+    )
 
 
 def _refusal(exc: ApiRefusal) -> YardError:

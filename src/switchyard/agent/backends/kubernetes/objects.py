@@ -131,6 +131,7 @@ class ContainerState(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True, rename="camel"):
     name: str = ""
     state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()  # of the container before this one, if the kubelet replaced it
     image: str = ""
     restart_count: int = 0
     container_id: str = ""
@@ -164,7 +165,12 @@ class PodObject(Struct, frozen=True, rename="camel"):
     @property
     def main(self) -> ContainerState:
         """The state of the container that runs the command."""
-        return next((item.state for item in self.status.container_statuses if item.name == MAIN_CONTAINER), _NO_STATE)
+        return self.main_status.state
+
+    @property
+    def main_status(self) -> ContainerStatus:
+        """What the kubelet says of the container that runs the command, and of the one that it replaced."""
+        return next((item for item in self.status.container_statuses if item.name == MAIN_CONTAINER), _NO_STATUS)
 
     def condition(self, kind: str) -> ObjectCondition | None:
         """The condition of this type, True or not."""
@@ -205,7 +211,7 @@ class EventObject(Struct, frozen=True, rename="camel"):
         return self.first_timestamp or self.event_time or self.metadata.creation_timestamp
 
 
-_NO_STATE = ContainerState()
+_NO_STATUS = ContainerStatus()
 
 
 def parse_indexes(text: str) -> Iterator[range]:

@@ -119,6 +119,20 @@ class PodFacts:
         statuses = (*self.pod.status.init_container_statuses, *self.pod.status.container_statuses)
         return all(_is_unbegun(status) for status in statuses)
 
+    @cached_property
+    def doubtful_restarts(self) -> int:
+        """How often the kubelet replaced the container of the command, if an earlier container may have begun it.
+
+        `restartPolicy: Never` does not prevent that: a kubelet or a container runtime that is killed during the start
+        finds a container that is created and does not run, and makes another. The kubelet shows the end of the last
+        container only, so more than one restart is always in doubt.
+        """
+        status = self.pod.main_status
+        earlier = status.last_state.terminated
+        if status.restart_count == 1 and earlier is not None and _is_create_error(earlier):
+            return 0
+        return status.restart_count
+
     @property
     def is_over(self) -> bool:
         """Whether Kubernetes has written a final phase."""
@@ -160,7 +174,12 @@ def _is_unbegun(status: ContainerStatus) -> bool:
     end = status.state.terminated
     if status.state.running is not None or status.restart_count:
         return False
-    return end is None or (end.reason in START_ERRORS and end.message.startswith(CREATE_ERROR))
+    return end is None or _is_create_error(end)
+
+
+def _is_create_error(end: ContainerTerminated) -> bool:
+    """Whether the container failed before its command was started."""
+    return end.reason in START_ERRORS and end.message.startswith(CREATE_ERROR)
 
 
 def split_code(code: int) -> tuple[int | None, int | None]:
