@@ -113,6 +113,7 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         # tells Slurm that it is dead.
         "SlurmdTimeout=120",
         "MessageTimeout=5",
+        "DebugFlags=NO_CONF_HASH",  # the controller has another file: see controller_conf
         "BatchStartTimeout=10",
         "KillWait=2",
         "UnkillableStepTimeout=15",
@@ -127,6 +128,15 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         *spec.extra,
     ]
     return "\n".join(lines) + "\n"
+
+
+def controller_conf(site: Site) -> str:
+    """The controller alone is patient: it takes back a job whose node does not answer its start in time.
+
+    A busy machine stands still for more than the 5 s after which clients and nodes give up, and with --no-requeue such
+    a job is cancelled. Slurm takes the last of two values.
+    """
+    return f"include {site.conf}\nMessageTimeout=60\n"
 
 
 def _accounting_lines(spec: Spec, site: Site, ports: Ports) -> list[str]:
