@@ -17,17 +17,18 @@ from tests.agent.builders import end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_version
+from tests.slurm_conf import BATCH_START_S, CONTROLLER_WAITS_S
 from tests.slurm_faults import pinged_often, save_state, saved_ns
 
-END_S = 40.0
+END_S = 120.0
 TRIES = 5
 # A node tells once more of an end that no controller heard of, after so long: Slurm's own words, and its own time.
 UNHEARD, RETELL_S = "Retrying job complete", 15.0
 # Up to this version a node tells of an end by the job's number alone; 26.05 adds a name that is given once (SLUID).
 BY_NUMBER_ALONE, NAMED_ANOTHER = (24, 11), "by SLUID but could by job_id"
 # For so long after its start, by the times in the cluster's conf, a job is not missed on its node.
-MISSED_S = 16.0
-pytestmark = pytest.mark.xdist_group("slurm-hand-over")
+MISSED_S = BATCH_START_S + CONTROLLER_WAITS_S + 1.0
+pytestmark = [pytest.mark.xdist_group("slurm-hand-over"), pytest.mark.timeout(600)]
 
 
 def count(logs: Sequence[Path], text: str) -> int:
@@ -111,7 +112,6 @@ def is_taken(cluster: SlurmCluster, handle: str) -> bool:
     return cluster.field(handle.partition("/")[0], "JobState") in ("COMPLETED", "COMPLETING")
 
 
-@pytest.mark.timeout(600)
 def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
     tmp_path: Path, pinged: SlurmCluster
 ) -> None:
