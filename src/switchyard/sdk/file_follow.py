@@ -24,6 +24,8 @@ ANSWER_S = 45.0  # beyond it, for the agent and the server
 POLL_S_MIN = 0.2  # between two requests that brought nothing
 _NUMBERS = re.compile(r"[0-9]+")
 AWAY_S = 2.0  # between two requests while the agent is away
+# Requests for the end of a file. An agent that just changes its server may miss one; it keeps the folder for 30 s.
+END_TRIES = 3
 
 
 class FileOutput(Output, frozen=True, omit_defaults=True):
@@ -57,6 +59,7 @@ class FileFollower:
         self._version = ""
         self._has_seen = False  # some of the file came from the agent
         self._is_final = False  # the attempt has ended, and the rest is asked for
+        self._end_tries = END_TRIES
         self._end: int | None = None  # of the file when it was first seen
         self._told = ""  # the last notice without its numbers, such as "20 s ago": each is given once
         self._pause_s = 0.0  # before the next request
@@ -75,6 +78,8 @@ class FileFollower:
                     return
             elif view.state is ViewState.OVER and self._follow and self._has_seen and not self._is_final:
                 self._is_final = True
+            elif view.state is ViewState.AWAY and self._is_final and self._end_tries > 1:
+                self._end_tries, self._pause_s = self._end_tries - 1, AWAY_S
             elif view.is_over:
                 yield from self._collected(view)
                 return
@@ -83,7 +88,7 @@ class FileFollower:
             elif (notice := self._waiting_notice(view)) and (told := _NUMBERS.sub("", notice)) != self._told:
                 self._told = told
                 yield self._output([], view, notice=notice)
-            if not view.data and not self._is_final:
+            if not view.data and (self._pause_s or not self._is_final):
                 time.sleep(max(self._pause_s, POLL_S_MIN - (time.monotonic() - begun), 0.0))
 
     def _request(self) -> FileView:
