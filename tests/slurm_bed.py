@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import pwd
-import re
 import secrets
 import shutil
 import signal
@@ -32,13 +31,11 @@ from tests.processes import PATIENCE_S, STRAY_MARK, Process, end_strays, free_po
 from tests.services import SYSTEM_PATH, slurm_lacking
 from tests.slurm_conf import CLIENTS, Ports, Site, Spec
 from tests.slurm_daemon import CALL_S, Daemon, StartError, answers, remove_cgroups, run, write
+from tests.slurm_logs import ends_of_logs, highest_number
 
 START_S = PATIENCE_S  # cold and on a busy machine; 2 s is usual, 6 s with a database
 NUMBERS_MAX = 1_000  # that a controller which is killed has given since it saved its state, in any test
-# What a controller's log says of a number it gives; "JobId=4_1(6)": a task has a number of its own.
-GIVEN = re.compile(r"(?:submit_batch_job:|Started|Allocate) JobId=(?:\d+_\S*\()?(\d+)")
 STOP_S = PATIENCE_S / 2
-LAST_LINES = 12
 RUNNING: list[SlurmBed] = []
 STARTS_MAX = 3  # another process may take a port between our look and the start
 IN_ROOT = Path(__file__).resolve().parent.parent / "scripts" / "in-root"
@@ -261,10 +258,10 @@ class SlurmCluster:
     def heal(self) -> None:
         """Every daemon runs, every node is up, no job is left, and the partitions are open."""
         self.heal_daemons()
-        self._skip_given_numbers()
-        self.cancel_all()
         for partition in slurm_conf.PARTITIONS:
             self.run("scontrol", "update", f"PartitionName={partition}", "State=UP", check=False)
+        self._skip_given_numbers()
+        self.cancel_all()
         self.open_nodes()
 
     def _skip_given_numbers(self) -> None:
@@ -272,8 +269,7 @@ class SlurmCluster:
 
         Its log outlives it, and names every number that it ever gave.
         """
-        log = (self.folder / "log" / "slurmctld.log").read_text(encoding="utf-8", errors="replace")
-        highest = max((int(number) for number in GIVEN.findall(log)), default=0)
+        highest = highest_number(self.folder / "log" / "slurmctld.log")
         for _ in range(NUMBERS_MAX):
             said = self.run("sbatch", "--parsable", "--hold", "-o", "/dev/null", "--wrap", "true", check=False).strip()
             if said.isdecimal() and int(said) > highest:
@@ -282,11 +278,8 @@ class SlurmCluster:
 
     def last_words(self) -> str:
         """Why nodes are closed, and the ends of the daemons' logs: for the report of a test that failed."""
-        parts = [self.run("sinfo", "-N", "-o", "%N %T %E", check=False, timeout_s=STOP_S)]
-        for log in sorted((self.folder / "log").glob("slurm*.log")):
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-            parts += [f"{self.name}/{log.name}:", *lines]
-        return "\n".join(parts)
+        nodes = self.run("sinfo", "-N", "-o", "%N %T %E", check=False, timeout_s=STOP_S)
+        return "\n".join([nodes, *ends_of_logs(self.folder / "log")])
 
     def open_nodes(self) -> None:
         """Every node takes jobs again."""
