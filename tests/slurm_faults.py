@@ -132,3 +132,4 @@ def pinged_often(cluster: SlurmCluster) -> Iterator[None]:
         cluster.heal_daemons()
         cluster.conf.write_text(usual, encoding="utf-8")
         cluster.run("scontrol", "reconfigure")
+        cluster.heal()  # a controller that reads its conf again goes back to the numbers that it has saved
