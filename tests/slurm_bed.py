@@ -206,10 +206,6 @@ class SlurmCluster:
         return self.folder / "etc" / "slurm.conf"
 
     @property
-    def _controller_conf(self) -> Path:
-        return self.folder / "etc" / "controller.conf"
-
-    @property
     def bin(self) -> Path:
         """A folder with clients that need no environment."""
         return self.folder / "bin"
@@ -301,7 +297,6 @@ class SlurmCluster:
             place.chmod(0o700 if part in ("state", "key") else 0o755)
         write(self.folder / "key" / "munge.key", secrets.token_hex(64), mode=0o600)
         write(self.conf, slurm_conf.slurm_conf(self.spec, site, ports))
-        write(self._controller_conf, slurm_conf.controller_conf(site))
         write(self.folder / "etc" / "cgroup.conf", slurm_conf.cgroup_conf(site))
         if self.spec.gpus:
             write(self.folder / "etc" / "gres.conf", slurm_conf.gres_conf(self.spec, site))
@@ -337,8 +332,7 @@ class SlurmCluster:
         env, log = {"SLURM_CONF": str(self.conf)}, self.folder / "log"
         # -i: there is no state yet, and that is no mistake.
         words = [*self._prefix(), "slurmctld", "-D", "-i"]
-        own = {"SLURM_CONF": str(self._controller_conf)}
-        self.bed.run_daemon(f"{self.name}/slurmctld", words, log / "slurmctld.out", **own)
+        self.bed.run_daemon(f"{self.name}/slurmctld", words, log / "slurmctld.out", **env)
         for node in self.spec.node_names:
             words = [*self._prefix(), "slurmd", "-D", "-N", node]
             self.bed.run_daemon(f"{self.name}/slurmd/{node}", words, log / f"slurmd.{node}.out", **env)

@@ -14,8 +14,6 @@ NAME_LEN_MAX = 12  # the names of Slurm's sockets hold the folder, the cluster a
 SOCKET_PATH_MAX = 107
 CLIENTS = ("sbatch", "squeue", "scancel", "sinfo", "sacct", "scontrol", "srun", "sacctmgr", "sattach", "sdiag", "sstat")
 MEMORY_CGROUP = Path("/sys/fs/cgroup/memory")
-BATCH_START_S = 10
-CONTROLLER_WAITS_S = 15  # for the answer of a node
 PARTITIONS = ("main", "short", "urgent", "spare")
 
 
@@ -115,8 +113,7 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         # tells Slurm that it is dead.
         "SlurmdTimeout=120",
         "MessageTimeout=5",
-        "DebugFlags=NO_CONF_HASH",  # the controller has another file: see controller_conf
-        f"BatchStartTimeout={BATCH_START_S}",
+        "BatchStartTimeout=10",
         "KillWait=2",
         "UnkillableStepTimeout=15",
         "EpilogMsgTime=0",
@@ -130,15 +127,6 @@ def slurm_conf(spec: Spec, site: Site, ports: Ports) -> str:
         *spec.extra,
     ]
     return "\n".join(lines) + "\n"
-
-
-def controller_conf(site: Site) -> str:
-    """The controller alone is patient: it takes back a job whose node does not answer its start in time.
-
-    A busy machine may stand still for longer than the 5 s after which clients and nodes give up, and with --no-requeue
-    such a job is cancelled. Slurm takes the last of two values.
-    """
-    return f"include {site.conf}\nMessageTimeout={CONTROLLER_WAITS_S}\n"
 
 
 def _accounting_lines(spec: Spec, site: Site, ports: Ports) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.processes import started_of, until
@@ -13,7 +11,6 @@ from tests.slurm_faults import save_state
 
 pytestmark = pytest.mark.xdist_group("slurm")
 END_S = 30.0
-STILL_S = 7.0  # longer than clients and nodes wait for an answer
 
 
 def ended(cluster: SlurmCluster, *words: str) -> tuple[str, str]:
@@ -66,20 +63,6 @@ def test_a_healed_controller_gives_no_number_twice(slurm: SlurmBed) -> None:
     beta.heal()
     assert int(beta.run("sbatch", "--parsable", "-o", "/dev/null", "--wrap", "true")) > max(given)
     beta.cancel_all()
-
-
-def test_a_node_that_stands_still_at_a_start_costs_no_job(slurm: SlurmBed) -> None:
-    """On a busy machine it may be so for some seconds, and Slurm would cancel the job."""
-    beta = slurm["beta"]
-    node = beta.spec.node_names[0]
-    beta.pause(f"slurmd/{node}")
-    words = ["--parsable", "--no-requeue", "-w", node, "-o", "/dev/null", "--wrap", "true"]
-    job = beta.run("sbatch", *words).strip()
-    until(lambda: beta.field(job, "JobState") == "RUNNING", END_S, "the controller starts it")
-    time.sleep(STILL_S)
-    beta.resume(f"slurmd/{node}")
-    until(lambda: is_over(beta, job), END_S, f"job {job} ends")
-    assert beta.field(job, "JobState") == "COMPLETED"
 
 
 def test_nothing_is_left_of_a_cluster() -> None:

@@ -17,7 +17,6 @@ from tests.agent.builders import end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_version
-from tests.slurm_conf import BATCH_START_S, CONTROLLER_WAITS_S
 from tests.slurm_faults import pinged_often, save_state, saved_ns
 
 END_S = 120.0
@@ -27,7 +26,7 @@ UNHEARD, RETELL_S = "Retrying job complete", 15.0
 # Up to this version a node tells of an end by the job's number alone; 26.05 adds a name that is given once (SLUID).
 BY_NUMBER_ALONE, NAMED_ANOTHER = (24, 11), "by SLUID but could by job_id"
 # For so long after its start, by the times in the cluster's conf, a job is not missed on its node.
-MISSED_S = BATCH_START_S + CONTROLLER_WAITS_S + 1.0
+MISSED_S = 16.0
 pytestmark = [pytest.mark.xdist_group("slurm-hand-over"), pytest.mark.timeout(600)]
 
 
