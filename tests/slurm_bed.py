@@ -260,6 +260,15 @@ class SlurmCluster:
         self.cancel_all()
         self.open_nodes()
 
+    def reconfigure(self) -> None:
+        """The controller and its nodes read their conf again, and the cluster is as after `heal`.
+
+        A controller that does so goes back to the next number that it has saved, as if it had been killed.
+        """
+        self.heal_daemons()
+        self.run("scontrol", "reconfigure")
+        self.heal()
+
     def _skip_given_numbers(self) -> None:
         """A controller that was killed gives its last numbers again, and drains a node that refuses one it still has.
 
@@ -368,13 +377,12 @@ def slurm_running(*specs: Spec) -> Iterator[SlurmBed]:
     """Started clusters in a folder of their own; all is gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="yslurm-", dir="/tmp"))  # short: see slurm_conf.check_names
     bed = SlurmBed(folder, tuple(replace(spec, hosts=f"{spec.name[0]}{os.getpid()}") for spec in specs))
+    RUNNING.append(bed)
     try:
         bed.start()
-        RUNNING.append(bed)
         yield bed
     finally:
-        with contextlib.suppress(ValueError):
-            RUNNING.remove(bed)
+        RUNNING.remove(bed)
         bed.stop()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -125,11 +125,9 @@ def pinged_often(cluster: SlurmCluster) -> Iterator[None]:
     """
     usual = cluster.conf.read_text(encoding="utf-8")
     cluster.conf.write_text(usual.replace("SlurmdTimeout=120", "SlurmdTimeout=10"), encoding="utf-8")
-    cluster.run("scontrol", "reconfigure")
+    cluster.reconfigure()
     try:
         yield
     finally:
-        cluster.heal_daemons()
         cluster.conf.write_text(usual, encoding="utf-8")
-        cluster.run("scontrol", "reconfigure")
-        cluster.heal()  # a controller that reads its conf again goes back to the numbers that it has saved
+        cluster.reconfigure()

@@ -321,9 +321,8 @@ def test_a_partition_that_vanishes_is_a_reason_not_a_silence(yard: Yard) -> None
     try:
         failed(yard, yard.submit("beta", spec=spec), "partition")
     finally:
-        beta.run("scontrol", "reconfigure")
+        beta.reconfigure()
         until(lambda: "short" in beta.run("sinfo", "-h", "-o", "%R"), END_S, "the partition is back")
-        beta.heal()  # the controller goes back to the numbers that it has saved
 
 
 def test_thousands_of_other_peoples_jobs_are_not_our_concern(yard: Yard) -> None:
