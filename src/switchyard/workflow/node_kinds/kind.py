@@ -1,0 +1,36 @@
+"""The interface of a kind of nodes. A kind holds no state: what is known of a node is its NodeProgress."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
+from switchyard.workflow.execution_state import AttemptEnd, NodeProgress
+
+
+class EngineNodeKind(ABC):
+    """How nodes of one kind run. A node's outputs are the `outputs` of its progress once it has SUCCEEDED.
+
+    `takes_room`: a node that runs counts against max_parallelism.
+    """
+
+    takes_room = False
+
+    def waits_for(self, place: NodePlace) -> Sequence[str]:
+        """The ids of nodes in the same scope that must have succeeded before `begin`."""
+        return place.scope.workflow.upstream.get(place.node.id, ())
+
+    @abstractmethod
+    def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        """Begin a node. `state`: RUNNING, with its inputs, and not stored yet: `run.put` stores it."""
+
+    def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        """Go on with a node that runs, after something around it or inside it has changed."""
+
+    def end_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, event: AttemptEnd) -> None:
+        """The last attempt of a node that runs is over."""
+
+    def inner_scope(self, place: NodePlace, state: NodeProgress) -> RunScope | None:
+        """The workflow that runs inside a node. None: there is none."""
+        return None

@@ -1,0 +1,26 @@
+"""Nodes that run another workflow in the same execution."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
+from switchyard.workflow.execution_state import NodeProgress
+from switchyard.workflow.node_kinds.kind import EngineNodeKind
+
+
+class SubWorkflowKind(EngineNodeKind):
+    def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        state = replace(state, attempts=1, is_parent=True)
+        run.put(state)
+        self.advance(run, place, state)
+
+    def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        scope = self.inner_scope(place, state)
+        run.advance(scope)
+        run.end_with(scope, state)
+
+    def inner_scope(self, place: NodePlace, state: NodeProgress) -> RunScope:
+        graph = place.scope.graph
+        prefix = f"{state.node_id}-{state.attempts - 1}-"
+        return RunScope(graph, graph.sub_of(place.node), state.inputs, prefix, state.node_id)

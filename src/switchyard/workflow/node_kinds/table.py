@@ -1,0 +1,21 @@
+"""All kinds of nodes that the engine can run, by what a node of Flyte's says it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from switchyard.workflow.node_kinds.kind import EngineNodeKind
+from switchyard.workflow.node_kinds.sub_workflow import SubWorkflowKind
+from switchyard.workflow.node_kinds.task import TaskKind
+
+KINDS: Mapping[str | None, EngineNodeKind] = {
+    "task_node": TaskKind(),
+    "sub_workflow_ref": SubWorkflowKind(),
+}
+
+
+def kind_of(node: Any) -> EngineNodeKind:
+    """The kind of a node. KeyError: it cannot run here; `execution_checks.unserved_parts` refuses it before."""
+    target = node.WhichOneof("target")
+    return KINDS[node.workflow_node.WhichOneof("reference") if target == "workflow_node" else target]

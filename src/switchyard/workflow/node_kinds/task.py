@@ -1,0 +1,92 @@
+"""Nodes that run a task: one job for each attempt, and further attempts after failures that allow it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from switchyard.workflow.engine_run import EngineRun, NodePlace
+from switchyard.workflow.execution_state import (
+    SYSTEM,
+    USER,
+    AttemptEnd,
+    AttemptFailure,
+    NodePhase,
+    NodeProgress,
+    TaskStart,
+    execution_error,
+)
+from switchyard.workflow.node_kinds.kind import EngineNodeKind
+
+SYSTEM_RETRIES = 3  # as in Flyte: for failures that are not the user's
+_CANCELLED = AttemptFailure("Cancelled", "the job was cancelled")  # by hand, and not because the execution stops
+
+
+class TaskKind(EngineNodeKind):
+    takes_room = True
+
+    def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        self._start_job(run, place, replace(state, attempts=1))
+
+    def end_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, event: AttemptEnd) -> None:
+        failure = event.failure
+        if event.outputs is not None:
+            failure = _output_failure(place, event.outputs)
+            if failure is None:
+                run.put(replace(state, phase=NodePhase.SUCCEEDED, outputs=event.outputs))
+                return
+        if failure is not None:
+            self._fail_attempt(run, place, state, failure)
+        elif run.is_halting:
+            run.put(replace(state, phase=NodePhase.ABORTED))
+        else:
+            self._fail_attempt(run, place, state, _CANCELLED)
+
+    def _start_job(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        run.put(replace(state, phase=NodePhase.RUNNING))
+        attempt = state.attempts - 1
+        if (failure := run.refused.get((state.node_id, attempt))) is not None:
+            self._fail_attempt(run, place, state, failure)
+            return
+        task, _ = place.scope.graph.task_of(place.node)
+        run.starts.append(TaskStart(state.node_id, attempt, task, place.node, state.inputs))
+
+    def _fail_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, failure: AttemptFailure) -> None:
+        """Try again if the failure allows it; else the node has failed."""
+        state = replace(
+            state,
+            user_failures=state.user_failures + (not failure.is_system),
+            system_failures=state.system_failures + failure.is_system,
+        )
+        tries, most = (
+            (state.system_failures, SYSTEM_RETRIES + 1)
+            if failure.is_system
+            else (state.user_failures, _retries(place) + 1)
+        )
+        if failure.is_recoverable and tries < most and not run.is_halting:
+            self._start_job(run, place, replace(state, attempts=state.attempts + 1))
+            return
+        run.fail(state, _final_error(failure, tries, most))
+
+
+def _final_error(failure: AttemptFailure, tries: int, most: int) -> Any:
+    kind = SYSTEM if failure.is_system else USER
+    if not failure.is_recoverable:
+        return execution_error(failure.code, failure.message, kind=kind)
+    word = "SYSTEM" if failure.is_system else "USER"
+    message = f"[{tries}/{most}] currentAttempt done. Last Error: {word}::{failure.message}"
+    return execution_error(f"RetriesExhausted|{failure.code}", message, kind=kind)
+
+
+def _retries(place: NodePlace) -> int:
+    """A node's own number, if it is above 0; else the task's."""
+    task = place.scope.graph.task_of(place.node)[1]
+    return int(place.node.metadata.retries.retries or task.metadata.retries.retries)
+
+
+def _output_failure(place: NodePlace, outputs: Any) -> AttemptFailure | None:
+    declared = place.scope.graph.task_of(place.node)[1].interface.outputs.variables
+    absent = sorted(set(declared) - set(outputs.literals))
+    if not absent:
+        return None
+    return AttemptFailure("OutputsNotFound", f"the task left no value for {', '.join(absent[:20])}", True)
