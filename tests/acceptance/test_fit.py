@@ -127,7 +127,7 @@ def test_cli_exits_as_a_rejected_job_where_it_fits_nowhere(stage: Stage, tmp_pat
 def test_jobspecs_run_as_jobs(stage: Stage, tmp_path: Path) -> None:
     """The forms that only a demand can keep: what runs is the command, where it may run is all of the demand."""
     slot = {"type": "slot", "count": 1, "label": "t", "with": [{"type": "core", "count": 2}]}
-    form = {**JOBSPEC, "resources": [{"type": "cluster", "count": 1, "with": [slot]}]}
+    form = {**JOBSPEC, "version": 9999, "resources": [{"type": "cluster", "count": 1, "with": [slot]}]}
     form["tasks"] = [{"command": ["echo", "canonical"], "slot": "t", "count": {"per_slot": 1}}]
     done = stage.yard("submit", "--wait", "--timeout", "30", "-f", written(tmp_path, form))
     assert (done.returncode, done.stdout) == (EXIT_OK, "canonical\n"), done.stderr

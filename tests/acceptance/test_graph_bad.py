@@ -249,7 +249,9 @@ def test_shapes_that_compete_for_the_same_nodes_have_an_answer(stage: Stage) -> 
         return {"type": "slot", "count": 1, "label": label, "with": [{"type": "core", "count": cores}]}
 
     def ever(*cores: int) -> Any:
-        body = {"jobspec": {"version": 1, "resources": [slot(str(n), each) for n, each in enumerate(cores)]}}
+        task = {"command": ["x"], "slot": "0", "count": {"per_slot": 1}}
+        resources = [slot(str(n), each) for n, each in enumerate(cores)]
+        body = {"jobspec": {"version": 1, "resources": resources, "tasks": [task], "attributes": {}}}
         answer = stage.post("/v1/clusters/fit", body)
         return next(each["ever"] for each in answer["items"] if each["cluster"] == "alpha")
 

@@ -188,6 +188,23 @@ def test_a_bad_graph_is_refused_and_burns_no_name(opened: tuple[Server, Door], n
     assert opened[1]("Register", name=name, secret=SECRET, nodes=GRAPH).status == "REGISTER_SUCCESS"
 
 
+@pytest.mark.parametrize("subsystem", ["nodes", "cluster", "containment", ""])
+def test_a_graph_under_the_name_of_a_subsystem_is_the_clusters_graph(
+    opened: tuple[Server, Door], subsystem: str
+) -> None:
+    _, door = opened
+    mine = registered(door, f"named-{subsystem or 'none'}", subsystem=subsystem)
+    assert submitted(door, mine).cluster == mine["cluster"]
+    io = {"subsystem": "io", "nodes": SUBSYSTEMS["io"]}
+    assert door("RegisterSubsystem", name=mine["cluster"], secret=mine["secret"], **io).code == "OK"
+
+
+def test_a_graph_under_a_name_that_is_none_is_refused(opened: tuple[Server, Door]) -> None:
+    _, door = opened
+    said = door("Register", name="unnamed", secret=SECRET, nodes=GRAPH, subsystem="no name!")
+    assert (said.code, "cannot be the name of a subsystem" in said.words) == ("INVALID_ARGUMENT", True), said
+
+
 def test_nobody_passes_for_another(opened: tuple[Server, Door]) -> None:
     _, door = opened
     mine = registered(door, "Sly")

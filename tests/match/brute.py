@@ -26,11 +26,12 @@ class Vertex:
 
 @dataclass(frozen=True)
 class Item:
-    """One unit to place, somewhere below `scope` (or on it, if `may_be_scope`)."""
+    """One unit to place, somewhere below `scope` (or on it, if `may_be_scope`); not in a host, if `is_outside`."""
 
     need: Need
     scope: Vertex
     may_be_scope: bool
+    is_outside: bool = False
 
 
 def expand(graph: Graph) -> Vertex:
@@ -71,12 +72,10 @@ def _place(items: list[Item]) -> bool:
     item, rest = items[0], items[1:]
     need = item.need
     if need.kind is NeedKind.SLOT:
-        return any(
-            _place([*_inside(need, holder, may_be_scope=holder is not item.scope or item.may_be_scope), *rest])
-            for holder in _slot_holders(item)
-            if _meets(holder, need)
-        )
+        return any(_place([*inside, *rest]) for inside in _slot_contents(item))
     for vertex in [item.scope, *item.scope.all_below()] if item.may_be_scope else item.scope.all_below():
+        if item.is_outside and vertex.parent is not None and host_of(vertex.parent) is not None:
+            continue
         room = vertex.bytes if need.unit == "B" else vertex.size
         if vertex.type != need.type or vertex.taken >= room or not _meets(vertex, need):
             continue
@@ -96,21 +95,38 @@ def _inside(need: Need, vertex: Vertex, *, may_be_scope: bool) -> list[Item]:
     return [Item(held, vertex, may_be_scope) for held in need.holds for _ in range(held.count)]
 
 
-def _slot_holders(item: Item) -> list[Vertex]:
-    """Inside a node: right here. Above: any node below. A cluster without nodes is one."""
-    at: Vertex | None = item.scope
-    while at is not None:
-        if at.type == "node":
-            return [item.scope]
-        at = at.parent
-    nodes = [vertex for vertex in item.scope.all_below() if vertex.type == "node"]
-    if nodes:
-        return nodes
-    top = item.scope
-    while top.parent is not None:
-        top = top.parent
-    has_nodes = any(vertex.type == "node" for vertex in top.all_below())
-    return [] if has_nodes else [item.scope]
+def _slot_contents(item: Item) -> list[list[Item]]:
+    """All that a slot may hold, by where it lies: in a host, or outside of hosts, below what holds the slot."""
+    need, scope = item.need, item.scope
+    choices: list[list[Item]] = []
+    if host_of(scope) is not None:
+        if _meets(scope, need):
+            choices.append(_inside(need, scope, may_be_scope=item.may_be_scope))
+        return choices
+    if not item.is_outside:
+        hosts = [vertex for vertex in scope.all_below() if is_host(vertex) and host_of(vertex) is vertex]
+        choices += [_inside(need, host, may_be_scope=True) for host in hosts if _meets(host, need)]
+    if _meets(scope, need):
+        held = _inside(need, scope, may_be_scope=item.may_be_scope)
+        choices.append([replace(inner, is_outside=True) for inner in held])
+    return choices
+
+
+def is_host(vertex: Vertex) -> bool:
+    if vertex.type == "storage_node":
+        return not any(below.type in ("node", "storage_node") for below in vertex.all_below())
+    return vertex.type == "node"
+
+
+def host_of(vertex: Vertex) -> Vertex | None:
+    """The outermost host that the vertex is or lies in. A cluster without hosts is one."""
+    line = [vertex]
+    while line[-1].parent is not None:
+        line.append(line[-1].parent)
+    root = line[-1]
+    if not any(map(is_host, [root, *root.all_below()])):
+        return root
+    return next(filter(is_host, reversed(line)), None)
 
 
 def _meets(vertex: Vertex, need: Need) -> bool:

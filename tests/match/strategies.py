@@ -28,7 +28,10 @@ REQUIRES = [
 
 @st.composite
 def graphs(draw: st.DrawFn, *, most: int = 3) -> Graph:
-    """cluster > racks? > nodes > sockets? > cores, gpus, memory; sizes, units, attached vertices, nested groups."""
+    """cluster > racks? > nodes > sockets? > cores, gpus, memory; sizes, units, attached vertices, nested groups.
+
+    Beside the nodes: storage, cores, and storage nodes with cores.
+    """
     cons = ShapeTable("graph")
     few = st.integers(0, most)
 
@@ -63,15 +66,27 @@ def graphs(draw: st.DrawFn, *, most: int = 3) -> Graph:
             put(below, node(), draw(st.integers(1, 2)))
         return below
 
+    def beside(below: dict[int, int]) -> dict[int, int]:
+        """Add vertices that are no nodes and contain none."""
+        kinds = draw(st.sampled_from([(), (), (), ("ssd",), ("storage_node",), ("ssd", "storage_node"), ("core",)]))
+        for kind in kinds:
+            inside: dict[int, int] = {}
+            if kind == "storage_node":
+                put(inside, cons.shape("core"), draw(st.integers(0, 2)))
+                put(inside, cons.shape("ssd"), draw(st.integers(0, 1)))
+            put(below, cons.shape(kind, size=draw(st.integers(1, 2)), attached=attached(), children=inside), 1)
+        return below
+
     top: dict[int, int] = {}
     for _ in range(draw(st.integers(0, 2))):
-        rack = cons.shape("rack", attached=attached(), children=nodes())
+        rack = cons.shape("rack", attached=attached(), children=beside(nodes()))
         if draw(st.integers(0, 5)) == 0:
             rack = cons.shape("rack", children={rack: 1, **nodes()})  # a rack in a rack
         put(top, rack, draw(st.integers(1, 2)))
     if not top or draw(st.booleans()):
         for number, count in (nodes() if draw(st.integers(0, 5)) else {cons.shape("core"): 3}).items():
             put(top, number, count)
+    beside(top)
     return Graph(cons.finish(cons.shape("cluster", children=top)).shapes)
 
 
@@ -79,9 +94,10 @@ def _resource(draw: st.DrawFn, types: list[str], depth: int, *, most: int) -> di
     kind = draw(st.sampled_from(types))
     made: dict[str, Any] = {"type": kind, "count": draw(st.integers(1, most))}
     inner = {
-        "rack": ["node", "slot", "core", "gpu"],
+        "rack": ["node", "slot", "core", "gpu", "ssd", "storage_node"],
         "node": ["socket", "slot", "core", "gpu", "memory"],
-        "slot": ["core", "gpu", "memory", "socket", "node"],
+        "slot": ["core", "gpu", "memory", "socket", "node", "rack", "ssd", "storage_node", "slot"],
+        "storage_node": ["core", "slot", "ssd"],
         "socket": ["core", "gpu", "slot"],
     }.get(kind)
     if inner and depth < 3:
@@ -95,7 +111,7 @@ def _resource(draw: st.DrawFn, types: list[str], depth: int, *, most: int) -> di
 
 @st.composite
 def canonical(draw: st.DrawFn, *, most: int = 2) -> Demand:
-    types = ["rack", "node", "slot", "socket", "core", "gpu"]
+    types = ["rack", "node", "slot", "slot", "socket", "core", "gpu", "ssd", "storage_node"]
     made = [_resource(draw, types, 0, most=most) for _ in range(draw(st.integers(1, 2)))]
     return demand_of_jobspec({"resources": made})
 
@@ -104,9 +120,9 @@ def canonical(draw: st.DrawFn, *, most: int = 2) -> Demand:
 def nextgen(draw: st.DrawFn, *, most: int = 2) -> Demand:
     groups = {}
     for name in ("a", "b")[: draw(st.integers(1, 2))]:
-        group = _resource(draw, ["rack", "node", "socket", "core", "task", "slot"], 0, most=most)
+        group = _resource(draw, ["rack", "node", "socket", "core", "task", "slot", "ssd"], 0, most=most)
         if group["type"] == "task":
-            group["with"] = [_resource(draw, ["core", "gpu"], 1, most=most)]
+            group["with"] = [_resource(draw, ["core", "gpu", "node", "ssd"], 1, most=most)]
         if draw(st.booleans()):
             group["replicas"] = group.pop("count")
         if draw(st.integers(0, 4)) == 0:

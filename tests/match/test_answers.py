@@ -90,7 +90,13 @@ MISFITS = [
         "every need fits by itself, but not all of them at the same time",
         (0, 0, 0),
     ),
-    (flux(slot(1, node(2))), "node", "needs 2 node per slot; best node has 1; 16 nodes have at least 1", (2, 1, 16)),
+    (
+        flux(slot(1, node(17))),
+        "node",
+        "needs 17 node per slot; best cluster has 16; 1 cluster has at least 16",
+        (17, 16, 1),
+    ),
+    (flux(slot(9, node(2))), "cluster", "needs 9 slots; 1 cluster holds 8 at once", (9, 8, 1)),
 ]
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.match.canonical_jobspec import demand_of_jobspec
-from switchyard.match.counts import least_count
 from switchyard.match.demand import Demand
 from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_resources
@@ -16,6 +15,7 @@ from switchyard.match.requirement import Requirement, equals_text
 from switchyard.match.version import is_at_least, is_at_most
 from switchyard.model.constraint import NodeTraits, read_constraint
 from switchyard.model.job import Resources
+from switchyard.model.jobspec_counts import least_count
 from tests.builders import GIB
 
 

@@ -107,10 +107,13 @@ def test_flux_r_is_read() -> None:
     where = dict(zip(graph.host_names, graph.rank_numbers, strict=True))
     assert where == {"node186": 19, "node187": 20, "node188": 21, "node189": 22, "login1": 30}
     assert sorted((kind.count, sorted(kind.properties)) for kind in graph.kinds) == [
+        (1, ["fast"]),
+        (1, ["fast", "p@gpu"]),
         (1, ["local"]),
         (2, []),
-        (2, ["fast"]),
     ]
+    gpus = [shape for shape in graph.shapes if shape.type == "gpu"]
+    assert sorted(sorted(shape.properties) for shape in gpus) == [[], ["p"]], "RFC 20: of the node, and of its gpus"
 
 
 def test_the_graph_inside_an_r_says_more_and_is_taken() -> None:
@@ -319,7 +322,7 @@ def test_a_graph_survives_its_journey() -> None:
         ('{"shapes":[{"type":"core","size":1000000000}]}', "the most of a core"),
         ('{"shapes":[{"type":"core"},{"type":"node"}]}', "belongs to nothing"),
         ('{"shapes":[{"type":"node"},{"type":"node","children":[[0,1]]}]}', "a node with a node inside"),
-        ('{"shapes":[{"type":"node"}],"hosts":"n[0-3]"}', "hosts names 4 nodes, the shapes have 1"),
+        ('{"shapes":[{"type":"node"}],"hosts":"n[0-3]"}', "hosts names 4 hosts, the shapes have 1"),
         ('{"shapes":[{"type":"node"},{"type":"a","children":[[0,9000000],[0,9000000]]}]}', "the most is"),
         (
             '{"shapes":[{"type":"a"},{"type":"a","children":[[0,9000000]]},{"type":"a","children":[[1,9000000]]},'

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.match.counts import least_count
 from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
 from switchyard.match.requirement import Requirement
 from switchyard.model.constraint import read_constraint
+from switchyard.model.jobspec_counts import least_count
+from switchyard.model.quantity import BYTES_MAX
 
-BYTES_MAX = 2**63 - 1
 TYPE_CHARS_MAX = 64
 
 

@@ -2,17 +2,20 @@
 
 Each different need has a place in a vector of amounts. At a vertex, the vectors of its children are added. Then each
 need that may be met here (a consumer) takes the amounts that it holds out of the vector and adds units of itself: a
-slot anywhere inside a node, a need of the vertex's type as often as the vertex's size allows. Amounts that no consumer
+slot anywhere inside a host, a need of the vertex's type as often as the vertex's size allows. Amounts that no consumer
 further up can take are dropped. If only one consumer can take an amount, it takes as much as possible and there is one
 vector. If several compete, there is one vector for each way to divide the amounts that no other way beats.
+
+A slot may also lie outside of hosts, if all that it holds can: it is complete at the vertex that holds it, or at the
+top. What lies inside a host is dropped for slots at the host's top, so such a slot never mixes both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
-from switchyard.match.demand import Need, NeedKind, walk_needs
+from switchyard.match.demand import NeedKind
 from switchyard.match.outcome import SEARCH_STEPS_MAX
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Tree
@@ -58,8 +61,9 @@ class NeedConsumer:
     takes: tuple[tuple[int, int], ...]
     is_distinct: bool
     is_alone: bool  # no other need takes the same amounts
-    above: frozenset[str]  # types of the vertices that hold it, past any slots: a slot is complete there
-    below: frozenset[str]  # types of the vertices that it holds, past any slots
+    above: frozenset[str]  # types of the vertices that hold it: a slot is complete there
+    below: frozenset[str]  # types of the vertices that it holds
+    is_outer: bool  # a slot that may lie outside of hosts, too
 
     def may(self, tree: Tree) -> bool:
         return all(requirement.is_met(tree.attached) for requirement in self.requires)
@@ -107,14 +111,18 @@ class CompiledNeeds:
         return tuple(taker for taker in self.takers if taker.kind is NeedKind.SLOT)
 
     @cached_property
+    def outer_slots(self) -> tuple[NeedConsumer, ...]:
+        return tuple(slot for slot in self.slots if slot.is_outer)
+
+    @cached_property
     def places(self) -> tuple[NeedConsumer, ...]:
         return tuple(taker for taker in self.takers if taker.kind is NeedKind.PLACE)
 
     @cached_property
     def amounts_of_slot(self) -> tuple[tuple[tuple[str, str], int], ...] | None:
-        """What a single slot holds, if that is only amounts: then a node's totals decide. None: it holds more."""
+        """What a single slot holds, if that is only amounts: then a host's totals decide. None: it holds more."""
         *inner, slot = self.takers
-        if slot.kind is not NeedKind.SLOT or self.is_competing:
+        if slot.kind is not NeedKind.SLOT or self.is_competing or slot.is_outer:
             return None
         if any(
             taker.takes or taker.requires or taker.is_distinct or taker.kind is not NeedKind.VERTEX for taker in inner
@@ -132,30 +140,41 @@ class CompiledNeeds:
     def _useless(self) -> dict[tuple[str, bool], tuple[int, ...]]:
         return {}
 
-    def useless_above(self, tree: Tree, *, is_node: bool) -> tuple[int, ...]:
+    def useless_above(self, tree: Tree, *, is_host: bool) -> tuple[int, ...]:
         """Places of amounts that no consumer above this vertex can take."""
-        key = (tree.type, is_node)
+        key = (tree.type, is_host)
         useless = self._useless.get(key)
         if useless is None:
             wanted = {place for place, _ in self.goal}
             for taker in self.takers:
                 is_past = (
-                    is_node if taker.kind is NeedKind.SLOT else taker.type == tree.type and tree.type not in self.nested
+                    is_host if taker.kind is NeedKind.SLOT else taker.type == tree.type and tree.type not in self.nested
                 )
                 if not is_past:
                     wanted.update(place for place, _ in taker.takes)
+                elif taker.is_outer:  # it may still take the host itself
+                    wanted.update(place for place, _ in taker.takes if self.takers[place].type == tree.type)
             useless = self._useless[key] = tuple(place for place in range(self.width) if place not in wanted)
         return useless
 
     def at(
-        self, tree: Tree, below: list[AmountVector], *, is_inside: bool, is_node: bool, budget: SearchBudget
+        self,
+        tree: Tree,
+        below: list[AmountVector],
+        *,
+        is_inside: bool,
+        is_host: bool,
+        budget: SearchBudget,
+        is_top: bool = False,
     ) -> list[AmountVector]:
-        """Return the ways above a vertex, given the ways below it, without those that another way beats."""
+        """Return the ways above a vertex, given the ways below it, without those that another way beats.
+
+        `is_inside`: it is a host, or lies inside one. `is_top`: it is the root.
+        """
         ways = below
-        if is_inside and self.slots:
-            for slot in self.slots:
-                if (is_node or tree.type in slot.above) and slot.may(tree):
-                    ways = self._taken(ways, slot, UNBOUNDED, budget)
+        for slot in self.slots if is_inside else self.outer_slots:
+            if (is_host or tree.type in slot.above) and slot.may(tree):
+                ways = self._taken(ways, slot, UNBOUNDED, budget)
         takers = [taker for taker in self.by_type.get(tree.type, ()) if taker.may(tree)]
         if len(takers) == 1:
             ways = self._taken(ways, takers[0], takers[0].room(tree), budget)
@@ -168,11 +187,11 @@ class CompiledNeeds:
         for place in self.places:
             if place.type == tree.type and place.may(tree):
                 ways = self._taken(ways, place, UNBOUNDED, budget)
-        if is_node and self.slots:
-            for slot in self.slots:
-                if tree.type in slot.below and slot.may(tree):
+        if is_host or is_top:
+            for slot in self.slots if is_host else self.outer_slots:
+                if (is_top or tree.type in slot.below) and slot.may(tree):
                     ways = self._taken(ways, slot, UNBOUNDED, budget)
-        useless = self.useless_above(tree, is_node=is_node)
+        useless = self.useless_above(tree, is_host=is_host)
         if useless:
             ways = [_zeroed(vector, useless) for vector in ways]
         return ways if len(ways) == 1 else self.best(ways, budget)
@@ -272,73 +291,3 @@ def _zeroed(vector: AmountVector, places: tuple[int, ...]) -> AmountVector:
     for place in places:
         changed[place] = 0
     return tuple(changed)
-
-
-def compile_needs(needs: tuple[Need, ...], *, nested: frozenset[str], is_capped: bool) -> CompiledNeeds:
-    """Compile needs. Equal needs share a place, wherever in the tree they are."""
-    places: dict[Need, int] = {}
-    for need in _inner_first(needs):
-        places.setdefault(_unit_need(need), len(places))
-    wanted: dict[Need, set[object]] = {need: set() for need in places}
-    above: dict[Need, set[str]] = {need: set() for need in places}
-    below: dict[Need, set[str]] = {need: set() for need in places}
-    for need in places:
-        for held in map(_unit_need, need.holds):
-            wanted[held].add(need)
-            below[need] |= below[held] if held.kind is NeedKind.SLOT else {held.type}
-    for need in reversed(places):
-        for held in map(_unit_need, need.holds):
-            above[held] |= above[need] if need.kind is NeedKind.SLOT else {need.type}
-    for need in needs:
-        wanted[_unit_need(need)].add("top")
-    takers = tuple(
-        NeedConsumer(
-            place=place,
-            kind=need.kind,
-            type=need.type,
-            unit=need.unit,
-            requires=need.requires,
-            takes=_takes(need, places),
-            is_distinct=need.is_distinct,
-            is_alone=all(len(wanted[_unit_need(held)]) == 1 for held in need.holds),
-            above=frozenset(above[need]),
-            below=frozenset(below[need]),
-        )
-        for need, place in places.items()
-    )
-    goal: dict[int, int] = {}
-    for need in needs:
-        goal[places[_unit_need(need)]] = goal.get(places[_unit_need(need)], 0) + need.count
-    caps = _caps(needs, places) if is_capped else None
-    return CompiledNeeds(takers, tuple(goal.items()), len(places), nested, caps, _is_competing(takers, nested))
-
-
-def _takes(need: Need, places: dict[Need, int]) -> tuple[tuple[int, int], ...]:
-    amounts: dict[int, int] = {}
-    for held in need.holds:
-        place = places[_unit_need(held)]
-        amounts[place] = amounts.get(place, 0) + held.count
-    return tuple(amounts.items())
-
-
-def _is_competing(takers: tuple[NeedConsumer, ...], nested: frozenset[str]) -> bool:
-    types = [taker.type for taker in takers if taker.kind is NeedKind.VERTEX]
-    return len(set(types)) < len(types) or not all(taker.is_alone for taker in takers) or bool(nested & set(types))
-
-
-def _caps(needs: tuple[Need, ...], places: dict[Need, int]) -> AmountVector:
-    totals = [0] * len(places)
-    for need, count in walk_needs(needs):
-        totals[places[_unit_need(need)]] += count
-    return tuple(totals)
-
-
-def _unit_need(need: Need) -> Need:
-    return need if need.count == 1 and need.slot_units == 1 else replace(need, count=1, slot_units=1)
-
-
-def _inner_first(needs: tuple[Need, ...]) -> list[Need]:
-    ordered: list[Need] = []
-    for need in needs:
-        ordered += [*_inner_first(need.holds), need]
-    return ordered

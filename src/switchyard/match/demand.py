@@ -1,7 +1,8 @@
 """What a job needs, as one immutable tree, whatever form it was written in. Equal demands have one key. Pure.
 
 A need is so many units of a type, each holding its own further needs, found below the vertex that holds the parent. A
-slot is no vertex: it groups what must lie together inside one node. docs/explanation/matching.md says it in full.
+slot is no vertex: it groups what must lie together, in one host or outside of hosts. docs/explanation/matching.md says
+it in full.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class NeedKind(StrEnum):
     """How units of a need are found."""
 
     VERTEX = "vertex"  # each takes one unit of a vertex of its type
-    SLOT = "slot"  # takes no vertex: what it holds lies inside one node
+    SLOT = "slot"  # takes no vertex: what it holds lies inside one host, or outside of hosts
     PLACE = "place"  # takes no vertex, but lies below one of its type; only for counting slots
 
 

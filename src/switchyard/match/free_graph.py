@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from switchyard.match.graph_cut import GraphCut, add_count, replace_nodes
+from switchyard.match.graph_cut import GraphCut, add_count, replace_vertices
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes, vertex_amount
 
@@ -35,7 +35,7 @@ def free_part(graph: Graph, free: Sequence[FreeNodes]) -> Graph | None:
                 queue.pop(0)
         return free_shapes
 
-    return replace_nodes(graph, replace)
+    return replace_vertices(graph, [shape.type == "node" for shape in graph.shapes], replace)
 
 
 def _shrink(cutting: GraphCut, index: int, left: RemainingAmounts) -> int:

@@ -45,7 +45,9 @@ def explain_misfit(needs: tuple[Need, ...], forest: Forest, *, word: str) -> Mis
     if short := cluster_shortage(needs, forest):
         return short
     inner = max((need for need, _ in walk_needs(needs)), key=lambda need: len(need.holds))
-    place = "node" if inner.kind is NeedKind.SLOT else inner.type
+    place = inner.type
+    if inner.kind is NeedKind.SLOT:
+        place = "cluster" if _is_outer(inner, forest) else "node"
     if len(needs) > 1:
         return Misfit(place, "every need fits by itself, but not all of them at the same time")
     described = ", ".join(map(_amount, inner.holds)) or _amount(inner)
@@ -81,7 +83,8 @@ def explain_spread(need: Need, nodes: int, holds: dict[int, int], best: int, *, 
 
 
 def explain_constraint(constraint: Constraint, graph: Graph) -> Misfit:
-    return Misfit("node", f"no node of {graph.nodes} meets the constraint {str(constraint)[:TEXT_CHARS_MAX]}", 1)
+    noun = "node" if graph.host_count == graph.nodes else "host"
+    return Misfit("node", f"no {noun} of {graph.host_count} meets the constraint {str(constraint)[:TEXT_CHARS_MAX]}", 1)
 
 
 def _levels(needs: tuple[Need, ...], forest: Forest) -> Iterator[NeedLevel]:
@@ -101,11 +104,16 @@ def _inner_levels(outer: NeedLevel, forest: Forest) -> Iterator[NeedLevel]:
 
 
 def _places(need: Need, outer: NeedLevel, forest: Forest) -> list[tuple[Tree, int]]:
-    """Where the need may stand: a slot in a node, or in what holds it if that lies inside one."""
+    """Where the need may stand: a slot in a host, or in what holds it if that lies inside one or it needs no host."""
     if need.kind is not NeedKind.SLOT:
         return forest.of_type(need.type)
-    is_inside = outer.parent is not None and not any(tree.has_node for tree, _ in outer.holders)
-    return outer.holders if is_inside else list(forest.nodes)
+    is_inside = outer.parent is not None and not any(tree.has_host for tree, _ in outer.holders)
+    return outer.holders if is_inside or _is_outer(need, forest) else list(forest.hosts)
+
+
+def _is_outer(need: Need, forest: Forest) -> bool:
+    """Whether a slot may lie outside of hosts; what it holds is then counted in all of what holds it."""
+    return bool(need.holds) and all(held.type in forest.outside for held in need.holds)
 
 
 def _too_little(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:

@@ -1,8 +1,8 @@
 """Rainbow's dictionary form as a demand: named groups, `replicas`, `count`, `schedule`, `requires`. Pure.
 
 A group with replicas asks for that many distinct vertices of its type, each with what it holds; one without is one slot
-of `count` units. A type the graph does not have names a slot, which lies inside one node. Every group must fit, each on
-its own; if any says `schedule: true`, only those count.
+of `count` units. A type the graph does not have names a slot. Every group must fit, each on its own; if any
+says `schedule: true`, only those count.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from switchyard.errors import Malformed
 from switchyard.match.canonical_jobspec import ResourceReader
-from switchyard.match.counts import least_count
 from switchyard.match.demand import Demand, Need, NeedKind
+from switchyard.model.jobspec_counts import least_count
 
 GROUPS_MAX = 100
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
 from switchyard.model.graph import AttachedVertex, Graph, Shape
+from switchyard.model.graph.graph import HOST_TYPES
 from switchyard.model.graph.units import bytes_of
 
 
@@ -18,14 +19,12 @@ class Tree:
     bytes: int | None  # its size in bytes; none: the type is not measured in bytes
     attached: tuple[AttachedVertex, ...]
     children: tuple[tuple[Tree, int], ...]
-    has_node: bool  # it is a node, or has one below
+    is_host: bool  # tasks run on it, unless it lies inside another host
+    has_host: bool  # it is a host, or has one below
+    outside: frozenset[str]  # types in the subtree that are not inside a host; those of hosts themselves are
     totals: dict[tuple[str, str], int]  # of the subtree, by type and unit: B for bytes, else the graph's unit
     types: frozenset[str]  # in the subtree
     nested: frozenset[str]  # types with a vertex below a vertex of the same type
-
-    @property
-    def is_node(self) -> bool:
-        return self.type == "node"
 
     def amount(self, unit: str) -> int:
         """Its size in bytes (unit B) or in the graph's unit."""
@@ -39,6 +38,7 @@ class Forest:
     trees: tuple[Tree, ...]
     counts: tuple[int, ...]
     nodes: tuple[tuple[Tree, int], ...]  # the kinds of node; a cluster without nodes counts as one node
+    hosts: tuple[tuple[Tree, int], ...]  # the kinds of host; a cluster without hosts counts as one host
 
     @property
     def root(self) -> Tree:
@@ -47,6 +47,11 @@ class Forest:
     @property
     def types(self) -> frozenset[str]:
         return self.root.types
+
+    @property
+    def outside(self) -> frozenset[str]:
+        """Types with a vertex outside of hosts. None in a cluster without hosts, which counts as one host."""
+        return self.root.outside if self.root.has_host else frozenset()
 
     @property
     def nested(self) -> frozenset[str]:
@@ -73,8 +78,9 @@ def forest_of(graph: Graph) -> Forest:
             tree = _TREES.setdefault(digest, _tree(shape, [(trees[child], count) for child, count in shape.children]))
         trees.append(tree)
     counts = graph.multiplicity
-    nodes = [(tree, count) for tree, count in zip(trees, counts, strict=True) if tree.is_node] or [(trees[-1], 1)]
-    forest = Forest(tuple(trees), tuple(counts), tuple(nodes))
+    nodes = [(tree, count) for tree, count in zip(trees, counts, strict=True) if tree.type == "node"]
+    hosts = tuple((trees[index], count) for index, count in graph.host_counts)
+    forest = Forest(tuple(trees), tuple(counts), tuple(nodes or [(trees[-1], 1)]), hosts)
     return _FORESTS.setdefault(graph.signature, forest)
 
 
@@ -86,7 +92,9 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
     for child, count in children:
         for key, amount in child.totals.items():
             totals[key] = totals.get(key, 0) + amount * count
-    has_node = shape.type == "node" or any(child.has_node for child, _ in children)
+    has_host_below = any(child.has_host for child, _ in children)
+    is_host = shape.type == "node" or (shape.type in HOST_TYPES and not has_host_below)
+    outside = frozenset[str]() if is_host else frozenset[str]().union(*(child.outside for child, _ in children))
     below = frozenset[str]().union(*(child.types for child, _ in children))
     nested = frozenset[str]().union(*(child.nested for child, _ in children))
     return Tree(
@@ -95,7 +103,9 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
         in_bytes,
         tuple(shape.attached),
         tuple(children),
-        has_node,
+        is_host,
+        is_host or has_host_below,
+        outside | {shape.type},
         totals,
         below | {shape.type},
         nested | {shape.type} if shape.type in below else nested,

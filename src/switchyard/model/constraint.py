@@ -1,6 +1,7 @@
-"""RFC 31 constraints on nodes: properties, hostlist, ranks, and their not, and, or. Pure.
+"""RFC 31 constraints on hosts: properties, hostlist, ranks, and their not, and, or. Pure.
 
-Properties are part of a node's shape; hosts and ranks are not, so an answer that depends on them holds for one cluster.
+Hosts are nodes and storage nodes. Properties are part of a host's shape. Names and ranks are not, so an answer that
+depends on them holds for one cluster.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ OPERATORS = ("properties", "hostlist", "ranks", "not", "and", "or")
 
 @dataclass(frozen=True, slots=True)
 class NodeTraits:
-    """What a constraint sees of a node."""
+    """What a constraint sees of a host."""
 
     properties: Mapping[str, FieldValue]
     host: str = ""
@@ -114,6 +115,8 @@ def _read(value: Any, place: str, depth: int, budget: list[int]) -> Constraint:
             raise Malformed(f"{at}: not takes one constraint.")
         parts = [_read(part, f"{at}[{number}]", depth + 1, budget) for number, part in enumerate(held)]
         return Constraint(str(operator), parts=tuple(parts))
+    if operator == "ranks":  # a single rank may be written as a number
+        held = [str(rank) if isinstance(rank, int) and not isinstance(rank, bool) else rank for rank in held]
     if not all(isinstance(text, str) for text in held):
         raise Malformed(f"{at}: expected a list of texts.")
     return _names(str(operator), held, at)

@@ -7,13 +7,14 @@ Only what changes nothing about where and with what the job runs is left out, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, isfinite
 from typing import Any, TypeGuard
 
 from switchyard.errors import Malformed
 from switchyard.model.job import COUNT_MAX
 from switchyard.model.jobspec_checks import (
+    KNOWN_FORMS_HINT,
     as_list,
     as_mapping,
     as_number,
@@ -22,12 +23,17 @@ from switchyard.model.jobspec_checks import (
     refuse_unknown_fields,
     show_value,
 )
-from switchyard.model.jobspec_tree import command_of, from_canonical, from_dictionary, has_named_resources
+from switchyard.model.jobspec_structure import check_canonical, check_version
+from switchyard.model.jobspec_tree import (
+    WHOLE_NODES,
+    command_of,
+    from_canonical,
+    from_dictionary,
+    has_named_resources,
+)
 
 Plain = dict[str, Any]
 
-VERSION = 1
-TOP_LEVEL_FIELDS = ("version", "resources", "tasks", "attributes")
 # What decides where or when a job runs: leaving it out would run another job than the one that was written.
 REFUSED_SYSTEM = ("dependencies",)
 REFUSED_SHELL = ("per-resource",)
@@ -42,8 +48,11 @@ class TranslatedJobspec:
 
 
 def is_jobspec(form: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a job file is meant as a jobspec: no plain job has a `version` or nested `tasks`."""
-    return isinstance(form, Mapping) and "version" in form and ("resources" in form or "attributes" in form)
+    """Whether a job file is meant as a jobspec: no plain job has a `version`, or lists of `resources` or `tasks`."""
+    if not isinstance(form, Mapping):
+        return False
+    has_lists = isinstance(form.get("resources"), list) or isinstance(form.get("tasks"), list)
+    return has_lists or ("version" in form and ("resources" in form or "attributes" in form))
 
 
 def from_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> TranslatedJobspec:
@@ -51,39 +60,37 @@ def from_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> Tran
     try:
         return _translated(form)
     except Malformed as exc:
-        raise Malformed(f"{where}: {exc.detail}", next_step=exc.next_step) from exc
+        next_step = KNOWN_FORMS_HINT if exc.next_step == exc.default_next else exc.next_step
+        raise Malformed(f"{where}: {exc.detail}", next_step=next_step) from exc
 
 
 def _translated(form: Mapping[str, Any]) -> TranslatedJobspec:
-    version = form.get("version")
-    if version != VERSION or isinstance(version, bool):
-        raise jobspec_error("version", f"this is version {version!r}; known is {VERSION}")
     if has_named_resources(form):
+        check_version(form)
         plain = from_dictionary(form)
     else:
-        refuse_unknown_fields(form, TOP_LEVEL_FIELDS, "")
+        check_canonical(form, is_whole=True, is_run=True)
         plain = _from_list(form)
     notes: list[str] = []
+    if not has_named_resources(form) and form["tasks"][0].get("distribution"):
+        notes.append("tasks[0].distribution is left out")
     plain |= _attributes(form.get("attributes"), notes)
     return TranslatedJobspec(plain, notes)
 
 
 def _from_list(form: Mapping[str, Any]) -> Plain:
-    """As version 1, if it is one; else as the canonical form. What is neither is told what version 1 misses."""
+    """As version 1, if it has that shape; else as the canonical form, whose complaint is the one to show."""
+    if _constraints(form):
+        return from_canonical(form)
     try:
-        if _constraints(form):
-            return from_canonical(form)
         return _from_version_1(form)
-    except Malformed as exc:
-        try:
-            return from_canonical(form)
-        except Malformed:
-            raise exc from None
+    except Malformed:
+        return from_canonical(form)
 
 
 def _constraints(form: Mapping[str, Any]) -> bool:
-    system = (form.get("attributes") or {}).get("system") if isinstance(form.get("attributes"), Mapping) else None
-    return isinstance(system, Mapping) and bool(system.get("constraints"))
+    system = (form.get("attributes") or {}).get("system") or {}
+    return bool(system.get("constraints"))
 
 
 def _from_version_1(form: Mapping[str, Any]) -> Plain:
@@ -93,6 +100,8 @@ def _from_version_1(form: Mapping[str, Any]) -> Plain:
     plain = {"command": command_of(task.get("command")), **_counts(shape, task)}
     if shape.nodes is not None:
         plain["nodes"] = shape.nodes
+    if shape.is_exclusive:
+        plain["native"] = WHOLE_NODES
     return plain
 
 
@@ -105,6 +114,7 @@ class _Shape:
     label: str
     cores: int
     gpus: int
+    is_exclusive: bool  # whole nodes
 
 
 def _shape(resources: object) -> _Shape:
@@ -113,16 +123,13 @@ def _shape(resources: object) -> _Shape:
     if top.get("type") != "node":
         return _slot(top, "resources[0]", nodes=None)
     refuse_unknown_fields(top, ("type", "count", "with", "exclusive"), "resources[0]")
-    if top.get("exclusive", False) is not False:
-        raise jobspec_error(
-            "resources[0].exclusive", "whole nodes cannot be asked for as such; ask for all of their cores"
-        )
-    nodes = _count(top, "resources[0]")
-    return _slot(_only_entry(top.get("with"), "resources[0].with"), "resources[0].with[0]", nodes=nodes)
+    slot = _only_entry(top.get("with"), "resources[0].with")
+    shape = _slot(slot, "resources[0].with[0]", nodes=_count(top, "resources[0]"))
+    return replace(shape, is_exclusive=shape.is_exclusive or top.get("exclusive") is True)
 
 
 def _slot(slot: Mapping[str, Any], place: str, *, nodes: int | None) -> _Shape:
-    refuse_unknown_fields(slot, ("type", "count", "label", "with"), place)
+    refuse_unknown_fields(slot, ("type", "count", "label", "with", "exclusive"), place)
     if slot.get("type") != "slot":
         raise jobspec_error(f"{place}.type", f"expected a slot here, not {show_value(slot.get('type'))}")
     label = slot.get("label")
@@ -139,7 +146,8 @@ def _slot(slot: Mapping[str, Any], place: str, *, nodes: int | None) -> _Shape:
         held[kind] = _count(inner, at)
     if not held["core"]:
         raise jobspec_error(f"{place}.with", "a slot needs at least one core")
-    return _Shape(nodes, _count(slot, place) * (nodes or 1), label, held["core"], held["gpu"])
+    is_exclusive = slot.get("exclusive") is True  # RFC 25 has it at the node, and its schema at the slot
+    return _Shape(nodes, _count(slot, place) * (nodes or 1), label, held["core"], held["gpu"], is_exclusive)
 
 
 def _counts(shape: _Shape, task: Mapping[str, Any]) -> Plain:

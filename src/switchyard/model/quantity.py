@@ -34,7 +34,8 @@ SUFFIX: dict[str, Fraction] = {
     "Pi": Fraction(2**50),
     "Ei": Fraction(2**60),
 }
-AMOUNT_MAX = Fraction(2**63 - 1)  # what the database's integers hold
+BYTES_MAX = 2**63 - 1  # what the database's integers hold
+AMOUNT_MAX = Fraction(BYTES_MAX)
 UNITS = r"(?:([0-9]{1,6})d)?(?:([0-9]{1,6})h)?(?:([0-9]{1,6})m)?(?:([0-9]{1,9})s?)?"
 HOURS = r"(?:([0-9]{1,4})-)?([0-9]{1,6}):([0-5]?[0-9]):([0-5]?[0-9])"
 DURATION = re.compile(UNITS + r"\Z")

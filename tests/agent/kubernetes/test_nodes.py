@@ -76,7 +76,7 @@ def test_hosts_stand_at_their_own_shapes() -> None:
     ]
     graph = graph_of(*nodes, make_node("outside", allocatable={"cpu": "99"}))
     cores = {
-        host: graph.within[shape]["core"] for host, shape in zip(graph.host_names, graph.node_shapes(), strict=True)
+        host: graph.within[shape]["core"] for host, shape in zip(graph.host_names, graph.host_shapes(), strict=True)
     }
     assert cores == {f"n{number}": number + 1 for number in range(9)} | {"outside": 99}
 
@@ -207,7 +207,7 @@ def test_one_broken_node_does_not_fail_the_others(allocatable: dict[str, Any]) -
     graph = graph_of(make_node("good"), make_node("bad", allocatable=allocatable))
     cores = {
         host: graph.within[shape].get("core", 0)
-        for host, shape in zip(graph.host_names, graph.node_shapes(), strict=True)
+        for host, shape in zip(graph.host_names, graph.host_shapes(), strict=True)
     }
     assert cores["good"] == 8
     assert graph.totals["node"] == 2

@@ -1,4 +1,4 @@
-"""What the largest task of a jobspec asks for: what rules about task resources compare with."""
+"""Demands of jobspecs: what their largest task asks for, and which vertices an image's needs are asked of."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import PolicyRefused
+from switchyard.errors import Malformed, PolicyRefused
+from switchyard.match.demand import walk_needs
+from switchyard.model.image_compatibility import Compatibility
+from switchyard.model.job import JobSpec
 from switchyard.model.scope import Scope
-from switchyard.service.lifecycle.demands import demand_of_any_jobspec, largest_task
+from switchyard.service.lifecycle.demands import demand_of_any_jobspec, demand_of_spec, largest_task
 from switchyard.service.rules import attributes
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
@@ -39,6 +42,44 @@ FORMS: list[tuple[str, Any, dict[str, int]]] = [
 @pytest.mark.parametrize(("name", "resources", "expected"), FORMS, ids=[name for name, _, _ in FORMS])
 def test_the_largest_task(name: str, resources: Any, expected: dict[str, int]) -> None:
     assert largest_task(demand_of_any_jobspec({"version": 1, "resources": resources})) == expected
+
+
+def required(resources: Any) -> list[str]:
+    """The types of needs that the image's compatibility is asked of."""
+    spec = JobSpec(
+        ["x"], demand={"version": 1, "resources": resources}, compatibility=[Compatibility("kernel", min="5")]
+    )
+    return sorted(need.type for need, _ in walk_needs(demand_of_spec(spec).needs) if need.requires)
+
+
+@pytest.mark.parametrize(
+    ("resources", "types"),
+    [
+        ([slot(1, of("core", 1))], ["slot"]),
+        ([of("node", 1, **{"with": [slot(1, of("core", 1))]})], ["node"]),
+        ([slot(1, of("node", 2))], ["node"]),
+        ([slot(1, of("node", 1), of("ssd", 8))], ["node"]),
+        ([of("rack", 1, **{"with": [slot(1, of("rack", 1, **{"with": [of("node", 1)]}))]})], ["node"]),
+        ([slot(1, of("node", 1)), slot(1, of("core", 1))], ["node", "slot"]),
+    ],
+)
+def test_an_images_needs_are_asked_of_the_nodes_of_a_slot(resources: Any, types: list[str]) -> None:
+    assert required(resources) == types
+
+
+def test_what_a_demand_has_is_checked_at_submit(rig: Rig) -> None:
+    rig.cluster("alpha")
+    for demand, says in (
+        ({"version": 7, "resources": []}, "the demand: version: this is version 7"),
+        (
+            {"resources": [{**slot(1, of("core", 1)), "exclusive": "no"}]},
+            "resources[0].exclusive: expected true or false",
+        ),
+        ({"resources": [slot(1, of("core", 1))], "tasks": [{"slot": 7}]}, "tasks[0].slot: expected a text"),
+    ):
+        with pytest.raises(Malformed) as caught:
+            rig.submit(a_request(demand=demand))
+        assert says in caught.value.detail
 
 
 def test_a_jobspec_is_held_to_the_limits_whatever_the_fields_beside_it_say(rig: Rig) -> None:

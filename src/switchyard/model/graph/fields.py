@@ -24,3 +24,14 @@ def check_fields(fields: Mapping[Any, Any], place: str) -> dict[str, FieldValue]
             str(exc).replace(" - at `$[...]`", " in a field").replace(" - at `key` in `$`", " as the name of a field")
         )
         raise Malformed(f"{place}: {problem}.") from exc
+
+
+def read_properties(value: Any, place: str) -> dict[str, FieldValue]:
+    """Names with values; a list of names, as some writers have it, is names alone."""
+    if not value:
+        return {}
+    if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
+        return check_fields(dict.fromkeys(value, True), f"{place}: properties")
+    if isinstance(value, Mapping) and all(isinstance(held, str | int | float | bool) for held in value.values()):
+        return check_fields(value, f"{place}: properties")
+    raise Malformed(f"{place}: properties are names with a text, a number, or true or false each.")

@@ -26,6 +26,7 @@ CHILDREN_MAX = 100_000
 NODES_MAX = 10_000_000
 VERTICES_MAX = 10**15  # what the shapes stand for; ten million nodes of a hundred million cores each
 ATTACHED_MAX = 1000
+HOST_TYPES = frozenset({"node", "storage_node"})  # tasks run on vertices of these types; each has a name and a rank
 COUNTED_TYPES = frozenset({"node", "core", "gpu", "socket", "rack"})  # whose sizes are counts, never bytes
 
 TypeName = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[^\u0000-\u0020\u007f]+(?!\n)$")]
@@ -78,7 +79,9 @@ class FreeNodes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """All of a cluster. `hosts` and `ranks` name the nodes in canonical order; none: node0, node1, … and 0, 1, …
+    """All of a cluster. `hosts` and `ranks` name the hosts in canonical order; none: node0, node1, … and 0, 1, …
+
+    Hosts are the nodes, and vertices of the type storage_node beside them. A cluster without hosts counts as one.
 
     `images` has the rules for images of jobs, in order; none: not known, so nothing is refused by them.
     """
@@ -181,17 +184,38 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
         return self.digests[-1].hex()
 
     @cached_property
+    def is_host(self) -> list[bool]:
+        """Per shape, whether the vertex at its top is a host, unless it lies inside another host."""
+        return find_hosts(self.shapes)
+
+    @cached_property
+    def host_counts(self) -> list[tuple[int, int]]:
+        """The shapes of hosts, each with how many there are. Of a cluster without hosts, the root."""
+        outside = [0] * len(self.shapes)  # how often a shape occurs outside of hosts
+        outside[-1] = 1
+        for index in range(len(self.shapes) - 1, -1, -1):
+            if outside[index] and not self.is_host[index]:
+                for child, count in self.shapes[index].children:
+                    outside[child] += outside[index] * count
+        counts = [(index, count) for index, count in enumerate(outside) if count and self.is_host[index]]
+        return counts or [(self.root, 1)]
+
+    @property
+    def host_count(self) -> int:
+        return sum(count for _, count in self.host_counts)
+
+    @cached_property
     def host_names(self) -> list[str]:
-        """The nodes by name, in canonical order."""
+        """The hosts by name, in canonical order."""
         if not self.hosts:
-            return [f"node{number}" for number in range(self.nodes)]
+            return [f"node{number}" for number in range(self.host_count)]
         return expand_hosts(parse_hosts(self.hosts))
 
-    def node_shapes(self) -> list[int]:
-        """The shape of each node, in canonical order."""
+    def host_shapes(self) -> list[int]:
+        """The shape of each host, in canonical order."""
         lists: list[list[int]] = []
         for index, shape in enumerate(self.shapes):
-            if shape.type == "node":
+            if self.is_host[index]:
                 lists.append([index])
             else:
                 lists.append([number for child, count in shape.children for number in lists[child] * count])
@@ -199,10 +223,21 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
     @cached_property
     def rank_numbers(self) -> list[int]:
-        """The nodes by rank, in canonical order."""
+        """The hosts by rank, in canonical order."""
         if not self.ranks:
-            return list(range(self.nodes))
+            return list(range(self.host_count))
         return [int(name) for name in expand_hosts(parse_hosts(self.ranks))]
+
+
+def find_hosts(shapes: list[Shape]) -> list[bool]:
+    """Return which shapes are hosts. A storage_node that contains a host is only a container."""
+    is_host: list[bool] = []
+    has_host: list[bool] = []
+    for shape in shapes:
+        is_container = any(has_host[child] for child, _ in shape.children)
+        is_host.append(shape.type == "node" or (shape.type in HOST_TYPES and not is_container))
+        has_host.append(is_container or is_host[-1])
+    return is_host
 
 
 def vertex_amount(shape: Shape) -> int:
@@ -250,5 +285,5 @@ def _check(graph: Graph) -> None:
     if graph.nodes > NODES_MAX:
         raise ValueError(f"{graph.nodes} nodes; the most is {NODES_MAX}")
     for noun, text in (("hosts", graph.hosts), ("ranks", graph.ranks)):
-        if text and (named := sum(map(len, parse_hosts(text)))) != graph.nodes:
-            raise ValueError(f"{noun} names {named} nodes, the shapes have {graph.nodes}")
+        if text and (named := sum(map(len, parse_hosts(text)))) != graph.host_count:
+            raise ValueError(f"{noun} names {named} hosts, the shapes have {graph.host_count}")

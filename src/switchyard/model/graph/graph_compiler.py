@@ -29,7 +29,7 @@ def compile_graph(
         further = {name: _plain(content, f"{where}: subsystem {name[:80]}") for name, content in named_contents}
         return _as_read_again(lambda: attach_subsystems(compact, further, where=where), where)
     source = _source(main, where)
-    attachments: Attachments = {}
+    attachments = _own_attachments(source, frozenset(subsystems or ()))
     for name, content in sorted((subsystems or {}).items()):
         place = f"{where}: subsystem {name[:80]}"
         by_vertex = read_subsystem(name, _plain(content, place), resolve=source.resolve, where=place)
@@ -38,6 +38,17 @@ def compile_graph(
     if isinstance(source, node_groups.NodeGroups):
         return _as_read_again(lambda: node_groups.graph_of_groups(source, attachments), where)
     return _as_read_again(lambda: jgf.graph_of_vertices(source, attachments), where)
+
+
+def _own_attachments(source: node_groups.NodeGroups | jgf.VertexTree, replaced: frozenset[str]) -> Attachments:
+    """What the main graph attaches itself, without the subsystems that come on their own."""
+    if isinstance(source, node_groups.NodeGroups):
+        return {}
+    return {
+        vertex: kept
+        for vertex, held in source.attached.items()
+        if (kept := [attached for attached in held if attached.subsystem not in replaced])
+    }
 
 
 def _as_read_again(make: Callable[[], Graph], where: str) -> Graph:

@@ -16,8 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.errors import Malformed
-from switchyard.model.graph.fields import check_fields
-from switchyard.model.graph.graph import COUNTED_TYPES, DEPTH_MAX, NODES_MAX, AttachedVertex, FieldValue, Graph
+from switchyard.model.graph.fields import read_properties
+from switchyard.model.graph.further_subsystems import FurtherEdge, attach_further
+from switchyard.model.graph.graph import COUNTED_TYPES, DEPTH_MAX, HOST_TYPES, NODES_MAX, AttachedVertex, Graph
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
 from switchyard.model.hostlist import compress_hosts
@@ -42,7 +43,8 @@ class _Vertex(Struct, frozen=True, gc=False):
 
 
 class _EdgeMetadata(Struct, frozen=True, gc=False):
-    subsystem: Any = "containment"
+    subsystem: Any = None
+    name: Any = None  # an older way to say it: {containment: contains}
 
 
 class _Edge(Struct, frozen=True, gc=False):
@@ -63,7 +65,10 @@ class _Outer(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class VertexTree:
-    """A containment tree as flat lists: what each vertex is, its parent, and an order in which parents come first."""
+    """A containment tree as flat lists: what each vertex is, its parent, and an order in which parents come first.
+
+    `attached`: vertices that only another subsystem has, such as power, by the vertex of the tree that has them.
+    """
 
     where: str
     ids: list[str]
@@ -72,9 +77,10 @@ class VertexTree:
     children: dict[int, list[int]]
     number: dict[str, int]
     by_host: dict[str, int]
+    attached: Attachments
 
     def resolve(self, name: str) -> str | None:
-        """A vertex by its id, else a node by its name."""
+        """A vertex by its id, else a host by its name."""
         if name in self.number:
             return name
         return self.ids[self.by_host[name]] if name in self.by_host else None
@@ -96,18 +102,24 @@ def read_jgf(value: bytes | Mapping[str, Any], *, where: str) -> VertexTree:
     if len(number) != len(ids):
         twice = next(vertex_id for vertex_id, times in Counter(ids).items() if times > 1)
         raise Malformed(f"{where}: vertex {twice[:80]!r} is there twice.")
-    parents = _parents(inner.edges, number, where)
+    metadata = [vertex.metadata for vertex in vertices]
+    parents, further = _parents(inner.edges, number, where)
+    attached, loose = attach_further(further, parents, metadata, ids, where=where) if further else ({}, set())
     children: dict[int, list[int]] = {}
     for child, parent in sorted(parents.items()):
         children.setdefault(parent, []).append(child)
-    order = _order(_root(ids, parents, where), children, ids, parents, where)
-    metadata = [vertex.metadata for vertex in vertices]
+    order = _order(_root(ids, parents, loose, where), children, ids, where)
+    if len(order) + len(loose) < len(ids):
+        lost = next(iter(set(range(len(ids))) - set(order) - loose))
+        raise Malformed(f"{where}: {_cycle(ids, parents, lost)} go in a circle, apart from the root.")
     by_host = {
         entry.name: index
         for index, entry in enumerate(metadata)
-        if entry.type == "node" and isinstance(entry.name, str)
+        if entry.type in HOST_TYPES and isinstance(entry.name, str) and index not in loose
     }
-    return VertexTree(where, ids, metadata, order, children, number, by_host)
+    for index in loose:
+        del number[ids[index]]
+    return VertexTree(where, ids, metadata, order, children, number, by_host, attached)
 
 
 def _decoded(value: bytes | Mapping[str, Any], where: str) -> _Outer:
@@ -161,13 +173,12 @@ def _id_of(vertex: _Vertex, index: int, where: str) -> str:
     return str(vertex.id)
 
 
-def _parents(edges: list[_Edge], number: dict[str, int], where: str) -> dict[int, int]:
-    """Child → parent, from the edges of containment; both ends must exist."""
+def _parents(edges: list[_Edge], number: dict[str, int], where: str) -> tuple[dict[int, int], list[FurtherEdge]]:
+    """Child → parent, from the edges of containment; and the edges of other subsystems. Both ends must exist."""
     parents: dict[int, int] = {}
+    further: list[FurtherEdge] = []
     for index, edge in enumerate(edges):
         if edge.relation not in ("contains", None):
-            continue
-        if edge.metadata is not None and edge.metadata.subsystem != "containment":
             continue
         source, target = edge.source, edge.target
         parent = number.get(source if isinstance(source, str) else str(source))
@@ -175,15 +186,27 @@ def _parents(edges: list[_Edge], number: dict[str, int], where: str) -> dict[int
         if parent is None or child is None:
             lost = source if parent is None else target
             raise Malformed(f"{where}: edges[{index}]: {source} → {target}: there is no vertex {str(lost)[:80]!r}.")
+        if edge.metadata is not None and (subsystem := _subsystem_of(edge.metadata)) != "containment":
+            further.append((str(subsystem), parent, child))
+            continue
         if parent == child:
             raise Malformed(f"{where}: edges[{index}]: vertex {str(source)[:80]!r} is its own parent.")
         if parents.setdefault(child, parent) != parent:
-            raise Malformed(f"{where}: edges[{index}]: vertex {str(target)[:80]!r} has a second parent, {source}.")
-    return parents
+            raise Malformed(
+                f"{where}: edges[{index}]: vertex {str(target)[:80]!r} has a second parent, {source}.",
+                next_step="Containment is a tree. Give the other edge a subsystem of its own: metadata.subsystem.",
+            )
+    return parents, further
 
 
-def _root(ids: list[str], parents: dict[int, int], where: str) -> int:
-    roots = [index for index in range(len(ids)) if index not in parents] if len(parents) < len(ids) else []
+def _subsystem_of(metadata: _EdgeMetadata) -> Any:
+    if metadata.subsystem is None and isinstance(metadata.name, Mapping) and metadata.name:
+        return "containment" if "containment" in metadata.name else next(iter(metadata.name))
+    return "containment" if metadata.subsystem is None else metadata.subsystem
+
+
+def _root(ids: list[str], parents: dict[int, int], loose: set[int], where: str) -> int:
+    roots = [index for index in range(len(ids)) if index not in parents and index not in loose]
     if not roots:
         raise Malformed(f"{where}: every vertex has a parent: {_cycle(ids, parents, 0)} go in a circle.")
     if len(roots) > 1:
@@ -192,7 +215,8 @@ def _root(ids: list[str], parents: dict[int, int], where: str) -> int:
     return roots[0]
 
 
-def _order(root: int, children: dict[int, list[int]], ids: list[str], parents: dict[int, int], where: str) -> list[int]:
+def _order(root: int, children: dict[int, list[int]], ids: list[str], where: str) -> list[int]:
+    """All below the root, parents first."""
     order, level, depth = [root], [root], 1
     while level:
         level = [child for vertex in level if vertex in children for child in children[vertex]]
@@ -200,9 +224,6 @@ def _order(root: int, children: dict[int, list[int]], ids: list[str], parents: d
         depth += 1
         if depth > DEPTH_MAX and level:
             raise Malformed(f"{where}: vertex {ids[level[0]][:80]!r} is nested deeper than {DEPTH_MAX}.")
-    if len(order) < len(ids):
-        lost = next(iter(set(range(len(ids))) - set(order)))
-        raise Malformed(f"{where}: {_cycle(ids, parents, lost)} go in a circle, apart from the root.")
     return order
 
 
@@ -221,13 +242,15 @@ def graph_of_vertices(vertices: VertexTree, attachments: Attachments) -> Graph:
     cons = ShapeTable(vertices.where)
     shape_of = [0] * len(vertices.ids)
     has_node = bytearray(len(vertices.ids))
+    has_host = bytearray(len(vertices.ids))
+    is_host = bytearray(len(vertices.ids))
     leaves: dict[tuple[str, float, str | None], int] = {}
     attached = {vertices.number[key]: held for key, held in attachments.items()}
     nodes = 0
     for index in reversed(vertices.order):
         entry = vertices.metadata[index]
         below = vertices.children.get(index)
-        if below is None and entry.properties is None and index not in attached and entry.type != "node":
+        if below is None and entry.properties is None and index not in attached and entry.type not in HOST_TYPES:
             key = (entry.type, entry.size, entry.unit)
             number = leaves.get(key)
             if number is None:
@@ -236,6 +259,9 @@ def graph_of_vertices(vertices: VertexTree, attachments: Attachments) -> Graph:
             continue
         if below is not None and any(has_node[child] for child in below):
             has_node[index] = 1
+        is_container = below is not None and any(has_host[child] for child in below)
+        is_host[index] = entry.type == "node" or (entry.type in HOST_TYPES and not is_container)
+        has_host[index] = is_container or is_host[index]
         if entry.type == "node":
             nodes += 1
             if has_node[index]:
@@ -246,7 +272,7 @@ def graph_of_vertices(vertices: VertexTree, attachments: Attachments) -> Graph:
     if nodes > NODES_MAX:
         raise Malformed(f"{vertices.where}: {nodes:,} nodes; the most is {NODES_MAX:,}.")
     finished = cons.finish(shape_of[vertices.order[0]])
-    ordered = list(_nodes_in_order(vertices, shape_of, finished.place, has_node))
+    ordered = list(_hosts_in_order(vertices, shape_of, finished.place, is_host, has_host))
     return Graph(finished.shapes, *_names(vertices, ordered))
 
 
@@ -269,37 +295,26 @@ def _shape(
     unit = entry.unit or ""
     if len(unit) > 16:
         raise Malformed(f"{place}: {unit[:80]!r} is not a unit.")
-    properties = _properties(entry.properties, place)
+    properties = read_properties(entry.properties, place)
     return cons.shape(entry.type, size=size, unit=unit, properties=properties, attached=attached, children=counts)
 
 
-def _properties(value: Any, place: str) -> dict[str, FieldValue]:
-    """Names with values; a list of names, as some writers have it, is names alone."""
-    if not value:
-        return {}
-    if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
-        return check_fields(dict.fromkeys(value, True), f"{place}: properties")
-    if isinstance(value, Mapping) and all(isinstance(held, str | int | float | bool) for held in value.values()):
-        return check_fields(value, f"{place}: properties")
-    raise Malformed(f"{place}: properties are names with a text, a number, or true or false each.")
-
-
-def _nodes_in_order(
-    vertices: VertexTree, shape_of: list[int], place: dict[int, int], has_node: bytearray
+def _hosts_in_order(
+    vertices: VertexTree, shape_of: list[int], place: dict[int, int], is_host: bytearray, has_host: bytearray
 ) -> Iterator[int]:
-    """The node vertices as the canonical order of shapes has them; equal ones as the source had them."""
+    """The hosts as the canonical order of shapes has them; equal ones as the source had them."""
     stack = [vertices.order[0]]
     while stack:
         index = stack.pop()
-        if vertices.metadata[index].type == "node":
+        if is_host[index]:
             yield index
-        elif has_node[index]:
-            below = [child for child in vertices.children[index] if has_node[child]]
+        elif has_host[index]:
+            below = [child for child in vertices.children[index] if has_host[child]]
             stack += sorted(below, key=lambda child: (place[shape_of[child]], child), reverse=True)
 
 
 def _names(vertices: VertexTree, ordered: list[int]) -> tuple[str, str]:
-    """Hosts and ranks of the nodes; empty where they are just counted."""
+    """Names and ranks of the hosts; empty where they are just counted."""
     entries = [vertices.metadata[index] for index in ordered]
     names = [
         entry.name if isinstance(entry.name, str) and entry.name.isprintable() and entry.name else vertices.ids[index]

@@ -47,6 +47,7 @@ class NodeGroup:
     sockets: int = 0
     properties: dict[str, FieldValue] = field(default_factory=dict)
     attached: tuple[AttachedVertex, ...] = ()
+    inner_properties: dict[str, dict[str, FieldValue]] = field(default_factory=dict)  # of what lies below, by type
 
     @property
     def count(self) -> int:
@@ -114,7 +115,7 @@ def _node(cons: ShapeTable, group: NodeGroup) -> int:
     for kind, count in group.counts.items():
         if not count:
             continue
-        leaf = cons.shape(kind)
+        leaf = cons.shape(kind, properties=group.inner_properties.get(kind))
         if kind == "core" and group.sockets:
             share, more = divmod(count, group.sockets)
             for cores, sockets in ((share + 1, more), (share, group.sockets - more)):
@@ -208,7 +209,6 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
     properties = {
         name.lstrip("+"): set(_ids(text, f"{where}: properties.{name[:40]}"))
         for name, text in execution.properties.items()
-        if "@" not in name  # of a resource inside the node: the scheduler's own business
     }
     groups: list[NodeGroup] = []
     for members, counts in entries:
@@ -222,9 +222,20 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
                     tuple(parse_hosts(compress_hosts(map(str, of_kind)))),
                     counts,
                     properties=dict.fromkeys(names, True),
+                    inner_properties=_inner_properties(names),
                 )
             )
     return NodeGroups(where, groups)
+
+
+def _inner_properties(names: tuple[str, ...]) -> dict[str, dict[str, FieldValue]]:
+    """`mi50@gpu` is a property of the node by its whole name, and `mi50` one of its gpus (RFC 20)."""
+    properties: dict[str, dict[str, FieldValue]] = {}
+    for name in names:
+        bare, at, kind = name.rpartition("@")
+        if at and bare and kind:
+            properties.setdefault(kind, {})[bare] = True
+    return properties
 
 
 def _children(entry: _Entry, index: int, where: str) -> dict[str, int]:

@@ -73,15 +73,15 @@ def rainbow_section(server: RainbowServer) -> RainbowSection:
 
 
 def register(server: RainbowServer, request: Any) -> Any:
-    """Register a cluster with its graph, by the server's secret or by a join token of `yard cluster invite`."""
+    """Register a cluster with its graph, by the server's secret or by a join token of `yard cluster invite`.
+
+    Rainbow lets a client name the subsystem of this graph. Whatever the name, it is the cluster's own graph.
+    """
     invite = _admit_registration(server, request)
     if not is_name(request.name):
         raise Malformed(f"The cluster's name is not one: {NAME_HINT}.")
-    if request.subsystem not in MAIN_GRAPH_NAMES:
-        raise BadRequest(
-            f"A cluster is registered before its subsystem {request.subsystem[:80]!r}.",
-            next_step="Call Register without a subsystem, then RegisterSubsystem.",
-        )
+    if request.subsystem not in MAIN_GRAPH_NAMES and not is_name(request.subsystem):
+        raise Malformed(f"{request.subsystem[:80]!r} cannot be the name of a subsystem: {NAME_HINT}.")
     source = _graph(request.nodes, "cluster")
     registered = poller_access.poller_register(server.context, request.name, source, invite=invite)
     if registered is None:

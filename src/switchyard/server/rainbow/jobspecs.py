@@ -103,6 +103,9 @@ def jobspec_of(spec: JobSpec, name: str) -> str:
         form["attributes"] = {**attributes, "system": {**attributes.get("system", {}), **system}}
     if isinstance(form["resources"], dict):
         form["name"] = name
+    else:
+        form.setdefault("version", 1)
+        form.setdefault("attributes", {})  # RFC 14 wants them, if only empty
     return msgspec.json.encode(form).decode()
 
 

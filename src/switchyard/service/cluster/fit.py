@@ -19,7 +19,7 @@ from switchyard.route.member import Member
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.lifecycle.demands import demand_of_any_jobspec, demand_of_spec
+from switchyard.service.lifecycle.demands import check_demand, check_jobspec, demand_of_any_jobspec, demand_of_spec
 from switchyard.service.placement.fits_now import fits_now
 
 ANSWERS_MAX = 1024  # in the cache, for all demands and actors
@@ -116,6 +116,9 @@ class FitChecker:
 
 def _demand(request: FitRequest) -> Demand:
     if request.job is not None:
+        if request.job.spec.demand is not None:
+            check_demand(request.job.spec.demand)
         return demand_of_spec(request.job.spec)
     assert request.jobspec is not None
+    check_jobspec(request.jobspec)
     return demand_of_any_jobspec(request.jobspec)

@@ -17,6 +17,7 @@ from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
 from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job import JobSpec
+from switchyard.model.jobspec_structure import check_canonical, check_version
 
 DEMANDS_CACHE_MAX = 1024  # most jobs of a user differ only in their command
 
@@ -70,6 +71,28 @@ def _without_slots(need: Need) -> Need:
     return replace(need, holds=tuple(_without_slots(inner) for inner in need.holds if inner.kind is not NeedKind.SLOT))
 
 
+def check_jobspec(form: Mapping[str, Any]) -> None:
+    """Raise Malformed if the form is no jobspec, as `yard submit` would say it."""
+    _check(form, "the jobspec", is_whole=True)
+
+
+def check_demand(form: Mapping[str, Any]) -> None:
+    """Raise Malformed if the form is no part of a jobspec. Jobs that were accepted before are not checked again."""
+    _check(form, "the demand", is_whole=False)
+
+
+def _check(form: Mapping[str, Any], where: str, *, is_whole: bool) -> None:
+    """Rainbow's dictionaries have rules of their own, which their reader checks."""
+    try:
+        if isinstance(form.get("resources"), Mapping):
+            if "version" in form:
+                check_version(form)
+        else:
+            check_canonical(form, is_whole=is_whole)
+    except Malformed as exc:
+        raise Malformed(f"{where}: {exc.detail}", next_step=exc.next_step) from exc
+
+
 def demand_of_any_jobspec(form: Mapping[str, Any], requires: tuple[Requirement, ...] = ()) -> Demand:
     """Return the demand of a jobspec: Rainbow's names its groups of resources, Flux's lists them."""
     try:
@@ -89,15 +112,23 @@ def _read(body: bytes, requires: tuple[Requirement, ...]) -> Demand:
 
 
 def _with_requirements(need: Need, requires: tuple[Requirement, ...]) -> Need:
-    """Add node requirements to each node, or to each slot, since a slot lies within one node."""
-    if need.kind is NeedKind.SLOT or need.type == "node":
+    """Add node requirements to each node, or to each slot that holds no nodes, since such a slot lies within one."""
+    if need.type == "node" or (need.kind is NeedKind.SLOT and not _has_node(need)):
         return replace(need, requires=(*need.requires, *requires))
     if not need.holds:
         raise Malformed(
             f"The demand asks for {need.type[:64]} outside of any node or slot, so nothing can be asked of its node.",
             next_step="Put the resources into a slot or a node, or leave the compatibility out.",
         )
-    return replace(need, holds=tuple(_with_requirements(inner, requires) for inner in need.holds))
+    if need.kind is NeedKind.SLOT:  # what else it holds, such as storage, lies beside its nodes
+        holds = [_with_requirements(inner, requires) if _has_node(inner) else inner for inner in need.holds]
+    else:
+        holds = [_with_requirements(inner, requires) for inner in need.holds]
+    return replace(need, holds=tuple(holds))
+
+
+def _has_node(need: Need) -> bool:
+    return any(inner.type == "node" for inner, _ in walk_needs((need,)))
 
 
 def _requirement(need: Compatibility) -> Requirement:

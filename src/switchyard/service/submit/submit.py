@@ -37,7 +37,7 @@ from switchyard.service.lifecycle.bounds import (
     evaluate_with_spill,
     refuse_empty_pool_or_label,
 )
-from switchyard.service.lifecycle.demands import demand_of_spec, largest_task
+from switchyard.service.lifecycle.demands import check_demand, demand_of_spec, largest_task
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.placement.hints import job_hints
 from switchyard.service.placement.select_cluster import SelectionCache
@@ -221,7 +221,10 @@ class Submit:
         snapshots = self._context.snapshots
         if request.project in snapshots.access.projects:
             actor.need_project(Role.SUBMIT, request.project)
-        demanded = largest_task(demand_of_spec(request.spec)) if request.spec.demand is not None else None
+        demanded = None
+        if request.spec.demand is not None:
+            check_demand(request.spec.demand)
+            demanded = largest_task(demand_of_spec(request.spec))
         policy, projects = snapshots.policy, snapshots.access.projects
         admitted = admit(request, policy, projects, demanded=demanded, is_operator=actor.is_platform_operator)
         if admitted.draft.tokens:

@@ -59,7 +59,7 @@ def load_of_nodes(
     if pods is None:
         return Load(signature=graph.signature, values=counts)
     used = used_by_node(pods)
-    shapes = dict(zip(graph.host_names, graph.node_shapes(), strict=True))
+    shapes = dict(zip(graph.host_names, graph.host_shapes(), strict=True))
     free: Counter[NodeRest] = Counter()
     for node in nodes:
         left = _left(node, used.get(node.name, {}), gpu_resources)

@@ -26,7 +26,7 @@ def find_excluded_nodes(spec: JobSpec, graph: Graph, names: Collection[str]) -> 
     constraint = read_constraint(constraint_of(spec), where="attributes.system.constraints")
     if constraint is None:
         return ""
-    nodes = zip(graph.host_names, graph.rank_numbers, graph.node_shapes(), strict=True)
+    nodes = zip(graph.host_names, graph.rank_numbers, graph.host_shapes(), strict=True)
     seen = (NodeTraits(graph.shapes[shape].properties, host, rank) for host, rank, shape in nodes)
     ruled_out = {node.host for node in seen if node.host in names and not constraint.allows(node)}
     hosts = compress_hosts(sorted(ruled_out, key=lambda name: (len(name), name)))

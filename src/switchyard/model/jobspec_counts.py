@@ -39,6 +39,8 @@ def _least_of_mapping(value: Mapping[str, Any], place: str, most: int) -> int:
         raise Malformed(f"{place}: the range is backwards.")
     if ("operator" in value) != ("operand" in value):
         raise Malformed(f"{place}: operator and operand come together.")
+    if "operator" in value and value.get("max") is None:
+        raise Malformed(f"{place}: operator and operand need a max.")
     if "operator" in value:
         operand = _number(value["operand"], f"{place}.operand", 2**63 - 1)
         _check_steps(str(value["operator"]), operand, least, place)
