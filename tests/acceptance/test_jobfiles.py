@@ -79,8 +79,8 @@ def test_the_sdk_takes_one(client: Client) -> None:
     [
         (SMALL | {"version": 2}, "version: this is version 2"),
         (
-            SMALL | {"resources": [{"type": "node", "count": 1, "exclusive": True, "with": []}]},
-            "resources[0].exclusive",
+            SMALL | {"resources": [{"type": "node", "count": 1, "exclusive": "yes"}]},
+            "resources[0].exclusive: expected true or false, not 'yes'",
         ),
         (SMALL | {"attributes": {"system": {"dependencies": [{"scheme": "after"}]}}}, "attributes.system.dependencies"),
         (SMALL | {"tasks": []}, "tasks: expected a list"),

@@ -280,3 +280,11 @@ def test_a_dictionary_without_a_command_is_refused_by_its_place(form: dict[str, 
     with pytest.raises(Malformed) as raised:
         from_jobspec(form)
     assert raised.value.detail.startswith(f"the jobspec: {says}"), raised.value.detail
+
+
+def test_a_question_about_resources_alone_needs_no_task() -> None:
+    """Rainbow's Satisfy is asked so. A job cannot be: it has nothing to run."""
+    form = {"version": 1, "resources": [{"type": "core", "count": 1}]}
+    check_jobspec(form)
+    with pytest.raises(Malformed, match="tasks: missing"):
+        from_jobspec(form)

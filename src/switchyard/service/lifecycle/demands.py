@@ -72,8 +72,11 @@ def _without_slots(need: Need) -> Need:
 
 
 def check_jobspec(form: Mapping[str, Any]) -> None:
-    """Raise Malformed if the form is no jobspec, as `yard submit` would say it."""
-    _check(form, "the jobspec", is_whole=True)
+    """Raise Malformed if the form is no jobspec, as `yard submit` would say it.
+
+    A form with neither tasks nor attributes asks for resources alone. Rainbow's clients ask so whether a job would fit.
+    """
+    _check(form, "the jobspec", is_whole="tasks" in form or "attributes" in form)
 
 
 def check_demand(form: Mapping[str, Any]) -> None:
