@@ -21,7 +21,6 @@ UNSERVED = {
     "06_conditional.wf": "is a branch",
     "08_launch_plan.wf": "is a launch plan node",
     "09_map.wf": "is a map task",
-    "16_on_failure.wf": "is a failure node",
     "18_gates.wf": "is a gate",
     "19_cache.wf": "is cached",
     "21_files.wf": "a file, a directory",

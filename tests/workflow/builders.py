@@ -14,6 +14,7 @@ from switchyard.workflow.signature import Signature, of_interface
 INT = types_pb2.LiteralType(simple=types_pb2.INTEGER)
 TEXT = types_pb2.LiteralType(simple=types_pb2.STRING)
 FLOAT = types_pb2.LiteralType(simple=types_pb2.FLOAT)
+ERROR = types_pb2.LiteralType(simple=types_pb2.ERROR)
 NONE = types_pb2.LiteralType(simple=types_pb2.NONE)
 STRUCT = types_pb2.LiteralType(simple=types_pb2.STRUCT)
 
@@ -145,6 +146,7 @@ KNOWN: dict[EntityId, Signature] = {
     known(EntityKind.TASK, "one"): of_interface(interface({}, {"o0": INT})),
     known(EntityKind.TASK, "say"): of_interface(interface({"text": TEXT}, {"o0": TEXT})),
     known(EntityKind.TASK, "total"): of_interface(interface({"many": list_of(INT)}, {"o0": INT})),
+    known(EntityKind.TASK, "tidy"): of_interface(interface({"x": INT, "err": union(ERROR, NONE)}, {"o0": INT})),
     known(EntityKind.TASK, "paint"): of_interface(interface({"colour": enum("red", "blue")})),
     known(EntityKind.TASK, "maybe"): of_interface(interface({"x": union(INT, NONE)}, {"o0": INT})),
     known(EntityKind.TASK, "either"): of_interface(interface({"x": union(list_of(INT), list_of(TEXT))})),

@@ -2,18 +2,19 @@
 
     step(graph, state, events) → EngineStep
 
-A step looks at all nodes once, each after the nodes that it waits for. A job never ends within a step, so one look is
-enough. The same state and events give the same step. How each kind of node runs is in `node_kinds/`.
+A step looks at the nodes that something has happened to, at those behind and around them, and, if the state says so, at
+all. The same state and events give the same step. How each kind of node runs is in `node_kinds/`; what a step is made
+of is in `engine_run.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from switchyard.workflow.binding_values import BindingFailed
-from switchyard.workflow.engine_run import AttemptKey, EngineRun, NodePlace, RunScope
+from switchyard.workflow.engine_run import AttemptKey, EngineRun
 from switchyard.workflow.execution_graph import ExecutionGraph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
@@ -22,13 +23,11 @@ from switchyard.workflow.execution_state import (
     ExecutionPhase,
     ExecutionState,
     NodePhase,
-    NodeProgress,
     execution_error,
 )
 from switchyard.workflow.node_kinds.table import kind_of
 
 _NONE_REFUSED: Mapping[AttemptKey, AttemptFailure] = MappingProxyType({})
-_ENDED_BADLY = (NodePhase.FAILED, NodePhase.SKIPPED, NodePhase.ABORTED)
 
 
 def step(
@@ -40,86 +39,64 @@ def step(
     """`refused`: attempts that cannot be started. They fail at once."""
     if state.phase.is_final:
         return EngineStep(state.phase, is_stopping=state.is_stopping)
-    run = EngineRun(state, refused, _look, on_failure=graph.primary.template.metadata.on_failure)
-    top = RunScope(graph, graph.primary, state.inputs)
-    _end_attempts(run, top, events)
-    run.advance(top)
-    if run.is_halting:
-        run.take_back()
-        run.advance(top)  # nodes with others inside end with the last of them
-    return _settled(run, top, state)
-
-
-def _end_attempts(run: EngineRun, top: RunScope, events: Iterable[AttemptEnd]) -> None:
-    places = {place.node_id: place for place in _places(run, top)}
+    run = EngineRun(graph, state, refused, kind_of)
     for event in events:
-        state = run.nodes.get(event.node_id)
-        if state is None or state.phase is not NodePhase.RUNNING or event.attempt != state.attempts - 1:
-            continue  # told twice, or of an attempt that was given up
-        place = places[event.node_id]
-        kind_of(place.node).end_attempt(run, place, state, event)
+        _end_attempt(run, event)
+    if state.is_due or state.max_parallelism:
+        run.look_at_all()
+    run.run_out()
+    return _settled(run, state)
 
 
-def _places(run: EngineRun, scope: RunScope) -> Iterator[NodePlace]:
-    """All nodes of a scope, and those inside the nodes that have begun."""
-    for node in scope.workflow.nodes:
-        place = NodePlace(scope, node)
-        yield place
-        state = run.nodes.get(place.node_id)
-        inner = kind_of(node).inner_scope(place, state) if state is not None and state.is_parent else None
-        if inner is not None:
-            yield from _places(run, inner)
+def _end_attempt(run: EngineRun, event: AttemptEnd) -> None:
+    state = run.nodes.get(event.node_id)
+    if state is None or state.phase is not NodePhase.RUNNING or event.attempt != state.attempts - 1:
+        return  # told twice, or of an attempt that was given up
+    place = run.place_of(state)
+    kind_of(place.node).end_attempt(run, place, state, event)
 
 
-def _look(run: EngineRun, place: NodePlace) -> None:
-    """Begin a node that can begin, or go on with one that runs."""
-    state = run.nodes.get(place.node_id)
-    if state is None:
-        _begin(run, place)
-    elif state.phase is NodePhase.RUNNING:
-        kind_of(place.node).advance(run, place, state)
-
-
-def _begin(run: EngineRun, place: NodePlace) -> None:
-    if run.is_halting:
-        return
-    kind = kind_of(place.node)
-    phases = [run.phase(place.scope, one) for one in kind.waits_for(place)]
-    fresh = NodeProgress(place.node_id, place.scope.parent_id, place.node.id, NodePhase.RUNNING)
-    if any(phase in _ENDED_BADLY for phase in phases):
-        run.put(replace(fresh, phase=NodePhase.SKIPPED))
-        return
-    if any(phase is not NodePhase.SUCCEEDED for phase in phases) or (kind.takes_room and not run.has_room()):
-        return
-    try:
-        inputs = run.inputs_of(place)
-    except BindingFailed as exc:
-        run.fail(fresh, execution_error("BindingFailed", f"node {fresh.node_id}: {exc}"))
-        return
-    kind.begin(run, place, replace(fresh, inputs=inputs))
-
-
-def _settled(run: EngineRun, top: RunScope, state: ExecutionState) -> EngineStep:
+def _settled(run: EngineRun, state: ExecutionState) -> EngineStep:
     """The step, with the phase of the execution after it."""
-    is_over = run.is_over(top)
-    phase, outputs = ExecutionPhase.RUNNING, None
-    if state.phase is ExecutionPhase.ABORTING:
-        phase = ExecutionPhase.ABORTED if is_over else ExecutionPhase.ABORTING
-    elif is_over and run.error is None:
-        try:
-            outputs = run.outputs_of(top)
-            phase = ExecutionPhase.SUCCEEDED
-        except BindingFailed as exc:
-            run.error, phase = execution_error("BindingFailed", f"outputs: {exc}"), ExecutionPhase.FAILED
-    elif is_over:
-        phase = ExecutionPhase.FAILED
-    elif run.is_halting:
+    is_stopping = run.is_halting(run.top)
+    phase, outputs = _ended(run, state) if run.is_over(run.top) else (ExecutionPhase.RUNNING, None)
+    if phase is ExecutionPhase.RUNNING and state.phase is ExecutionPhase.ABORTING:
+        phase = ExecutionPhase.ABORTING
+    elif phase is ExecutionPhase.RUNNING and (is_stopping or (run.error is not None and run.is_over(run.top))):
         phase = ExecutionPhase.FAILING
     return EngineStep(
         phase,
-        tuple(run.nodes[node_id] for node_id in run.changed),
-        tuple(run.starts),
-        state.is_stopping or run.is_halting,
+        tuple(run.nodes.changes()),
+        run.starts,
+        state.is_stopping or is_stopping,
         outputs,
         run.error if phase is not ExecutionPhase.ABORTED else None,
+        tuple(run.stopped_scopes),
+        run.is_cut and not phase.is_final,
     )
+
+
+def _ended(run: EngineRun, state: ExecutionState) -> tuple[ExecutionPhase, Any]:
+    """The phase and the outputs of an execution that nothing runs in any more, but its failure node perhaps."""
+    if state.phase is ExecutionPhase.ABORTING:
+        return (ExecutionPhase.RUNNING, None) if _is_cleaning(run) else (ExecutionPhase.ABORTED, None)
+    if run.error is None:
+        try:
+            return ExecutionPhase.SUCCEEDED, run.outputs_of(run.top)
+        except BindingFailed as exc:
+            run.error = execution_error("BindingFailed", f"outputs: {exc}")
+    error = run.clean_up(run.top, run.error)
+    run.run_out()  # a failure node may have ended at once
+    if error is None:
+        error = run.clean_up(run.top, run.error)
+    if error is None:
+        return ExecutionPhase.RUNNING, None
+    run.error = error
+    return ExecutionPhase.FAILED, None
+
+
+def _is_cleaning(run: EngineRun) -> bool:
+    """Whether the failure node of the execution runs."""
+    failure = run.top.workflow.failure_node
+    phase = run.phase(run.top, failure.id) if failure is not None else None
+    return phase is not None and phase.is_live

@@ -38,7 +38,7 @@ def unserved_parts(closure: Any) -> Iterator[str]:
         for node in template.nodes:
             yield from _unserved_node(node)
         if template.HasField("failure_node"):
-            yield f"node {template.failure_node.id} is a failure node (on_failure)"
+            yield from _unserved_node(template.failure_node)
     for task in closure.tasks:
         yield from _unserved_task(task.template)
 

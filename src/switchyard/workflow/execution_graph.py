@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from graphlib import TopologicalSorter
 from typing import Any
 
@@ -13,6 +14,7 @@ from flyteidl.core import workflow_pb2
 from switchyard.workflow.compiler import WorkflowSource, compile_workflow
 from switchyard.workflow.connections import END, START
 from switchyard.workflow.entity_id import EntityId, EntityKind, read_id, to_message
+from switchyard.workflow.references import with_inner_nodes
 from switchyard.workflow.signature import of_interface
 
 TASK_WORKFLOW_PREFIX = ".flytegen."
@@ -27,6 +29,25 @@ class GraphWorkflow:
     nodes: tuple[Any, ...]
     upstream: Mapping[str, tuple[str, ...]]
     outputs: tuple[Any, ...]  # the bindings of the end node
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Any]:
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def followers(self) -> Mapping[str, tuple[str, ...]]:
+        """The nodes to look at when a node has ended. A branch stands for the nodes inside it."""
+        followers: dict[str, dict[str, None]] = {}
+        for node in self.nodes:
+            for inner in with_inner_nodes(node):
+                for other in self.upstream.get(inner.id, ()):
+                    followers.setdefault(other, {})[node.id] = None
+        return {node_id: tuple(ids) for node_id, ids in followers.items()}
+
+    @property
+    def failure_node(self) -> Any | None:
+        """The node that runs after the workflow has failed."""
+        return self.template.failure_node if self.template.HasField("failure_node") else None
 
 
 @dataclass(frozen=True)
@@ -43,6 +64,15 @@ class ExecutionGraph:
 
     def sub_of(self, node: Any) -> GraphWorkflow:
         return self.subs[read_id(node.workflow_node.sub_workflow_ref, EntityKind.WORKFLOW)]
+
+    def inputs_of(self, node: Any) -> Mapping[str, Any]:
+        """What a node that runs a task or a sub-workflow takes, by name."""
+        target = node.WhichOneof("target")
+        if target == "task_node":
+            return dict(self.task_of(node)[1].interface.inputs.variables)
+        if target == "workflow_node" and node.workflow_node.HasField("sub_workflow_ref"):
+            return dict(self.sub_of(node).template.interface.inputs.variables)
+        return {}
 
 
 def read_graph(closure: Any) -> ExecutionGraph:

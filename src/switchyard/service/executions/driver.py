@@ -7,25 +7,22 @@ killed at any line leaves the execution before a step or after it, and no job is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import structlog
-from flyteidl.core import execution_pb2, literals_pb2
+from flyteidl.core import execution_pb2
 
 from switchyard.errors import Internal, LimitReached, YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
-from switchyard.service.executions.attempt_files import is_over, read_end
-from switchyard.service.executions.graphs import GraphCache
+from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
 from switchyard.service.executions.node_jobs import (
     NodeTree,
     inputs_body,
     job_request,
     make_tree,
-    read_spec,
     record_tree,
     store_objects,
 )
@@ -36,19 +33,13 @@ from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import execution_nodes, executions, jobs
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
-from switchyard.store.executions import ExecutionKey, ExecutionRow, ExecutionUpdate
-from switchyard.workflow.attempt_result import judge_attempt
+from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
-from switchyard.workflow.entity_id import EntityId, EntityKind
-from switchyard.workflow.execution_graph import ExecutionGraph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     AttemptFailure,
     EngineStep,
-    ExecutionPhase,
-    ExecutionState,
-    NodePhase,
     NodeProgress,
     TaskStart,
 )
@@ -68,17 +59,21 @@ class PlannedJob:
     began_us: int
 
 
-@dataclass(slots=True)
-class LoadedExecution:
-    """An execution with its nodes and live attempts, as of one moment."""
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step with the jobs that it inserts. `nodes`: without those whose jobs were left out of this step."""
 
-    row: ExecutionRow
-    spec: Any
-    graph: ExecutionGraph
-    state: ExecutionState
-    created_us: dict[str, int]  # of nodes
-    live: list[LiveAttemptRow]
-    ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
+    decided: EngineStep
+    jobs: list[PlannedJob]
+
+    @property
+    def left_out(self) -> set[str]:
+        return {start.node_id for start in self.decided.starts} - {job.start.node_id for job in self.jobs}
+
+    @property
+    def nodes(self) -> list[NodeProgress]:
+        left_out = self.left_out
+        return [node for node in self.decided.nodes if node.node_id not in left_out]
 
 
 class StartRefused(YardError):
@@ -94,7 +89,7 @@ class ExecutionDriver:
 
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
-        self._graphs = GraphCache()
+        self._loader = ExecutionLoader()
         self._faults: dict[ExecutionKey, LogPace] = {}
 
     def go(self, context: Context, leadership: Leadership) -> int:
@@ -118,7 +113,7 @@ class ExecutionDriver:
         return self._faults.setdefault(key, LogPace())
 
     def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
-        loaded = self._load(context, key)
+        loaded = self._loader.load(context, key)
         if loaded is None:
             return 0
         events = list(loaded.ended.values())
@@ -136,41 +131,17 @@ class ExecutionDriver:
                 refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
 
     def _carry_out(self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep) -> int:
-        planned = self._plan_starts(context, loaded, decided.starts)
-        return leadership.commit(
+        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts))
+        stored = leadership.commit(
             context,
-            lambda batch: self._store(batch, context, loaded, decided, planned),
-            locks=[row.job_id for row in loaded.live] if decided.is_stopping else [],
+            lambda batch: self._store(batch, context, loaded, planned),
+            locks=[row.job_id for row in loaded.live] if decided.is_stopping or decided.stopped_scopes else [],
         )
-
-    def _load(self, context: Context, key: ExecutionKey) -> LoadedExecution | None:
-        with context.database.read() as tx:
-            row = executions.execution_get(tx, key)
-            if row is None:
-                return None
-            nodes = execution_nodes.node_list(tx, row.id)
-            live = execution_nodes.live_attempts(tx, row.id)
-        graph, spec = self._graphs.graph_of(context, row), read_spec(row)
-        state = ExecutionState(
-            phase=ExecutionPhase(row.phase),
-            inputs=literals_pb2.LiteralMap.FromString(row.inputs),
-            nodes={node.node_id: _node_state(node) for node in nodes},
-            is_stopping=bool(row.is_stopping),
-            error=_error(row.error),
-            max_parallelism=spec.max_parallelism,
-        )
-        loaded = LoadedExecution(row, spec, graph, state, {node.node_id: node.created_us for node in nodes}, live)
-        now_us = context.now_us()
-        for attempt in live:
-            if is_over(attempt, now_us):
-                end = judge_attempt(
-                    attempt.node_id,
-                    attempt.attempt,
-                    read_end(context, attempt),
-                    has_outputs=bool(graph.tasks[_task_of(attempt)].interface.outputs.variables),
-                )
-                loaded.ended[attempt.node_id, attempt.attempt] = end
-        return loaded
+        if stored and not decided.phase.is_final:
+            self._loader.keep(loaded, planned.nodes)
+        else:
+            self._loader.forget(loaded.row.id)
+        return stored
 
     def _plan_starts(self, context: Context, loaded: LoadedExecution, starts: Sequence[TaskStart]) -> list[PlannedJob]:
         """Plan the jobs of a step, as many as one transaction and the limits of the user take.
@@ -202,30 +173,23 @@ class ExecutionDriver:
             raise StartRefused(start, exc) from exc
         return PlannedJob(start, write, tree, began_us)
 
-    def _store(
-        self,
-        batch: Batch,
-        context: Context,
-        loaded: LoadedExecution,
-        decided: EngineStep,
-        planned: Sequence[PlannedJob],
-    ) -> int:
+    def _store(self, batch: Batch, context: Context, loaded: LoadedExecution, planned: PlannedStep) -> int:
+        decided = planned.decided
         row = executions.execution_lock(batch.tx, loaded.row.key)
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
-        started = {job.start.node_id for job in planned}
-        later = {start.node_id for start in decided.starts} - started
-        changed = [node for node in decided.nodes if node.node_id not in later]
-        for job in planned:
+        for job in planned.jobs:
             self._insert(batch, context, loaded, job)
         for attempt in loaded.live:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
             if end is not None:
                 _store_end(batch, loaded.row.id, attempt, end)
         if decided.is_stopping and not row.is_stopping:
-            self._stop(batch, loaded)
-        execution_nodes.node_put(batch.tx, [_node_row(loaded, node, batch.now_us) for node in changed])
-        self._store_execution(batch, loaded, decided, is_due=bool(later))
+            self._stop(batch, loaded, ("",))
+        elif decided.stopped_scopes:
+            self._stop(batch, loaded, decided.stopped_scopes)
+        execution_nodes.node_put(batch.tx, [_node_row(loaded, node, batch.now_us) for node in planned.nodes])
+        self._store_execution(batch, loaded, decided, is_due=bool(planned.left_out) or decided.is_due)
         return 1
 
     def _insert(self, batch: Batch, context: Context, loaded: LoadedExecution, job: PlannedJob) -> None:
@@ -257,9 +221,13 @@ class ExecutionDriver:
         )
         execution_nodes.attempt_insert(batch.tx, [attempt])
 
-    def _stop(self, batch: Batch, loaded: LoadedExecution) -> None:
-        """Cancel all jobs of an execution that have not ended."""
-        running = [row.job_id for row in loaded.live if (row.node_id, row.attempt) not in loaded.ended]
+    def _stop(self, batch: Batch, loaded: LoadedExecution, scopes: tuple[str, ...]) -> None:
+        """Cancel the jobs of an execution that have not ended and whose node ids begin with one of `scopes`."""
+        running = [
+            row.job_id
+            for row in loaded.live
+            if (row.node_id, row.attempt) not in loaded.ended and row.node_id.startswith(scopes)
+        ]
         why = f"execution {loaded.row.name} stops"
         request_cancel(batch, list(jobs.job_lock(batch.tx, running).values()), why)
 
@@ -283,26 +251,6 @@ class ExecutionDriver:
         )
 
 
-def _task_of(row: LiveAttemptRow) -> EntityId:
-    return EntityId(EntityKind.TASK, row.task_project, row.task_domain, row.task_name, row.task_version)
-
-
-def _node_state(row: NodeRow) -> NodeProgress:
-    return NodeProgress(
-        node_id=row.node_id,
-        parent_id=row.parent_id,
-        spec_id=row.spec_id,
-        phase=NodePhase(row.phase),
-        is_parent=bool(row.is_parent),
-        attempts=row.attempts,
-        user_failures=row.user_failures,
-        system_failures=row.system_failures,
-        inputs=_literals(row.inputs),
-        outputs=_literals(row.outputs),
-        error=_error(row.error),
-    )
-
-
 def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeRow:
     return NodeRow(
         execution_id=loaded.row.id,
@@ -317,9 +265,9 @@ def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeR
         inputs=content_bytes(node.inputs) if node.inputs is not None else None,
         outputs=content_bytes(node.outputs) if node.outputs is not None else None,
         error=content_bytes(node.error) if node.error is not None else None,
-        created_us=loaded.created_us.get(node.node_id, now_us),
+        created_us=now_us,  # counts for a new node only
         updated_us=now_us,
-        ended_us=None if node.phase is NodePhase.RUNNING else now_us,
+        ended_us=None if node.phase.is_live else now_us,
     )
 
 
@@ -339,11 +287,3 @@ def _store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: At
         error=content_bytes(error) if error is not None else None,
         at_us=batch.now_us,
     )
-
-
-def _literals(body: bytes | None) -> Any:
-    return None if body is None else literals_pb2.LiteralMap.FromString(body)
-
-
-def _error(body: bytes | None) -> Any:
-    return None if body is None else execution_pb2.ExecutionError.FromString(body)

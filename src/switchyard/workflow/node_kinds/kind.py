@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
 from switchyard.workflow.execution_state import AttemptEnd, NodeProgress
@@ -23,7 +24,7 @@ class EngineNodeKind(ABC):
 
     @abstractmethod
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
-        """Begin a node. `state`: RUNNING, with its inputs, and not stored yet: `run.put` stores it."""
+        """Begin a node. `state`: RUNNING, with its inputs, and not put yet."""
 
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         """Go on with a node that runs, after something around it or inside it has changed."""
@@ -31,6 +32,10 @@ class EngineNodeKind(ABC):
     def end_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, event: AttemptEnd) -> None:
         """The last attempt of a node that runs is over."""
 
-    def inner_scope(self, place: NodePlace, state: NodeProgress) -> RunScope | None:
+    def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope | None:
         """The workflow that runs inside a node. None: there is none."""
         return None
+
+    def is_failure_kept(self, run: EngineRun, place: NodePlace, state: NodeProgress, error: Any) -> bool:
+        """Whether a failure inside a node need not fail the node: it will try again."""
+        return False

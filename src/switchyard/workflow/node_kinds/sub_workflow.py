@@ -12,15 +12,13 @@ from switchyard.workflow.node_kinds.kind import EngineNodeKind
 class SubWorkflowKind(EngineNodeKind):
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         state = replace(state, attempts=1, is_parent=True)
-        run.put(state)
-        self.advance(run, place, state)
+        run.put(place, state)
+        run.open(self.inner_scope(run, place, state))
 
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
-        scope = self.inner_scope(place, state)
-        run.advance(scope)
-        run.end_with(scope, state)
+        run.end_with(self.inner_scope(run, place, state), place, state)
 
-    def inner_scope(self, place: NodePlace, state: NodeProgress) -> RunScope:
+    def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope:
         graph = place.scope.graph
         prefix = f"{state.node_id}-{state.attempts - 1}-"
-        return RunScope(graph, graph.sub_of(place.node), state.inputs, prefix, state.node_id)
+        return RunScope(graph, graph.sub_of(place.node), state.inputs, prefix, state.node_id, place.scope)

@@ -33,23 +33,23 @@ class TaskKind(EngineNodeKind):
         if event.outputs is not None:
             failure = _output_failure(place, event.outputs)
             if failure is None:
-                run.put(replace(state, phase=NodePhase.SUCCEEDED, outputs=event.outputs))
+                run.put(place, replace(state, phase=NodePhase.SUCCEEDED, outputs=event.outputs))
                 return
         if failure is not None:
             self._fail_attempt(run, place, state, failure)
-        elif run.is_halting:
-            run.put(replace(state, phase=NodePhase.ABORTED))
+        elif run.is_halting(place.scope):
+            run.put(place, replace(state, phase=NodePhase.ABORTED))
         else:
             self._fail_attempt(run, place, state, _CANCELLED)
 
     def _start_job(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
-        run.put(replace(state, phase=NodePhase.RUNNING))
+        run.put(place, replace(state, phase=NodePhase.RUNNING))
         attempt = state.attempts - 1
         if (failure := run.refused.get((state.node_id, attempt))) is not None:
             self._fail_attempt(run, place, state, failure)
             return
         task, _ = place.scope.graph.task_of(place.node)
-        run.starts.append(TaskStart(state.node_id, attempt, task, place.node, state.inputs))
+        run.start(place, TaskStart(state.node_id, attempt, task, place.node, state.inputs))
 
     def _fail_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, failure: AttemptFailure) -> None:
         """Try again if the failure allows it; else the node has failed."""
@@ -63,10 +63,10 @@ class TaskKind(EngineNodeKind):
             if failure.is_system
             else (state.user_failures, _retries(place) + 1)
         )
-        if failure.is_recoverable and tries < most and not run.is_halting:
+        if failure.is_recoverable and tries < most and not run.is_halting(place.scope):
             self._start_job(run, place, replace(state, attempts=state.attempts + 1))
             return
-        run.fail(state, _final_error(failure, tries, most))
+        run.fail(place, state, _final_error(failure, tries, most))
 
 
 def _final_error(failure: AttemptFailure, tries: int, most: int) -> Any:

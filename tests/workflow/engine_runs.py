@@ -1,0 +1,139 @@
+"""An engine's run in memory: workflows of few tasks, and what happens to their jobs, told one step at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
+
+from switchyard.workflow.engine import step
+from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
+from switchyard.workflow.execution_state import (
+    AttemptEnd,
+    AttemptFailure,
+    EngineStep,
+    ExecutionPhase,
+    ExecutionState,
+    NodeProgress,
+    NodeTable,
+)
+from switchyard.workflow.nesting import is_too_deep
+from tests.workflow.builders import (
+    ERROR,
+    INT,
+    NONE,
+    TEXT,
+    a_template,
+    an_id,
+    compiled,
+    interface,
+    list_of,
+    scalar,
+    task_node,
+    union,
+)
+
+PATIENT = workflow_pb2.WorkflowMetadata.FAIL_AFTER_EXECUTABLE_NODES_COMPLETE
+USER = AttemptFailure("USER:ValueError", "bad")
+AGAIN = AttemptFailure("USER:Recoverable", "once more", is_recoverable=True)
+SYSTEM = AttemptFailure("Interrupted", "killed", is_recoverable=True, is_system=True)
+INTERFACES = {
+    "add": interface({"a": INT, "b": INT}, {"o0": INT}),
+    "one": interface({}, {"o0": INT}),
+    "say": interface({"text": TEXT}, {"o0": TEXT}),
+    "tidy": interface({"x": INT, "err": union(ERROR, NONE)}, {"o0": INT}),
+    "total": interface({"many": list_of(INT)}, {"o0": INT}),
+}
+
+
+def graph_of(template: Any, *subs: Any, retries: int = 0) -> ExecutionGraph:
+    closure, mistakes = compiled(template, *subs)
+    assert closure is not None, mistakes.as_text()
+    for task in closure.tasks:
+        name = task.template.id.name
+        task.template.CopyFrom(tasks_pb2.TaskTemplate(id=an_id(name), interface=INTERFACES[name]))
+        task.template.metadata.retries.retries = retries
+    return read_graph(closure)
+
+
+def literals(**values: Any) -> Any:
+    made = literals_pb2.LiteralMap()
+    for name, value in values.items():
+        made.literals[name].scalar.CopyFrom(scalar(value))
+    return made
+
+
+def nested(depth: int) -> Any:
+    """Outputs with a number inside so many lists."""
+    values = literals()
+    value = values.literals["o0"]
+    for _ in range(depth):
+        value = value.collection.literals.add()
+    value.scalar.primitive.integer = 1
+    return values
+
+
+DEEPEST = max(depth for depth in range(60) if not is_too_deep(nested(depth)))  # that a client can read back
+
+
+def number(values: Any, name: str) -> int:
+    return int(values.literals[name].scalar.primitive.integer)
+
+
+@dataclass
+class Run:
+    """An execution whose steps are kept in memory, as a driver keeps them in the database."""
+
+    graph: ExecutionGraph
+    inputs: Any = field(default_factory=literals)
+    parallel: int = 0
+    phase: ExecutionPhase = ExecutionPhase.QUEUED
+    nodes: dict[str, NodeProgress] = field(default_factory=dict)
+    is_stopping: bool = False
+    error: Any = None
+    outputs: Any = None
+    is_due: bool = True
+
+    def step(self, *events: AttemptEnd, refused: dict[tuple[str, int], AttemptFailure] | None = None) -> list[str]:
+        """The jobs that are started, as `node#attempt`."""
+        state = ExecutionState(
+            self.phase,
+            self.inputs,
+            NodeTable(self.nodes.values()),
+            self.is_stopping,
+            self.error,
+            max_parallelism=self.parallel,
+            is_due=self.is_due,
+        )
+        decided: EngineStep = step(self.graph, state, events, refused or {})
+        assert step(self.graph, state, events, refused or {}) == decided, "the same state gives the same step"
+        self.phase, self.is_stopping = decided.phase, decided.is_stopping
+        self.error, self.outputs, self.is_due = decided.error or self.error, decided.outputs, decided.is_due
+        self.nodes = {**self.nodes, **{node.node_id: node for node in decided.nodes}}
+        return [f"{start.node_id}#{start.attempt}" for start in decided.starts]
+
+    def end(self, node_id: str, value: Any = 1) -> list[str]:
+        return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, literals(o0=value)))
+
+    def fail(self, node_id: str, failure: AttemptFailure = USER) -> list[str]:
+        return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, failure=failure))
+
+    def stop(self, node_id: str) -> list[str]:
+        return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1))
+
+    def phases(self) -> dict[str, str]:
+        return {node_id: node.phase.value for node_id, node in self.nodes.items()}
+
+
+def diamond(**options: Any) -> ExecutionGraph:
+    template = a_template(
+        task_node("n0", "one"),
+        task_node("n1", "add", a="@n0.o0", b=10),
+        task_node("n2", "add", a="@n0.o0", b="@.x"),
+        task_node("n3", "add", a="@n1.o0", b="@n2.o0"),
+        gives={"o": (INT, "@n3.o0"), "x": (INT, "@.x")},
+        x=INT,
+    )
+    template.metadata.on_failure = options.pop("on_failure", 0)
+    return graph_of(template, **options)
