@@ -18,7 +18,6 @@ pytestmark = pytest.mark.xdist_group("flyte-executions")
 HERE = {"project": PROJECT, "domain": DOMAIN}
 # A module of the corpus → the words in the refusal of its workflow `wf`.
 UNSERVED = {
-    "06_conditional.wf": "is a branch",
     "08_launch_plan.wf": "is a launch plan node",
     "09_map.wf": "is a map task",
     "18_gates.wf": "is a gate",

@@ -42,6 +42,8 @@ class RunScope:
     """One workflow as it runs: the execution's own, or one inside a node. `prefix`: of the ids of its nodes.
 
     `outer`: the scope of the node around it. `is_cleanup`: it has only the failure node of a workflow that has failed.
+    `bindings_of`: the scope whose nodes its nodes name, if that is another one: the arms of a branch are bound to the
+    nodes beside the branch.
     """
 
     graph: ExecutionGraph
@@ -51,6 +53,11 @@ class RunScope:
     parent_id: str = ""
     outer: RunScope | None = None
     is_cleanup: bool = False
+    bindings_of: RunScope | None = None
+
+    @property
+    def bound(self) -> RunScope:
+        return self.bindings_of if self.bindings_of is not None else self
 
     def find(self, spec_id: str) -> NodePlace:
         """A node of this scope by its id in the compiled workflow."""
@@ -116,6 +123,10 @@ class EngineRun:
         self.nodes.put(state)
         if not state.phase.is_live:
             self._ended.append(place)
+
+    def skip(self, place: NodePlace) -> None:
+        """Record that a node does not run. Nothing waits for it."""
+        self.nodes.put(NodeProgress(place.node_id, place.scope.parent_id, place.node.id, NodePhase.SKIPPED))
 
     def start(self, place: NodePlace, start: TaskStart) -> None:
         self._starts[start.node_id, start.attempt] = (place, start)
@@ -285,7 +296,7 @@ class EngineRun:
         if kind.takes_room and self._state.max_parallelism and self.nodes.jobs >= self._state.max_parallelism:
             return
         waits_for = () if place.scope.is_cleanup else kind.waits_for(place)
-        phases = [self.phase(place.scope, one) for one in waits_for]
+        phases = [self.phase(place.scope.bound, one) for one in waits_for]
         is_skipped = any(phase in _ENDED_BADLY for phase in phases)
         if not is_skipped and any(phase is not NodePhase.SUCCEEDED for phase in phases):
             return
@@ -297,7 +308,7 @@ class EngineRun:
             self.put(place, replace(fresh, phase=NodePhase.SKIPPED))
             return
         try:
-            inputs = resolve_bindings(place.node.inputs, partial(self._output, place.scope))
+            inputs = resolve_bindings(place.node.inputs, partial(self._output, place.scope.bound))
             if scope_error is not None:
                 variables = place.scope.graph.inputs_of(place.node)
                 inputs = with_error(inputs, variables, failed_node=self._failed_node(place.scope), error=scope_error)

@@ -14,9 +14,8 @@ from switchyard.workflow.literals import type_of_literal
 from switchyard.workflow.references import with_inner_nodes
 
 EXECUTION_NAME = re.compile(r"[a-z][a-z\-0-9]{0,62}\Z")
-SERVED_NODES = ("task_node", "workflow_node")
+SERVED_NODES = ("task_node", "workflow_node", "branch_node")
 NODE_WORDS = {
-    "branch_node": "a branch (conditional)",
     "gate_node": "a gate (sleep, approve or wait_for_input)",
     "array_node": "a map task",
     None: "a node without a target",

@@ -14,7 +14,7 @@ from flyteidl.core import workflow_pb2
 from switchyard.workflow.compiler import WorkflowSource, compile_workflow
 from switchyard.workflow.connections import END, START
 from switchyard.workflow.entity_id import EntityId, EntityKind, read_id, to_message
-from switchyard.workflow.references import with_inner_nodes
+from switchyard.workflow.references import all_nodes, reference_of, with_inner_nodes
 from switchyard.workflow.signature import of_interface
 
 TASK_WORKFLOW_PREFIX = ".flytegen."
@@ -83,12 +83,12 @@ def read_graph(closure: Any) -> ExecutionGraph:
 
 
 def count_nodes_to_run(graph: ExecutionGraph) -> int:
-    """How many nodes an execution has: those of a sub-workflow for each node that runs it."""
+    """How many nodes an execution has at most: those of a sub-workflow for each node that runs it, all arms too."""
     uses = {sub_id: _sub_ids(sub) for sub_id, sub in graph.subs.items()}
     counts: dict[EntityId, int] = {}
     for sub_id in TopologicalSorter(uses).static_order():  # compiled: none contains itself
-        counts[sub_id] = len(graph.subs[sub_id].nodes) + sum(counts[used] for used in uses[sub_id])
-    return len(graph.primary.nodes) + sum(counts[used] for used in _sub_ids(graph.primary))
+        counts[sub_id] = _own_nodes(graph.subs[sub_id]) + sum(counts[used] for used in uses[sub_id])
+    return _own_nodes(graph.primary) + sum(counts[used] for used in _sub_ids(graph.primary))
 
 
 def task_closure(task: EntityId, template: Any) -> Any:
@@ -138,11 +138,11 @@ def _read_workflow(compiled: Any) -> GraphWorkflow:
     )
 
 
+def _own_nodes(workflow: GraphWorkflow) -> int:
+    return sum(1 for node in all_nodes(workflow.template) if node.id not in (START, END))
+
+
 def _sub_ids(workflow: GraphWorkflow) -> list[EntityId]:
     """The sub-workflows that its nodes run; one that two nodes run comes twice."""
-    refs = (node.workflow_node for node in workflow.nodes if node.HasField("workflow_node"))
-    return [
-        read_id(ref.sub_workflow_ref, EntityKind.WORKFLOW)
-        for ref in refs
-        if ref.WhichOneof("reference") == "sub_workflow_ref"
-    ]
+    found = (reference_of(node) for node in all_nodes(workflow.template))
+    return [one for one in found if one is not None and one.kind is EntityKind.WORKFLOW]

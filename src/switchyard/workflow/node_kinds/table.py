@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from switchyard.workflow.node_kinds.branch import BranchKind
 from switchyard.workflow.node_kinds.kind import EngineNodeKind
 from switchyard.workflow.node_kinds.sub_workflow import SubWorkflowKind
 from switchyard.workflow.node_kinds.task import TaskKind
@@ -12,6 +13,7 @@ from switchyard.workflow.node_kinds.task import TaskKind
 KINDS: Mapping[str | None, EngineNodeKind] = {
     "task_node": TaskKind(),
     "sub_workflow_ref": SubWorkflowKind(),
+    "branch_node": BranchKind(),
 }
 
 
