@@ -96,6 +96,8 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # For the cache and the jobs' folders. None: the agent's data folder; with Slurm `slurm: {folder}`. With Slurm, the
     # nodes must see it under the same path.
     folder: AbsolutePath | None = None
+    # Bytes of the file system that input files leave free for running jobs. None: a tenth of it, at most 1 GiB.
+    reserve: Amount | None = None
     keep: Amount | None = None  # how long a job's folder stays after its output files are at the server
     out_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000  # output files taken of one attempt
     out_bytes: Amount = "1TiB"  # their bytes
@@ -103,6 +105,7 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     def __post_init__(self) -> None:
         for name, text, parse in (
             ("cache", self.cache, parse_bytes),
+            ("reserve", self.reserve or 0, parse_bytes),
             ("out_bytes", self.out_bytes, parse_bytes),
             ("keep", self.keep or 1, parse_duration_s),
         ):
@@ -114,6 +117,10 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     @property
     def cache_bytes(self) -> int:
         return parse_bytes(self.cache)
+
+    @property
+    def reserve_bytes(self) -> int | None:
+        return None if self.reserve is None else parse_bytes(self.reserve)
 
     @property
     def out_bytes_max(self) -> int:

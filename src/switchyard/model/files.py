@@ -84,11 +84,16 @@ class TreeAnswer(Struct, frozen=True, omit_defaults=True):
     missing: list[ObjectHash] = []
 
 
-class ObjectsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Read objects of a tree of the job. The answer has one frame for each, in order (`model/file_frames.py`)."""
+class ObjectsQuery(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Read objects of a tree of the job. The answer has one frame for each, in order (`model/file_frames.py`).
+
+    `is_read_by_server`: the answer has no addresses. Ask so for an object that is not at its address, or is damaged
+    there: the server then knows that the store has lost it, and takes it again.
+    """
 
     root: ObjectHash
     objects: Annotated[list[ObjectHash], Meta(min_length=1, max_length=OBJECTS_ASKED_MAX)]
+    is_read_by_server: bool = False
 
 
 class OutputState(StrEnum):

@@ -17,7 +17,7 @@ from switchyard.agent.files import folder_removal, uploads
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.files.content_cache import ContentCache
 from switchyard.agent.files.records import FolderRecords, FolderStage
-from switchyard.agent.files.stage_in import READ_TRIES
+from switchyard.agent.files.object_fetch import READ_TRIES
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import FilesSite
@@ -33,13 +33,14 @@ from tests.agent.files.builders import Objects, Plain, named_in_bytes, wait_unti
 class Site:
     """One agent without its server: journal, local backend, runner and files. `restart` is a kill and a new start."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, journal_folder: Path | None = None) -> None:
         self.directory, self.objects = directory, Objects()
+        self.journal_folder = journal_folder or directory
         self.site, self.patience_s = FilesSite(), 60.0
         self.start()
 
     def start(self) -> None:
-        self.journal = Journal(self.directory / "journal.db")
+        self.journal = Journal(self.journal_folder / "journal.db")
         self.backend = a_local(self.directory)
         self.files = AttemptFiles(
             self.backend,

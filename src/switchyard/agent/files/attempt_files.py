@@ -26,6 +26,7 @@ from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderSt
 from switchyard.agent.files.room import FilesRoom
 from switchyard.agent.files.sibling_tasks import SiblingTasks
 from switchyard.agent.files.stage_out import OutputBounds
+from switchyard.agent.files.staging_space import StagingSpace
 from switchyard.agent.files.stagings import PATIENCE_S, Preparation, Stagings
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.files.uploads import Uploads
@@ -73,6 +74,7 @@ class AttemptFiles:
             self._records,
             cache=self._cache,
             transfers=lambda: self._threads("fetch", FETCHES_AT_ONCE),
+            space=StagingSpace(reserve_bytes=site.reserve_bytes, bytes_min=free_bytes_min),
             on_change=on_change,
             patience_s=patience_s,
         )
