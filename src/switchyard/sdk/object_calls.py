@@ -45,8 +45,9 @@ class ObjectCalls(ApiCalls):
         """Return a function that reads objects of one tree of a job."""
         path = api_path("jobs", job, "files", "objects")
 
-        def read(digests: Sequence[bytes]) -> Iterator[Frame]:
-            query = ObjectsQuery(root.hex(), [digest.hex() for digest in digests])
+        def read(digests: Sequence[bytes], *, is_read_by_server: bool = False) -> Iterator[Frame]:
+            names = [digest.hex() for digest in digests]
+            query = ObjectsQuery(root.hex(), names, is_read_by_server=is_read_by_server)
             request = Request("POST", path, msgspec.json.encode(query), {"Accept": MEDIA}, repeatable=True)
             return decode_frames(self._transport.pieces(request, timeout_s=OBJECTS_TIMEOUT_S))
 

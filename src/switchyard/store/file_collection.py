@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, fetch_all
-from switchyard.store.file_objects import pages
+from switchyard.store.file_objects import loss_delete, pages
 from switchyard.store.schema import FINAL_STATES, jobs
 from switchyard.store.schema_files import (
     file_holders,
@@ -157,6 +157,7 @@ def objects_delete(tx: Tx, digests: Iterable[bytes], *, used_before_us: int, now
         if rows:
             put = dialect.insert_statement(tx, file_removals).values(rows)
             tx.execute(put.on_conflict_do_update(index_elements=["digest"], set_={"at_us": now_us, "is_done": False}))
+            loss_delete(tx, gone)
         count += len(gone)
     return count
 

@@ -98,6 +98,15 @@ file_removals = Table(
     Column("is_done", Boolean, nullable=False),
 )
 
+# Objects that the store has lost: a read did not find them, or found them damaged. Until somebody sends such an object
+# again, nobody is told that it is there. Its other rows stay, so trees and jobs that need it are whole after that.
+file_losses = Table(
+    "file_losses",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+)
+
 # How many bytes the objects take that a user holds.
 file_usage = Table(
     "file_usage",

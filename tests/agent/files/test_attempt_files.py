@@ -16,8 +16,8 @@ from switchyard.agent.client import ServerUnreachable
 from switchyard.agent.files import folder_removal, uploads
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.files.content_cache import ContentCache
-from switchyard.agent.files.records import FolderRecords, FolderStage
 from switchyard.agent.files.object_fetch import READ_TRIES
+from switchyard.agent.files.records import FolderRecords, FolderStage
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import FilesSite

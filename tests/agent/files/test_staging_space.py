@@ -178,7 +178,7 @@ def test_a_disk_that_others_fill_meanwhile_is_left_clean_and_ends_the_patience(
         read(*args)  # type: ignore[arg-type]
 
     root = objects.put_tree({"file": content(size)})
-    objects.read = fill_then_read  # type: ignore[method-assign]
+    objects.read = fill_then_read  # type: ignore[assignment,method-assign]
     lease = site.lease("true", JobFiles(tree=root.hex()))
     full = "the agent's disk is full: No space left on device"
     wait_until(lambda: (site.turn(), full in caplog.text)[1], "the disk is full in the middle")

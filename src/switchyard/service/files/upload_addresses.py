@@ -40,15 +40,17 @@ def _reserve(context: Context, owner: str, sizes: Mapping[bytes, int]) -> None:
         return
     with context.database.read() as tx:
         used = file_objects.usage_get(tx, owner)
+        counted = file_objects.holdings(tx, owner, sizes)  # objects that the store has lost: they are in `used`
+    new = {digest: size for digest, size in sizes.items() if digest not in counted}
     excess = context.files.grants.reserve(
         owner,
-        sizes,
+        new,
         room=limit - used,
         now_us=context.steady_us(),
         valid_us=context.files.signed_s * 1_000_000,
     )
     if excess:
-        raise user_limit_refusal(context, used, sum(sizes.values()))
+        raise user_limit_refusal(context, used, sum(new.values()))
 
 
 def user_limit_refusal(context: Context, used: int, asked: int) -> YardError:
