@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from switchyard.errors import YardError
+from switchyard.model.file_tree import CHUNK_BYTES
 from switchyard.model.files import SignedUpload
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.context import Context
@@ -21,7 +22,8 @@ from switchyard.store import file_objects
 def upload_addresses(context: Context, owner: str, sizes: Mapping[bytes, int]) -> dict[str, SignedUpload]:
     """Addresses for the large ones of these objects, if the store has any. Raises LimitReached if they do not fit."""
     files = context.files
-    large = {digest: size for digest, size in sizes.items() if size >= SIGNED_FROM_BYTES}
+    # What is larger than a chunk must be a tree: it comes through this server, which looks.
+    large = {digest: size for digest, size in sizes.items() if SIGNED_FROM_BYTES <= size <= CHUNK_BYTES}
     addresses: dict[bytes, SignedUpload] = {}
     for digest, size in large.items():
         address = files.store.signed_put(owner, digest, size, valid_s=files.signed_s)
