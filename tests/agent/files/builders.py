@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from switchyard.agent.files.object_client import AttemptRights, TakeObject
+from switchyard.agent.files.staging_errors import ObjectLost
 from switchyard.errors import YardError
 from switchyard.model.file_tree import (
     ZEROS,
@@ -61,6 +62,8 @@ class Objects:
         for digest in digests:
             with self.lock:
                 self.reads.append(digest)
+            if digest not in self.stored:
+                raise ObjectLost(digest, root=root)
             take(digest, self.stored[digest])
 
     def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:

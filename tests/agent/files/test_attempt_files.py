@@ -13,7 +13,7 @@ import pytest
 from switchyard.agent import runner
 from switchyard.agent.backends import Status
 from switchyard.agent.client import ServerUnreachable
-from switchyard.agent.files import folder_removal, uploads
+from switchyard.agent.files import folder_removal, stagings, uploads
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.files.content_cache import ContentCache
 from switchyard.agent.files.object_fetch import READ_TRIES
@@ -22,6 +22,7 @@ from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import FilesSite
 from switchyard.errors import BadRequest, Unavailable, YardError
+from switchyard.model.file_tree import CHUNK_BYTES, hash_of
 from switchyard.model.files import JobFiles, OutputState
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Report
@@ -188,6 +189,25 @@ def test_a_final_failure_of_staging_is_the_clusters_fault(site: Site, error: Yar
     assert end.reason == f"its files could not be staged: {words}"
     wait_until(lambda: site.record(lease) is None and not site.folder(lease).parent.exists(), "cleaned")
     assert site.objects.told == []
+
+
+def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "REASON_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.01)
+    first, lost = (letter * CHUNK_BYTES for letter in (b"a", b"b"))
+    root = site.objects.put_tree({"deep": {"large": first + lost}})
+    del site.objects.stored[hash_of(lost)]
+    lease = site.lease("cat deep/large > out", JobFiles(tree=root.hex(), out=["out"]))
+    wait_until(lambda: (site.turn(), site.objects.reads.count(hash_of(lost)) > 5)[1], "it is asked for again")
+    wait_until(lambda: (site.turn(), site.reports(lease))[1], "it is told")
+    name = hash_of(lost).hex()[:12]
+    for report in site.reports(lease):
+        assert f"the object {name} of 'deep/large' is missing from the store; send the files" in report.reason
+    assert site.objects.reads.count(hash_of(first)) == 1, "what is not lost is not fetched again and again"
+    site.objects.put(lost)
+    assert site.end_of(lease).seen is ObservedState.SUCCEEDED
 
 
 def test_a_full_disk_is_told_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

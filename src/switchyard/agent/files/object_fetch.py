@@ -89,7 +89,10 @@ class ObjectFetch:
         def ignore(digest: bytes, data: bytes) -> None:
             pass
 
-        self._threads.run([partial(self.read_objects, lost.root, [lost.digest], ignore)])
+        try:
+            self._threads.run([partial(self.read_objects, lost.root, [lost.digest], ignore)])
+        except ObjectLost as exc:
+            raise exc.of_file(lost.name) from exc
 
     def fetch(self, root: bytes, digests: Iterable[bytes], deliver: TakeContent, calls: ObjectStoreCalls) -> None:
         """Deliver each object, from the cache (the number of a file) or from the server (its bytes)."""

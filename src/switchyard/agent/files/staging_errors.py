@@ -29,7 +29,7 @@ class ObjectLost(Unavailable):
             f"the object {digest.hex()[:12]}{of_file} is missing from the store; send the files again, with the same "
             "`yard submit`"
         )
-        self.digest, self.root = digest, root
+        self.digest, self.root, self.name = digest, root, name
 
     def of_file(self, name: str) -> ObjectLost:
         return ObjectLost(self.digest, root=self.root, name=name)
