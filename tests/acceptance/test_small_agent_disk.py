@@ -48,7 +48,8 @@ def test_files_that_do_not_fit_go_to_another_cluster_and_leave_running_jobs_thei
             assert stage.ended(job)["state"] == State.SUCCEEDED
 
         # A running job holds most of the disk; another one waits for room, and the running one keeps the reserve.
-        fill = f"head -c {30 * MIB} /dev/zero > mine; touch begun; {waiting_for(gate)}; head -c {20 * MIB} /dev/zero > more"
+        write = f"head -c {30 * MIB} /dev/zero > mine"
+        fill = f"{write}; touch begun; {waiting_for(gate)}; head -c {20 * MIB} /dev/zero > more"
         holder = stage.submit("sh", "-c", fill, spec={"files": {"out": ["none"]}}, cluster="small")
         until(lambda: list(disk.rglob("begun")), PATIENCE_S, "the job holds its space")
         waiting = stage.submit("true", spec={"files": {"tree": middle}}, cluster="small")
