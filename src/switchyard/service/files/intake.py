@@ -49,7 +49,9 @@ class ObjectIntake:
         limit = self.context.files.limits.user_bytes
         with self.context.database.read() as tx:
             used = file_objects.usage_get(tx, self.owner)
-        if limit and used >= limit:
+            # What the store has lost may be sent again: it is in `used`, so it needs no room.
+            is_full = bool(limit) and used >= limit and not file_objects.losses(tx, 1)
+        if is_full:
             raise user_limit_refusal(self.context, used, 1)
 
     def feed(self, *pieces: bytes) -> None:
