@@ -88,6 +88,15 @@ def format_tasks_by_cluster(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{cluster} {count}" for cluster, count in ordered)
 
 
+def format_together(job: Job) -> str:
+    """Whether the tasks of an array that should stay together do so."""
+    if not job.together:
+        return ""
+    if len(job.tasks_by_cluster) > 1:
+        return "asked for, but its cluster was lost or removed: the rest ran on another one"
+    return "yes: all tasks on one cluster"
+
+
 def format_place(job: Job) -> str:
     """Where the job is or ran. Of an array the clusters that have its tasks: the drawn one may have none of them."""
     if job.tasks_by_cluster:
@@ -158,7 +167,7 @@ def print_job(job: Job, now: int, *, outputs: Sequence[OutputSet] = ()) -> None:
         ("held", "yes: `yard release` lets it go" if job.is_held else ""),
         ("array", job.array or ""),
         ("tasks", format_tally(job.tasks) if job.tasks else ""),
-        ("together", "yes: all tasks on one cluster" if job.together else ""),
+        ("together", format_together(job)),
         ("tasks on", format_tasks_by_cluster(job.tasks_by_cluster)),
         ("cluster", job.cluster or ""),
         ("exit", format_exit(job)),

@@ -17,6 +17,7 @@ from switchyard.route.world import World
 
 PINNED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "the request names other clusters")
 PROMISED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its submitter was told another cluster")
+BEGUN_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its tasks stay together, and another cluster has begun them")
 NOT_GRANTED = GroupVerdict(Answer.NO, "grant", "you have no grant to submit here")
 
 
@@ -56,6 +57,8 @@ class RoutingBounds:
             return PINNED_ELSEWHERE
         if self.ask.settled is not None and member.id != self.ask.settled:
             return PROMISED_ELSEWHERE
+        if self.ask.begun_on is not None and member.id != self.ask.begun_on:
+            return BEGUN_ELSEWHERE
         return None if member.id in self.ask.granted else NOT_GRANTED
 
     def weight(self, member: Member) -> float:
@@ -111,4 +114,6 @@ def _missing_bound(ask: RoutingRequest, world: World) -> str:
         return "the cluster it names is gone"
     if ask.settled is not None and ask.settled not in world.by_id:
         return "the cluster that its submitter was told is gone"
+    if ask.begun_on is not None and ask.begun_on not in world.by_id:
+        return "the cluster that has begun its tasks is gone"
     return ""

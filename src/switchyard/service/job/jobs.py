@@ -26,6 +26,7 @@ from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.bounds import decode_bounds
+from switchyard.service.lifecycle.together import with_task_count
 from switchyard.service.lifecycle.transitions import cancelling_reason, life_of, record_step, step_update
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.lifecycle.visible_jobs import (
@@ -55,6 +56,8 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
         counts = ranges.tasks_by_cluster(tx, row.id) if row.array is not None else {}
     visibility = Visibility(context, actor)
     job = job_view(row, visibility)
+    if counts:
+        job = msgspec.structs.replace(job, reason=with_task_count(job.reason, sum(counts.values())))
     if not job.reason and job.cluster == row.cluster:  # else the cluster is hidden from the reader
         job = msgspec.structs.replace(job, reason=wait_reason(context, row))
     return msgspec.structs.replace(
