@@ -11,7 +11,7 @@ from switchyard.cli.table import Column, format_age, format_duration, format_tim
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
 from switchyard.model.api import CreatedJob
 from switchyard.model.files import JobFiles, OutputSet, OutputState
-from switchyard.model.job import Job, JobSpec, Native, Resources, State, Task, TaskCounts
+from switchyard.model.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.quantity import show_bytes
 from switchyard.model.retry import Retry
 from switchyard.sdk.handle import JobHandle
@@ -105,7 +105,7 @@ def format_place(job: Job) -> str:
     return job.cluster or ""
 
 
-def format_exit(job: Job | Task) -> str:
+def format_exit(job: Job | Task | TaskAttempt) -> str:
     """The exit code, or the signal's name."""
     if job.signal:
         import signal
