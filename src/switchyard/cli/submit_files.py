@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from switchyard.model.job import Job, JobRequest
 from switchyard.model.quantity import show_bytes
 from switchyard.sdk.client import Client
 from switchyard.sdk.fetched_files import FetchedFiles
+from switchyard.sdk.file_names import show_name
 from switchyard.sdk.file_request import FileRequest, from_texts
 from switchyard.sdk.request import with_job_files
 
@@ -103,6 +105,18 @@ def name_files(request: JobRequest, files: FileRequest) -> JobRequest:
         return request
     files.task_sources(request.array)
     return with_job_files(request, files.job_files())
+
+
+def refuse_missing_files(request: JobRequest, files: FileRequest, *, where: str) -> None:
+    """Refuse a job of a bulk file whose local files are not there, before anything is sent."""
+    for source in (*files.shared, *files.task_sources(request.array)):
+        if source.content is not None:
+            continue
+        try:
+            os.stat(source.path)  # noqa: PTH116 — a path may be no text
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise Malformed(f"{where}: the file {show_name(source.path)} cannot be read: {why}.") from exc
 
 
 def send_files(yard: Client, requests: Sequence[tuple[JobRequest, FileRequest]]) -> list[JobRequest]:
