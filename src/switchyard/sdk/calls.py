@@ -123,6 +123,8 @@ class ApiCalls:
 def api_path(*parts: str) -> str:
     """Return a path under /v1 with each part quoted. An empty part is refused: it would name another route."""
     for part in parts:
+        if not isinstance(part, str):
+            raise BadRequest(f"Expected a name or an id, not {type(part).__name__} {str(part)[:40]!r}.")
         if not part or part in (".", ".."):
             raise BadRequest(f"{part!r} is no name or id.")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)

@@ -165,7 +165,10 @@ class FileCalls(JobCalls):
         from switchyard.sdk.file_patterns import FilePatterns
         from switchyard.sdk.job_outputs import fetch_outputs
 
-        patterns = FilePatterns([pattern] if isinstance(pattern, str) else pattern)
+        wanted_files = [pattern] if isinstance(pattern, str) else pattern
+        if not isinstance(wanted_files, Sequence) or not all(isinstance(text, str) for text in wanted_files):
+            raise BadRequest(f"`pattern` takes a pattern or a list of patterns, not {str(pattern)[:40]!r}.")
+        patterns = FilePatterns(wanted_files)
         wanted = _parse_tasks(tasks)
         only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
         outputs = self.wait_for_outputs(job, task=only, timeout_s=timeout_s)
