@@ -163,9 +163,9 @@ def _text(values: list[str]) -> str:
 def files_usage(context: Context, actor: Actor, project: str | None) -> FilesUsage:
     limits = context.files.limits
     if project is not None:
+        actor.need_project(Role.VIEW, project)  # first: whether a project exists is not for everyone to know
         if project not in context.snapshots.access.projects:
             raise NotFound(f"There is no project {project}.")
-        actor.need_project(Role.VIEW, project)
     with context.database.read() as tx:
         user = FileUsage(file_objects.usage_get(tx, actor.id), limits.user_bytes, file_trees.owned_count(tx, actor.id))
         if project is None:
