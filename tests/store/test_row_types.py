@@ -25,7 +25,9 @@ from switchyard.store import (
     entities,
     entity_names,
     events,
+    execution_dynamics,
     execution_nodes,
+    execution_signals,
     executions,
     fetch,
     file_collection,
@@ -75,16 +77,21 @@ EXECUTIONS: dict[str, Any] = {
     **{"project": "p", "domain": "d", "filters": (), "with_archived": False},
     **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9},
 }
+SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9}
 NODES: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "limit": 9}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     executions.execution_get: lambda tx: executions.execution_get(tx, EXECUTION),
     executions.execution_lock: lambda tx: executions.execution_lock(tx, EXECUTION),
-    executions.execution_keys_due: lambda tx: executions.execution_keys_due(tx, limit=9),
+    executions.execution_keys_due: lambda tx: executions.execution_keys_due(tx, now_us=9, limit=9),
     executions.execution_list: lambda tx: executions.execution_list(tx, **EXECUTIONS),
     execution_nodes.node_list: lambda tx: execution_nodes.node_list(tx, "e"),
     execution_nodes.node_page: lambda tx: execution_nodes.node_page(tx, "e", **NODES),
     execution_nodes.node_get: lambda tx: execution_nodes.node_get(tx, "e", "n0"),
+    execution_dynamics.dynamic_live: lambda tx: execution_dynamics.dynamic_live(tx, "e"),
+    execution_dynamics.dynamic_last: lambda tx: execution_dynamics.dynamic_last(tx, "e", "n0"),
+    execution_signals.signal_get: lambda tx: execution_signals.signal_get(tx, "e", "s"),
+    execution_signals.signal_page: lambda tx: execution_signals.signal_page(tx, "e", **SIGNALS),
     execution_nodes.attempt_list: lambda tx: execution_nodes.attempt_list(tx, "e", "n0"),
     execution_nodes.live_attempts: lambda tx: execution_nodes.live_attempts(tx, "e"),
     data_files.data_file_get: lambda tx: data_files.data_file_get(tx, "p", "d", "f"),

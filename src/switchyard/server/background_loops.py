@@ -225,7 +225,7 @@ class BackgroundLoops:
         """Flyte's messages are imported only where there are executions."""
         context = self._server.context
         with context.database.read() as tx:
-            is_any_due = bool(executions.execution_keys_due(tx, limit=1))
+            is_any_due = bool(executions.execution_keys_due(tx, now_us=context.now_us(), limit=1))
         if is_any_due and is_flyteidl_installed():
             if self._executions is None:
                 from switchyard.service.executions.driver import ExecutionDriver

@@ -14,7 +14,14 @@ from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema import FINAL_STATES, jobs
-from switchyard.store.schema_executions import DUE_EXECUTION, LIVE_ATTEMPT, execution_attempts, executions
+from switchyard.store.schema_executions import (
+    DUE_EXECUTION,
+    LIVE_ATTEMPT,
+    WAKING_NODE,
+    execution_attempts,
+    execution_nodes,
+    executions,
+)
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
 
@@ -109,8 +116,9 @@ def execution_update(
     tx.execute(sa.update(executions).where(executions.c.id == execution_id).values(columns))
 
 
-def execution_keys_due(tx: Tx, *, limit: int) -> list[ExecutionKey]:
-    """Executions that the engine has to look at: marked as due, or with a job that has ended or is gone."""
+def execution_keys_due(tx: Tx, *, now_us: int, limit: int) -> list[ExecutionKey]:
+    """Executions that the engine has to look at: marked as due, or with a job that has ended or is gone, or with a node
+    whose time has come."""
     columns = columns_of(ExecutionKey, executions)
     marked = sa.select(*columns).where(sa.text(f"executions.{DUE_EXECUTION}"))
     ended = (
@@ -125,8 +133,13 @@ def execution_keys_due(tx: Tx, *, limit: int) -> list[ExecutionKey]:
             sa.or_(jobs.c.id.is_(None), jobs.c.state.in_(FINAL_STATES)),
         )
     )
+    woken = (
+        sa.select(*columns)
+        .select_from(execution_nodes.join(executions, executions.c.id == execution_nodes.c.execution_id))
+        .where(sa.text(f"execution_nodes.{WAKING_NODE}"), execution_nodes.c.wake_us <= now_us)
+    )
     keys: dict[ExecutionKey, None] = {}
-    for query in (marked, ended.distinct()):
+    for query in (marked, ended.distinct(), woken.distinct()):
         keys |= dict.fromkeys(fetch_all(tx, ExecutionKey, query.limit(limit)))
     return list(keys)[:limit]
 

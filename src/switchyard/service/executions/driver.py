@@ -31,8 +31,10 @@ from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import execution_nodes, executions, jobs
+from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions, jobs
+from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
+from switchyard.store.execution_signals import SignalRow
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
@@ -41,6 +43,7 @@ from switchyard.workflow.execution_state import (
     AttemptFailure,
     EngineStep,
     NodeProgress,
+    SignalRequest,
     TaskStart,
 )
 
@@ -95,7 +98,7 @@ class ExecutionDriver:
     def go(self, context: Context, leadership: Leadership) -> int:
         """Step all executions that something has happened to. Returns how many steps were stored."""
         with context.database.read() as tx:
-            due = executions.execution_keys_due(tx, limit=ROUND_MAX)
+            due = executions.execution_keys_due(tx, now_us=context.now_us(), limit=ROUND_MAX)
         self._faults = {key: pace for key, pace in self._faults.items() if key in set(due)}
         done = 0
         for key in due:
@@ -117,7 +120,7 @@ class ExecutionDriver:
         if loaded is None:
             return 0
         events = list(loaded.ended.values())
-        if not loaded.row.is_due and not events:
+        if not loaded.is_due and not events:
             return 0  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
         while True:
@@ -138,7 +141,7 @@ class ExecutionDriver:
             locks=[row.job_id for row in loaded.live] if decided.is_stopping or decided.stopped_scopes else [],
         )
         if stored and not decided.phase.is_final:
-            self._loader.keep(loaded, planned.nodes)
+            self._loader.keep(loaded, decided, planned.nodes)
         else:
             self._loader.forget(loaded.row.id)
         return stored
@@ -162,7 +165,7 @@ class ExecutionDriver:
         return planned
 
     def _plan(self, context: Context, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
-        row, template = loaded.row, loaded.graph.tasks[start.task]
+        row, template = loaded.row, start.template
         actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
         try:
             tree, bundles = make_tree(context, inputs_body(start), template.container)
@@ -189,6 +192,14 @@ class ExecutionDriver:
         elif decided.stopped_scopes:
             self._stop(batch, loaded, decided.stopped_scopes)
         execution_nodes.node_put(batch.tx, [_node_row(loaded, node, batch.now_us) for node in planned.nodes])
+        execution_signals.signal_put(batch.tx, [_signal_row(loaded, one, batch.now_us) for one in decided.signals])
+        execution_dynamics.dynamic_insert(
+            batch.tx,
+            [
+                DynamicRow(loaded.row.id, node_id, attempt, content_bytes(dynamic.closure))
+                for node_id, attempt, dynamic in decided.dynamics
+            ],
+        )
         self._store_execution(batch, loaded, decided, is_due=bool(planned.left_out) or decided.is_due)
         return 1
 
@@ -268,12 +279,18 @@ def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeR
         created_us=now_us,  # counts for a new node only
         updated_us=now_us,
         ended_us=None if node.phase.is_live else now_us,
+        wake_us=node.wake_us if node.phase.is_live else None,
+        signal_id=node.signal_id,
     )
+
+
+def _signal_row(loaded: LoadedExecution, request: SignalRequest, now_us: int) -> SignalRow:
+    return SignalRow(loaded.row.id, request.signal_id, content_bytes(request.type), None, now_us, None, "")
 
 
 def _store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: AttemptEnd) -> None:
     failure, error = end.failure, None
-    phase = "SUCCEEDED" if end.outputs is not None else "ABORTED"
+    phase = "SUCCEEDED" if end.outputs is not None or end.dynamic is not None else "ABORTED"
     if failure is not None:
         phase = "RETRYABLE_FAILED" if failure.is_recoverable else "FAILED"
         kind = execution_pb2.ExecutionError.SYSTEM if failure.is_system else execution_pb2.ExecutionError.USER
