@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +13,9 @@ import pytest
 
 from switchyard import Client, FunctionFailed, FunctionRun, JobFiles
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE, BadRequest, YardError
+from tests.acceptance.job_files import yard_in as yard
 from tests.acceptance.stage import Stage
 from tests.processes import PATIENCE_S
-from tests.programs import COMMAND_S, YARD
 
 TRAIN = """\
 import os, pathlib, sys
@@ -44,20 +43,6 @@ def work(tmp_path: Path) -> Path:
     (folder / "noise.log").touch()
     (folder / ".yardignore").write_text("*.log\n")
     return folder
-
-
-def yard(stage: Stage, work: Path, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A command in the user's folder."""
-    return subprocess.run(
-        [*YARD, *args],
-        cwd=work,
-        env=stage.env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
 
 
 def test_files_go_there_and_results_come_back(stage: Stage, work: Path) -> None:

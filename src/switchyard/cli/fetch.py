@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
             on_progress=bar,
         )
     print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed else EXIT_OK
+    return EXIT_ERROR if fetched.failed or fetched.skipped else EXIT_OK
 
 
 def _parser() -> Parser:

@@ -148,7 +148,7 @@ def fetch_after_wait(yard: Client, job: Job, args: Namespace, *, since: float, t
         print_notice(f"next: {exc.next_step} `yard fetch {job.id} --to DIR` fetches again.")
         return exc.exit_code
     print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed else 0
+    return EXIT_ERROR if fetched.failed or fetched.skipped else 0
 
 
 def print_fetched(fetched: FetchedFiles) -> None:

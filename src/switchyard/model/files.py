@@ -118,6 +118,24 @@ class AttemptOutputs(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     error: FileText = ""
 
 
+class RoomLimit(Struct, frozen=True):
+    """A limit of the server. `left`: bytes that still fit; `text`: why a file that does not fit is not taken."""
+
+    left: int
+    text: str
+
+
+class OutputRoom(Struct, frozen=True, omit_defaults=True):
+    """`POST /v1/agents/files/room`: how much of an attempt's output files the server takes. Null: no limit.
+
+    `tree` and `project` bound the bytes of all output files, `user` the bytes of objects that the owner does not hold.
+    """
+
+    tree: RoomLimit | None = None
+    project: RoomLimit | None = None
+    user: RoomLimit | None = None
+
+
 class OutputSet(Struct, frozen=True, omit_defaults=True):
     """The output files of one attempt, as a reader sees them."""
 

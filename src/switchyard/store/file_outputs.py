@@ -10,8 +10,9 @@ from switchyard.model.files import OutputCounts, OutputState
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.file_trees import OUT
 from switchyard.store.schema import attempts, clusters, jobs, ranges
-from switchyard.store.schema_files import file_outputs
+from switchyard.store.schema_files import file_outputs, file_refs
 
 
 class AttemptPlace(StoredRow, frozen=True):
@@ -71,6 +72,29 @@ def output_put(tx: Tx, row: dict[str, Any]) -> None:
     put = dialect.insert_statement(tx, file_outputs).values(**row)
     changes = {name: value for name, value in row.items() if name not in ("job_id", "fence")}
     tx.execute(put.on_conflict_do_update(index_elements=["job_id", "fence"], set_=changes))
+
+
+def is_root_shared(tx: Tx, project: str, job_id: str, fence: int, root: bytes) -> bool:
+    """Whether a project needs a tree for more than the outputs of this attempt."""
+    is_own = sa.and_(file_refs.c.job_id == job_id, file_refs.c.kind == OUT)
+    others = sa.select(file_refs.c.root).where(
+        file_refs.c.project == project, file_refs.c.root == root, sa.not_(is_own)
+    )
+    return tx.execute(others.limit(1)).first() is not None or _has_other_attempt(tx, job_id, fence, root)
+
+
+def ref_drop(tx: Tx, job_id: str, fence: int, root: bytes) -> None:
+    """The outputs of this attempt have another tree now. The job may need this one for another attempt."""
+    if not _has_other_attempt(tx, job_id, fence, root):
+        is_it = sa.and_(file_refs.c.job_id == job_id, file_refs.c.root == root, file_refs.c.kind == OUT)
+        tx.execute(sa.delete(file_refs).where(is_it))
+
+
+def _has_other_attempt(tx: Tx, job_id: str, fence: int, root: bytes) -> bool:
+    others = sa.select(file_outputs.c.fence).where(
+        file_outputs.c.job_id == job_id, file_outputs.c.root == root, file_outputs.c.fence != fence
+    )
+    return tx.execute(others.limit(1)).first() is not None
 
 
 def output_list(

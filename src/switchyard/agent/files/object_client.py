@@ -7,7 +7,7 @@ import http.client
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ from switchyard.model.files import (
     MissingAnswer,
     MissingQuery,
     ObjectsQuery,
+    OutputRoom,
     SignedUpload,
     TreeAnswer,
     TreeQuery,
@@ -74,7 +75,14 @@ class ObjectStoreCalls(Protocol):
     def read(self, rights: AttemptRights, root: bytes, digests: Sequence[bytes], take: TakeObject) -> None:
         """Give each object to `take`, verified, in any order. Raises if one cannot be had."""
 
-    def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer: ...
+    def room(self, rights: AttemptRights) -> OutputRoom:
+        """How much of the attempt's output files the server takes."""
+
+    def absent(self, rights: AttemptRights, digests: Iterable[bytes]) -> set[bytes]:
+        """Those of these objects that the owner of the job does not hold. Nothing is reserved for them."""
+
+    def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:
+        """Which of these objects must be sent, and where to. Refused if there is no room for them."""
 
     def send(self, rights: AttemptRights, objects: Mapping[bytes, bytes], uploads: Mapping[str, SignedUpload]) -> None:
         """Store these objects; those in `uploads` go straight to the object store, if it can be reached."""
@@ -164,6 +172,20 @@ class ObjectClient:
         if wanted:
             raise ServerUnreachable(f"The server left out {len(wanted)} of {len(digests)} objects.")
         return answer
+
+    def room(self, rights: AttemptRights) -> OutputRoom:
+        try:
+            body = self._connection.get(f"/v1/agents/files/room?{rights.query}", timeout_s=UPLOAD_S)
+            return msgspec.json.decode(body, type=OutputRoom)
+        except NotFound:  # a server that is older than this call
+            return OutputRoom()
+        except msgspec.DecodeError as exc:
+            raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
+
+    def absent(self, rights: AttemptRights, digests: Iterable[bytes]) -> set[bytes]:
+        query = MissingQuery(objects=[digest.hex() for digest in digests])
+        answer = self._ask(f"/v1/agents/files/missing?{rights.query}", query, MissingAnswer)
+        return {bytes.fromhex(text) for text in answer.missing}
 
     def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:
         query = MissingQuery(objects=[digest.hex() for digest in sizes], sizes=list(sizes.values()))

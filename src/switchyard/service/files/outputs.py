@@ -15,13 +15,14 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.attempts import AgentAttempt, attempt_of_agent
+from switchyard.service.files.output_room import replaced_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.store import file_objects, file_outputs, file_trees
 from switchyard.store.file_objects import StoredTotals
-from switchyard.store.file_outputs import OutputOnCluster
-from switchyard.store.file_trees import OUT, FileRef
+from switchyard.store.file_outputs import OutputOnCluster, OutputRow
+from switchyard.store.file_trees import OUT, FileRef, TreeRow
 from switchyard.store.job_rows import JobDetails
 
 EVENTS = {OutputState.READY: EventKind.OUTPUTS_READY, OutputState.FAILED: EventKind.OUTPUTS_FAILED}
@@ -35,12 +36,6 @@ def record_outputs(context: Context, agent: AgentEntry, said: AttemptOutputs) ->
         _record(batch, context, attempt, said)
 
     context.committer.call(apply, locks=[said.job])
-
-
-def fail_outputs(context: Context, agent: AgentEntry, job: str, fence: int, refusal: LimitReached) -> None:
-    """The outputs of an attempt are over a limit: they cannot be had, and the job's result stays."""
-    error = refusal.detail[:4000]
-    record_outputs(context, agent, AttemptOutputs(job, fence, OutputState.FAILED, error=error))
 
 
 def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs) -> None:
@@ -59,13 +54,7 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
                 f"The tree {said.root} is not sealed.", next_step="Send its objects and seal it, then send this again."
             )
         files, size = tree.files, tree.size
-        try:
-            refuse_project_over_limit(batch.tx, context.files.limits, attempt.row.project, tree)
-        except LimitReached as exc:  # the job's result stays
-            context.tally.uploads_refused.add("project_bytes")
-            state, root, error = OutputState.FAILED, None, exc.detail
-        else:
-            file_trees.ref_put(batch.tx, [FileRef(said.job, root, OUT, attempt.row.project)])
+        _refer(batch, context, attempt, tree, earlier)
     row = {
         "job_id": said.job,
         "fence": said.fence,
@@ -86,6 +75,22 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         batch.topics.add(Topic.EXECUTIONS)  # the job may be a node of one
     if state in EVENTS and (earlier is None or earlier.state != state):
         _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
+
+
+def _refer(batch: Batch, context: Context, attempt: AgentAttempt, tree: TreeRow, earlier: OutputRow | None) -> None:
+    """The job needs this tree from now on, and no longer the tree that an earlier message of this attempt named."""
+    project = attempt.row.project
+    replaced = replaced_tree(batch.tx, attempt, earlier)
+    try:
+        refuse_project_over_limit(
+            batch.tx, context.files.limits, project, tree, replaced_bytes=replaced.size if replaced else 0
+        )
+    except LimitReached:  # the agent sends fewer files
+        context.tally.uploads_refused.add("project_bytes")
+        raise
+    if earlier is not None and earlier.root is not None and bytes(earlier.root) != tree.root:
+        file_outputs.ref_drop(batch.tx, attempt.row.id, attempt.fence, bytes(earlier.root))
+    file_trees.ref_put(batch.tx, [FileRef(attempt.row.id, tree.root, OUT, project)])
 
 
 def _record_event(batch: Batch, attempt: AgentAttempt, state: OutputState, reason: str) -> None:
