@@ -142,13 +142,25 @@ def fetch_after_wait(yard: Client, job: Job, args: Namespace, *, since: float, t
     """
     try:
         with TransferBar() as bar:
-            fetched = yard.fetch(job.id, force=args.force, replace_before=since, timeout_s=timeout_s, on_progress=bar)
+            fetched = yard.fetch(
+                job.id,
+                force=args.force,
+                replace_before=since,
+                timeout_s=timeout_s,
+                on_progress=bar,
+                on_wait=print_waiting,
+            )
     except YardError as exc:
         print_notice(f"error: {exc.detail}")
         print_notice(f"next: {exc.next_step} `yard fetch {job.id} --to DIR` fetches again.")
         return exc.exit_code
     print_fetched(fetched)
     return EXIT_ERROR if fetched.failed or fetched.skipped else 0
+
+
+def print_waiting(reason: str) -> None:
+    """Say on stderr why files are not there yet."""
+    print_notice(f"waiting: {reason}")
 
 
 def print_fetched(fetched: FetchedFiles) -> None:

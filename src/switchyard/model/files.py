@@ -148,7 +148,8 @@ class OutputSet(Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     missing: list[str] = []
     skipped: list[str] = []
-    error: str = ""
+    error: str = ""  # why there are none; of files on their way: why they are late
+    silent_since_us: int | None = None  # of files on their way: when the server last heard of a silent agent
 
 
 class FilesOfJob(Struct, frozen=True, omit_defaults=True):

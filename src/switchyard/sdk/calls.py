@@ -80,8 +80,10 @@ class ApiCalls:
     def _get_bytes(self, path: str, *, query: QueryParams | None = None, timeout_s: float | None = None) -> bytes:
         return self._transport.send(Request("GET", path + _query_string(query), repeatable=True), timeout_s=timeout_s)
 
-    def _delete(self, path: str, *, query: QueryParams | None = None, headers: Mapping[str, str] | None = None) -> None:
-        self._transport.send(Request("DELETE", path + _query_string(query), headers=headers))
+    def _delete(
+        self, path: str, *, query: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        return self._transport.send(Request("DELETE", path + _query_string(query), headers=headers))
 
     def _walk(
         self,

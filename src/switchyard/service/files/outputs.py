@@ -33,12 +33,12 @@ def record_outputs(context: Context, agent: AgentEntry, said: AttemptOutputs) ->
 
     def apply(batch: Batch) -> None:
         attempt = attempt_of_agent(batch.tx, agent, said.job, said.fence)
-        _record(batch, context, attempt, said)
+        _record(batch, context, attempt, said, agent_id=agent.id)
 
     context.committer.call(apply, locks=[said.job])
 
 
-def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs) -> None:
+def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs, *, agent_id: str) -> None:
     earlier = file_outputs.output_get(batch.tx, said.job, said.fence)
     if earlier is not None and earlier.state == OutputState.READY and said.state is not OutputState.READY:
         return  # a message that was delayed on its way
@@ -68,6 +68,7 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         "skipped": _text(said.skipped),
         "error": error[:4096],
         "at_us": batch.now_us,
+        "agent_id": agent_id,
     }
     file_outputs.output_put(batch.tx, row)
     batch.jobs.add(said.job)  # wakes requests that wait for this job
@@ -124,7 +125,7 @@ def files_of_job(
         tree=files.tree if files else None,
         task_tree=files.task_tree if files else None,
         out=files.out if files else [],
-        outputs=[_output_set(output, visibility, is_own=is_own) for output in rows],
+        outputs=[_output_set(context, output, visibility, is_own=is_own) for output in rows],
         next=str(more) if more is not None else None,
     )
 
@@ -146,7 +147,7 @@ def _after(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-def _output_set(row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -> OutputSet:
+def _output_set(context: Context, row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -> OutputSet:
     return OutputSet(
         fence=row.fence,
         state=OutputState(row.state),
@@ -158,7 +159,16 @@ def _output_set(row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -
         missing=msgspec.json.decode(row.missing, type=list[str]),
         skipped=[visibility.text(text, is_own=is_own) for text in msgspec.json.decode(row.skipped, type=list[str])],
         error=visibility.text(row.error, is_own=is_own),
+        silent_since_us=_silent_since_us(context, row) if row.state == OutputState.UPLOADING else None,
     )
+
+
+def _silent_since_us(context: Context, row: OutputOnCluster) -> int | None:
+    """When the agent that has the files was last seen, if it is silent now."""
+    agents = [row.agent_id] if row.agent_id else list(context.snapshots.fleet.by_cluster.get(row.cluster_id or "", ()))
+    if any(context.snapshots.is_live(agent) for agent in agents):
+        return None
+    return max((context.snapshots.seen.get(agent, 0) for agent in agents), default=0)
 
 
 def _text(values: list[str]) -> str:
