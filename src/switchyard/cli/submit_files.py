@@ -123,11 +123,12 @@ def send_files(yard: Client, requests: Sequence[tuple[JobRequest, FileRequest]])
     """Upload the files of these requests, with a bar, and return the requests that name them."""
     if all(files.is_empty for _, files in requests):
         return [request for request, _ in requests]
-    from switchyard.sdk.job_uploads import upload_requests
+    from switchyard.sdk.job_uploads import shared_project, upload_requests
 
     with TransferBar() as bar:
         pairs = [(files, request.array) for request, files in requests]
-        uploaded = upload_requests(yard._transport, pairs, on_progress=bar, warn=_warn)
+        project = shared_project(request.project for request, files in requests if not files.is_empty)
+        uploaded = upload_requests(yard._transport, pairs, on_progress=bar, warn=_warn, project=project)
     return [with_job_files(request, found) for (request, _), found in zip(requests, uploaded, strict=True)]
 
 

@@ -8,9 +8,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.model.file_tree import TREE_BYTES_MAX
+from switchyard.model.names import Name
 
 OBJECTS_ASKED_MAX = 10_000  # hashes in one request
 OUT_PATTERNS_MAX = 100
+TREES_ANNOUNCED_MAX = 1000
 MISSING_LISTED_MAX = 100  # patterns without a file that are told
 ObjectHash = Annotated[str, Meta(min_length=64, max_length=64, pattern=r"^[0-9a-f]{64}(?!\n)$")]
 OutPattern = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\u0000/][^\u0000]*(?!\n)$")]
@@ -60,6 +62,33 @@ class MissingAnswer(Struct, frozen=True, omit_defaults=True):
 
     missing: list[ObjectHash]
     uploads: dict[str, SignedUpload] = {}
+
+
+class TreeSize(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tree that is to be uploaded, and the bytes of its files."""
+
+    root: ObjectHash
+    bytes: FileCount
+
+
+class UploadQuery(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`POST /v1/files/room`: do these files fit? Asked before the first byte is sent.
+
+    `new_bytes`: of the objects to send; with `is_exact`, the caller has asked which objects are missing, and files that
+    do not fit are refused. `project`: of the jobs that need the trees.
+    """
+
+    new_bytes: FileCount
+    is_exact: bool = False
+    trees: Annotated[list[TreeSize], Meta(max_length=TREES_ANNOUNCED_MAX)] = []
+    project: Name | None = None
+
+
+class UploadRoom(Struct, frozen=True, omit_defaults=True):
+    """`released`: bytes of unused objects that the server took from the user to make room. Ask again what to send."""
+
+    fits: bool = True
+    released: int = 0
 
 
 class StoredObjects(Struct, frozen=True):

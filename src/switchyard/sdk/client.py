@@ -298,11 +298,13 @@ class Client(FileCalls, AdminCalls, GraphCalls):
         if fields.get("files") is None and fields.get("workdir") is None:
             return requests
         from switchyard.sdk.file_request import from_fields
-        from switchyard.sdk.job_uploads import upload_requests
+        from switchyard.sdk.job_uploads import shared_project, upload_requests
         from switchyard.sdk.request import with_job_files
 
         files = from_fields(fields)
-        uploaded = upload_requests(self._transport, [(files, request.array) for request in requests])
+        pairs = [(files, request.array) for request in requests]
+        project = shared_project(request.project for request in requests)
+        uploaded = upload_requests(self._transport, pairs, project=project)
         return [with_job_files(request, found) for request, found in zip(requests, uploaded, strict=True)]
 
     def _submit_retry_s(self, requests: Sequence[JobRequest]) -> float | None:

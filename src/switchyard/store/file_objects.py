@@ -191,6 +191,18 @@ def usage_add(tx: Tx, amounts: dict[str, int]) -> None:
         tx.execute(new.on_conflict_do_update(index_elements=["owner"], set_={"bytes": summed}))
 
 
+def usage_release(tx: Tx, owner: str, amount: int, *, now_us: int) -> None:
+    """Objects of so many bytes are taken from a user now. Seals of this user that began before are refused."""
+    usage_add(tx, {owner: -amount})
+    tx.execute(sa.update(file_usage).where(file_usage.c.owner == owner).values(released_us=now_us))
+
+
+def usage_is_released_since(tx: Tx, owner: str, since_us: int) -> bool:
+    """Whether objects were taken from a user since a time. The user's row is locked until the commit."""
+    query = sa.select(file_usage.c.released_us).where(file_usage.c.owner == owner)
+    return (tx.scalar(query.with_for_update(read=True)) or 0) >= since_us
+
+
 def usage_get(tx: Tx, owner: str) -> int:
     return tx.scalar(sa.select(file_usage.c.bytes).where(file_usage.c.owner == owner)) or 0
 

@@ -20,7 +20,7 @@ from switchyard.service.files.lost_objects import has_losses, note_losses
 from switchyard.service.files.possession import held_objects, large_write
 from switchyard.service.files.tree_walk import TreeWalk, WalkedTree
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import file_trees
+from switchyard.store import file_objects, file_trees
 from switchyard.store.file_trees import TreeRow
 
 
@@ -58,6 +58,8 @@ def _sealed_already(context: Context, owner: str, root: bytes) -> TreeRow | None
 def _seal(batch: Batch, *, context: Context, owner: str, began_us: int, walked: WalkedTree, root: bytes) -> None:
     if batch.now_us - began_us > context.files.limits.stale_us:
         raise Busy("The check of the tree took so long that its objects may be removed meanwhile.")
+    if file_objects.usage_is_released_since(batch.tx, owner, began_us):
+        raise Busy("Objects of this user were released while the tree was checked.")
     indexes = str(IdSet.of(index for index in walked.indexes if index <= INDEX_MAX))
     tree = TreeRow(root, walked.files, walked.size, indexes)
     file_trees.tree_put(batch.tx, tree, sorted(walked.members), [owner], now_us=batch.now_us)
