@@ -250,10 +250,10 @@ class _OutputWalk:
                 return LinkEntry(name, target)
         elif not stat.S_ISREG(status.st_mode):
             budget.skip(path, "it is no plain file", is_lost=False)
-        elif budget.has_room_for_file(path, status.st_size):
-            entry = yield from self._file(parent, path)
-            self._matched |= match.complete if entry is not None else set()
-            return entry
+        else:
+            self._matched |= match.complete  # also if the file cannot be taken: that is told by its name
+            if budget.has_room_for_file(path, status.st_size):
+                return (yield from self._file(parent, path))
         return None
 
     def _subfolder(self, parent: int, path: TreePath, match: PatternMatch) -> Walk:
