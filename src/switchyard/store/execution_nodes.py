@@ -109,11 +109,12 @@ def node_get(tx: Tx, execution_id: str, node_id: str) -> NodeRow | None:
 
 def node_put(tx: Tx, rows: Iterable[NodeRow]) -> None:
     """Insert nodes, or replace what is stored of them. When a node was created does not change."""
-    for row in rows:
-        put = dialect.insert_statement(tx, execution_nodes).values(**asdict(row))
+    values = [asdict(row) for row in rows]
+    if values:
+        put = dialect.insert_statement(tx, execution_nodes)
         kept = ("execution_id", "node_id", "created_us")
-        changes: dict[str, Any] = {name: value for name, value in asdict(row).items() if name not in kept}
-        tx.execute(put.on_conflict_do_update(index_elements=["execution_id", "node_id"], set_=changes))
+        changes: dict[str, Any] = {name: put.excluded[name] for name in values[0] if name not in kept}
+        tx.execute(put.on_conflict_do_update(index_elements=["execution_id", "node_id"], set_=changes), values)
 
 
 def attempt_insert(tx: Tx, rows: Sequence[NodeAttemptRow]) -> None:
