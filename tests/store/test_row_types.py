@@ -78,7 +78,7 @@ EXECUTIONS: dict[str, Any] = {
     **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9},
 }
 SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9}
-NODES: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "limit": 9}
+NODES: dict[str, Any] = {"parent": None, "is_descending": False, "offset": 0, "limit": 9}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     executions.execution_get: lambda tx: executions.execution_get(tx, EXECUTION),

@@ -89,13 +89,16 @@ def node_list(tx: Tx, execution_id: str) -> list[NodeRow]:
 
 
 def node_page(
-    tx: Tx, execution_id: str, *, parent_id: str, is_descending: bool, offset: int, limit: int
+    tx: Tx, execution_id: str, *, parent: NodeRow | None, is_descending: bool, offset: int, limit: int
 ) -> list[NodeRow]:
-    """The nodes inside a node; `parent_id` empty: at the top. In the order of their creation."""
+    """The nodes inside a node, of its last attempt; without `parent`, at the top. In the order of their creation."""
     nodes = execution_nodes.c
     query = sa.select(*columns_of(NodeRow, execution_nodes)).where(
-        nodes.execution_id == execution_id, nodes.parent_id == parent_id
+        nodes.execution_id == execution_id, nodes.parent_id == (parent.node_id if parent is not None else "")
     )
+    if parent is not None and parent.attempts > 1:
+        prefix = f"{parent.node_id}-{parent.attempts - 1}-"
+        query = query.where(sa.func.substr(nodes.node_id, 1, len(prefix)) == prefix)
     by = [nodes.created_us.desc(), nodes.node_id.desc()] if is_descending else [nodes.created_us, nodes.node_id]
     return fetch_all(tx, NodeRow, query.order_by(*by).offset(offset).limit(limit))
 

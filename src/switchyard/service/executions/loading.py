@@ -6,7 +6,7 @@ other step was stored since: the number of steps says so.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.attempt_result import judge_attempt
 from switchyard.workflow.entity_id import EntityId, EntityKind
-from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
+from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     EngineStep,
@@ -37,6 +37,7 @@ from switchyard.workflow.execution_state import (
 )
 
 KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
+EXPANSIONS_MAX = 20  # dynamic workflows that one step begins with
 NODE_BYTES = 500  # of a node in memory, without these
 
 
@@ -61,6 +62,8 @@ class LoadedExecution:
     nodes: KeptNodes
     live: list[LiveAttemptRow]
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
+    expansions: int = 0  # dynamic workflows that were read for this step
+    promised: int = 0  # nodes of the execution, with those of these workflows
 
     def graph_around(self, node_id: str) -> tuple[ExecutionGraph, int]:
         """The graph that a node is of, and the number of dynamic workflows around it."""
@@ -118,23 +121,9 @@ class ExecutionLoader:
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
         for attempt in live:
             if is_over(attempt, now_us):
-                loaded.ended[attempt.node_id, attempt.attempt] = self._end(context, loaded, attempt)
+                end = _end(context, loaded, attempt)
+                loaded.ended |= {(attempt.node_id, attempt.attempt): end} if end is not None else {}
         return loaded
-
-    def _end(self, context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> AttemptEnd:
-        graph, depth = loaded.graph_around(attempt.node_id)
-        task = _task_of(attempt)
-        template = graph.tasks[task]
-        end = judge_attempt(
-            attempt.node_id,
-            attempt.attempt,
-            read_end(context, attempt),
-            has_outputs=bool(template.interface.outputs.variables),
-        )
-        if end.futures is None:
-            return end
-        owner = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
-        return with_dynamic(context, owner, end, task, template, nodes=len(loaded.nodes.table), depth=depth)
 
     def keep(self, loaded: LoadedExecution, decided: EngineStep, changed: Sequence[NodeProgress]) -> None:
         """Keep the nodes of an execution after a step that was stored and was not the last one.
@@ -163,6 +152,53 @@ class ExecutionLoader:
         """The nodes that are kept of an execution, if no other step was stored since."""
         kept = self._kept.get(row.id)
         return kept if kept is not None and kept.steps == row.steps else None
+
+
+def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> AttemptEnd | None:
+    """The end of an attempt. None: the next step takes it, because this one has enough dynamic workflows."""
+    graph, depth = loaded.graph_around(attempt.node_id)
+    task = _task_of(attempt)
+    template = graph.tasks[task]
+    end = judge_attempt(
+        attempt.node_id,
+        attempt.attempt,
+        read_end(context, attempt),
+        has_outputs=bool(template.interface.outputs.variables),
+    )
+    if end.futures is None:
+        return end
+    if loaded.expansions >= EXPANSIONS_MAX:
+        return None
+    if not loaded.expansions:
+        loaded.promised = promised_nodes(loaded.nodes)
+    loaded.expansions += 1
+    owner = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
+    end = with_dynamic(context, owner, end, task, template, nodes=loaded.promised, depth=depth)
+    loaded.promised += count_nodes_to_run(end.dynamic.graph) if end.dynamic is not None else 0
+    return end
+
+
+def promised_nodes(nodes: KeptNodes) -> int:
+    """How many nodes an execution has, with those that its dynamic workflows have not begun yet. Looks at each once."""
+    running = {
+        node_id: graph
+        for (node_id, attempt), graph in nodes.dynamics.items()
+        if (state := nodes.table.get(node_id)) is not None and state.phase.is_live and state.attempts == attempt + 1
+    }
+    nearest = {"": ""}  # the dynamic workflow that the nodes inside a node are of
+    begun: Counter[str] = Counter()
+    for state in nodes.table.values():
+        path, outer = [], state.parent_id
+        while outer not in nearest:
+            path.append(outer)
+            around = nodes.table.get(outer)
+            outer = around.parent_id if around is not None and outer not in running else ""
+        for node_id in reversed(path):
+            nearest[node_id] = node_id if node_id in running else nearest[outer]
+            outer = node_id
+        begun[nearest[state.parent_id]] += 1
+    left = sum(max(0, count_nodes_to_run(graph) - begun[node_id]) for node_id, graph in running.items())
+    return len(nodes.table) + left
 
 
 def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> KeptNodes:

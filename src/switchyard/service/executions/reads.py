@@ -109,8 +109,9 @@ def list_nodes(
     limit = min(limit, PAGE_ROWS_MAX)
     with context.database.read() as tx:
         execution = find_execution(tx, actor, key)
+        parent = _find_node(tx, execution, parent_id) if parent_id else None
         rows = execution_nodes.node_page(
-            tx, execution.id, parent_id=parent_id, is_descending=is_descending, offset=offset, limit=limit
+            tx, execution.id, parent=parent, is_descending=is_descending, offset=offset, limit=limit
         )
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
     sight = ExecutionSight(Visibility(context, actor), execution)
