@@ -73,7 +73,7 @@ def listed(site: FlyteSite) -> list[dict[str, Any]]:
 def difference(found: dict[str, Any]) -> str:
     """What is not as the case says; empty: nothing."""
     case, name = found["case"], f"{found['module']}.{found['case']['run']}"
-    by_task = {task: (phase, attempts) for phase, task, attempts in found["nodes"].values() if task}
+    by_task = {task: (phase, attempts) for phase, task, attempts in found.get("nodes", {}).values() if task}
     if found["phase"] != case["phase"]:
         return f"{name}: {found['phase']} {found['error'][-500:]}"
     if case.get("outputs") is not None and found["outputs"] != case["outputs"]:

@@ -15,6 +15,7 @@ from switchyard.store import (
     data_files,
     entities,
     entity_names,
+    execution_maps,
     execution_nodes,
     executions,
     graphs,
@@ -27,6 +28,7 @@ from switchyard.store import (
     schema,
     schema_entities,
     schema_executions,
+    schema_maps,
     submit_tokens,
     token_pools,
 )
@@ -61,6 +63,7 @@ def test_updates_set_columns_of_their_table() -> None:
         clusters.ClusterUpdate: schema.clusters,
         clusters.InviteUpdate: schema.invites,
         entity_names.EntityNameUpdate: schema_entities.entity_names,
+        execution_maps.MapUpdate: schema_maps.execution_maps,
         executions.ExecutionUpdate: schema_executions.executions,
         token_pools.TokenPoolUpdate: schema.token_pools,
     }
@@ -81,6 +84,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         clusters.InviteRow: schema.invites,
         entities.EntityRow: schema_entities.entities,
         executions.ExecutionRow: schema_executions.executions,
+        execution_maps.MapRow: schema_maps.execution_maps,
         execution_nodes.NodeRow: schema_executions.execution_nodes,
         execution_nodes.NodeAttemptRow: schema_executions.execution_attempts,
         data_files.DataFileRow: schema_executions.data_files,

@@ -23,6 +23,7 @@ class NodeRow(StoredRow, frozen=True):
     parent_id: str
     spec_id: str
     is_parent: bool
+    is_array: bool | None
     phase: str
     attempts: int
     user_failures: int

@@ -15,6 +15,7 @@ from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema import FINAL_STATES, jobs
 from switchyard.store.schema_executions import (
+    AWAITED_EXECUTION,
     DUE_EXECUTION,
     LIVE_ATTEMPT,
     WAKING_NODE,
@@ -22,6 +23,7 @@ from switchyard.store.schema_executions import (
     execution_nodes,
     executions,
 )
+from switchyard.store.schema_maps import LIVE_MAP, execution_maps
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
 
@@ -68,6 +70,10 @@ class ExecutionRow(StoredRow, frozen=True):
     updated_us: int
     started_us: int | None
     ended_us: int | None
+    parent_id: str | None = None
+    parent_node: str | None = None
+    root_id: str | None = None
+    is_awaited: bool | None = None
 
     @property
     def key(self) -> ExecutionKey:
@@ -138,8 +144,33 @@ def execution_keys_due(tx: Tx, *, now_us: int, limit: int) -> list[ExecutionKey]
         .select_from(execution_nodes.join(executions, executions.c.id == execution_nodes.c.execution_id))
         .where(sa.text(f"execution_nodes.{WAKING_NODE}"), execution_nodes.c.wake_us <= now_us)
     )
+    # Maps that have to start an array, or have elements whose end is not stored.
+    has_ended_tasks = jobs.c.tasks_ok + jobs.c.tasks_failed + jobs.c.tasks_cancelled > execution_maps.c.seen
+    mapped = (
+        sa.select(*columns)
+        .select_from(
+            execution_maps.join(executions, executions.c.id == execution_maps.c.execution_id).outerjoin(
+                jobs, jobs.c.id == execution_maps.c.job_id
+            )
+        )
+        .where(
+            sa.text(f"execution_maps.{LIVE_MAP}"),
+            sa.or_(
+                jobs.c.id.is_(None),
+                jobs.c.state.in_(FINAL_STATES),
+                has_ended_tasks,
+                execution_maps.c.phase.in_(("STARTING", "DONE")),
+            ),
+        )
+    )
+    child = executions.alias("child")
+    parents = (
+        sa.select(*columns)
+        .join(child, child.c.parent_id == executions.c.id)
+        .where(sa.text(f"child.{AWAITED_EXECUTION}"), child.c.ended_us.is_not(None))
+    )
     keys: dict[ExecutionKey, None] = {}
-    for query in (marked, ended.distinct(), woken.distinct()):
+    for query in (marked, ended.distinct(), mapped.distinct(), woken.distinct(), parents.distinct()):
         keys |= dict.fromkeys(fetch_all(tx, ExecutionKey, query.limit(limit)))
     return list(keys)[:limit]
 

@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary,
 from switchyard.store.metadata import metadata
 
 DUE_EXECUTION = "is_due"
+AWAITED_EXECUTION = "is_awaited"
 LIVE_ATTEMPT = "ended_us IS NULL"
 WAKING_NODE = "wake_us IS NOT NULL"
 
@@ -45,6 +46,10 @@ executions = Table(
     Column("updated_us", BigInteger, nullable=False),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=True),
+    Column("parent_id", Text, nullable=True),  # the execution of which a node started this one
+    Column("parent_node", Text, nullable=True),
+    Column("root_id", Text, nullable=True),  # the execution that all of them began with
+    Column("is_awaited", Boolean, nullable=True),  # a node waits for its end
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)
@@ -53,6 +58,19 @@ Index(
     executions.c.id,
     sqlite_where=text(DUE_EXECUTION),
     postgresql_where=text(DUE_EXECUTION),
+)
+
+Index(
+    "ix_executions_awaited",
+    executions.c.parent_id,
+    sqlite_where=text(AWAITED_EXECUTION),
+    postgresql_where=text(AWAITED_EXECUTION),
+)
+Index(
+    "ix_executions_root",
+    executions.c.root_id,
+    sqlite_where=text(AWAITED_EXECUTION),
+    postgresql_where=text(AWAITED_EXECUTION),
 )
 
 # One row per node that has begun or was skipped. Nodes inside others have the id of the outer node in front.
@@ -64,6 +82,7 @@ execution_nodes = Table(
     Column("parent_id", Text, nullable=False),  # empty: at the top
     Column("spec_id", Text, nullable=False),  # its id in the compiled workflow
     Column("is_parent", Boolean, nullable=False),  # other nodes run inside it
+    Column("is_array", Boolean, nullable=True),  # it is a map
     Column("phase", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("user_failures", Integer, nullable=False),

@@ -26,6 +26,9 @@ SCRIPT = (
     f"d=${{SWITCHYARD_FILES:-$PWD}}; for a do shift; case $a in {FILES}*) a=$d${{a#{FILES}}};; esac; "
     'set -- "$@" "$a"; done; exec "$@"'
 )
+# In front of the same for an element of a map: the index under Flyte's name.
+INDEX_VARIABLE = "FLYTE_K8S_ARRAY_INDEX"
+INDEX_SCRIPT = f"export {INDEX_VARIABLE}=$SWITCHYARD_ARRAY_INDEX; "
 _TEMPLATE = re.compile(r"\{\{\s*[.$]([a-z_]\w*(?:\.\w+)*)\s*\}\}", re.IGNORECASE)
 _UNKEYED = re.compile(r"[^A-Za-z0-9_]")
 
@@ -46,6 +49,7 @@ class AttemptNames:
     node_id: str
     attempt: int
     task: EntityId
+    is_element: bool = False  # of a map
 
 
 def task_command(container: Any, names: AttemptNames, inputs: Any, bundles: Mapping[str, str]) -> list[str]:
@@ -55,7 +59,8 @@ def task_command(container: Any, names: AttemptNames, inputs: Any, bundles: Mapp
     words = list(_with_local_code(words, bundles))
     if not words:
         raise CommandFailed("the task has no command")
-    return ["/bin/sh", "-c", SCRIPT, "flyte-task", *words]
+    script = INDEX_SCRIPT + SCRIPT if names.is_element else SCRIPT
+    return ["/bin/sh", "-c", script, "flyte-task", *words]
 
 
 def bundle_addresses(container: Any) -> list[str]:
@@ -83,6 +88,7 @@ def task_environment(container: Any, names: AttemptNames, inputs: Any, envs: Map
         "FLYTE_INTERNAL_NAME": task.name,
         "FLYTE_INTERNAL_VERSION": task.version,
         "FLYTE_ATTEMPT_NUMBER": str(names.attempt),
+        **({"BATCH_JOB_ARRAY_INDEX_VAR_NAME": INDEX_VARIABLE} if names.is_element else {}),
         **{pair.key: _fill(pair.value, values, inputs) for pair in container.env},
         **envs,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyteidl.admin import common_pb2, node_execution_pb2, task_execution_pb2
-from flyteidl.core import execution_pb2, identifier_pb2, literals_pb2
+from flyteidl.core import catalog_pb2, execution_pb2, identifier_pb2, literals_pb2
 
 from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
 from switchyard.service.core.context import Context
@@ -44,6 +44,8 @@ def get_node_data(context: Context, actor: Actor, request: Any) -> Any:
     key, node_id = read_key(request.id.execution_id), request.id.node_id
     view = reads.get_node(context, actor, key, node_id)
     row, answer = view.row, node_execution_pb2.NodeExecutionGetDataResponse()
+    row = reads.get_node(context, actor, read_key(request.id.execution_id), request.id.node_id).row
+    answer = node_execution_pb2.NodeExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.inputs or b""))
     answer.full_outputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.outputs or b""))
     closure = reads.get_dynamic_workflow(context, actor, key, node_id)
@@ -85,6 +87,10 @@ def get_task_data(context: Context, actor: Actor, request: Any) -> Any:
     key, node_id, number = _attempt_of(request)
     view = reads.get_attempt(context, actor, key, node_id, number)
     node = reads.get_node(context, actor, key, node_id).row
+    view, node = (
+        reads.get_attempt(context, actor, key, node_id, number),
+        reads.get_node(context, actor, key, node_id).row,
+    )
     answer = task_execution_pb2.TaskExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(node.inputs or b""))
     if view.phase == "SUCCEEDED":
@@ -121,6 +127,7 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     answer.metadata.spec_node_id = row.spec_id
     answer.metadata.is_parent_node = bool(row.is_parent)
     answer.metadata.is_dynamic = view.is_dynamic
+    answer.metadata.is_array = bool(row.is_array)
     closure = answer.closure
     closure.phase = execution_pb2.NodeExecution.Phase.Value(row.phase)
     for moment in (closure.created_at, closure.started_at):
@@ -128,6 +135,9 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     closure.updated_at.FromMicroseconds(row.updated_us)
     if row.ended_us is not None:
         closure.duration.FromMicroseconds(max(0, row.ended_us - row.created_us))
+    if view.child:
+        child = closure.workflow_node_metadata.executionId
+        child.project, child.domain, child.name = key.project, key.domain, view.child
     if row.error is not None:
         closure.error.CopyFrom(execution_pb2.ExecutionError.FromString(row.error))
     elif row.outputs is not None:
@@ -153,6 +163,14 @@ def _task(key: ExecutionKey, view: AttemptView) -> Any:
             closure.duration.FromMicroseconds(max(0, row.ended_us - view.started_us))
     closure.metadata.generated_name = row.job_id
     closure.metadata.plugin_identifier = "switchyard"
+    for element in view.elements:
+        closure.metadata.external_resources.add(
+            external_id=f"{row.job_id}.{element.index}",
+            index=element.index,
+            retry_attempt=element.attempt,
+            phase=execution_pb2.TaskExecution.Phase.Value(element.phase),
+            cache_status=catalog_pb2.CACHE_HIT if element.is_cached else catalog_pb2.CACHE_DISABLED,
+        )
     where = f" on {view.cluster}" if view.cluster else ""
     closure.logs.add(
         name=f"yard logs {row.job_id}{where}",

@@ -72,12 +72,34 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     digest = sha256(content_bytes(request)).digest()
     if request.name and _is_same(context, key, digest):
         return key
-    target = _find_target(context, actor, request.spec)
     _refuse_fields(request.spec)
+    row = prepare_execution(context, actor, key, request.spec, given, digest=digest)
+
+    def apply(batch: Batch) -> bool:
+        require_active_project(batch.tx, key.project, key.domain)
+        if not store.execution_insert(batch.tx, row):
+            return False
+        batch.topics.add(Topic.EXECUTIONS)
+        record_audit(batch, context, actor, "execution.create", str(key), after={"launches": launched_text(row)})
+        return True
+
+    committer = context.committer
+    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN
+    is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
+    if not is_new and not _is_same(context, key, digest):  # somebody else was faster, and has ended since
+        raise Conflict(f"The execution {key} was created by another request meanwhile.")
+    return key
+
+
+def prepare_execution(
+    context: Context, actor: Actor, key: store.ExecutionKey, asked: Any, given: Any, *, digest: bytes
+) -> store.ExecutionRow:
+    """Check an execution, and return the row to insert. `asked`: its spec as requested; `given`: its inputs."""
+    target = _find_target(context, actor, asked)
     _refuse_unserved(target)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
-    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(request.spec.labels.values), *mistakes])
-    spec = _effective_spec(request.spec, target, actor)
+    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *mistakes])
+    spec = _effective_spec(asked, target, actor)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))
@@ -88,21 +110,13 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     except YardError:
         context.snapshots.refresh()  # a refusal must not come from an old snapshot
         _try_tasks(context, actor, row, spec, graph)
+    return row
 
-    def apply(batch: Batch) -> bool:
-        require_active_project(batch.tx, key.project, key.domain)
-        if not store.execution_insert(batch.tx, row):
-            return False
-        batch.topics.add(Topic.EXECUTIONS)
-        record_audit(batch, context, actor, "execution.create", str(key), after={"launches": str(target.entity)})
-        return True
 
-    committer = context.committer
-    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN
-    is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
-    if not is_new and not _is_same(context, key, digest):  # somebody else was faster, and has ended since
-        raise Conflict(f"The execution {key} was created by another request meanwhile.")
-    return key
+def launched_text(row: store.ExecutionRow) -> str:
+    """What was launched, for the audit."""
+    kind = EntityKind(row.entity_kind)
+    return str(EntityId(kind, row.entity_project, row.entity_domain, row.entity_name, row.entity_version))
 
 
 def _is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:

@@ -12,28 +12,36 @@ from dataclasses import dataclass
 import structlog
 from flyteidl.core import execution_pb2
 
-from switchyard.errors import Internal, LimitReached, YardError
+from switchyard.errors import LimitReached, YardError
 from switchyard.log_pace import LogPace
-from switchyard.service.core.batch import Batch
+from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
-from switchyard.service.core.snapshots import owner_of
-from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
-from switchyard.service.executions.node_jobs import (
-    NodeTree,
-    inputs_body,
-    job_request,
-    make_tree,
-    record_tree,
-    store_objects,
+from switchyard.service.executions.child_executions import (
+    CHILDREN_MAX,
+    PlannedChild,
+    child_end,
+    insert_child,
+    plan_children,
+    stop_children,
 )
+from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
+from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
+from switchyard.service.executions.map_driver import MapDriver
+from switchyard.service.executions.map_progress import close_map, new_map
 from switchyard.service.job.jobs import request_cancel
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions, jobs
+from switchyard.store import (
+    child_executions,
+    execution_dynamics,
+    execution_maps,
+    execution_nodes,
+    execution_signals,
+    executions,
+    jobs,
+)
 from switchyard.store.execution_dynamics import DynamicRow
-from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
+from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.execution_signals import SignalRow
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
@@ -49,29 +57,33 @@ from switchyard.workflow.execution_state import (
 
 log = structlog.get_logger()
 ROUND_MAX = 200  # executions of one round
+MAPS_MAX = 20  # that begin in one step
 STARTS_MAX = 500  # jobs of one step, which is one transaction; the next step starts the rest
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedJob:
-    """A job to insert with the files that it brings along."""
-
-    start: TaskStart
-    write: JobInsert
-    tree: NodeTree
-    began_us: int
-
-
-@dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step with the jobs that it inserts. `nodes`: without those whose jobs were left out of this step."""
+    """A step with what it inserts. `nodes`: without those that were left out of this step."""
 
     decided: EngineStep
     jobs: list[PlannedJob]
+    children: list[PlannedChild]
+
+    @property
+    def maps(self) -> list[TaskStart]:
+        return [start for start in self.decided.starts if start.shape is not None][:MAPS_MAX]
 
     @property
     def left_out(self) -> set[str]:
-        return {start.node_id for start in self.decided.starts} - {job.start.node_id for job in self.jobs}
+        planned = [*(job.start for job in self.jobs), *(child.start for child in self.children), *self.maps]
+        return {start.node_id for start in self.decided.starts} - {start.node_id for start in planned}
+
+    @property
+    def is_more_due(self) -> bool:
+        """Whether the next step can begin nodes that this one left out. A full family waits for the end of a child."""
+        has_room = len(self.children) >= CHILDREN_MAX
+        left_out = self.left_out
+        return any(start.node_id in left_out and (has_room or not start.is_child) for start in self.decided.starts)
 
     @property
     def nodes(self) -> list[NodeProgress]:
@@ -79,19 +91,12 @@ class PlannedStep:
         return [node for node in self.decided.nodes if node.node_id not in left_out]
 
 
-class StartRefused(YardError):
-    """A job of a step could not be inserted. One of our errors, so that the committer undoes this step alone."""
-
-    def __init__(self, start: TaskStart, error: YardError) -> None:
-        super().__init__(error.detail)
-        self.start, self.error = start, error
-
-
 class ExecutionDriver:
     """The leader's chore for executions."""
 
     def __init__(self, submit: Submit) -> None:
-        self._submit = submit
+        self._starter = JobStarter(submit)
+        self._maps = MapDriver(self._starter)
         self._loader = ExecutionLoader()
         self._faults: dict[ExecutionKey, LogPace] = {}
 
@@ -116,12 +121,13 @@ class ExecutionDriver:
         return self._faults.setdefault(key, LogPace())
 
     def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
+        mapped = self._maps.go(context, leadership, key)
         loaded = self._loader.load(context, key)
         if loaded is None:
-            return 0
-        events = list(loaded.ended.values())
+            return mapped
+        events = [*loaded.ended.values(), *loaded.ended_maps, *map(child_end, loaded.ended_children)]
         if not loaded.is_due and not events:
-            return 0  # a job has ended, and its files are on their way
+            return mapped  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
         while True:
             decided = step(loaded.graph, loaded.state, events, refused)
@@ -134,7 +140,8 @@ class ExecutionDriver:
                 refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
 
     def _carry_out(self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep) -> int:
-        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts))
+        children = plan_children(context, loaded.row, loaded.spec, decided.starts)
+        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts), children)
         stored = leadership.commit(
             context,
             lambda batch: self._store(batch, context, loaded, planned),
@@ -153,28 +160,16 @@ class ExecutionDriver:
         attempts that are left out are decided again by the next step.
         """
         planned: list[PlannedJob] = []
-        for start in sorted(starts, key=lambda start: start.attempt == 0):
+        for start in sorted((one for one in starts if one.is_job), key=lambda start: start.attempt == 0):
             if start.attempt == 0 and len(planned) >= STARTS_MAX:
                 break
             try:
-                planned.append(self._plan(context, loaded, start))
+                planned.append(self._starter.plan(context, loaded.row, start, start.template))
             except StartRefused as exc:
                 if isinstance(exc.error, LimitReached) and start.attempt == 0 and planned:
                     break
                 raise
         return planned
-
-    def _plan(self, context: Context, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
-        row, template = loaded.row, start.template
-        actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
-        try:
-            tree, bundles = make_tree(context, inputs_body(start), template.container)
-            request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
-            began_us = store_objects(context, tree)
-            write = self._submit.decide(actor, request, key=None, body=b"")
-        except YardError as exc:
-            raise StartRefused(start, exc) from exc
-        return PlannedJob(start, write, tree, began_us)
 
     def _store(self, batch: Batch, context: Context, loaded: LoadedExecution, planned: PlannedStep) -> int:
         decided = planned.decided
@@ -182,7 +177,14 @@ class ExecutionDriver:
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
         for job in planned.jobs:
-            self._insert(batch, context, loaded, job)
+            self._starter.insert(batch, context, loaded.row, job)
+        for child in planned.children:
+            insert_child(batch, context, child)
+        child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
+        for start in planned.maps:
+            execution_maps.map_insert(batch.tx, *new_map(loaded.row.id, start, start.template, batch.now_us))
+        for ended in loaded.ended_maps:
+            close_map(batch, loaded.row.id, ended.node_id)
         for attempt in loaded.live:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
             if end is not None:
@@ -200,37 +202,9 @@ class ExecutionDriver:
                 for node_id, attempt, dynamic in decided.dynamics
             ],
         )
-        self._store_execution(batch, loaded, decided, is_due=bool(planned.left_out) or decided.is_due)
+        self._store_execution(batch, loaded, decided, is_due=planned.is_more_due or decided.is_due)
+        batch.topics.add(Topic.EXECUTIONS)  # the next step may have something to do at once
         return 1
-
-    def _insert(self, batch: Batch, context: Context, loaded: LoadedExecution, job: PlannedJob) -> None:
-        """Insert a job with its files. Raises StartRefused, and then nothing of the step is stored."""
-        try:
-            record_tree(batch, context, loaded.row.owner_id, job.tree, began_us=job.began_us)
-        except YardError as exc:
-            raise StartRefused(job.start, exc) from exc
-        (result,) = self._submit.apply_inserts(batch, [job.write])
-        if not isinstance(result, AcceptedJob):
-            error = result if isinstance(result, YardError) else Internal()
-            raise StartRefused(job.start, error)
-        attempt = NodeAttemptRow(
-            execution_id=loaded.row.id,
-            node_id=job.start.node_id,
-            attempt=job.start.attempt,
-            job_id=job.write.row.id,
-            task_project=job.start.task.project,
-            task_domain=job.start.task.domain,
-            task_name=job.start.task.name,
-            task_version=job.start.task.version,
-            phase="QUEUED",
-            reason="",
-            cluster="",
-            error=None,
-            created_us=batch.now_us,
-            started_us=None,
-            ended_us=None,
-        )
-        execution_nodes.attempt_insert(batch.tx, [attempt])
 
     def _stop(self, batch: Batch, loaded: LoadedExecution, scopes: tuple[str, ...]) -> None:
         """Cancel the jobs of an execution that have not ended and whose node ids begin with one of `scopes`."""
@@ -241,6 +215,8 @@ class ExecutionDriver:
         ]
         why = f"execution {loaded.row.name} stops"
         request_cancel(batch, list(jobs.job_lock(batch.tx, running).values()), why)
+        execution_maps.maps_stop(batch.tx, loaded.row.id, scopes)
+        stop_children(batch, loaded.row, scopes)
 
     def _store_execution(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool) -> None:
         row, now_us = loaded.row, batch.now_us
@@ -269,6 +245,7 @@ def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeR
         parent_id=node.parent_id,
         spec_id=node.spec_id,
         is_parent=node.is_parent,
+        is_array=node.is_array,
         phase=node.phase.value,
         attempts=node.attempts,
         user_failures=node.user_failures,

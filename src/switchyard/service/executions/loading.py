@@ -16,10 +16,19 @@ from flyteidl.core import compiler_pb2, execution_pb2, literals_pb2
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.executions.attempt_files import is_over, read_end
+from switchyard.service.executions.child_executions import ENDS_MAX
 from switchyard.service.executions.dynamics import with_dynamic
 from switchyard.service.executions.graphs import GraphCache
+from switchyard.service.executions.map_driver import map_end
 from switchyard.service.executions.node_jobs import read_spec
-from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions
+from switchyard.store import (
+    child_executions,
+    execution_dynamics,
+    execution_maps,
+    execution_nodes,
+    execution_signals,
+    executions,
+)
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
@@ -64,6 +73,8 @@ class LoadedExecution:
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
     expansions: int = 0  # dynamic workflows that were read for this step
     promised: int = 0  # nodes of the execution, with those of these workflows
+    ended_maps: list[AttemptEnd] = field(default_factory=list)
+    ended_children: list[ExecutionRow] = field(default_factory=list)
 
     def graph_around(self, node_id: str) -> tuple[ExecutionGraph, int]:
         """The graph that a node is of, and the number of dynamic workflows around it."""
@@ -101,6 +112,8 @@ class ExecutionLoader:
             rows = execution_nodes.node_list(tx, row.id) if kept is None else []
             dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
             live = execution_nodes.live_attempts(tx, row.id)
+            done = execution_maps.maps_done(tx, row.id)
+            children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX)
             nodes = kept or _read_nodes(row.steps, rows, dynamics)
             signal_ids = {state.signal_id for state in nodes.table.waiting() if state.signal_id}
             signals = execution_signals.signal_values(tx, row.id, signal_ids)
@@ -113,13 +126,18 @@ class ExecutionLoader:
             is_stopping=bool(row.is_stopping),
             error=_error(row.error),
             max_parallelism=spec.max_parallelism,
-            is_due=bool(row.is_due),
+            is_due=bool(row.is_due or children),  # others may wait for room in the family
             now_us=now_us,
             signals={name: literals_pb2.Literal.FromString(body) for name, body in signals.items()},
             dynamics=nodes.dynamics,
         )
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
+        loaded.ended_children = children
+        loaded.ended_maps = [map_end(context, one) for one in done]
         for attempt in live:
+            node = nodes.table.get(attempt.node_id)
+            if node is not None and node.is_array:
+                continue  # MapDriver stores its end
             if is_over(attempt, now_us):
                 end = _end(context, loaded, attempt)
                 loaded.ended |= {(attempt.node_id, attempt.attempt): end} if end is not None else {}
@@ -226,6 +244,7 @@ def _node_state(row: NodeRow) -> NodeProgress:
         spec_id=row.spec_id,
         phase=NodePhase(row.phase),
         is_parent=bool(row.is_parent),
+        is_array=bool(row.is_array),
         attempts=row.attempts,
         user_failures=row.user_failures,
         system_failures=row.system_failures,

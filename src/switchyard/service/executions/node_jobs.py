@@ -122,7 +122,14 @@ def record_tree(batch: Batch, context: Context, owner: str, tree: NodeTree, *, b
 
 
 def job_request(
-    row: ExecutionRow, spec: Any, start: TaskStart, template: Any, *, bundles: Mapping[str, str], tree: str
+    row: ExecutionRow,
+    spec: Any,
+    start: TaskStart,
+    template: Any,
+    *,
+    bundles: Mapping[str, str],
+    tree: str,
+    array: str | None = None,
 ) -> JobRequest:
     """The request of a job that runs an attempt. Raises Malformed for values that no job can have.
 
@@ -140,6 +147,7 @@ def job_request(
         node_id=start.node_id,
         attempt=start.attempt,
         task=start.task,
+        is_element=array is not None,
     )
     envs = {pair.key: pair.value for pair in spec.envs.values}
     try:
@@ -158,6 +166,7 @@ def job_request(
             labels={**_labels(spec), EXECUTION_LABEL: row.name, NODE_LABEL: start.node_id[:256]},
             pool=spec.cluster_assignment.cluster_pool_name or None,
             cluster_label=spec.execution_cluster_label.value or None,
+            array=array,
         )
         return msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except (CommandFailed, ValueError, msgspec.MsgspecError) as exc:
