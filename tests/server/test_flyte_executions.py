@@ -18,7 +18,6 @@ pytestmark = pytest.mark.xdist_group("flyte-executions")
 HERE = {"project": PROJECT, "domain": DOMAIN}
 # A module of the corpus → the words in the refusal of its workflow `wf`.
 UNSERVED = {
-    "19_cache.wf": "is cached",
     "21_files.wf": "a file, a directory",
     "23_container.wf": "is a raw container",
     "28_context.wf": "asks for secrets",

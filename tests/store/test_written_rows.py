@@ -26,10 +26,12 @@ from switchyard.store import (
     quotes,
     ranges,
     schema,
+    schema_cache,
     schema_entities,
     schema_executions,
     schema_maps,
     submit_tokens,
+    task_cache,
     token_pools,
 )
 from switchyard.store.column_update import ColumnUpdate
@@ -96,6 +98,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         quotes.QuoteWaitRow: schema.quote_waits,
         ranges.RangeRow: ranges_table,
         submit_tokens.SubmitTokenRow: schema.submit_tokens,
+        task_cache.CacheRow: schema_cache.task_cache,
         token_pools.TokenPoolRow: schema.token_pools,
     }
     for row, table in tables.items():

@@ -24,6 +24,9 @@ class NodeRow(StoredRow, frozen=True):
     spec_id: str
     is_parent: bool
     is_array: bool | None
+    cache_status: str | None
+    cache_key: bytes | None
+    cache_source: str | None
     phase: str
     attempts: int
     user_failures: int

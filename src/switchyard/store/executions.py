@@ -14,6 +14,7 @@ from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema import FINAL_STATES, jobs
+from switchyard.store.schema_cache import cache_reservations, cache_waits
 from switchyard.store.schema_executions import (
     AWAITED_EXECUTION,
     DUE_EXECUTION,
@@ -169,8 +170,13 @@ def execution_keys_due(tx: Tx, *, now_us: int, limit: int) -> list[ExecutionKey]
         .join(child, child.c.parent_id == executions.c.id)
         .where(sa.text(f"child.{AWAITED_EXECUTION}"), child.c.ended_us.is_not(None))
     )
+    freed = (
+        sa.select(*columns)
+        .join(cache_waits, cache_waits.c.execution_id == executions.c.id)
+        .where(~sa.exists().where(cache_reservations.c.key == cache_waits.c.key))
+    )
     keys: dict[ExecutionKey, None] = {}
-    for query in (marked, ended.distinct(), mapped.distinct(), woken.distinct(), parents.distinct()):
+    for query in (marked, ended.distinct(), mapped.distinct(), woken.distinct(), parents.distinct(), freed.distinct()):
         keys |= dict.fromkeys(fetch_all(tx, ExecutionKey, query.limit(limit)))
     return list(keys)[:limit]
 

@@ -53,8 +53,6 @@ def _unserved_node(node: Any) -> Iterator[str]:
             yield from _unserved_map(one)
         if target == "task_node" and one.task_node.overrides.HasField("pod_template"):
             yield f"node {one.id} overrides the pod template"
-        if one.metadata.WhichOneof("cacheable_value") and one.metadata.cacheable:
-            yield f"node {one.id} is cached"
 
 
 def _unserved_map(node: Any) -> Iterator[str]:
@@ -74,8 +72,6 @@ def _unserved_task(template: Any) -> Iterator[str]:
         yield f"task {name} is a map task of an old flytekit (container_array)"
     if template.container.data_config.enabled:
         yield f"task {name} is a raw container with inputs or outputs"
-    if template.metadata.discoverable:
-        yield f"task {name} is cached (cache=True)"
     if template.metadata.is_eager:
         yield f"task {name} is eager"
     if template.security_context.secrets:

@@ -65,6 +65,9 @@ class NodeProgress:
     user_failures: int = 0
     system_failures: int = 0
     is_array: bool = False  # it is a map: its elements are tasks of an array
+    cache_status: str = ""  # of a cached task
+    cache_key: bytes = b""
+    cache_source: str = ""  # who made the outputs that came from the cache
     inputs: Any = None  # a LiteralMap
     outputs: Any = None  # a LiteralMap
     error: Any = None  # an ExecutionError

@@ -135,6 +135,10 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     closure.updated_at.FromMicroseconds(row.updated_us)
     if row.ended_us is not None:
         closure.duration.FromMicroseconds(max(0, row.ended_us - row.created_us))
+    if row.cache_status:
+        closure.task_node_metadata.cache_status = catalog_pb2.CatalogCacheStatus.Value(row.cache_status)
+        if row.cache_source:
+            _set_source(closure.task_node_metadata.catalog_key, key, row.cache_source)
     if view.child:
         child = closure.workflow_node_metadata.executionId
         child.project, child.domain, child.name = key.project, key.domain, view.child
@@ -143,6 +147,15 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     elif row.outputs is not None:
         closure.output_uri = _url(key, row.node_id, "o")
     return answer
+
+
+def _set_source(catalog: Any, key: ExecutionKey, source: str) -> None:
+    """Say which attempt made outputs that came from the cache: execution, node and attempt."""
+    name, _, rest = source.partition("/")
+    node_id, _, attempt = rest.rpartition("/")
+    made_by = catalog.source_task_execution
+    made_by.node_execution_id.CopyFrom(_node_id(ExecutionKey(key.project, key.domain, name), node_id))
+    made_by.retry_attempt = int(attempt) if attempt.isdigit() else 0
 
 
 def _task(key: ExecutionKey, view: AttemptView) -> Any:

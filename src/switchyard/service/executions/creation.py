@@ -207,6 +207,7 @@ def _effective_spec(given: Any, target: LaunchTarget, actor: Actor) -> Any:
     if not spec.envs.values:
         spec.envs.CopyFrom(plan.envs)
     spec.max_parallelism = spec.max_parallelism or plan.max_parallelism
+    spec.overwrite_cache = spec.overwrite_cache or plan.overwrite_cache
     for field in ("interruptible", "security_context"):
         if not spec.HasField(field) and plan.HasField(field):
             getattr(spec, field).CopyFrom(getattr(plan, field))

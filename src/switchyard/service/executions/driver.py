@@ -28,6 +28,15 @@ from switchyard.service.executions.job_starts import JobStarter, PlannedJob, Sta
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
 from switchyard.service.executions.map_driver import MapDriver
 from switchyard.service.executions.map_progress import close_map, new_map
+from switchyard.service.executions.node_cache import (
+    LATER,
+    LOOKS_MAX,
+    Answers,
+    ask_later,
+    look_up,
+    store_cache,
+    stored_status,
+)
 from switchyard.service.job.jobs import request_cancel
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
@@ -39,6 +48,7 @@ from switchyard.store import (
     execution_signals,
     executions,
     jobs,
+    task_cache,
 )
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
@@ -68,6 +78,7 @@ class PlannedStep:
     decided: EngineStep
     jobs: list[PlannedJob]
     children: list[PlannedChild]
+    cached: Answers
 
     @property
     def maps(self) -> list[TaskStart]:
@@ -81,6 +92,8 @@ class PlannedStep:
     @property
     def is_more_due(self) -> bool:
         """Whether the next step can begin nodes that this one left out. A full family waits for the end of a child."""
+        if LATER in self.cached.values():
+            return True
         has_room = len(self.children) >= CHILDREN_MAX
         left_out = self.left_out
         return any(start.node_id in left_out and (has_room or not start.is_child) for start in self.decided.starts)
@@ -129,19 +142,31 @@ class ExecutionDriver:
         if not loaded.is_due and not events:
             return mapped  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
+        cached: Answers = {}
+        looks = 0
         while True:
-            decided = step(loaded.graph, loaded.state, events, refused)
+            decided = step(loaded.graph, loaded.state, events, refused, cached)
+            looks += 1
+            if answers := (
+                look_up(context, loaded.row, loaded.spec, decided, cached)
+                if looks <= LOOKS_MAX
+                else ask_later(decided.starts, cached)
+            ):
+                cached |= answers  # the engine is asked again: nodes may end at once, or wait
+                continue
             try:
-                return self._carry_out(context, leadership, loaded, decided)
+                return self._carry_out(context, leadership, loaded, decided, cached)
             except StartRefused as exc:
                 if exc.error.transient or isinstance(exc.error, LimitReached):
                     raise exc.error from exc  # the next round tries again
                 # The engine is asked again: it learns that this job cannot begin.
                 refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
 
-    def _carry_out(self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep) -> int:
+    def _carry_out(
+        self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep, cached: Answers
+    ) -> int:
         children = plan_children(context, loaded.row, loaded.spec, decided.starts)
-        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts), children)
+        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts), children, cached)
         stored = leadership.commit(
             context,
             lambda batch: self._store(batch, context, loaded, planned),
@@ -178,6 +203,7 @@ class ExecutionDriver:
             return 0  # another step or a stop came between: the next round reads again
         for job in planned.jobs:
             self._starter.insert(batch, context, loaded.row, job)
+        task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
         for child in planned.children:
             insert_child(batch, context, child)
         child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
@@ -202,6 +228,7 @@ class ExecutionDriver:
                 for node_id, attempt, dynamic in decided.dynamics
             ],
         )
+        store_cache(batch, loaded.row, planned.nodes, planned.cached)
         self._store_execution(batch, loaded, decided, is_due=planned.is_more_due or decided.is_due)
         batch.topics.add(Topic.EXECUTIONS)  # the next step may have something to do at once
         return 1
@@ -246,6 +273,9 @@ def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeR
         spec_id=node.spec_id,
         is_parent=node.is_parent,
         is_array=node.is_array,
+        cache_status=stored_status(node),
+        cache_key=node.cache_key or None,
+        cache_source=node.cache_source or None,
         phase=node.phase.value,
         attempts=node.attempts,
         user_failures=node.user_failures,

@@ -28,6 +28,7 @@ from switchyard.store import (
     execution_nodes,
     execution_signals,
     executions,
+    task_cache,
 )
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
@@ -75,6 +76,7 @@ class LoadedExecution:
     promised: int = 0  # nodes of the execution, with those of these workflows
     ended_maps: list[AttemptEnd] = field(default_factory=list)
     ended_children: list[ExecutionRow] = field(default_factory=list)
+    waits_over: list[str] = field(default_factory=list)  # nodes that need not wait for the cache any more
 
     def graph_around(self, node_id: str) -> tuple[ExecutionGraph, int]:
         """The graph that a node is of, and the number of dynamic workflows around it."""
@@ -114,6 +116,7 @@ class ExecutionLoader:
             live = execution_nodes.live_attempts(tx, row.id)
             done = execution_maps.maps_done(tx, row.id)
             children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX)
+            waits_over = task_cache.waits_over(tx, row.id)
             nodes = kept or _read_nodes(row.steps, rows, dynamics)
             signal_ids = {state.signal_id for state in nodes.table.waiting() if state.signal_id}
             signals = execution_signals.signal_values(tx, row.id, signal_ids)
@@ -126,13 +129,13 @@ class ExecutionLoader:
             is_stopping=bool(row.is_stopping),
             error=_error(row.error),
             max_parallelism=spec.max_parallelism,
-            is_due=bool(row.is_due or children),  # others may wait for room in the family
+            is_due=bool(row.is_due or children or waits_over),  # others may wait for room in the family
             now_us=now_us,
             signals={name: literals_pb2.Literal.FromString(body) for name, body in signals.items()},
             dynamics=nodes.dynamics,
         )
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
-        loaded.ended_children = children
+        loaded.ended_children, loaded.waits_over = children, waits_over
         loaded.ended_maps = [map_end(context, one) for one in done]
         for attempt in live:
             node = nodes.table.get(attempt.node_id)
@@ -245,6 +248,9 @@ def _node_state(row: NodeRow) -> NodeProgress:
         phase=NodePhase(row.phase),
         is_parent=bool(row.is_parent),
         is_array=bool(row.is_array),
+        cache_status=row.cache_status or "",
+        cache_key=bytes(row.cache_key or b""),
+        cache_source=row.cache_source or "",
         attempts=row.attempts,
         user_failures=row.user_failures,
         system_failures=row.system_failures,

@@ -32,6 +32,14 @@ class TaskKind(EngineNodeKind):
     takes_room = True
 
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        answer = run.cached.get((state.node_id, 0))
+        if answer is not None and answer.is_held:
+            return  # it begins when the node that runs the same has ended
+        if answer is not None:
+            state = replace(state, cache_status=answer.status, cache_key=answer.key, cache_source=answer.source)
+            if answer.outputs is not None:
+                run.put(place, replace(state, phase=NodePhase.SUCCEEDED, outputs=answer.outputs))
+                return
         self._start_job(run, place, replace(state, attempts=1))
 
     def end_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, event: AttemptEnd) -> None:
