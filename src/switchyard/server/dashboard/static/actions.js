@@ -183,6 +183,23 @@ document.addEventListener("click", (event) => {
   }
 });
 
+// --- submit what was planned ---
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-submit]");
+  if (!button) return;
+  const body = JSON.parse(button.dataset.submit);
+  ask({
+    title: "Submit this job?",
+    parts: [make("pre", body.spec.command.join(" "), { className: "command" })],
+    button: "Submit",
+    act: async () => {
+      const made = await call("POST", "/jobs", body);
+      location.assign(`/jobs/${made.id}`);
+    },
+  });
+});
+
 // --- the map of tasks: a click opens the first task of a square ---
 
 document.addEventListener("click", (event) => {

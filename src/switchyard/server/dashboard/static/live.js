@@ -153,7 +153,7 @@ function follow() {
 
 // --- keys ---
 
-const PLACES = { o: "/", j: "/jobs", c: "/clusters" };
+const PLACES = { o: "/", j: "/jobs", c: "/clusters", p: "/plan" };
 let isGoing = false;
 let rowAt = -1;
 
@@ -210,6 +210,27 @@ document.querySelector("[data-filters]")?.addEventListener("submit", (event) => 
   for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
 });
 addEventListener("pageshow", () => document.querySelectorAll("[data-filters] :disabled").forEach((field) => { field.disabled = false; }));
+
+// --- the plan follows the form as it is filled in ---
+
+const planForm = document.querySelector("[data-plan]");
+let planTimer = 0;
+
+function showPlan() {
+  const query = new URLSearchParams([...new FormData(planForm)].filter(([, value]) => value.trim()));
+  history.replaceState(null, "", query.size ? `/plan?${query}` : "/plan");
+  stream?.close();
+  follow(); // the first blocks of the stream are the new plan
+}
+
+planForm?.addEventListener("input", () => {
+  clearTimeout(planTimer);
+  planTimer = setTimeout(showPlan, 250);
+});
+planForm?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  showPlan();
+});
 
 // --- theme ---
 
