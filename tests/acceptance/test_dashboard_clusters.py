@@ -96,12 +96,37 @@ def test_a_plan_follows_the_form_and_is_submitted(stage: Stage, admin: Visitor) 
     stage.until_state(page.url.rsplit("/", 1)[1], State.SUCCEEDED)
 
 
+def test_rules_show_where_each_value_is_set(stage: Stage, admin: Visitor, browser: Browser) -> None:
+    stage.yard("project", "create", "ruled", check=True)
+    path = "/v1/attributes/workflow-execution-config?project=ruled&domain=development"
+    answer = stage.call("PUT", path, {"max_parallelism": 7}, headers={"If-None-Match": "*"})
+    assert answer.status == 200, answer.body
+    page = admin.open("/rules")
+    page.get_by_role("link", name="ruled").click()
+    page.get_by_role("link", name="ruled / development").click()
+    row = page.get_by_role("row").filter(has_text="max_parallelism")
+    expect(row).to_contain_text("7")
+    expect(row).to_contain_text("project+domain")
+    users = submitters(stage, "rob")
+    with Visitor(browser, stage.url) as rob:
+        page = rob.sign_in(users["rob"], "/rules")
+        expect(page.get_by_role("navigation", name="Scopes")).not_to_contain_text("ruled")
+        expect(rob.open("/rules?project=ruled").get_by_role("heading", level=1)).to_contain_text("40")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_clusters_plan_and_audit(stage: Stage, browser: Browser, scheme: str) -> None:
     assert stage.token is not None
     with Visitor(browser, stage.url, color_scheme=scheme, viewport=DESKTOP) as person:
         person.sign_in(stage.token, "/clusters")
-        for path in ("/clusters", "/clusters/alpha", "/plan?command=true&cores=2", "/plan?cores=99", "/audit"):
+        for path in (
+            "/clusters",
+            "/clusters/alpha",
+            "/plan?command=true&cores=2",
+            "/plan?cores=99",
+            "/rules",
+            "/audit",
+        ):
             person.page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
             page = person.open(path)
             assert person.accessibility_faults() == [], path

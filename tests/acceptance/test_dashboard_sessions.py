@@ -11,7 +11,7 @@ from tests.acceptance.stage import Secret, Stage, staged, submitters
 from tests.browser import Visitor
 from tests.programs import Answer, call
 
-PAGES = ("/", "/jobs", "/jobs/{job}", "/clusters", "/clusters/alpha", "/plan", "/audit")
+PAGES = ("/", "/jobs", "/jobs/{job}", "/clusters", "/clusters/alpha", "/plan", "/rules", "/audit")
 SIGNED_OUT = 303
 
 

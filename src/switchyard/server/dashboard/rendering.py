@@ -17,7 +17,7 @@ from switchyard.server.http.call import Call
 
 GZIP_LEVEL = 5
 PACKAGE = "switchyard.server.dashboard"
-NAVIGATION = (("/", "Overview"), ("/jobs", "Jobs"), ("/clusters", "Clusters"), ("/plan", "Plan"))
+NAVIGATION = (("/", "Overview"), ("/jobs", "Jobs"), ("/clusters", "Clusters"), ("/plan", "Plan"), ("/rules", "Rules"))
 STATIC_TYPES = {
     "dashboard.css": b"text/css; charset=utf-8",
     "live.js": b"text/javascript; charset=utf-8",

@@ -153,7 +153,7 @@ function follow() {
 
 // --- keys ---
 
-const PLACES = { o: "/", j: "/jobs", c: "/clusters", p: "/plan" };
+const PLACES = { o: "/", j: "/jobs", c: "/clusters", p: "/plan", r: "/rules" };
 let isGoing = false;
 let rowAt = -1;
 
