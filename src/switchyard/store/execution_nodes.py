@@ -86,6 +86,14 @@ class LiveAttemptRow(StoredRow, frozen=True):
     output_error: str | None
 
 
+class AttemptJobRow(StoredRow, frozen=True):
+    """The job of an attempt, the fence that it had last, and the output files that it left."""
+
+    job_id: str
+    fence: int
+    output_root: bytes | None
+
+
 def node_list(tx: Tx, execution_id: str) -> list[NodeRow]:
     """All nodes of an execution, in the order of their creation."""
     query = sa.select(*columns_of(NodeRow, execution_nodes)).where(execution_nodes.c.execution_id == execution_id)
@@ -153,6 +161,20 @@ def attempt_list(tx: Tx, execution_id: str, node_id: str) -> list[NodeAttemptRow
         attempts.execution_id == execution_id, attempts.node_id == node_id
     )
     return fetch_all(tx, NodeAttemptRow, query.order_by(attempts.attempt))
+
+
+def job_of_attempt(tx: Tx, execution_id: str, node_id: str, attempt: int) -> AttemptJobRow | None:
+    attempts = execution_attempts.c
+    source = execution_attempts.join(jobs, jobs.c.id == attempts.job_id).outerjoin(
+        file_outputs, sa.and_(file_outputs.c.job_id == jobs.c.id, file_outputs.c.fence == jobs.c.fence)
+    )
+    columns = columns_of(AttemptJobRow, jobs, job_id=jobs.c.id, output_root=file_outputs.c.root)
+    query = sa.select(*columns).select_from(source)
+    return fetch_one(
+        tx,
+        AttemptJobRow,
+        query.where(attempts.execution_id == execution_id, attempts.node_id == node_id, attempts.attempt == attempt),
+    )
 
 
 def cluster_names(tx: Tx, execution_id: str) -> list[str]:

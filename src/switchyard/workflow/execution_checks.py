@@ -12,6 +12,7 @@ from switchyard.workflow.bindings import show_type
 from switchyard.workflow.casting import Caster
 from switchyard.workflow.literals import type_of_literal
 from switchyard.workflow.map_elements import criteria_mistake
+from switchyard.workflow.raw_container import is_raw_container, raw_container_mistakes
 from switchyard.workflow.references import with_inner_nodes
 
 EXECUTION_NAME = re.compile(r"[a-z][a-z\-0-9]{0,62}\Z")
@@ -70,19 +71,27 @@ def _unserved_task(template: Any) -> Iterator[str]:
         return
     if template.type == "container_array":
         yield f"task {name} is a map task of an old flytekit (container_array)"
-    if template.container.data_config.enabled:
-        yield f"task {name} is a raw container with inputs or outputs"
+    if is_raw_container(template):
+        yield from (f"task {name} is a raw container, and {mistake}" for mistake in raw_container_mistakes(template))
     if template.metadata.is_eager:
         yield f"task {name} is eager"
-    if template.security_context.secrets:
-        yield f"task {name} asks for secrets"
-    for word, variables in (
-        ("input", template.interface.inputs.variables),
-        ("output", template.interface.outputs.variables),
-    ):
+
+
+def data_of_tasks(closure: Any) -> Iterator[str]:
+    """The inputs and outputs of tasks whose values are kept outside of messages, each in words."""
+    for task in closure.tasks:
+        yield from data_of_task(task.template)
+
+
+def data_of_task(template: Any) -> Iterator[str]:
+    if is_raw_container(template):
+        return  # its files are kept here
+    interface = template.interface
+    for word, variables in (("input", interface.inputs.variables), ("output", interface.outputs.variables)):
         for variable in sorted(variables):
             if _has_files(variables[variable].type):
-                yield f"task {name} has {word} {variable}, a file, a directory, a data frame or a pickled value"
+                words = f"task {template.id.name} has the {word} {variable}"
+                yield f"{words}, a file, a directory, a data frame or a pickled value"
 
 
 def _has_files(kind: Any) -> bool:

@@ -12,11 +12,13 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
+import msgspec
 from flyteidl.admin import launch_plan_pb2
 from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
 from switchyard.model.names import printable_line
+from switchyard.model.verdict import Plan
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
@@ -24,18 +26,26 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
+from switchyard.service.executions.data_places import settle_data_place
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
-from switchyard.service.executions.node_jobs import NO_TREE, job_request
+from switchyard.service.executions.node_jobs import NO_TREE, check_uploads, job_request, read_spec, uploaded_entry
 from switchyard.service.executions.trial import require_executions
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityId, EntityKind, read_id
-from switchyard.workflow.execution_checks import complete_inputs, name_mistake, task_parameters, unserved_parts
+from switchyard.workflow.execution_checks import (
+    complete_inputs,
+    data_of_tasks,
+    name_mistake,
+    task_parameters,
+    unserved_parts,
+)
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
 from switchyard.workflow.execution_state import ExecutionPhase, TaskStart
 from switchyard.workflow.launch_plan_checks import label_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
+from switchyard.workflow.node_job import trial_template
 from switchyard.workflow.references import all_nodes
 from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX, longest_node_id, run_id_mistakes
 from switchyard.workflow.signature import of_interface
@@ -99,6 +109,8 @@ def prepare_execution(
     _refuse_unserved(target)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
     _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *mistakes])
+    for address in check_uploads(key.project, key.domain, inputs):
+        uploaded_entry(context, address)
     spec = _effective_spec(asked, target, actor)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
@@ -106,11 +118,11 @@ def prepare_execution(
     if longest_node_id(graph) > NODE_ID_BYTES_MAX:
         raise BadRequest("The workflows are nested so deeply that the ids of the inner nodes become too long.")
     try:
-        _try_tasks(context, actor, row, spec, graph)
+        spec = _try_execution(context, actor, row, target, graph)
     except YardError:
         context.snapshots.refresh()  # a refusal must not come from an old snapshot
-        _try_tasks(context, actor, row, spec, graph)
-    return row
+        spec = _try_execution(context, actor, row, target, graph)
+    return msgspec.structs.replace(row, spec=content_bytes(spec))
 
 
 def launched_text(row: store.ExecutionRow) -> str:
@@ -161,8 +173,6 @@ def _plan_target(context: Context, actor: Actor, stored: StoredEntity) -> Launch
 
 def _refuse_fields(spec: Any) -> None:
     """Fields that would be ignored are refused instead."""
-    if spec.raw_output_data_config.output_location_prefix:
-        raise _not_served(["raw_output_data_config: data of tasks goes nowhere but into their outputs"])
     if spec.execution_env_assignments:
         raise _not_served(["execution_env_assignments"])
     if spec.metadata.HasField("parent_node_execution"):
@@ -173,8 +183,6 @@ def _refuse_fields(spec: Any) -> None:
 
 def _refuse_unserved(target: LaunchTarget) -> None:
     parts = list(islice(unserved_parts(target.closure), MISTAKES_SHOWN))
-    if target.plan.raw_output_data_config.output_location_prefix:
-        parts.append("the launch plan has a raw_output_data_config")
     if parts:
         raise _not_served(parts)
 
@@ -260,28 +268,35 @@ def _row(
     )
 
 
-def _try_tasks(context: Context, actor: Actor, row: store.ExecutionRow, spec: Any, graph: ExecutionGraph) -> None:
-    """Refuse an execution with a task that the rules forbid, or that no cluster could ever run. Stores nothing."""
-    submit = Submit(context)
-    nodes = (
+def _try_execution(
+    context: Context, actor: Actor, row: store.ExecutionRow, target: LaunchTarget, graph: ExecutionGraph
+) -> Any:
+    """Refuse an execution with a task that the rules forbid, or that no cluster could ever run. Stores nothing.
+
+    Returns its spec, with the place for data of its tasks.
+    """
+    submit, spec = Submit(context), read_spec(row)
+    nodes = [
         node
         for workflow in (graph.primary, *graph.subs.values())
         for node in all_nodes(workflow.template)
         if node.HasField("task_node")
-    )
-    for node in islice(nodes, TRIALS_MAX):
+    ]
+
+    def plan_of(node: Any, spec: Any) -> Plan:
         task, template = graph.task_of(node)
         start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap())
-        if _names_inputs(template.container):
-            continue  # its command depends on its inputs
-        plan = submit.plan(actor, job_request(row, spec, start, template, bundles={}, tree=NO_TREE))
+        return submit.plan(actor, job_request(row, spec, start, trial_template(template), bundles={}, tree=NO_TREE))
+
+    needs = next(data_of_tasks(target.closure), "")
+    if nodes:
+        settle_data_place(context, row, spec, target.plan, needs=needs, try_plan=lambda spec: plan_of(nodes[0], spec))
+    for node in nodes[:TRIALS_MAX]:
+        plan = plan_of(node, spec)
         if plan.outcome == "reject":
-            raise BadRequest(f"node {node.id} (task {task.name}) fits no cluster: {printable_line(plan.reason)}")
-
-
-def _names_inputs(container: Any) -> bool:
-    words = (*container.command, *container.args, *(pair.value for pair in container.env))
-    return any("inputs." in word.lower() for word in words)
+            name = graph.task_of(node)[0].name
+            raise BadRequest(f"node {node.id} (task {name}) fits no cluster: {printable_line(plan.reason)}")
+    return spec
 
 
 def _random_name() -> str:

@@ -9,6 +9,7 @@ from switchyard.errors import Internal, YardError
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.checkpoints import NO_ATTEMPT, previous_attempt
 from switchyard.service.executions.node_jobs import (
     NodeTree,
     inputs_body,
@@ -55,9 +56,17 @@ class JobStarter:
         """Decide a job and put its files into the store. `array`: the indexes of its tasks. Raises StartRefused."""
         actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
         try:
-            tree, bundles = make_tree(context, inputs_body(start), template.container)
+            previous = NO_ATTEMPT if array is not None else previous_attempt(context, row, start, template)
+            tree, bundles = make_tree(context, inputs_body(start), template.container, previous)
             request = job_request(
-                row, read_spec(row), start, template, bundles=bundles, tree=tree.root.hex(), array=array
+                row,
+                read_spec(row),
+                start,
+                template,
+                bundles=bundles,
+                tree=tree.root.hex(),
+                array=array,
+                previous=previous,
             )
             began_us = store_objects(context, tree)
             write = self._submit.decide(actor, request, key=None, body=b"")

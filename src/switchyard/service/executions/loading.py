@@ -15,7 +15,8 @@ from flyteidl.core import compiler_pb2, execution_pb2, literals_pb2
 
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
-from switchyard.service.executions.attempt_files import is_over, read_end
+from switchyard.service.executions.attempt_ends import end_of_attempt
+from switchyard.service.executions.attempt_files import is_over
 from switchyard.service.executions.child_executions import ENDS_MAX
 from switchyard.service.executions.dynamics import with_dynamic
 from switchyard.service.executions.graphs import GraphCache
@@ -33,7 +34,6 @@ from switchyard.store import (
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
-from switchyard.workflow.attempt_result import judge_attempt
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import (
@@ -180,12 +180,7 @@ def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> 
     graph, depth = loaded.graph_around(attempt.node_id)
     task = _task_of(attempt)
     template = graph.tasks[task]
-    end = judge_attempt(
-        attempt.node_id,
-        attempt.attempt,
-        read_end(context, attempt),
-        has_outputs=bool(template.interface.outputs.variables),
-    )
+    end = end_of_attempt(context, loaded.row, attempt, template, loaded.state.nodes.get(attempt.node_id))
     if end.futures is None:
         return end
     if loaded.expansions >= EXPANSIONS_MAX:
