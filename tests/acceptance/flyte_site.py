@@ -84,8 +84,10 @@ def flyte_site(
     cluster: str = "c1",
     site: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[FlyteSite]:
-    """`site`: further sections of the agent's site file; `config`: of the server's config."""
+    """`site`: further sections of the agent's site file; `config`: of the server's config;
+    `environment`: of the agent."""
     (folder / "flows").mkdir()
     site_file = folder / "site.yaml"
     site_file.write_text(yaml.safe_dump({"images": [HOST_RULE], **(site or {})}))
@@ -94,7 +96,9 @@ def flyte_site(
     extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config_file)]
     with (
         start_server(folder, database=database, extra=extra) as server,
-        start_agent(folder, server.url, cluster, graph=NODES, extra=["--config", str(site_file)]) as agent,
+        start_agent(
+            folder, server.url, cluster, graph=NODES, extra=["--config", str(site_file)], env=environment
+        ) as agent,
     ):
         made = FlyteSite(folder, server, agent, Doors(server.url, f"127.0.0.1:{port}"))
         made.doors.v1("POST", "/v1/projects", {"name": PROJECT})

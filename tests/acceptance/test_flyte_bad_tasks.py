@@ -15,6 +15,7 @@ from flyteidl.core import errors_pb2, literals_pb2
 from flyteidl.service import dataproxy_pb2
 
 from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, FlyteSite, flyte_site
+from tests.podman_service import IMAGE, podman_ready
 from tests.processes import PATIENCE_S, until
 from tests.programs import call
 from tests.server.test_flyte_uploads import asked, location, put
@@ -151,6 +152,22 @@ def test_a_raw_container_reads_files_and_leaves_files(site: FlyteSite) -> None:
     assert end_of(site, "raw-2")["phase"] == "SUCCEEDED", closure_of(site, "raw-2")
     again = outputs_of(site, "raw-2")["loud"]["scalar"]["blob"]["uri"]
     assert download(site, again) == b"HELLO"
+
+
+def test_a_raw_container_sees_its_own_paths(tmp_path: Path) -> None:
+    """The script puts its paths together, so no word of the command has them: only the container's mounts do."""
+    with podman_ready(tmp_path / "podman") as podman:
+        sections = {"images": [{"match": "localhost/*", "run": "podman"}], "containers": {"pull": "never"}}
+        with flyte_site(tmp_path, site=sections, environment=podman.environment) as site:
+            config = {"enabled": True, "input_path": "/var/inputs", "output_path": "/var/outputs"}
+            script = "p=/var; cat $p/inputs/n > $p/outputs/o0"
+            container = {"image": IMAGE, "args": ["sh", "-c", script], "data_config": config}
+            register(site, "raw.podman", [], inputs={"n": INTEGER}, container=container)
+            assert (
+                start(site, "raw.podman", "in-podman", {"n": {"scalar": {"primitive": {"integer": "7"}}}}).code == "OK"
+            )
+            assert end_of(site, "in-podman")["phase"] == "SUCCEEDED", closure_of(site, "in-podman")
+            assert outputs_of(site, "in-podman")["o0"]["scalar"]["primitive"]["integer"] == "7"
 
 
 @pytest.mark.parametrize(

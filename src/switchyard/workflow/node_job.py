@@ -10,7 +10,7 @@ from flyteidl.core import security_pb2
 from switchyard.model.files import JobFiles
 from switchyard.model.job import JobSpec, Limits, Resources
 from switchyard.model.site_needs import SecretNeed, SiteNeeds
-from switchyard.workflow.raw_container import container_with_tokens, copy_script, is_raw_container
+from switchyard.workflow.raw_container import container_mounts, container_with_tokens, copy_script, is_raw_container
 from switchyard.workflow.task_checks import WORDS
 from switchyard.workflow.task_command import (
     CHECKPOINT,
@@ -38,13 +38,14 @@ def node_job_spec(
     tree: str,
 ) -> JobSpec:
     """`bundles`: paths of code bundles in the job's folder. `tree`: the files that the job brings along."""
-    container, prepare = template.container, ""
+    container, prepare, mounts = template.container, "", dict[str, str]()
     out = [f"{OUTPUTS}/*.pb", f"{OUTPUTS}/*.html"]
     if not names.data_prefix:
         out.append(CHECKPOINT)  # for the next attempt
     if is_raw_container(template):
         container, prepare = container_with_tokens(container), copy_script(inputs)
         out.append(f"{CONTAINER_OUT}/*")
+        mounts = container_mounts(template.container.data_config)
     overrides = node.task_node.overrides
     return JobSpec(
         command=task_command(container, names, with_places(inputs, uploaded_paths(inputs)), bundles, prepare=prepare),
@@ -52,7 +53,7 @@ def node_job_spec(
         image=overrides.container_image or container.image,
         resources=_resources(container, overrides, node.metadata),
         task_type=template.type if template.type.replace("-", "").replace("_", "").isalnum() else "default",
-        files=JobFiles(tree=tree, out=out),
+        files=JobFiles(tree=tree, out=out, mounts=mounts),
         site=site_needs(template, names.data_prefix),
     )
 

@@ -19,7 +19,14 @@ from flyteidl.core import literals_pb2, tasks_pb2, types_pb2
 from google.protobuf import json_format
 
 from switchyard.workflow.literals import MSGPACK, UNREADABLE_VALUE
-from switchyard.workflow.task_command import CONTAINER_IN, IN_TOKEN, OUT_TOKEN, CommandFailed, literal_text
+from switchyard.workflow.task_command import (
+    CONTAINER_IN,
+    CONTAINER_OUT,
+    IN_TOKEN,
+    OUT_TOKEN,
+    CommandFailed,
+    literal_text,
+)
 from switchyard.workflow.uploaded_files import SCHEME
 
 ERROR_FILE = "_ERROR"
@@ -69,6 +76,12 @@ def container_with_tokens(container: Any) -> Any:
         changed.ClearField(field)
         getattr(changed, field).extend(words)
     return changed
+
+
+def container_mounts(config: Any) -> dict[str, str]:
+    """The folders of the job that a container sees under the paths of the task."""
+    places = {config.input_path.rstrip("/"): CONTAINER_IN, config.output_path.rstrip("/"): CONTAINER_OUT}
+    return {path: folder for path, folder in places.items() if path}
 
 
 def _words_with_tokens(words: list[str], config: Any) -> list[str]:
