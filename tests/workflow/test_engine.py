@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, NodePhase
-from tests.workflow.builders import INT, a_template, sub_node, task_node
+from tests.workflow.builders import INT, a_template, list_of, sub_node, task_node
 from tests.workflow.engine_runs import (
     AGAIN,
     DEEPEST,
@@ -279,3 +279,18 @@ def test_nothing_happens_to_an_execution_that_is_over() -> None:
     run = Run(diamond(), literals(x=5), phase=ExecutionPhase.SUCCEEDED)
     assert run.step() == []
     assert run.nodes == {}
+
+
+def test_values_that_bindings_multiply_are_bounded() -> None:
+    """Each of six workflows gives a list of 50 times what the next one gives."""
+    many, templates = INT, []
+    for depth in range(6, 0, -1):
+        inner = sub_node("n0", f"deep{depth + 1}") if depth < 6 else task_node("n0", "one")
+        many = list_of(many)
+        templates.append(a_template(inner, name=f"deep{depth}", gives={"o0": (many, ["@n0.o0"] * 50)}))
+    top = a_template(sub_node("n0", "deep1"))
+    run = Run(graph_of(top, *templates))
+    (started,) = run.step()
+    run.end(started.partition("#")[0])
+    assert (run.phase, run.error.code) == (ExecutionPhase.FAILED, "BindingFailed")
+    assert "over 8 MiB" in run.error.message

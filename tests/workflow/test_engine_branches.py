@@ -214,3 +214,14 @@ def test_the_bound_of_parallel_jobs_holds_for_arms() -> None:
     assert run.step() == ["n0#0"]
     assert run.end("n0", 5) == ["n9#0"]
     assert run.end("n9", 7) == ["n1-0-n1-n2#0"]
+
+
+def test_a_branch_in_a_branch_goes_on_when_the_node_has_ended_that_its_arm_waits_for() -> None:
+    inner = branch_node("n5", task_node("n2", "add", a="@n9.o0", b=1), otherwise=task_node("n6", "one"), x="@n0.o0")
+    outer = branch_node("n1", inner, otherwise=task_node("n8", "one"), x="@n0.o0")
+    run = Run(graph_of(a_template(task_node("n0", "one"), task_node("n9", "one"), outer)))
+    assert run.step() == ["n0#0", "n9#0"]
+    assert run.end("n0", 5) == []
+    (started,) = run.end("n9", 7)
+    run.end(started.partition("#")[0])
+    assert run.phase is ExecutionPhase.SUCCEEDED

@@ -139,3 +139,21 @@ def test_a_parent_is_failing_until_nothing_inside_runs(on_failure: int) -> None:
     assert run.phase is (ExecutionPhase.RUNNING if on_failure else ExecutionPhase.FAILING)
     run.end("n0-0-n1")
     assert (run.phases()["n0"], run.phase) == ("FAILED", ExecutionPhase.FAILED)
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_a_sub_workflow_as_failure_node_goes_on_after_nodes_were_left_out(is_stopped: bool) -> None:
+    clean = a_template(task_node("n0", "one"), task_node("n1", "one"), name="clean")
+    outer = cleaned(a_template(task_node("n0", "one"), x=INT), sub_node("fn0", "clean"))
+    run = Run(graph_of(outer, clean), literals(x=5), parallel=1)
+    run.step()
+    assert run.fail("n0") == ["fn0-0-n0#0"]
+    if is_stopped:
+        run.phase = ExecutionPhase.ABORTING
+        run.step()
+        run.stop("fn0-0-n0")
+        assert run.phase is ExecutionPhase.ABORTED
+    else:
+        assert run.end("fn0-0-n0") == ["fn0-0-n1#0"]
+        run.end("fn0-0-n1")
+        assert run.phase is ExecutionPhase.FAILED

@@ -148,3 +148,13 @@ def test_a_sleep_of_less_than_nothing_ends_at_once() -> None:
     run.signals["x"] = literal(True)
     run.step()
     assert run.phase is ExecutionPhase.SUCCEEDED
+
+
+def test_a_step_that_asks_for_a_signal_is_followed_by_one_that_knows_its_value() -> None:
+    """The value may have been given before the gate, or for another gate with the same signal."""
+    run = gated(gate_node("n0", wish()))
+    run.step()
+    assert (run.asked, run.is_due) == (["value"], True)
+    run.signals["value"] = literal(1)
+    run.step()
+    assert (run.phase, run.is_due) == (ExecutionPhase.SUCCEEDED, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,16 +17,21 @@ from switchyard.workflow.nesting import is_too_deep
 FindOutput = Callable[[str, str], Any | None]
 
 
+# The values of one node: as much as the outputs of a task may have. Bindings copy, so without a bound lists of lists of
+# one value would fill the memory.
+VALUES_BYTES_MAX = 8 * 2**20
+
+
 class BindingFailed(Exception):
     """An input cannot have a value; the text says why. A mistake of the workflow or its data, not of the engine."""
 
 
 def resolve_bindings(bindings: Sequence[Any], find: FindOutput) -> Any:
     """The inputs of a node, or the outputs of a workflow."""
-    values = literals_pb2.LiteralMap()
+    values, copied = literals_pb2.LiteralMap(), CopiedBytes()
     for binding in bindings:
         try:
-            values.literals[binding.var].CopyFrom(resolve_value(binding.binding, find))
+            values.literals[binding.var].CopyFrom(resolve_value(binding.binding, find, copied))
         except UNREADABLE_VALUE as exc:
             raise BindingFailed(f"the value for {binding.var} cannot be read: {str(exc)[:200]}") from exc
     if is_too_deep(values):  # parts in a list lie deeper than in the value that they come from
@@ -33,19 +39,34 @@ def resolve_bindings(bindings: Sequence[Any], find: FindOutput) -> Any:
     return values
 
 
-def resolve_value(data: Any, find: FindOutput) -> Any:
+@dataclass(slots=True)
+class CopiedBytes:
+    """Counts what bindings have copied, and ends it at the bound."""
+
+    size: int = 0
+
+    def add(self, value: Any) -> Any:
+        self.size += value.ByteSize()
+        if self.size > VALUES_BYTES_MAX:
+            raise BindingFailed(
+                f"the values have over {VALUES_BYTES_MAX >> 20} MiB together; hand large data on as files"
+            )
+        return value
+
+
+def resolve_value(data: Any, find: FindOutput, copied: CopiedBytes) -> Any:
     case = data.WhichOneof("value")
     literal = literals_pb2.Literal()
     if case == "scalar":
-        literal.scalar.CopyFrom(data.scalar)
+        literal.scalar.CopyFrom(copied.add(data.scalar))
     elif case == "promise":
-        literal.CopyFrom(_promised(data.promise, find))
+        literal.CopyFrom(copied.add(_promised(data.promise, find)))
     elif case == "collection":
-        literal.collection.literals.extend(resolve_value(item, find) for item in data.collection.bindings)
+        literal.collection.literals.extend(resolve_value(item, find, copied) for item in data.collection.bindings)
         literal.collection.SetInParent()
     elif case == "map":
         for key, item in data.map.bindings.items():
-            literal.map.literals[key].CopyFrom(resolve_value(item, find))
+            literal.map.literals[key].CopyFrom(resolve_value(item, find, copied))
         literal.map.SetInParent()
     else:
         raise BindingFailed("a binding has no value")

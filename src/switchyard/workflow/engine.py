@@ -76,7 +76,7 @@ def _settled(run: EngineRun, state: ExecutionState) -> EngineStep:
         outputs,
         run.error if phase is not ExecutionPhase.ABORTED else None,
         tuple(run.stopped_scopes),
-        run.is_cut and not phase.is_final,
+        (run.is_cut or bool(run.asked)) and not phase.is_final,  # the next step knows values that were given before
         tuple(run.asked),
         tuple((*key, dynamic) for key, dynamic in run.dynamics.items()),
     )

@@ -229,6 +229,11 @@ class EngineRun:
                 self.look(place)
                 if before is not None and before.is_parent:
                     scopes.append(self._inner_scope(place, before))
+            failure = self._failure_state(scope)
+            if failure is not None and failure.phase.is_live and failure.is_parent:
+                place = scope.find(failure.spec_id)
+                self.look(place)
+                scopes.append(self._inner_scope(place, failure))
 
     def look_at_waiting(self) -> None:
         """Look at the nodes that wait for a person or a time."""

@@ -261,7 +261,7 @@ class EngineStep:
 
     `is_stopping`: all jobs of the execution that are not in `starts` were or are to be cancelled; but not those that
     start later, to clean up. `stopped_scopes`: likewise, of the jobs whose node ids begin so. `is_due`: nodes were left
-    out, and the next step must look at all.
+    out or ask for signals, and the next step must look at all.
     """
 
     phase: ExecutionPhase

@@ -49,6 +49,8 @@ class BranchKind(EngineNodeKind):
             run.fail(place, state, inner.error)
         elif not inner.phase.is_live:
             run.put(place, replace(state, phase=inner.phase, outputs=inner.outputs))
+        elif arm.node.HasField("branch_node"):
+            run.look(arm)  # a node has ended that the arm of a branch in this arm may wait for
 
     def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope:
         """The arm that is taken. Raises NoArm."""
