@@ -40,7 +40,9 @@ def main(argv: list[str]) -> int:
         job = None if args.output else yard.job(args.job)
     if emit(tasks[:limit], args.output, key="index"):
         return 0
-    print_table(COLUMNS, [_row(task) for task in tasks[:limit]])
+    rows = [_row(task) for task in tasks[:limit]]
+    columns = COLUMNS if any(row[-1] for row in rows) else COLUMNS[:-1]  # most arrays have no earlier attempts
+    print_table(columns, [row[: len(columns)] for row in rows])
     if job is not None and job.tasks is not None and job.tasks_by_cluster:
         print_notice(f"{format_tally(job.tasks)}. On clusters: {format_tasks_by_cluster(job.tasks_by_cluster)}.")
     if limit and len(tasks) > limit and sys.stdout.isatty():
