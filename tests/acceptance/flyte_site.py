@@ -78,9 +78,8 @@ def flyte_site(folder: Path, *, database: str | None = None, cluster: str = "c1"
     site = folder / "site.yaml"
     rule = {"match": "team/*", "run": "host", "path": str(Path(sys.executable).parent)}
     site.write_text(yaml.safe_dump({"images": [rule]}))
-    port, config = free_port(), folder / "server.yaml"
-    config.write_text(yaml.safe_dump({"workflows": {"executions": True}}))
-    extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config)]
+    port = free_port()
+    extra = ["--grpc", f"127.0.0.1:{port}"]
     with (
         start_server(folder, database=database, extra=extra) as server,
         start_agent(folder, server.url, cluster, graph=NODES, extra=["--config", str(site)]) as agent,

@@ -13,9 +13,10 @@ from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.schema import FINAL_STATES, jobs
-from switchyard.store.schema_executions import DUE_EXECUTION, LIVE_ATTEMPT, execution_attempts, executions
+from switchyard.store.schema_executions import LIVE_EXECUTION, executions
 from switchyard.workflow.list_query import ListFilter, ListOrder
+
+CHILD_MODE = "CHILD_WORKFLOW"  # of an execution that a node of another one started
 
 
 class ExecutionKey(StoredRow, frozen=True):
@@ -61,6 +62,8 @@ class ExecutionRow(StoredRow, frozen=True):
     updated_us: int
     started_us: int | None
     ended_us: int | None
+    mode: str = "MANUAL"
+    is_removed: bool = False
 
     @property
     def key(self) -> ExecutionKey:
@@ -109,26 +112,12 @@ def execution_update(
     tx.execute(sa.update(executions).where(executions.c.id == execution_id).values(columns))
 
 
-def execution_keys_due(tx: Tx, *, limit: int) -> list[ExecutionKey]:
-    """Executions that the engine has to look at: marked as due, or with a job that has ended or is gone."""
-    columns = columns_of(ExecutionKey, executions)
-    marked = sa.select(*columns).where(sa.text(f"executions.{DUE_EXECUTION}"))
-    ended = (
-        sa.select(*columns)
-        .select_from(
-            execution_attempts.join(executions, executions.c.id == execution_attempts.c.execution_id).outerjoin(
-                jobs, jobs.c.id == execution_attempts.c.job_id
-            )
-        )
-        .where(
-            sa.text(f"execution_attempts.{LIVE_ATTEMPT}"),
-            sa.or_(jobs.c.id.is_(None), jobs.c.state.in_(FINAL_STATES)),
-        )
-    )
-    keys: dict[ExecutionKey, None] = {}
-    for query in (marked, ended.distinct()):
-        keys |= dict.fromkeys(fetch_all(tx, ExecutionKey, query.limit(limit)))
-    return list(keys)[:limit]
+def live_count(tx: Tx, *, owner_id: str | None = None, project: str | None = None) -> int:
+    """Count live executions of a user or a project, without those that a node of another one started."""
+    column, value = (executions.c.owner_id, owner_id) if owner_id is not None else (executions.c.project, project)
+    query = sa.select(sa.func.count()).select_from(executions)
+    is_live = sa.text(f"executions.{LIVE_EXECUTION}")
+    return int(tx.execute(query.where(is_live, column == value, executions.c.mode != CHILD_MODE)).scalar_one())
 
 
 def execution_list(
@@ -143,7 +132,7 @@ def execution_list(
     with_archived: bool,
 ) -> list[ExecutionRow]:
     query = sa.select(*columns_of(ExecutionRow, executions)).where(
-        executions.c.project == project, executions.c.domain == domain
+        executions.c.project == project, executions.c.domain == domain, sa.not_(executions.c.is_removed)
     )
     if not with_archived:
         query = query.where(sa.not_(executions.c.is_archived))
@@ -163,4 +152,5 @@ def _column(name: str) -> sa.ColumnElement[object]:
 
 
 def _is(key: ExecutionKey) -> list[sa.ColumnElement[bool]]:
-    return [executions.c[word] == getattr(key, word) for word in ExecutionKey.__struct_fields__]
+    is_named = [executions.c[word] == getattr(key, word) for word in ExecutionKey.__struct_fields__]
+    return [*is_named, sa.not_(executions.c.is_removed)]

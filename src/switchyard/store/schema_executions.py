@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, false, text
 
 from switchyard.store.metadata import metadata
 
 DUE_EXECUTION = "is_due"
 LIVE_ATTEMPT = "ended_us IS NULL"
+LIVE_EXECUTION = "ended_us IS NULL"
+ENDED_EXECUTION = "ended_us IS NOT NULL"
 
 # One row per execution. Messages of Flyte's are stored in their own form.
 executions = Table(
@@ -44,6 +46,8 @@ executions = Table(
     Column("updated_us", BigInteger, nullable=False),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=True),
+    Column("mode", Text, nullable=False, server_default="MANUAL"),  # Flyte's word: who or what began it
+    Column("is_removed", Boolean, nullable=False, server_default=false()),  # its rows are being removed in pieces
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)
@@ -52,6 +56,19 @@ Index(
     executions.c.id,
     sqlite_where=text(DUE_EXECUTION),
     postgresql_where=text(DUE_EXECUTION),
+)
+for _column in (executions.c.owner_id, executions.c.project):  # live executions are counted before a new one
+    Index(
+        f"ix_executions_live_{_column.name}",
+        _column,
+        sqlite_where=text(LIVE_EXECUTION),
+        postgresql_where=text(LIVE_EXECUTION),
+    )
+Index(
+    "ix_executions_ended",
+    executions.c.ended_us,
+    sqlite_where=text(ENDED_EXECUTION),
+    postgresql_where=text(ENDED_EXECUTION),
 )
 
 # One row per node that has begun or was skipped. Nodes inside others have the id of the outer node in front.

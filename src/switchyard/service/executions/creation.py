@@ -24,9 +24,10 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
+from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
+from switchyard.service.executions.live_limits import refuse_over_limits
 from switchyard.service.executions.node_jobs import NO_TREE, job_request
-from switchyard.service.executions.trial import require_executions
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
@@ -88,6 +89,7 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
+        refuse_over_limits(batch, context, actor, key.project)
         if not store.execution_insert(batch.tx, row):
             return False
         batch.topics.add(Topic.EXECUTIONS)

@@ -2,86 +2,64 @@
 
 A step is one transaction: nodes, new jobs with their files, cancels and the execution's phase. So a server that is
 killed at any line leaves the execution before a step or after it, and no job is started twice or forgotten.
+
+Owners take turns by the time that their steps take, and the work of one step is bounded (`loading.py`,
+`step_plan.py`). So neither a user with a thousand executions nor an execution of ten thousand nodes holds up others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from time import monotonic
 
 import structlog
-from flyteidl.core import execution_pb2
 
 from switchyard.errors import Internal, LimitReached, YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
-from switchyard.service.executions.node_jobs import (
-    NodeTree,
-    inputs_body,
-    job_request,
-    make_tree,
-    record_tree,
-    store_objects,
+from switchyard.service.executions.node_jobs import record_tree
+from switchyard.service.executions.node_rows import attempt_row, node_row, queued_node_row, store_end, waiting_row
+from switchyard.service.executions.step_plan import (
+    PlannedJob,
+    StartRefused,
+    StepPlan,
+    WaitingStart,
+    held_ends,
+    plan_starts,
 )
 from switchyard.service.job.jobs import request_cancel
 from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import execution_nodes, executions, jobs
-from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
+from switchyard.store.execution_due import DueExecution
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
-from switchyard.workflow.execution_state import (
-    AttemptEnd,
-    AttemptFailure,
-    EngineStep,
-    NodeProgress,
-    TaskStart,
-)
+from switchyard.workflow.execution_state import AttemptFailure, EngineStep
 
 log = structlog.get_logger()
-ROUND_MAX = 200  # executions of one round
-STARTS_MAX = 500  # jobs of one step, which is one transaction; the next step starts the rest
+ROUND_S = 1.0  # then what is due is read again: a new owner waits for this, and for one step
+LIMIT_PAUSE_US = 2_000_000  # before an execution that waits for room under a limit is tried again
+FAULT_PAUSE_US = 1_000_000  # before an execution that cannot go on is tried again; doubled each time
+FAULT_PAUSE_US_MAX = 30_000_000
+WAITS_TOLD_MAX = 100  # nodes of one step that are stored because they wait; the others just have not begun
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedJob:
-    """A job to insert with the files that it brings along."""
+@dataclass(slots=True)
+class Pause:
+    """An execution that cannot go on now. `steps`: its number then; a stop raises it, and ends the pause."""
 
-    start: TaskStart
-    write: JobInsert
-    tree: NodeTree
-    began_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step with the jobs that it inserts. `nodes`: without those whose jobs were left out of this step."""
-
-    decided: EngineStep
-    jobs: list[PlannedJob]
-
-    @property
-    def left_out(self) -> set[str]:
-        return {start.node_id for start in self.decided.starts} - {job.start.node_id for job in self.jobs}
-
-    @property
-    def nodes(self) -> list[NodeProgress]:
-        left_out = self.left_out
-        return [node for node in self.decided.nodes if node.node_id not in left_out]
-
-
-class StartRefused(YardError):
-    """A job of a step could not be inserted. One of our errors, so that the committer undoes this step alone."""
-
-    def __init__(self, start: TaskStart, error: YardError) -> None:
-        super().__init__(error.detail)
-        self.start, self.error = start, error
+    steps: int
+    until_us: int  # on the steady clock
+    length_us: int
+    waits: frozenset[tuple[str, int]] = frozenset()  # attempts that wait for room under a limit, as stored
+    pace: LogPace = field(default_factory=LogPace)
 
 
 class ExecutionDriver:
@@ -90,106 +68,149 @@ class ExecutionDriver:
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
         self._loader = ExecutionLoader()
-        self._faults: dict[ExecutionKey, LogPace] = {}
+        self._due = DueExecutions()
+        self._turns = OwnerTurns()
+        self._pauses: dict[str, Pause] = {}
 
-    def go(self, context: Context, leadership: Leadership) -> int:
-        """Step all executions that something has happened to. Returns how many steps were stored."""
-        with context.database.read() as tx:
-            due = executions.execution_keys_due(tx, limit=ROUND_MAX)
-        self._faults = {key: pace for key, pace in self._faults.items() if key in set(due)}
-        done = 0
-        for key in due:
-            try:
-                done += self._drive(context, leadership, key)
-            except YardError as exc:  # one that cannot go on now must not hold up the others
-                if self._pace_of(key).note(exc.inner):
-                    log.warning("execution not driven", execution=str(key), error=exc.inner)
-            except Exception as exc:  # a defect, or a damaged row: neither must hold up the others
-                if self._pace_of(key).note(str(exc)):
-                    log.exception("execution not driven", execution=str(key))
-        return done
+    def go(self, context: Context, leadership: Leadership) -> bool:
+        """Step executions that something has happened to, for a bounded time. Returns whether more may be due now."""
+        due = self._due.read(context, leadership.epoch)
+        ids = {row.id for row in due}
+        self._pauses = {key: pause for key, pause in self._pauses.items() if key in ids}
+        now_us, until, stored = context.steady_us(), monotonic() + ROUND_S, 0
+        for row in self._turns.order(row for row in due if not self._is_paused(row, now_us)):
+            began = monotonic()
+            stored += self._take_turn(context, leadership, row)
+            self._turns.spend(row.owner_id, monotonic() - began)
+            if monotonic() > until:
+                return True
+        return stored > 0
 
-    def _pace_of(self, key: ExecutionKey) -> LogPace:
-        return self._faults.setdefault(key, LogPace())
+    def _is_paused(self, row: DueExecution, now_us: int) -> bool:
+        pause = self._pauses.get(row.id)
+        return pause is not None and pause.steps == row.steps and pause.until_us > now_us
 
-    def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
-        loaded = self._loader.load(context, key)
+    def _take_turn(self, context: Context, leadership: Leadership, row: DueExecution) -> int:
+        """Drive one execution. One that cannot go on now must not hold up the others."""
+        self._due.forget(row.id)  # first: an end from here on is noticed again
+        earlier = self._pauses.get(row.id)
+        try:
+            stored = self._drive(context, leadership, row)
+        except YardError as exc:
+            if self._pause(context, row).pace.note(exc.inner):
+                log.warning("execution not driven", execution=_key(row), error=exc.inner)
+            return 0
+        except Exception as exc:  # a defect, or a damaged row
+            if self._pause(context, row).pace.note(str(exc)):
+                log.exception("execution not driven", execution=_key(row))
+            return 0
+        if stored and self._pauses.get(row.id) is earlier:
+            self._pauses.pop(row.id, None)
+        return stored
+
+    def _pause(self, context: Context, row: DueExecution, waits: Iterable[tuple[str, int]] = ()) -> Pause:
+        """Look at an execution again after a while. `waits`: attempts that a limit holds up."""
+        self._due.note(row.id)
+        earlier = self._pauses.get(row.id)
+        length_us = min(FAULT_PAUSE_US_MAX, 2 * earlier.length_us) if earlier is not None else FAULT_PAUSE_US
+        pause = Pause(row.steps, context.steady_us() + length_us, length_us)
+        if waiting := frozenset(waits):
+            pause = Pause(row.steps, context.steady_us() + LIMIT_PAUSE_US, FAULT_PAUSE_US, waiting)
+        pause.pace = earlier.pace if earlier is not None else pause.pace
+        self._pauses[row.id] = pause
+        return pause
+
+    def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> int:
+        loaded = self._loader.load(context, ExecutionKey(due.project, due.domain, due.name))
         if loaded is None:
             return 0
-        events = list(loaded.ended.values())
-        if not loaded.row.is_due and not events:
+        if loaded.has_more_ends:
+            self._due.note(due.id)
+        if not loaded.row.is_due and not loaded.ended:
             return 0  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
+        waits: dict[tuple[str, int], WaitingStart] = {}
         while True:
+            held = held_ends(waits)
+            events = [end for key, end in loaded.ended.items() if key not in held]
             decided = step(loaded.graph, loaded.state, events, refused)
+            plan = plan_starts(context, self._submit, loaded, decided.starts, waits)
+            if plan.refused or any(attempt for _, attempt in plan.waits.keys() - waits.keys()):
+                # The engine is asked again: it learns that these jobs cannot begin, or not yet.
+                refused |= plan.refused
+                waits |= plan.waits
+                continue
+            if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
+                self._pause(context, due, waits=plan.waits)
+                return 0
             try:
-                return self._carry_out(context, leadership, loaded, decided)
+                stored = self._carry_out(context, leadership, loaded, decided, plan)
             except StartRefused as exc:
-                if exc.error.transient or isinstance(exc.error, LimitReached):
+                if exc.error.transient:
                     raise exc.error from exc  # the next round tries again
-                # The engine is asked again: it learns that this job cannot begin.
-                refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
+                key = exc.start.node_id, exc.start.attempt
+                if isinstance(exc.error, LimitReached):
+                    waits[key] = WaitingStart(exc.start, exc.error.detail)
+                else:
+                    refused[key] = AttemptFailure("Refused", exc.error.detail)
+                continue
+            if plan.waits:
+                self._pause(context, due, waits=plan.waits).steps += stored
+            return stored
 
-    def _carry_out(self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep) -> int:
-        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts))
+    def _is_told(
+        self, due: DueExecution, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan, *, has_events: bool
+    ) -> bool:
+        """Whether all that a step would store is that nodes wait, and that is stored."""
+        pause = self._pauses.get(due.id)
+        if not plan.waits or plan.jobs or has_events or pause is None or pause.steps != loaded.row.steps:
+            return False
+        is_same_phase = decided.phase.value == loaded.row.phase and decided.is_stopping == loaded.row.is_stopping
+        waiting = {wait.start.node_id for wait in plan.waits.values()}
+        return (
+            is_same_phase and plan.waits.keys() == pause.waits and {node.node_id for node in decided.nodes} <= waiting
+        )
+
+    def _carry_out(
+        self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+    ) -> int:
         stored = leadership.commit(
             context,
-            lambda batch: self._store(batch, context, loaded, planned),
+            lambda batch: self._store(batch, context, loaded, decided, plan),
             locks=[row.job_id for row in loaded.live] if decided.is_stopping or decided.stopped_scopes else [],
         )
         if stored and not decided.phase.is_final:
-            self._loader.keep(loaded, planned.nodes)
+            self._loader.keep(loaded, plan.changes(decided))
         else:
             self._loader.forget(loaded.row.id)
         return stored
 
-    def _plan_starts(self, context: Context, loaded: LoadedExecution, starts: Sequence[TaskStart]) -> list[PlannedJob]:
-        """Plan the jobs of a step, as many as one transaction and the limits of the user take.
-
-        Further attempts come first and all of them, because the end that they follow is stored with them. First
-        attempts that are left out are decided again by the next step.
-        """
-        planned: list[PlannedJob] = []
-        for start in sorted(starts, key=lambda start: start.attempt == 0):
-            if start.attempt == 0 and len(planned) >= STARTS_MAX:
-                break
-            try:
-                planned.append(self._plan(context, loaded, start))
-            except StartRefused as exc:
-                if isinstance(exc.error, LimitReached) and start.attempt == 0 and planned:
-                    break
-                raise
-        return planned
-
-    def _plan(self, context: Context, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
-        row, template = loaded.row, loaded.graph.tasks[start.task]
-        actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
-        try:
-            tree, bundles = make_tree(context, inputs_body(start), template.container)
-            request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
-            began_us = store_objects(context, tree)
-            write = self._submit.decide(actor, request, key=None, body=b"")
-        except YardError as exc:
-            raise StartRefused(start, exc) from exc
-        return PlannedJob(start, write, tree, began_us)
-
-    def _store(self, batch: Batch, context: Context, loaded: LoadedExecution, planned: PlannedStep) -> int:
-        decided = planned.decided
+    def _store(
+        self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+    ) -> int:
+        execution_id = loaded.row.id
         row = executions.execution_lock(batch.tx, loaded.row.key)
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
-        for job in planned.jobs:
+        execution_nodes.waiting_delete(batch.tx, execution_id, sorted(job.start.node_id for job in plan.jobs))
+        for job in plan.jobs:
             self._insert(batch, context, loaded, job)
+        held = plan.held
         for attempt in loaded.live:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
-            if end is not None:
-                _store_end(batch, loaded.row.id, attempt, end)
+            if end is not None and (attempt.node_id, attempt.attempt) not in held:
+                store_end(batch, execution_id, attempt, end)
         if decided.is_stopping and not row.is_stopping:
             self._stop(batch, loaded, ("",))
         elif decided.stopped_scopes:
             self._stop(batch, loaded, decided.stopped_scopes)
-        execution_nodes.node_put(batch.tx, [_node_row(loaded, node, batch.now_us) for node in planned.nodes])
-        self._store_execution(batch, loaded, decided, is_due=bool(planned.left_out) or decided.is_due)
+        changed = plan.changes(decided)
+        execution_nodes.node_put(batch.tx, [node_row(execution_id, node, batch.now_us) for node in changed])
+        self._tell_waits(batch, loaded, decided, plan)
+        # A job that was rejected on arrival has no event of its own.
+        is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)
+        is_due = bool(plan.left_out(decided) or plan.waits) or is_rejected or decided.is_due
+        self._store_execution(batch, loaded, decided, is_due=is_due)
         return 1
 
     def _insert(self, batch: Batch, context: Context, loaded: LoadedExecution, job: PlannedJob) -> None:
@@ -202,24 +223,22 @@ class ExecutionDriver:
         if not isinstance(result, AcceptedJob):
             error = result if isinstance(result, YardError) else Internal()
             raise StartRefused(job.start, error)
-        attempt = NodeAttemptRow(
-            execution_id=loaded.row.id,
-            node_id=job.start.node_id,
-            attempt=job.start.attempt,
-            job_id=job.write.row.id,
-            task_project=job.start.task.project,
-            task_domain=job.start.task.domain,
-            task_name=job.start.task.name,
-            task_version=job.start.task.version,
-            phase="QUEUED",
-            reason="",
-            cluster="",
-            error=None,
-            created_us=batch.now_us,
-            started_us=None,
-            ended_us=None,
-        )
-        execution_nodes.attempt_insert(batch.tx, [attempt])
+        row = attempt_row(loaded.row.id, job.start, job_id=job.write.row.id, now_us=batch.now_us)
+        execution_nodes.attempt_insert(batch.tx, [row])
+
+    def _tell_waits(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
+        """Store nodes that wait for room under a limit, with the reason, for their readers."""
+        parents = {node.node_id: node.parent_id for node in decided.nodes}
+        for wait in islice(plan.waits.values(), WAITS_TOLD_MAX):
+            start = wait.start
+            row = waiting_row(loaded.row.id, start, reason=wait.reason, now_us=batch.now_us)
+            execution_nodes.waiting_put(batch.tx, row)
+            if not start.attempt:
+                parent_id = parents.get(start.node_id, "")
+                queued = queued_node_row(loaded.row.id, start, parent_id=parent_id, now_us=batch.now_us)
+                execution_nodes.node_put(batch.tx, [queued])
+        if decided.phase.is_final:
+            execution_nodes.waiting_end(batch.tx, loaded.row.id, now_us=batch.now_us)
 
     def _stop(self, batch: Batch, loaded: LoadedExecution, scopes: tuple[str, ...]) -> None:
         """Cancel the jobs of an execution that have not ended and whose node ids begin with one of `scopes`."""
@@ -235,7 +254,7 @@ class ExecutionDriver:
         row, now_us = loaded.row, batch.now_us
         update = ExecutionUpdate(
             phase=decided.phase.value,
-            is_due=is_due,
+            is_due=is_due and not decided.phase.is_final,
             is_stopping=decided.is_stopping,
             steps=row.steps + 1,
             updated_us=now_us,
@@ -251,39 +270,5 @@ class ExecutionDriver:
         )
 
 
-def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeRow:
-    return NodeRow(
-        execution_id=loaded.row.id,
-        node_id=node.node_id,
-        parent_id=node.parent_id,
-        spec_id=node.spec_id,
-        is_parent=node.is_parent,
-        phase=node.phase.value,
-        attempts=node.attempts,
-        user_failures=node.user_failures,
-        system_failures=node.system_failures,
-        inputs=content_bytes(node.inputs) if node.inputs is not None else None,
-        outputs=content_bytes(node.outputs) if node.outputs is not None else None,
-        error=content_bytes(node.error) if node.error is not None else None,
-        created_us=now_us,  # counts for a new node only
-        updated_us=now_us,
-        ended_us=None if node.phase.is_live else now_us,
-    )
-
-
-def _store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: AttemptEnd) -> None:
-    failure, error = end.failure, None
-    phase = "SUCCEEDED" if end.outputs is not None else "ABORTED"
-    if failure is not None:
-        phase = "RETRYABLE_FAILED" if failure.is_recoverable else "FAILED"
-        kind = execution_pb2.ExecutionError.SYSTEM if failure.is_system else execution_pb2.ExecutionError.USER
-        error = execution_pb2.ExecutionError(code=failure.code, message=failure.message, kind=kind)
-    execution_nodes.attempt_end(
-        batch.tx,
-        attempt,
-        execution_id=execution_id,
-        phase=phase,
-        reason=attempt.reason or "",
-        error=content_bytes(error) if error is not None else None,
-        at_us=batch.now_us,
-    )
+def _key(row: DueExecution) -> str:
+    return f"{row.project}:{row.domain}:{row.name}"

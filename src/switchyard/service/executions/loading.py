@@ -9,31 +9,35 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
-from flyteidl.core import execution_pb2, literals_pb2
+from flyteidl.core import literals_pb2
 
 from switchyard.service.core.context import Context
 from switchyard.service.executions.attempt_files import is_over, read_end
 from switchyard.service.executions.graphs import GraphCache
 from switchyard.service.executions.node_jobs import read_spec
+from switchyard.service.executions.node_rows import QUEUED, node_state, read_error, task_of
 from switchyard.store import execution_nodes, executions
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.attempt_result import judge_attempt
-from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_graph import ExecutionGraph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     ExecutionPhase,
     ExecutionState,
-    NodePhase,
     NodeProgress,
     NodeTable,
 )
 
 KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
 NODE_BYTES = 500  # of a node in memory, without these
+# Ends of one step. What is left is read by the next one, after the turns of other owners.
+ENDS_MAX = 200
+READ_BYTES_MAX = 32 * 2**20  # of output files
+READ_S_MAX = 1.0
 
 
 @dataclass(slots=True)
@@ -42,12 +46,19 @@ class KeptNodes:
 
     steps: int
     table: NodeTable
-    size: int
+    size: int = 0
+    rows: int = 0  # of nodes and attempts
+
+    def put(self, state: NodeProgress) -> None:
+        old = self.table.get(state.node_id)
+        self.table.put(state)
+        self.size += _size(state) - (_size(old) if old is not None else 0)
+        self.rows += state.attempts - old.attempts if old is not None else 1 + state.attempts
 
 
 @dataclass(slots=True)
 class LoadedExecution:
-    """An execution with its nodes and live attempts, as of one moment."""
+    """An execution with its nodes and live attempts, as of one moment. `has_more_ends`: not all ends were read."""
 
     row: ExecutionRow
     spec: Any
@@ -56,6 +67,7 @@ class LoadedExecution:
     nodes: KeptNodes
     live: list[LiveAttemptRow]
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
+    has_more_ends: bool = False
 
 
 class ExecutionLoader:
@@ -81,21 +93,12 @@ class ExecutionLoader:
             inputs=literals_pb2.LiteralMap.FromString(row.inputs),
             nodes=nodes.table,
             is_stopping=bool(row.is_stopping),
-            error=_error(row.error),
+            error=read_error(row.error),
             max_parallelism=spec.max_parallelism,
             is_due=bool(row.is_due),
         )
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
-        now_us = context.now_us()
-        for attempt in live:
-            if is_over(attempt, now_us):
-                end = judge_attempt(
-                    attempt.node_id,
-                    attempt.attempt,
-                    read_end(context, attempt),
-                    has_outputs=bool(graph.tasks[_task_of(attempt)].interface.outputs.variables),
-                )
-                loaded.ended[attempt.node_id, attempt.attempt] = end
+        _read_ends(context, loaded)
         return loaded
 
     def keep(self, loaded: LoadedExecution, changed: Sequence[NodeProgress]) -> None:
@@ -104,8 +107,7 @@ class ExecutionLoader:
         nodes = loaded.nodes
         nodes.steps = loaded.row.steps + 1
         for state in changed:
-            nodes.table.put(state)
-            nodes.size += _size(state)
+            nodes.put(state)
         self._kept[loaded.row.id] = nodes
         self._size += nodes.size
         while self._size > KEPT_BYTES_MAX:
@@ -122,37 +124,31 @@ class ExecutionLoader:
 
 
 def _read_nodes(steps: int, rows: Sequence[NodeRow]) -> KeptNodes:
-    states = [_node_state(row) for row in rows]
-    return KeptNodes(steps, NodeTable(states), sum(_size(state) for state in states))
+    nodes = KeptNodes(steps, NodeTable())
+    for row in rows:
+        if row.phase != QUEUED:  # it waits for room under a limit, and is stored for its readers alone
+            nodes.put(node_state(row))
+    return nodes
+
+
+def _read_ends(context: Context, loaded: LoadedExecution) -> None:
+    """Read what ended attempts left, within the bounds of one step."""
+    now_us, until, size = context.now_us(), monotonic() + READ_S_MAX, 0
+    for attempt in loaded.live:
+        if not is_over(attempt, now_us):
+            continue
+        if len(loaded.ended) >= ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
+            loaded.has_more_ends = True
+            return
+        end = read_end(context, attempt)
+        size += sum(len(body) for body in (end.files or {}).values())
+        loaded.ended[attempt.node_id, attempt.attempt] = judge_attempt(
+            attempt.node_id,
+            attempt.attempt,
+            end,
+            has_outputs=bool(loaded.graph.tasks[task_of(attempt)].interface.outputs.variables),
+        )
 
 
 def _size(state: NodeProgress) -> int:
     return NODE_BYTES + sum(int(values.ByteSize()) for values in (state.inputs, state.outputs) if values is not None)
-
-
-def _task_of(row: LiveAttemptRow) -> EntityId:
-    return EntityId(EntityKind.TASK, row.task_project, row.task_domain, row.task_name, row.task_version)
-
-
-def _node_state(row: NodeRow) -> NodeProgress:
-    return NodeProgress(
-        node_id=row.node_id,
-        parent_id=row.parent_id,
-        spec_id=row.spec_id,
-        phase=NodePhase(row.phase),
-        is_parent=bool(row.is_parent),
-        attempts=row.attempts,
-        user_failures=row.user_failures,
-        system_failures=row.system_failures,
-        inputs=_literals(row.inputs),
-        outputs=_literals(row.outputs),
-        error=_error(row.error),
-    )
-
-
-def _literals(body: bytes | None) -> Any:
-    return None if body is None else literals_pb2.LiteralMap.FromString(body)
-
-
-def _error(body: bytes | None) -> Any:
-    return None if body is None else execution_pb2.ExecutionError.FromString(body)

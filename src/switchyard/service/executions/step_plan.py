@@ -1,0 +1,150 @@
+"""Plan the jobs that a step starts: as many as one transaction and the limits of the user take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+
+from switchyard.errors import LimitReached, YardError
+from switchyard.policy.limits import JOB_OVERHEAD_BYTES
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.loading import LoadedExecution
+from switchyard.service.executions.node_jobs import NodeTree, inputs_body, job_request, make_tree, store_objects
+from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.submit import Submit
+from switchyard.workflow.execution_state import AttemptFailure, EngineStep, NodeProgress, TaskStart
+from switchyard.workflow.limits import CONFIG_SECTION
+
+STARTS_MAX = 100  # jobs of one step, which is one transaction; the next step starts the rest
+PLAN_S_MAX = 1.0  # then the step takes what it has
+ROWS_PER_START = 2  # of a node and of its attempt
+AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """A job to insert with the files that it brings along."""
+
+    start: TaskStart
+    write: JobInsert
+    tree: NodeTree
+    began_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStart:
+    """An attempt that could begin, if a limit had room."""
+
+    start: TaskStart
+    reason: str
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """`refused`: attempts that can never begin. `waits`: those that a limit holds up, with the reason. The others that
+    are not in `jobs` are decided again by the next step."""
+
+    jobs: list[PlannedJob] = field(default_factory=list)
+    refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
+    waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
+
+    def left_out(self, decided: EngineStep) -> set[str]:
+        """Nodes that do not begin in this step, though the engine would start them."""
+        return {start.node_id for start in decided.starts} - {job.start.node_id for job in self.jobs}
+
+    def changes(self, decided: EngineStep) -> list[NodeProgress]:
+        """What to store of nodes: without those that are left out."""
+        left_out = self.left_out(decided)
+        return [node for node in decided.nodes if node.node_id not in left_out]
+
+    @property
+    def held(self) -> set[AttemptKey]:
+        """Ended attempts whose next attempt waits. They are decided again later, by their end."""
+        return held_ends(self.waits)
+
+
+class StartRefused(YardError):
+    """A job of a step could not be inserted. One of our errors, so that the committer undoes this step alone."""
+
+    def __init__(self, start: TaskStart, error: YardError) -> None:
+        super().__init__(error.detail)
+        self.start, self.error = start, error
+
+
+def held_ends(waits: Iterable[AttemptKey]) -> set[AttemptKey]:
+    return {(node_id, attempt - 1) for node_id, attempt in waits if attempt}
+
+
+def plan_starts(
+    context: Context,
+    submit: Submit,
+    loaded: LoadedExecution,
+    starts: Sequence[TaskStart],
+    waits: Mapping[AttemptKey, WaitingStart],
+) -> StepPlan:
+    """Plan the jobs of a step. `waits`: attempts that are known to wait, with the reason.
+
+    Further attempts come first and all of them, because the end that they follow is stored with them.
+    """
+    plan = StepPlan(waits={key: wait for key, wait in waits.items() if key[1]})
+    actor = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
+    until, full = monotonic() + PLAN_S_MAX, ""
+    for start in sorted(starts, key=lambda start: start.attempt == 0):
+        key = start.node_id, start.attempt
+        if full or key in waits:
+            plan.waits[key] = WaitingStart(start, full) if full else waits[key]
+            continue
+        if start.attempt == 0 and plan.jobs and (len(plan.jobs) >= STARTS_MAX or monotonic() > until):
+            break
+        if failure := _bound_failure(context, loaded, starts=len(plan.jobs) + 1):
+            plan.refused[key] = failure
+            continue
+        try:
+            _refuse_over_limit(context, actor, jobs=len(plan.jobs) + 1)
+            plan.jobs.append(_plan(context, submit, actor, loaded, start))
+        except LimitReached as exc:
+            full = exc.detail
+            plan.waits[key] = WaitingStart(start, full)
+        except YardError as exc:
+            if exc.transient:
+                raise
+            plan.refused[key] = AttemptFailure("Refused", exc.detail)
+    return plan
+
+
+def _plan(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
+    row, template = loaded.row, loaded.graph.tasks[start.task]
+    tree, bundles = make_tree(context, inputs_body(start), template.container)
+    request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
+    began_us = store_objects(context, tree)
+    write = submit.decide(actor, request, key=None, body=b"", is_one_of_many=True)
+    return PlannedJob(start, write, tree, began_us)
+
+
+def _refuse_over_limit(context: Context, actor: Actor, *, jobs: int) -> None:
+    """Raise LimitReached if the user may not have so many jobs more. The jobs of the step are not counted yet."""
+    try:
+        context.usage.refuse_over(actor, jobs=jobs, size=jobs * JOB_OVERHEAD_BYTES)
+    except LimitReached:
+        if not context.usage.freshen(context.database, actor.name):
+            raise
+        context.usage.refuse_over(actor, jobs=jobs, size=jobs * JOB_OVERHEAD_BYTES)
+
+
+def _bound_failure(context: Context, loaded: LoadedExecution, *, starts: int) -> AttemptFailure | None:
+    """Why an execution is too large for further jobs; None: it is not. Retries and expansions grow without an end."""
+    limits = context.workflows
+    for name, most, used, what in (
+        ("execution_rows", limits.execution_rows, loaded.nodes.rows + ROWS_PER_START * starts, "nodes and attempts"),
+        ("execution_bytes", limits.execution_bytes, loaded.nodes.size, "bytes of inputs and outputs of its nodes"),
+    ):
+        if 0 < most < used:
+            return AttemptFailure(
+                "ExecutionTooLarge",
+                f"the execution has {used} {what}. The limit `{CONFIG_SECTION}.{name}` of the server's config file is "
+                f"{most}. Split the workflow into several executions",
+            )
+    return None
