@@ -64,6 +64,7 @@ class ExecutionRow(StoredRow, frozen=True):
     ended_us: int | None
     mode: str = "MANUAL"
     is_removed: bool = False
+    cluster: str = ""
 
     @property
     def key(self) -> ExecutionKey:
@@ -78,6 +79,7 @@ class ExecutionUpdate(ColumnUpdate, frozen=True, kw_only=True):
     is_due: bool | UnsetType = UNSET
     is_stopping: bool | UnsetType = UNSET
     steps: int | UnsetType = UNSET
+    cluster: str | UnsetType = UNSET
     abort_cause: str | UnsetType = UNSET
     abort_by: str | UnsetType = UNSET
     updated_us: int | UnsetType = UNSET

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyteidl.admin import execution_pb2
-from flyteidl.core import identifier_pb2, literals_pb2
+from flyteidl.core import identifier_pb2, literals_pb2, tasks_pb2
 
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef, Lease
@@ -33,11 +33,20 @@ class ExecutionBed:
         self.agents: dict[str, RigAgent] = {}
         if cluster:
             self.add_cluster(cluster)
-        registration.create_task(rig.context, ADMIN, task_request(args=["add"]))
+        self.task("add")
 
     def add_cluster(self, name: str, **fields: Any) -> RigAgent:
         self.agents[name] = self.rig.cluster(name, **{"graph": a_graph(count=64), **fields})
         return self.agents[name]
+
+    def task(self, name: str, **requests: str) -> None:
+        """Register a task. `requests`: what it asks for, in Flyte's words."""
+        request = task_request(name, args=[name])
+        for word, value in requests.items():
+            request.spec.template.container.resources.requests.add(
+                name=tasks_pb2.Resources.ResourceName.Value(word), value=value
+            )
+        registration.create_task(self.rig.context, ADMIN, request)
 
     def flow(self, name: str, nodes: list[Any]) -> None:
         """Register a workflow with its launch plan."""

@@ -12,11 +12,10 @@ from hashlib import sha256
 from itertools import islice
 from typing import Any
 
+import msgspec
 from flyteidl.admin import launch_plan_pb2
-from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
-from switchyard.model.names import printable_line
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
@@ -27,22 +26,20 @@ from switchyard.service.entities.scope import require_active_project, require_wr
 from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
 from switchyard.service.executions.live_limits import refuse_over_limits
-from switchyard.service.executions.node_jobs import NO_TREE, job_request
+from switchyard.service.executions.placement import choose_cluster
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityId, EntityKind, read_id
 from switchyard.workflow.execution_checks import complete_inputs, name_mistake, task_parameters, unserved_parts
-from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
-from switchyard.workflow.execution_state import ExecutionPhase, TaskStart
+from switchyard.workflow.execution_graph import count_nodes_to_run, read_graph, task_workflow_id
+from switchyard.workflow.execution_state import ExecutionPhase
 from switchyard.workflow.launch_plan_checks import label_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
-from switchyard.workflow.references import all_nodes
 from switchyard.workflow.signature import of_interface
 
 REQUEST_BYTES_MAX = 4 * 2**20
 MISTAKES_SHOWN = 20
-TRIALS_MAX = 100  # tasks of a workflow that are tried against the rules and the clusters before it begins
 NAME_CHARS = 20
 LARGE_BYTES_MIN = 64 * 2**10  # such an execution is written in the queue of large writes
 
@@ -81,11 +78,13 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))
+    submit = Submit(context)
     try:
-        _try_tasks(context, actor, row, spec, graph)
+        choice = choose_cluster(submit, actor, row, spec, graph)
     except YardError:
         context.snapshots.refresh()  # a refusal must not come from an old snapshot
-        _try_tasks(context, actor, row, spec, graph)
+        choice = choose_cluster(submit, actor, row, spec, graph)
+    row = msgspec.structs.replace(row, cluster=choice.cluster)
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
@@ -242,30 +241,6 @@ def _row(
         started_us=None,
         ended_us=None,
     )
-
-
-def _try_tasks(context: Context, actor: Actor, row: store.ExecutionRow, spec: Any, graph: ExecutionGraph) -> None:
-    """Refuse an execution with a task that the rules forbid, or that no cluster could ever run. Stores nothing."""
-    submit = Submit(context)
-    nodes = (
-        node
-        for workflow in (graph.primary, *graph.subs.values())
-        for node in all_nodes(workflow.template)
-        if node.HasField("task_node")
-    )
-    for node in islice(nodes, TRIALS_MAX):
-        task, template = graph.task_of(node)
-        start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap())
-        if _names_inputs(template.container):
-            continue  # its command depends on its inputs
-        plan = submit.plan(actor, job_request(row, spec, start, template, bundles={}, tree=NO_TREE))
-        if plan.outcome == "reject":
-            raise BadRequest(f"node {node.id} (task {task.name}) fits no cluster: {printable_line(plan.reason)}")
-
-
-def _names_inputs(container: Any) -> bool:
-    words = (*container.command, *container.args, *(pair.value for pair in container.env))
-    return any("inputs." in word.lower() for word in words)
 
 
 def _random_name() -> str:

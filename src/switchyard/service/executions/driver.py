@@ -210,7 +210,7 @@ class ExecutionDriver:
         # A job that was rejected on arrival has no event of its own.
         is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)
         is_due = bool(plan.left_out(decided) or plan.waits) or is_rejected or decided.is_due
-        self._store_execution(batch, loaded, decided, is_due=is_due)
+        self._store_execution(batch, loaded, decided, is_due=is_due, cluster=plan.cluster)
         return 1
 
     def _insert(self, batch: Batch, context: Context, loaded: LoadedExecution, job: PlannedJob) -> None:
@@ -250,13 +250,16 @@ class ExecutionDriver:
         why = f"execution {loaded.row.name} stops"
         request_cancel(batch, list(jobs.job_lock(batch.tx, running).values()), why)
 
-    def _store_execution(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool) -> None:
+    def _store_execution(
+        self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool, cluster: str
+    ) -> None:
         row, now_us = loaded.row, batch.now_us
         update = ExecutionUpdate(
             phase=decided.phase.value,
             is_due=is_due and not decided.phase.is_final,
             is_stopping=decided.is_stopping,
             steps=row.steps + 1,
+            cluster=cluster,
             updated_us=now_us,
             started_us=row.started_us or now_us,
             ended_us=now_us if decided.phase.is_final else None,

@@ -30,6 +30,7 @@ from switchyard.workflow.task_command import FOLDER, AttemptNames, CommandFailed
 
 LABELS_MAX = 60  # of an execution; a job takes 64
 EXECUTION_LABEL, NODE_LABEL = "flyte/execution", "flyte/node"
+LOST_ANNOTATIONS = {"on_lost": "switchyard/on-lost", "lost_after": "switchyard/lost-after"}
 NO_TREE = "0" * 64  # in a trial, which stores no files
 _LONG_NAME = re.compile(LONG_NAME_PATTERN)
 
@@ -148,7 +149,7 @@ def job_request(
         )
         workflow = row.workflow_name if is_plan and _LONG_NAME.match(row.workflow_name) else None
         request = JobRequest(
-            spec=msgspec.structs.replace(job_spec, execution=_execution_config(spec)),
+            spec=msgspec.structs.replace(job_spec, execution=_execution_config(spec), **_lost(spec)),
             name=f"{row.name}/{start.node_id}"[:256],
             project=row.project,
             domain=row.domain,
@@ -162,6 +163,12 @@ def job_request(
         return msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except (CommandFailed, ValueError, msgspec.MsgspecError) as exc:
         raise Malformed(f"Task {start.task.name} of node {start.node_id} cannot be a job: {exc}") from exc
+
+
+def _lost(spec: Any) -> dict[str, Any]:
+    """What happens to nodes on a cluster that falls silent, as the execution's annotations say."""
+    given = ((name, spec.annotations.values.get(word)) for name, word in LOST_ANNOTATIONS.items())
+    return {name: value for name, value in given if value}
 
 
 def _labels(spec: Any) -> dict[str, str]:

@@ -13,6 +13,8 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.executions.loading import LoadedExecution
 from switchyard.service.executions.node_jobs import NodeTree, inputs_body, job_request, make_tree, store_objects
+from switchyard.service.executions.placement import ClusterChoice, choose_cluster, is_spread
+from switchyard.service.lifecycle.bounds import RetryBounds
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.workflow.execution_state import AttemptFailure, EngineStep, NodeProgress, TaskStart
@@ -50,6 +52,7 @@ class StepPlan:
     jobs: list[PlannedJob] = field(default_factory=list)
     refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
     waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
+    cluster: str = ""  # that the execution has from this step on, if it had none
 
     def left_out(self, decided: EngineStep) -> set[str]:
         """Nodes that do not begin in this step, though the engine would start them."""
@@ -92,6 +95,14 @@ def plan_starts(
     plan = StepPlan(waits={key: wait for key, wait in waits.items() if key[1]})
     actor = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
     until, full = monotonic() + PLAN_S_MAX, ""
+    try:
+        choice = _place(context, submit, actor, loaded) if starts else ClusterChoice(loaded.row.cluster)
+    except YardError as exc:
+        if exc.transient:
+            raise
+        plan.refused = {(start.node_id, start.attempt): AttemptFailure("Refused", exc.detail) for start in starts}
+        return plan
+    plan.cluster, full = choice.cluster, choice.reason
     for start in sorted(starts, key=lambda start: start.attempt == 0):
         key = start.node_id, start.attempt
         if full or key in waits:
@@ -104,7 +115,7 @@ def plan_starts(
             continue
         try:
             _refuse_over_limit(context, actor, jobs=len(plan.jobs) + 1)
-            plan.jobs.append(_plan(context, submit, actor, loaded, start))
+            plan.jobs.append(_plan(context, submit, actor, loaded, start, cluster=plan.cluster))
         except LimitReached as exc:
             full = exc.detail
             plan.waits[key] = WaitingStart(start, full)
@@ -115,12 +126,24 @@ def plan_starts(
     return plan
 
 
-def _plan(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution, start: TaskStart) -> PlannedJob:
+def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution) -> ClusterChoice:
+    """The cluster of the execution. One that was deleted never comes back, so another one is chosen."""
+    row = loaded.row
+    if is_spread(loaded.spec) or row.cluster in context.snapshots.world.by_name:
+        return ClusterChoice(row.cluster)
+    return choose_cluster(submit, actor, row, loaded.spec, loaded.graph)
+
+
+def _plan(
+    context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution, start: TaskStart, *, cluster: str
+) -> PlannedJob:
     row, template = loaded.row, loaded.graph.tasks[start.task]
     tree, bundles = make_tree(context, inputs_body(start), template.container)
     request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
     began_us = store_objects(context, tree)
-    write = submit.decide(actor, request, key=None, body=b"", is_one_of_many=True)
+    member = context.snapshots.world.by_name.get(cluster)
+    bounds = RetryBounds(None, (), member.id) if member is not None else None
+    write = submit.decide(actor, request, key=None, body=b"", is_one_of_many=True, again=bounds)
     return PlannedJob(start, write, tree, began_us)
 
 

@@ -1,4 +1,7 @@
-"""execution bounds: live executions are counted, and ended ones are removed in pieces."""
+"""execution bounds: live executions are counted, ended ones are removed in pieces, and one cluster takes all nodes.
+
+Live executions from before have no cluster. They get one with their next node.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -20,6 +23,7 @@ def upgrade() -> None:
     with op.batch_alter_table("executions", schema=None) as batch_op:
         batch_op.add_column(sa.Column("mode", sa.Text(), nullable=False, server_default="MANUAL"))
         batch_op.add_column(sa.Column("is_removed", sa.Boolean(), nullable=False, server_default=sa.false()))
+        batch_op.add_column(sa.Column("cluster", sa.Text(), nullable=False, server_default=""))
         for name, column, where in INDEXES:
             batch_op.create_index(name, [column], unique=False, sqlite_where=where, postgresql_where=where)
 
@@ -28,5 +32,6 @@ def downgrade() -> None:
     with op.batch_alter_table("executions", schema=None) as batch_op:
         for name, _, where in INDEXES:
             batch_op.drop_index(name, sqlite_where=where, postgresql_where=where)
+        batch_op.drop_column("cluster")
         batch_op.drop_column("is_removed")
         batch_op.drop_column("mode")
