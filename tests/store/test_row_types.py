@@ -27,6 +27,7 @@ from switchyard.store import (
     events,
     execution_due,
     execution_nodes,
+    execution_recovery,
     executions,
     fetch,
     file_collection,
@@ -81,6 +82,7 @@ NODES: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     executions.execution_get: lambda tx: executions.execution_get(tx, EXECUTION),
     executions.execution_lock: lambda tx: executions.execution_lock(tx, EXECUTION),
+    execution_recovery.recoverable_nodes: lambda tx: execution_recovery.recoverable_nodes(tx, "e"),
     execution_due.marked_due: lambda tx: execution_due.marked_due(tx, limit=9),
     execution_due.executions_by_id: lambda tx: execution_due.executions_by_id(tx, ["e"]),
     executions.execution_list: lambda tx: executions.execution_list(tx, **EXECUTIONS),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -55,7 +56,24 @@ class LaunchTarget:
     plan: Any
 
 
-def create_execution(context: Context, actor: Actor, request: Any) -> store.ExecutionKey:
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a new execution comes from. `mode`: Flyte's word. `digest`: of the request that was sent.
+
+    `take_over`: stores nodes of another execution as nodes of the new one, in the transaction that inserts it.
+    """
+
+    mode: str = "MANUAL"
+    digest: bytes = b""
+    reference: Any = None
+    scheduled_us: int | None = None
+    take_over: Callable[[Batch, str], None] | None = None
+
+
+MANUAL = Origin()
+
+
+def create_execution(context: Context, actor: Actor, request: Any, origin: Origin = MANUAL) -> store.ExecutionKey:
     require_write(context, actor, request.project, request.domain)
     require_executions(context)
     if (size := request.ByteSize()) > REQUEST_BYTES_MAX:
@@ -66,15 +84,15 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     given = request.inputs if request.inputs.literals else request.spec.inputs
     check_inputs_depth(given)
     key = store.ExecutionKey(request.project, request.domain, name)
-    digest = sha256(content_bytes(request)).digest()
-    if request.name and _is_same(context, key, digest):
+    digest = origin.digest or request_digest(request)
+    if request.name and is_same(context, key, digest):
         return key
     target = _find_target(context, actor, request.spec)
     _refuse_fields(request.spec)
     _refuse_unserved(target)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
     _refuse_mistakes([*label_mistakes(request.spec.labels.values), *mistakes])
-    spec = _effective_spec(request.spec, target, actor)
+    spec = _effective_spec(request.spec, target, actor, origin)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))
@@ -84,26 +102,32 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     except YardError:
         context.snapshots.refresh()  # a refusal must not come from an old snapshot
         choice = choose_cluster(submit, actor, row, spec, graph)
-    row = msgspec.structs.replace(row, cluster=choice.cluster)
+    row = msgspec.structs.replace(row, cluster=choice.cluster, mode=origin.mode)
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
         refuse_over_limits(batch, context, actor, key.project)
         if not store.execution_insert(batch.tx, row):
             return False
+        if origin.take_over is not None:
+            origin.take_over(batch, row.id)
         batch.topics.add(Topic.EXECUTIONS)
         record_audit(batch, context, actor, "execution.create", str(key), after={"launches": str(target.entity)})
         return True
 
     committer = context.committer
-    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN
+    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN or origin.take_over is not None
     is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
-    if not is_new and not _is_same(context, key, digest):  # somebody else was faster, and has ended since
+    if not is_new and not is_same(context, key, digest):  # somebody else was faster, and has ended since
         raise Conflict(f"The execution {key} was created by another request meanwhile.")
     return key
 
 
-def _is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
+def request_digest(request: Any) -> bytes:
+    return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(request)).digest()
+
+
+def is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
     """Whether this very request has made the execution. Raises Conflict if another one has."""
     with context.database.read() as tx:
         row = store.execution_get(tx, key)
@@ -176,13 +200,19 @@ def _refuse_mistakes(mistakes: list[str]) -> None:
         raise Malformed("; ".join([*mistakes[:MISTAKES_SHOWN], *more]))
 
 
-def _effective_spec(given: Any, target: LaunchTarget, actor: Actor) -> Any:
+def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: Origin) -> Any:
     """The spec with what the launch plan says where the request says nothing; maps are replaced whole."""
     spec = type(given)()
     spec.CopyFrom(given)
     spec.ClearField("inputs")
     spec.metadata.principal = actor.name
-    spec.metadata.ClearField("system_metadata")
+    for field in ("system_metadata", "mode", "reference_execution", "scheduled_at", "nesting"):
+        spec.metadata.ClearField(field)
+    spec.metadata.mode = spec.metadata.ExecutionMode.Value(origin.mode)
+    if origin.reference is not None:
+        spec.metadata.reference_execution.CopyFrom(origin.reference)
+    if origin.scheduled_us is not None:
+        spec.metadata.scheduled_at.FromMicroseconds(origin.scheduled_us)
     spec.launch_plan.resource_type = target.entity.kind.number
     plan = target.plan
     for field in ("labels", "annotations"):

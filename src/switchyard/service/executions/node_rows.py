@@ -14,6 +14,7 @@ from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_state import AttemptEnd, NodePhase, NodeProgress, TaskStart
 
+RECOVERED = "RECOVERED"  # the phase of a node that another execution has run. To the engine it has succeeded
 QUEUED = "QUEUED"  # the phase of a node that could start, if a limit had room
 WAITING = "WAITING_FOR_RESOURCES"  # the phase of its attempt, which has no job
 
@@ -27,7 +28,7 @@ def node_state(row: NodeRow) -> NodeProgress:
         node_id=row.node_id,
         parent_id=row.parent_id,
         spec_id=row.spec_id,
-        phase=NodePhase(row.phase),
+        phase=NodePhase.SUCCEEDED if row.phase == RECOVERED else NodePhase(row.phase),
         is_parent=bool(row.is_parent),
         attempts=row.attempts,
         user_failures=row.user_failures,
