@@ -42,10 +42,11 @@ from switchyard.service.upkeep.render_namespaces import NamespaceRendering
 from switchyard.service.upkeep.report_late_jobs import report_late_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.service.upkeep.settle_dependencies import settle_dependencies
-from switchyard.store import access, clusters, execution_due, leases, spread_arrays
+from switchyard.store import access, clusters, execution_due, leases, schedules, spread_arrays
 
 if TYPE_CHECKING:
     from switchyard.service.executions.driver import ExecutionDriver
+    from switchyard.service.executions.schedules import ScheduleChore
 
 log = structlog.get_logger()
 # Pending jobs are routed at least this often, in case every wake-up was lost.
@@ -83,6 +84,7 @@ class BackgroundLoops:
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
         self._executions: ExecutionDriver | None = None  # made for the first execution
+        self._schedules: ScheduleChore | None = None
         self._quoting = QuoteChore(server.context)
         self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
         self._rest_until = self._look_at = self._enforce_at = 0.0
@@ -229,8 +231,15 @@ class BackgroundLoops:
         context = self._server.context
         with context.database.read() as tx:
             is_any_live = execution_due.is_any_live(tx)
-        if not is_any_live or not is_flyteidl_installed():
+            is_time = schedules.is_any_due(tx, context.now_us())
+        if not (is_any_live or is_time) or not is_flyteidl_installed():
             return False
+        if is_time and context.workflows.has_executions:
+            if self._schedules is None:
+                from switchyard.service.executions.schedules import ScheduleChore
+
+                self._schedules = ScheduleChore()
+            self._schedules.go(context, self._leadership)
         if self._executions is None:
             from switchyard.service.executions.driver import ExecutionDriver
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -12,6 +12,7 @@ from switchyard.server.limits_section import ByteLimit, LimitValue
 from switchyard.workflow.limits import WorkflowLimits
 
 _DEFAULTS = WorkflowLimits()
+MissedRuns = Literal["skip", "last", "all"]
 ServerUrl = Annotated[str, Meta(max_length=1024, pattern=r"^(https?://[^\s/?#]+/?)?(?!\n)$")]
 
 
@@ -26,6 +27,7 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     project_executions: LimitValue = _DEFAULTS.project_executions  # live ones in one project
     execution_rows: LimitValue = _DEFAULTS.execution_rows  # nodes of one execution and their attempts
     execution_bytes: ByteLimit = "256Mi"  # of what the nodes of one execution take and give
+    missed_runs: MissedRuns = "last"  # what happens to times of a schedule that no server saw in time
     url: ServerUrl = ""  # that Flyte's clients reach the HTTP port by, for uploads; empty: the address of `--http`
 
     def __post_init__(self) -> None:
@@ -42,4 +44,5 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             self.project_executions,
             self.execution_rows,
             parse_bytes(self.execution_bytes),
+            self.missed_runs,
         )

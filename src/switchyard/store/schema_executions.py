@@ -120,6 +120,23 @@ Index(
     postgresql_where=text(LIVE_ATTEMPT),
 )
 
+# One row per active launch plan with a schedule.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("domain", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # who made the plan active: the executions are theirs
+    Column("owner_id", Text, nullable=False),
+    Column("since_us", BigInteger, nullable=False),  # when it became active: rates count from there
+    Column("last_us", BigInteger, nullable=True),  # the last time that was due
+    Column("next_us", BigInteger, nullable=False),  # the next one; 0: to be computed
+    Column("error", Text, nullable=False),  # why the last execution was not created; empty: it was
+)
+Index("ix_schedules_next", schedules.c.next_us)
+
 # Files that Flyte's clients uploaded: bundles of code. A path never gets another content.
 data_files = Table(
     "data_files",

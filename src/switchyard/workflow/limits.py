@@ -24,3 +24,4 @@ class WorkflowLimits:
     # engine reads them all, so these bound its memory and its time.
     execution_rows: int = 100_000
     execution_bytes: int = 256 * 2**20
+    missed_runs: str = "last"  # of schedules: skip, last or all

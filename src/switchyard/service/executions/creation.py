@@ -57,7 +57,7 @@ class LaunchTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class ExecutionOrigin:
     """What a new execution comes from. `mode`: Flyte's word. `digest`: of the request that was sent.
 
     `take_over`: stores nodes of another execution as nodes of the new one, in the transaction that inserts it.
@@ -70,10 +70,12 @@ class Origin:
     take_over: Callable[[Batch, str], None] | None = None
 
 
-MANUAL = Origin()
+MANUAL = ExecutionOrigin()
 
 
-def create_execution(context: Context, actor: Actor, request: Any, origin: Origin = MANUAL) -> store.ExecutionKey:
+def create_execution(
+    context: Context, actor: Actor, request: Any, origin: ExecutionOrigin = MANUAL
+) -> store.ExecutionKey:
     require_write(context, actor, request.project, request.domain)
     require_executions(context)
     if (size := request.ByteSize()) > REQUEST_BYTES_MAX:
@@ -200,7 +202,7 @@ def _refuse_mistakes(mistakes: list[str]) -> None:
         raise Malformed("; ".join([*mistakes[:MISTAKES_SHOWN], *more]))
 
 
-def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: Origin) -> Any:
+def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: ExecutionOrigin) -> Any:
     """The spec with what the launch plan says where the request says nothing; maps are replaced whole."""
     spec = type(given)()
     spec.CopyFrom(given)

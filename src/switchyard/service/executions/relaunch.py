@@ -16,7 +16,7 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import require_read
-from switchyard.service.executions.creation import Origin, create_execution, is_same, request_digest
+from switchyard.service.executions.creation import ExecutionOrigin, create_execution, is_same, request_digest
 from switchyard.service.executions.graphs import find_entity
 from switchyard.service.executions.node_jobs import read_spec
 from switchyard.service.executions.node_rows import read_literals
@@ -94,7 +94,7 @@ def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> Exe
         project=key.project, domain=key.domain, name=asked.name, spec=_spec(row, changes), inputs=_inputs(context, row)
     )
     ids = nodes_to_take_over(nodes)
-    origin = Origin(
+    origin = ExecutionOrigin(
         mode,
         asked.digest,
         reference=asked.reference,
