@@ -201,6 +201,10 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("parameters of one request", "server.http.call:QUERY_FIELDS_MAX", "", MALFORMED, CODE),
         ("one parameter", "server.http.query_parameters:TEXT_CHARS_MAX", "characters", MALFORMED, CODE),
         ("output in one answer", "service.run.logs:ANSWER_BYTES_MAX", "bytes", "`next` is given", CODE),
+        ("one chunk of a file", "model.file_tree:CHUNK_BYTES", "bytes", "400 `bad-value`", CODE),
+        ("the list of one folder's files", "model.file_tree:TREE_BYTES_MAX", "bytes", MALFORMED, CODE),
+        ("one upload of objects", "model.file_frames:BODY_BYTES_MAX", "bytes", REFUSED, CODE),
+        ("files, folders and links of one tree", "model.file_tree:FILES_MAX", "", "400 `bad-value`", CODE),
         ("a file that is looked at, in one answer", "model.file_views:VIEW_BYTES_MAX", "bytes", "ask for more", CODE),
         ("the same, of one user in a second", "server.file_asks:BYTES_PER_S", "bytes", "it waits", CODE),
         (
@@ -250,6 +254,20 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("jobs changed by one round of a filter", "model.api:SELECT_JOBS_MAX", "", "`cursor` is given", CODE),
     ],
     "Clusters, agents and rules": [
+        (
+            "space that input files leave free on an agent's disk: a tenth of the disk, and at most",
+            "agent.files.staging_space:RESERVE_BYTES_MAX",
+            "bytes",
+            "the job waits, or is refused",
+            "`files.reserve` of the site file",
+        ),
+        (
+            "how long a job waits for that space, or for a file that the store has lost",
+            "agent.files.stagings:PATIENCE_S",
+            "s",
+            "it goes to another cluster, or back",
+            CODE,
+        ),
         ("graph, unpacked", "server.settings:ServerBounds.graph_bytes", "bytes", REFUSED, CODE),
         ("graph, packed", "server.settings:ServerBounds.graph_packed_bytes", "bytes", REFUSED, CODE),
         ("graphs of one cluster", "service.cluster.graphs:SUBSYSTEMS_MAX", "", MALFORMED, CODE),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 from switchyard.model.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
@@ -9,8 +11,25 @@ from switchyard.model.file_tree import FileEntry, FolderEntry, decode_tree, hash
 from tests.acceptance.stage import Stage
 from tests.agent.files.builders import Executable, Objects, Plain
 from tests.processes import PATIENCE_S, until
+from tests.programs import COMMAND_S, YARD
 
 READ_OBJECTS = 4  # in one request: chunks are large
+
+
+def yard_in(
+    stage: Stage, folder: Path, *args: str, stdin: str | None = None, timeout_s: float = COMMAND_S
+) -> subprocess.CompletedProcess[str]:
+    """A command of the administrator's in a folder."""
+    return subprocess.run(
+        [*YARD, *args],
+        cwd=folder,
+        env=stage.env,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def upload_tree(stage: Stage, content: Plain, *, token: str | None = None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +13,9 @@ import pytest
 
 from switchyard import Client, FunctionFailed, FunctionRun, JobFiles
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE, BadRequest, YardError
+from tests.acceptance.job_files import yard_in as yard
 from tests.acceptance.stage import Stage
 from tests.processes import PATIENCE_S
-from tests.programs import COMMAND_S, YARD
 
 TRAIN = """\
 import os, pathlib, sys
@@ -44,20 +43,6 @@ def work(tmp_path: Path) -> Path:
     (folder / "noise.log").touch()
     (folder / ".yardignore").write_text("*.log\n")
     return folder
-
-
-def yard(stage: Stage, work: Path, *args: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A command in the user's folder."""
-    return subprocess.run(
-        [*YARD, *args],
-        cwd=work,
-        env=stage.env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S,
-        check=False,
-    )
 
 
 def test_files_go_there_and_results_come_back(stage: Stage, work: Path) -> None:
@@ -125,6 +110,41 @@ def test_a_folder_an_array_and_a_job_file(stage: Stage, work: Path) -> None:
     assert done.returncode == EXIT_OK, done.stderr
     done = yard(stage, work, "usage", "--files", "--project", "default")
     assert "project default" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--each"]], ids=["all or none", "each"])
+def test_a_missing_file_of_a_bulk_job_is_told_with_its_line_and_nothing_is_sent(
+    stage: Stage, work: Path, flags: list[str]
+) -> None:
+    (work / "jobs").mkdir()
+    good = {"command": ["true"], "in": ["../data/x"], "labels": {"missing": str(len(flags))}}
+    shared, own = {**good, "in": ["../data/gone"]}, {**good, "in": ["../part-{index}"], "array": "0-1"}
+    (work / "part-0").touch()
+    lines = [json.dumps(form) for form in (good, shared, own)]
+    (work / "jobs" / "all.jsonl").write_text("\n".join(lines))
+    done = yard(stage, work, "submit", "--bulk", "jobs/all.jsonl", *flags)
+    assert done.returncode == EXIT_USAGE
+    assert "2 of 3 jobs are not well-formed" in done.stderr
+    assert "jobs/all.jsonl, line 2: the file jobs/../data/gone cannot be read: No such file" in done.stderr
+    assert "jobs/all.jsonl, line 3: the file jobs/../part-1 cannot be read: No such file" in done.stderr
+    assert "nothing was sent" in done.stderr
+    assert "present folder" not in done.stderr
+    assert yard(stage, work, "ls", "--label", f"missing={len(flags)}", "-o", "name").stdout == ""
+
+
+def test_the_index_of_a_task_may_stand_in_the_name_alone(stage: Stage, work: Path) -> None:
+    words = ["--array", "0-1", "--in", "data/x:part-{index:02}", "--out", "names", "--wait"]
+    done = yard(stage, work, "submit", *words, "--", "sh", "-c", "ls part-* > names")
+    assert done.returncode == EXIT_OK, done.stderr
+    assert [(work / task / "names").read_text() for task in ("0", "1")] == ["part-00\n", "part-01\n"]
+    with Client(stage.url) as client:
+        files = {"part-{index}": work / "data" / "x"}
+        job = client.submit(["sh", "-c", "ls part-* > names"], array="7", files=files, out=["names"])
+        job.wait(timeout_s=PATIENCE_S)
+        client.fetch(job.id, to=work / "sdk", timeout_s=PATIENCE_S)
+        assert (work / "sdk" / "7" / "names").read_text() == "part-7\n"
+        with pytest.raises(BadRequest, match="bytes are one file"):
+            client.submit(["true"], array="0-1", files={"part-{index}": b"x"})
 
 
 @pytest.mark.parametrize(

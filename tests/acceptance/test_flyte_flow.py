@@ -7,18 +7,103 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.flyte_site import flyte_site
+from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site
 from tests.acceptance.test_flyte_runs import difference
 from tests.workflow.corpus import FOLDER
 
 pytestmark = pytest.mark.xdist_group("flyte-flow")
-MODULES = ("06_conditional", "16_on_failure")
+MODULES = ("06_conditional", "16_on_failure", "18_gates")
+# A module of dynamic workflows beside those of the corpus.
+DYNAMIC = """
+import os
+from pathlib import Path
+
+from flytekit import conditional, dynamic, task, workflow
+from flytekit.exceptions.user import FlyteRecoverableException
 
 
+@task
+def double(n: int) -> int:
+    return 2 * n
+
+
+@task
+def zero(n: int) -> int:
+    return 0
+
+
+@task
+def second_time(file: str) -> int:
+    if not os.path.exists(file):
+        Path(file).touch()
+        raise FlyteRecoverableException("not yet")
+    return 7
+
+
+@workflow
+def twice(n: int) -> int:
+    return double(n=double(n=n))
+
+
+@dynamic
+def inner(depth: int) -> int:
+    if depth == 0:
+        return double(n=1)
+    return inner(depth=depth - 1)
+
+
+@dynamic
+def outer(n: int) -> tuple[int, int, int]:
+    quad = twice(n=n)
+    chosen = conditional("big").if_(quad > 10).then(zero(n=quad)).else_().then(double(n=quad))
+    return quad, chosen, inner(depth=1)
+
+
+@dynamic(retries=1)
+def patient(file: str) -> int:
+    return second_time(file=file)
+
+
+@workflow
+def within(n: int) -> tuple[int, int, int]:
+    return outer(n=n)
+
+
+@workflow
+def wf(n: int) -> tuple[int, int, int]:
+    return within(n=n)
+
+
+@workflow
+def again(file: str) -> int:
+    return patient(file=file)
+
+
+CASES = [
+    {"run": "wf", "inputs": {"n": 2}, "phase": "SUCCEEDED", "outputs": {"o0": 8, "o1": 16, "o2": 2}},
+    {"run": "again", "inputs": {"file": FILE}, "phase": "SUCCEEDED", "outputs": {"o0": 7}},
+]
+"""
+
+
+@pytest.mark.timeout(RUNS_S)
 def test_workflows_with_control_flow_end_as_they_do_in_flyte(tmp_path: Path) -> None:
     with flyte_site(tmp_path) as site:
         for module in MODULES:
             shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
-        site.register()
-        results = site.run(*MODULES)
-        assert [wrong for found in results if (wrong := difference(found))] == []
+        assert_as_in_flyte(site, *MODULES)
+
+
+@pytest.mark.timeout(RUNS_S)
+def test_dynamic_workflows_end_as_they_do_in_flyte(tmp_path: Path) -> None:
+    with flyte_site(tmp_path) as site:
+        shutil.copy(FOLDER / "11_dynamic.py", tmp_path / "flows")
+        mark = str(tmp_path / "tried")
+        (tmp_path / "flows" / "deep.py").write_text(DYNAMIC.replace("FILE", repr(mark)))
+        assert_as_in_flyte(site, "11_dynamic", "deep")
+
+
+def assert_as_in_flyte(site: FlyteSite, *modules: str) -> None:
+    site.register()
+    results = site.run(*modules)
+    assert [wrong for found in results if (wrong := difference(found))] == []

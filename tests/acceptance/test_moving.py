@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from tests.acceptance.pools import FIRST, WORK, set_pool, write
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.processes import PATIENCE_S, until
-from tests.programs import Agent, start_agent, start_server
+from tests.programs import Agent, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 
 pytestmark = pytest.mark.xdist_group("moving")
@@ -131,32 +130,32 @@ def test_room_that_the_one_in_line_cannot_use_is_taken_over(stage: Stage, busy: 
     assert stage.ended(large)["state"] == "SUCCEEDED"
 
 
-def running(client: Client, array: str) -> Counter[str | None]:
-    """How many of its tasks run on which cluster."""
-    return Counter(task.cluster for task in client.tasks(array, state=State.RUNNING))
-
-
-def test_an_array_of_one_cluster_goes_on_to_every_cluster_that_stands_idle(tmp_path: Path) -> None:
+def test_an_array_together_waits_for_its_drained_cluster_and_nothing_of_it_runs_elsewhere(tmp_path: Path) -> None:
     ledger, gate, cluster = Ledger(tmp_path), tmp_path / "gate", {"nodes": 1, "each": {"core": 2}}
-    extra = ["--config", write(tmp_path, "moving: {idle_takes_after: 10s}")]
+    extra = ["--config", write(tmp_path, "moving: {idle_takes_after: 1s}")]
     with (
         start_server(tmp_path, extra=extra) as server,
         start_agent(tmp_path, server.url, "alpha", graph=cluster),
         start_agent(tmp_path, server.url, "beta", graph=cluster),
-        start_agent(tmp_path, server.url, "gamma", graph=cluster),
         Client(server.url) as client,
     ):
+        env = isolated_env(tmp_path, url=server.url)
         line = f'until [ -e {gate} ]; do sleep 0.05; done; echo "$SWITCHYARD_ARRAY_INDEX" >> "$LEDGER"'
-        job = client.submit(["sh", "-c", line], env=ledger.env, array="0-19", together=True)
-        until(
-            lambda: running(client, job.id) == dict.fromkeys(("alpha", "beta", "gamma"), 2), PATIENCE_S, "all run two"
-        )
-        first, second = [event for event in client.events(job.id) if event.kind == "moved"]
-        assert first.at_us - job.refresh().created_us >= 10_000_000
-        assert second.at_us - first.at_us < 10_000_000, "it does not wait for as long again"
+        job = client.submit(["sh", "-c", line], env=ledger.env, array="0-9", together=True)
+        until(lambda: len(list(client.tasks(job.id, state=State.RUNNING))) == 2, PATIENCE_S, "two tasks run")
+        home = job.refresh().cluster
+        assert home is not None
+        yard("cluster", "drain", home, env=env, check=True)
         gate.touch()
+        waits = f"together: cluster {home} is drained; 2 tasks ran there"
+        until(lambda: (job.refresh().state, job.refresh().reason) == (State.PENDING, waits), PATIENCE_S, waits)
+        assert waits in " ".join(yard("show", job.id, env=env, check=True).stdout.split())
+        explained = " ".join(yard("explain", job.id, env=env, check=True).stdout.split())
+        assert "its tasks stay together, and another cluster has begun them" in explained
+        yard("cluster", "uncordon", home, env=env, check=True)
         assert job.wait(timeout_s=PATIENCE_S).state is State.SUCCEEDED
-    assert sorted(map(int, ledger.runs().elements())) == list(range(20))
+        assert client.job(job.id).tasks_by_cluster == {home: 10}
+    assert sorted(map(int, ledger.runs().elements())) == list(range(10))
 
 
 def test_a_pool_is_made_sticky_and_loose_again_at_run_time(stage: Stage) -> None:

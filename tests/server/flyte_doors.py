@@ -14,13 +14,15 @@ from urllib.parse import quote, urlencode
 
 import grpc
 import yaml
-from flyteidl.service import admin_pb2, admin_pb2_grpc
+from flyteidl.service import admin_pb2, admin_pb2_grpc, signal_pb2, signal_pb2_grpc
 from google.protobuf import json_format, message_factory
 
 from tests.processes import free_port
 from tests.programs import Answer, call, start_server
 
 CALL_S = 30
+ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+SIGNALS = signal_pb2.DESCRIPTOR.services_by_name["SignalService"]
 DOTTED = re.compile(r"\{([\w.]+)\}")
 
 
@@ -51,6 +53,8 @@ PATHS = {
     "GetProject": ("GET", "", "/api/v1/projects/{id}"),
     "ListProjects": ("GET", "", "/api/v1/projects"),
     "GetDomains": ("GET", "", "/api/v1/domains"),
+    "ListSignals": ("GET", "", f"/api/v1/signals/{of('workflow_execution_id')}"),
+    "SetSignal": ("POST", "", "/api/v1/signals"),
     "GetVersion": ("GET", "", "/api/v1/version"),
     "CreateTask": ("POST", "", "/api/v1/tasks"),
     "GetTask": ("GET", "id", "/api/v1/tasks/{project}/{domain}/{name}/{version}"),
@@ -181,7 +185,8 @@ class Doors:
     def by_grpc(self, name: str, request: Mapping[str, Any]) -> Said:
         asked = json_format.ParseDict(dict(request), _class(name, "input_type")())
         with grpc.insecure_channel(self.grpc) as line:
-            stub = admin_pb2_grpc.AdminServiceStub(line)
+            is_signal = name in SIGNALS.methods_by_name
+            stub = (signal_pb2_grpc.SignalServiceStub if is_signal else admin_pb2_grpc.AdminServiceStub)(line)
             metadata = [("authorization", f"Bearer {self.token}")] if self.token else []
             try:
                 answer = getattr(stub, name)(asked, timeout=CALL_S, metadata=metadata, wait_for_ready=True)
@@ -205,7 +210,7 @@ def answer_class(name: str) -> Any:
 
 
 def _class(name: str, which: str) -> Any:
-    method = admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods_by_name[name]
+    method = SIGNALS.methods_by_name.get(name) or ADMIN.methods_by_name[name]
     return message_factory.GetMessageClass(getattr(method, which))
 
 

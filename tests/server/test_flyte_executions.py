@@ -20,7 +20,6 @@ HERE = {"project": PROJECT, "domain": DOMAIN}
 UNSERVED = {
     "08_launch_plan.wf": "is a launch plan node",
     "09_map.wf": "is a map task",
-    "18_gates.wf": "is a gate",
     "19_cache.wf": "is cached",
     "21_files.wf": "a file, a directory",
     "23_container.wf": "is a raw container",

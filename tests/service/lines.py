@@ -12,7 +12,8 @@ from switchyard.model.layout import LayoutPart, SetMember, SetRequest
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.reserve.quotes import shape_of
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.store import quotes
+from switchyard.store import jobs, quotes
+from switchyard.store.job_update import JobUpdate
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -49,6 +50,12 @@ def in_line_at_full(rig: Rig, count: int = 1, **fields: Any) -> list[str]:
     assert {each.cluster for each in made} == {"full"}
     clusters.cluster_change(rig.context, ADMIN, "idle", ClusterChange(is_cordoned=False))
     return [each.id for each in made]
+
+
+def of_one_cluster(rig: Rig, *, job: str) -> str:
+    """Let one cluster alone lease the array, as one from before arrays were spread. It need not stay together."""
+    rig.committer.call(lambda batch: jobs.job_update_many(batch.tx, {job: JobUpdate(spread=None)}))
+    return job
 
 
 def quote(agent: RigAgent, request: JobRequest, **fields: Any) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import Job, JobRequest, State
+from switchyard.model.job import Job, JobRequest, JobSpec, OnLost, State
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.selection import Select
 from tests.builders import a_request
@@ -193,8 +193,8 @@ def _hold_tasks(day: Day, ended: list[Job]) -> None:
             shown = day.rig.job(job.id).tasks_by_cluster
             assert shown == Counter(attempts[-1].cluster for attempts in runs), "it ran where the server says"
             spread += len(shown) > 1
-            is_moved = day.rig.row(job.id).attempt > 1
-            assert not job.together or len(shown) == 1 or is_moved, "it was moved, or stayed together"
+            may_leave = isinstance(job.spec, JobSpec) and job.spec.on_lost is OnLost.REQUEUE
+            assert not job.together or len(shown) == 1 or may_leave, "it stayed together, unless its cluster was lost"
     assert spread > len(ended) / 3, f"{spread} of {len(ended)} arrays ran on several clusters"
     assert day.licences_held() == 0, "a licence was not given back"
 

@@ -109,3 +109,47 @@ def test_a_touch_of_an_object_that_is_just_removed_finds_nothing(store: Database
 
 def remove_object(tx: Tx) -> int:
     return file_collection.objects_delete(tx, [OBJECT], used_before_us=CUT_US, now_us=NOW_US)
+
+
+def lose(tx: Tx) -> list[bytes]:
+    """A read that began long ago has not found the object."""
+    return file_objects.loss_put(tx, [OBJECT], read_us=CUT_US, now_us=NOW_US)
+
+
+def test_an_object_that_is_just_sent_again_is_not_lost(store: Database, store_url: str) -> None:
+    seal(store)
+    with store.write() as tx:
+        file_objects.object_put(tx, {OBJECT: 5}, now_us=NOW_US)
+        losing = meanwhile(store_url, lose)
+    assert losing.result(WAIT_S) == []
+    with store.read() as tx:
+        assert file_objects.held_sizes(tx, "ann", [OBJECT]) == {OBJECT: 5}
+
+
+def test_an_upload_beside_the_note_of_a_loss_takes_the_note_back(store: Database, store_url: str) -> None:
+    seal(store)
+
+    def upload(other: Tx) -> None:
+        file_objects.object_put(other, {OBJECT: 5}, now_us=NOW_US)
+
+    with store.write() as tx:
+        assert lose(tx) == [OBJECT]
+        assert file_objects.held_sizes(tx, "ann", [OBJECT]) == {}
+        uploading = meanwhile(store_url, upload)
+    uploading.result(WAIT_S)
+    with store.read() as tx:
+        assert file_objects.held_sizes(tx, "ann", [OBJECT]) == {OBJECT: 5}
+        assert file_objects.losses(tx, 10) == []
+
+
+def test_an_object_that_the_leader_removed_is_not_lost(store: Database, store_url: str) -> None:
+    with store.write() as tx:
+        file_objects.object_put(tx, {OBJECT: 5}, now_us=OLD_US)
+        assert lose(tx) == [OBJECT]
+        assert lose(tx) == [OBJECT], "two servers note the same loss"
+    with store.write() as tx:
+        assert remove_object(tx) == 1
+        losing = meanwhile(store_url, lose)
+    assert losing.result(WAIT_S) == []
+    with store.read() as tx:
+        assert file_objects.losses(tx, 10) == []

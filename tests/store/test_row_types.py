@@ -26,8 +26,10 @@ from switchyard.store import (
     entity_names,
     events,
     execution_due,
+    execution_dynamics,
     execution_nodes,
     execution_recovery,
+    execution_signals,
     executions,
     fetch,
     file_collection,
@@ -78,6 +80,7 @@ EXECUTIONS: dict[str, Any] = {
     **{"project": "p", "domain": "d", "filters": (), "with_archived": False},
     **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9},
 }
+SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9}
 NODES: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "limit": 9}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
@@ -92,6 +95,10 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     execution_nodes.node_list: lambda tx: execution_nodes.node_list(tx, "e"),
     execution_nodes.node_page: lambda tx: execution_nodes.node_page(tx, "e", **NODES),
     execution_nodes.node_get: lambda tx: execution_nodes.node_get(tx, "e", "n0"),
+    execution_dynamics.dynamic_live: lambda tx: execution_dynamics.dynamic_live(tx, "e"),
+    execution_dynamics.dynamic_last: lambda tx: execution_dynamics.dynamic_last(tx, "e", "n0"),
+    execution_signals.signal_get: lambda tx: execution_signals.signal_get(tx, "e", "s"),
+    execution_signals.signal_page: lambda tx: execution_signals.signal_page(tx, "e", **SIGNALS),
     execution_nodes.attempt_list: lambda tx: execution_nodes.attempt_list(tx, "e", "n0"),
     execution_nodes.live_attempts: lambda tx: execution_nodes.live_attempts(tx, "e"),
     data_files.data_file_get: lambda tx: data_files.data_file_get(tx, "p", "d", "f"),

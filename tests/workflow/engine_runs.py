@@ -12,6 +12,7 @@ from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     AttemptFailure,
+    DynamicWorkflow,
     EngineStep,
     ExecutionPhase,
     ExecutionState,
@@ -94,6 +95,11 @@ class Run:
     error: Any = None
     outputs: Any = None
     is_due: bool = True
+    now_s: int = 0
+    signals: dict[str, Any] = field(default_factory=dict)
+    dynamics: dict[tuple[str, int], ExecutionGraph] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)  # scopes whose jobs were stopped
+    asked: list[str] = field(default_factory=list)  # the signals that gates wait for
 
     def step(self, *events: AttemptEnd, refused: dict[tuple[str, int], AttemptFailure] | None = None) -> list[str]:
         """The jobs that are started, as `node#attempt`."""
@@ -105,16 +111,27 @@ class Run:
             self.error,
             max_parallelism=self.parallel,
             is_due=self.is_due,
+            now_us=self.now_s * 1_000_000,
+            signals=self.signals,
+            dynamics=self.dynamics,
         )
         decided: EngineStep = step(self.graph, state, events, refused or {})
         assert step(self.graph, state, events, refused or {}) == decided, "the same state gives the same step"
         self.phase, self.is_stopping = decided.phase, decided.is_stopping
         self.error, self.outputs, self.is_due = decided.error or self.error, decided.outputs, decided.is_due
+        self.dynamics |= {(node_id, attempt): made.graph for node_id, attempt, made in decided.dynamics}
+        self.stopped += decided.stopped_scopes
+        self.asked += [request.signal_id for request in decided.signals]
         self.nodes = {**self.nodes, **{node.node_id: node for node in decided.nodes}}
         return [f"{start.node_id}#{start.attempt}" for start in decided.starts]
 
     def end(self, node_id: str, value: Any = 1) -> list[str]:
         return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, literals(o0=value)))
+
+    def expand(self, node_id: str, graph: ExecutionGraph) -> list[str]:
+        """The task of a node has made a workflow."""
+        attempt = self.nodes[node_id].attempts - 1
+        return self.step(AttemptEnd(node_id, attempt, dynamic=DynamicWorkflow(graph, None)))
 
     def fail(self, node_id: str, failure: AttemptFailure = USER) -> list[str]:
         return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, failure=failure))

@@ -142,7 +142,6 @@ FAILURES: list[tuple[str, JobEnd, tuple[str, bool, bool]]] = [
     ("too slow", JobEnd("FAILED", "time limit of 3s reached", signal=9), ("TimeoutExpired", True, False)),
     ("nothing left", JobEnd("SUCCEEDED"), ("OutputsNotFound", True, False)),
     ("no cluster", JobEnd("REJECTED", "too large"), ("NoClusterFits", False, False)),
-    ("dynamic", JobEnd("SUCCEEDED", files={"futures.pb": b""}), ("NotServed", False, False)),
 ]
 
 
@@ -173,3 +172,8 @@ def test_files_that_cannot_be_read_are_a_failure_of_a_task_without_outputs_too()
     failure = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files_problem="it is lost"), has_outputs=False).failure
     assert failure is not None
     assert (failure.code, failure.message, failure.is_recoverable) == ("OutputsNotFound", "it is lost", True)
+
+
+def test_a_dynamic_task_leaves_a_workflow_that_is_not_judged_here() -> None:
+    end = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files={"futures.pb": b"f", "outputs.pb": b""}), has_outputs=True)
+    assert (end.futures, end.outputs, end.failure) == (b"f", None, None)

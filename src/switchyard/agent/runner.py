@@ -176,8 +176,8 @@ class Runner:
                 continue
             preparation = self._files.prepare(attempt)
             if preparation.failure:
-                status = Status(seen=ObservedState.FAILED, reason=preparation.failure, cause=Cause.CLUSTER)
-                changes.append(end_attempt(attempt, status))
+                seen = ObservedState.RETURNED if preparation.is_given_back else ObservedState.FAILED
+                changes.append(end_attempt(attempt, Status(seen=seen, reason=preparation.failure, cause=Cause.CLUSTER)))
             elif not preparation.is_ready:
                 self._report_waiting(attempt, preparation.text)
         return changes

@@ -96,15 +96,21 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # For the cache and the jobs' folders. None: the agent's data folder; with Slurm `slurm: {folder}`. With Slurm, the
     # nodes must see it under the same path.
     folder: AbsolutePath | None = None
+    # Bytes of the file system that input files leave free for running jobs. None: a tenth of it, at most 1 GiB.
+    reserve: Amount | None = None
     keep: Amount | None = None  # how long a job's folder stays after its output files are at the server
     out_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000  # output files taken of one attempt
     out_bytes: Amount = "1TiB"  # their bytes
+    # How long output files over a limit of the server are tried again. So long the job's folder stays.
+    out_retry: Amount = "24h"
 
     def __post_init__(self) -> None:
         for name, text, parse in (
             ("cache", self.cache, parse_bytes),
+            ("reserve", self.reserve or 0, parse_bytes),
             ("out_bytes", self.out_bytes, parse_bytes),
             ("keep", self.keep or 1, parse_duration_s),
+            ("out_retry", self.out_retry, parse_duration_s),
         ):
             try:
                 parse(text)
@@ -116,8 +122,16 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return parse_bytes(self.cache)
 
     @property
+    def reserve_bytes(self) -> int | None:
+        return None if self.reserve is None else parse_bytes(self.reserve)
+
+    @property
     def out_bytes_max(self) -> int:
         return parse_bytes(self.out_bytes)
+
+    @property
+    def out_retry_s(self) -> int:
+        return parse_duration_s(self.out_retry)
 
     @property
     def keep_s(self) -> int:

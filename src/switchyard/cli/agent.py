@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, print_notice
-from switchyard.cli.parser import Parser, Verb, add_force, run_noun
+from switchyard.cli.output import confirm, emit, print_given_up, print_notice
+from switchyard.cli.parser import ABANDON_HELP, Parser, Verb, add_force, run_noun
 from switchyard.cli.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.cluster import Agent
 
@@ -121,8 +121,9 @@ def _rm(args: Namespace) -> int:
         question = f"Remove agent {agent.name} of cluster {agent.cluster} ({agent.id})? Its credential ends."
         if not confirm(question, force=args.force):
             return 1
-        yard.delete_agent(agent.id, abandon=args.abandon)
+        deleted = yard.delete_agent(agent.id, abandon=args.abandon)
     print(f"Agent {agent.name} of cluster {agent.cluster} is removed.")
+    print_given_up(deleted)
     return 0
 
 
@@ -142,7 +143,11 @@ def _pause_arguments(parser: Parser) -> None:
 def _rm_arguments(parser: Parser) -> None:
     _add_agent_argument(parser)
     add_force(parser)
-    parser.add_argument("--abandon", action="store_true", help="also while jobs run there: they end as FAILED")
+    parser.add_argument(
+        "--abandon",
+        action="store_true",
+        help=ABANDON_HELP,
+    )
 
 
 VERBS = (

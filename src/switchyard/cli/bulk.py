@@ -14,7 +14,7 @@ from switchyard.cli.job_action import format_job_count
 from switchyard.cli.job_view import created_job, exit_code_of
 from switchyard.cli.output import emit, print_notice, printable
 from switchyard.cli.progress import ProgressBar
-from switchyard.cli.submit_files import name_files, send_files, split_files
+from switchyard.cli.submit_files import name_files, refuse_missing_files, send_files, split_files
 from switchyard.cli.wait_view import wait_for_ends
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, YardError
 from switchyard.model.api import BulkItem, Problem
@@ -72,6 +72,7 @@ def read_requests(file: str, flags: Mapping[str, Any], args: Namespace) -> list[
             plain, files = split_files(form, args, file=file, where=where)
             request = build_job_request(plain, flags, where=where)
             name_files(request, files)
+            refuse_missing_files(request, files, where=where)
             requests.append((request, files))
         except BadRequest as exc:
             mistakes.append(exc.detail)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
+from msgspec.structs import replace
+
 from switchyard.cli.connect import connect
 from switchyard.cli.job_action import JobAction, format_job_count, print_dry_run, run_action
 from switchyard.cli.job_selector import JobTarget, add_job_targets, selector_of, targets_of
@@ -15,6 +17,7 @@ from switchyard.cli.table import now_us
 from switchyard.cli.wait_view import wait_for_ends, wait_for_job
 from switchyard.errors import EXIT_ERROR, EXIT_OK
 from switchyard.model.api import CreatedJob
+from switchyard.model.idset import IdSet
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import LIVE_STATES
 from switchyard.sdk.client import Client
@@ -40,15 +43,44 @@ def main(argv: list[str]) -> int:
 def _cancel_action(args: Namespace) -> JobAction[Job]:
     def run(yard: Client, target: JobTarget) -> Job:
         job = yard.cancel(target.job, reason=args.reason, tasks=target.tasks)
-        return wait_for_job(yard, job.id, timeout_s=args.timeout, quiet=True) if args.wait and not target.tasks else job
+        if not args.wait:
+            return job
+        if target.tasks is not None:
+            return _wait_for_tasks(yard, job, IdSet.parse(target.tasks), args.timeout)
+        ended = wait_for_job(yard, job.id, timeout_s=args.timeout, quiet=True)
+        return replace(ended, cancelled_tasks=job.cancelled_tasks)
 
     return JobAction(
         "cancel",
         "cancelled",
         tuple(LIVE_STATES),
         run,
-        lambda job: format_job_line(job, now_us()),
+        _format_cancelled,
     )
+
+
+def _wait_for_tasks(yard: Client, job: Job, indexes: IdSet, timeout_s: float | None) -> Job:
+    """Wait until these tasks have ended. The tasks that no cluster had have ended at once."""
+    if job.cancelled_tasks is None or not job.cancelled_tasks.live:
+        return job
+    for seen in yard.watch(job.id, timeout_s=timeout_s):
+        ending = (task.index for task in yard.tasks(job.id) if task.cancel_requested and task.state in LIVE_STATES)
+        if seen.state not in LIVE_STATES or not any(index in indexes for index in ending):
+            return replace(seen, cancelled_tasks=job.cancelled_tasks)
+    return job
+
+
+def _format_cancelled(job: Job) -> str:
+    """`01JCQ0V7…  RUNNING: …` and for an array what became of its tasks."""
+    done = job.cancelled_tasks
+    if done is None:
+        return format_job_line(job, now_us())
+    parts = [
+        f"{done.waiting} waiting cancelled" if done.waiting else "",
+        f"{done.live} running asked to end" if done.live else "",
+        f"{done.ended} had ended before" if done.ended else "",
+    ]
+    return f"{format_job_line(job, now_us())}\n  tasks: {', '.join(filter(None, parts))}"
 
 
 def _cancel_selected(yard: Client, args: Namespace) -> int:

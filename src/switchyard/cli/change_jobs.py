@@ -10,7 +10,7 @@ from typing import NamedTuple
 from switchyard.cli.connect import connect
 from switchyard.cli.job_action import JobAction, run_action
 from switchyard.cli.job_selector import add_job_targets
-from switchyard.cli.job_view import format_job_line
+from switchyard.cli.job_view import count_ended_tasks, format_job_line
 from switchyard.cli.output import printable
 from switchyard.cli.parser import Parser, add_shared, no_arguments
 from switchyard.cli.table import now_us
@@ -41,17 +41,36 @@ def _format_priority(job: Job) -> str:
     return f"{job.id}  priority {job.priority}  " + printable(f"{job.state.value} {job.name}")
 
 
+def _has_waiting_work(job: Job) -> bool:
+    """Whether no cluster has the job; of an array, whether tasks wait."""
+    return job.leased_us is None if job.tasks is None else job.tasks.waiting > 0
+
+
+def _format_held(job: Job) -> str:
+    if job.tasks is None:
+        return format_job_line(job, now_us())
+    ended = count_ended_tasks(job.tasks)
+    parts = [
+        f"{job.tasks.waiting} held",
+        f"{job.tasks.live} go on" if job.tasks.live else "",
+        f"{ended} have ended" if ended else "",
+    ]
+    return f"{format_job_line(job, now_us())}\n  tasks: {', '.join(filter(None, parts))}"
+
+
 CHANGES = {
     "hold": _Change(
-        "Keep jobs from being handed to a cluster, until `yard release`. Jobs that a cluster already has go on.",
+        "Keep jobs from being handed to a cluster, until `yard release`. Jobs that a cluster already has go on.\n"
+        "Of an array, the tasks that wait are held, and those that a cluster has go on.",
         """\
   yard hold 01JCQ0V7
   yard hold --label run=7 --dry-run
   yard submit --hold -- ./later            held from the start""",
         lambda yard, job, _: yard.change(job, hold=True),
         past_tense="held",
-        states=(State.PENDING, State.ASSIGNED),
-        applies_to=lambda job: not job.is_held and job.leased_us is None,
+        states=(State.PENDING, State.ASSIGNED, State.SUBMITTED, State.RUNNING),
+        applies_to=lambda job: not job.is_held and _has_waiting_work(job),
+        format_result=_format_held,
     ),
     "release": _Change(
         "Release held jobs.",
@@ -60,7 +79,7 @@ CHANGES = {
   yard release --owner me                  all that you hold""",
         lambda yard, job, _: yard.change(job, hold=False),
         past_tense="released",
-        states=(State.PENDING,),
+        states=(State.PENDING, State.RUNNING),  # RUNNING: a held array with tasks that a cluster has
         applies_to=lambda job: job.is_held,
     ),
     "priority": _Change(

@@ -6,8 +6,9 @@ from argparse import Namespace
 
 from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_state
 from switchyard.cli.connect import connect
-from switchyard.cli.output import confirm, emit, paint, print_notice
+from switchyard.cli.output import confirm, emit, paint, print_given_up, print_notice
 from switchyard.cli.parser import (
+    ABANDON_HELP,
     Parser,
     Verb,
     add_force,
@@ -212,8 +213,9 @@ def _rm(args: Namespace) -> int:
     if not confirm(question, force=args.force):
         return 1
     with connect(args) as yard:
-        yard.delete_cluster(args.name, abandon=args.abandon)
+        deleted = yard.delete_cluster(args.name, abandon=args.abandon)
     print(f"Cluster {args.name} is removed.")
+    print_given_up(deleted)
     return 0
 
 
@@ -284,7 +286,11 @@ def _edit_arguments(parser: Parser) -> None:
 def _rm_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     add_force(parser)
-    parser.add_argument("--abandon", action="store_true", help="also while jobs run there: they end as FAILED")
+    parser.add_argument(
+        "--abandon",
+        action="store_true",
+        help=ABANDON_HELP,
+    )
 
 
 def _token_arguments(parser: Parser) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.cli.connect import connect
+from switchyard.cli.job_selector import parse_task
 from switchyard.cli.output import all_fields, emit, paint_state, print_notice, printable
 from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.model.api import Event
+from switchyard.model.event_kind import TASK_PREFIX
 
 LIMIT = 100  # of all jobs' events at once; one job's are few
 COLUMNS = (
@@ -23,6 +25,7 @@ COLUMNS = (
 )
 EXAMPLES = """\
   yard events 01JCQ0V7
+  yard events '01JCQ0V7[4]'                those about one task of an array
   yard events --after 41250 -o json        all jobs, from a number on
   yard events --since 2h
   yard events -f -o json                   one JSON object per line, without end"""
@@ -30,13 +33,23 @@ EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
+    args.job, task = (None, None) if args.job is None else parse_task(args.job)
     with connect(args) as yard:
         if args.follow:
             for event in yard.events(args.job, after=args.after, since_s=args.since, follow=True):
-                print_event(event, args.output)
+                if _is_of_task(event, task):
+                    print_event(event, args.output)
             return 0
         limit = args.limit if args.job is None else None
-        events = list(yard.events(args.job, after=args.after, since_s=args.since, limit=limit))
+        events = [
+            event
+            for event in yard.events(args.job, after=args.after, since_s=args.since, limit=limit)
+            if _is_of_task(event, task)
+        ]
+        if task is not None and not events:
+            yard.task(args.job, task)  # or an error: there is no such task
+            notice = f"No event is about task {task} alone; `yard show '{args.job}[{task}]'` has its state."
+            print_notice(notice)
         if args.since and args.job:
             first_us = yard.version().now_us - args.since * 1_000_000
             events = [event for event in events if event.at_us >= first_us]
@@ -47,6 +60,12 @@ def main(argv: list[str]) -> int:
     if len(events) == limit:
         print_notice(f"There may be more: `yard events --after {events[-1].seq}` goes on.")
     return 0
+
+
+def _is_of_task(event: Event, task: int | None) -> bool:
+    """Return whether the event is about this task of the array. None: any event."""
+    is_alone = event.kind.startswith(TASK_PREFIX) and event.reason.partition(":")[0] == f"task {task}"
+    return task is None or is_alone
 
 
 def print_event(event: Event, form: str | None) -> None:
@@ -67,7 +86,9 @@ def _row(event: Event, now: int) -> list[str]:
 
 def _parser() -> Parser:
     parser = Parser("yard events", "Show the events of a job, or of all jobs, oldest first.", examples=EXAMPLES)
-    parser.add_argument("job", nargs="?", metavar="ID", help="a job's id, or enough of its start (default: all jobs)")
+    parser.add_argument(
+        "job", nargs="?", metavar="ID", help="a job's id, or enough of its start; ID[4]: a task (default: all jobs)"
+    )
     parser.add_argument("--after", type=int, default=0, metavar="SEQ", help="only events after this number")
     parser.add_argument("--since", type=duration_s, metavar="T", help="only events within this time: 90, 15m, 2h, 1d")
     parser.add_argument(

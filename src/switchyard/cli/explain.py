@@ -6,11 +6,13 @@ from argparse import Namespace
 
 from switchyard.cli.connect import connect
 from switchyard.cli.explain_view import print_decisions, print_queue_position
+from switchyard.cli.job_selector import parse_task
 from switchyard.cli.job_view import format_place
 from switchyard.cli.output import emit, paint, paint_state, printable
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.policy import print_used_values
 from switchyard.cli.table import format_age, now_us
+from switchyard.cli.task_view import print_task
 from switchyard.cli.verdicts import print_explanation, print_wrapped_text
 from switchyard.errors import ERRORS_BY_CODE, BadRequest
 from switchyard.model.job import Job, State
@@ -18,6 +20,7 @@ from switchyard.model.verdict import Answer, Explanation
 
 EXAMPLES = """\
   yard explain 01JCQ0V7
+  yard explain '01JCQ0V7[4]'                     one task of an array, and then its array
   yard explain 01JCQ0V7 -o json | jq '.now[] | select(.say == "no")'
   yard submit --plan -n 4 --gpus 2 -- ./train    the same question before submitting
   yard explain key-reused                        an error code: what it means, and what to do"""
@@ -31,18 +34,25 @@ def main(argv: list[str]) -> int:
         "Or what an error code means, such as key-reused.",
         examples=EXAMPLES,
     )
-    parser.add_argument("job", metavar="ID", help="the job's id, or enough of its start; or an error code")
+    parser.add_argument(
+        "job", metavar="ID", help="the job's id, or enough of its start; ID[4]: a task; or an error code"
+    )
     add_shared(parser, outputs=("json", "yaml"))
     args = parser.parse_args(argv)
     if args.job.lower() in ERRORS_BY_CODE:
         return _explain_code(args.job.lower(), args)
-    if "-" in args.job:
+    if "-" in args.job and "[" not in args.job:
         raise _unknown_code(args.job)
+    job_id, index = parse_task(args.job)
     with connect(args) as yard:
-        explanation = yard.explain(args.job)
+        task = None if index is None else yard.task(job_id, index)
+        explanation = yard.explain(job_id)
         if emit(explanation, args.output, key="job"):
             return 0
         job = yard.job(explanation.job)
+    if task is not None:
+        print_task(job, task)
+        print()
     print_heading(job, explanation)
     print_explanation(explanation, tasks=job.tasks_by_cluster)
     if explanation.standing is not None:

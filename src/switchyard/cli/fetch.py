@@ -6,7 +6,7 @@ from switchyard.cli.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.file_progress import TransferBar
 from switchyard.cli.job_selector import parse_target
 from switchyard.cli.parser import Parser, add_shared, duration_s
-from switchyard.cli.submit_files import print_fetched
+from switchyard.cli.submit_files import print_fetched, print_waiting
 from switchyard.errors import EXIT_ERROR, EXIT_OK
 
 EXAMPLES = """\
@@ -32,9 +32,10 @@ def main(argv: list[str]) -> int:
             force=args.force,
             timeout_s=args.timeout,
             on_progress=bar,
+            on_wait=print_waiting,
         )
     print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed else EXIT_OK
+    return EXIT_ERROR if fetched.failed or fetched.skipped else EXIT_OK
 
 
 def _parser() -> Parser:

@@ -79,6 +79,18 @@ def parse_target(text: str, tasks: str | None = None) -> JobTarget:
     return JobTarget(match[1], check_tasks(match[2]))
 
 
+def parse_task(text: str) -> tuple[str, int | None]:
+    """Read `01JCQ0V7` or `01JCQ0V7[17]`: the job, and one task of an array."""
+    target = parse_target(text)
+    if target.tasks is None:
+        return target.job, None
+    if not target.tasks.isdigit():
+        raise BadRequest(
+            f"{text} names several tasks, and one is shown at a time.", next_step=f"Name one: '{target.job}[17]'."
+        )
+    return target.job, int(target.tasks)
+
+
 def check_tasks(text: str | None) -> str | None:
     if text is None:
         return None

@@ -11,7 +11,7 @@ from switchyard.cli.table import Column, format_age, format_duration, format_tim
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
 from switchyard.model.api import CreatedJob
 from switchyard.model.files import JobFiles, OutputSet, OutputState
-from switchyard.model.job import Job, JobSpec, Native, Resources, State, Task, TaskCounts
+from switchyard.model.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.quantity import show_bytes
 from switchyard.model.retry import Retry
 from switchyard.sdk.handle import JobHandle
@@ -88,6 +88,15 @@ def format_tasks_by_cluster(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{cluster} {count}" for cluster, count in ordered)
 
 
+def format_together(job: Job) -> str:
+    """Whether the tasks of an array that should stay together do so."""
+    if not job.together:
+        return ""
+    if len(job.tasks_by_cluster) > 1:
+        return "asked for, but its cluster was lost or removed: the rest ran on another one"
+    return "yes: all tasks on one cluster"
+
+
 def format_place(job: Job) -> str:
     """Where the job is or ran. Of an array the clusters that have its tasks: the drawn one may have none of them."""
     if job.tasks_by_cluster:
@@ -96,7 +105,7 @@ def format_place(job: Job) -> str:
     return job.cluster or ""
 
 
-def format_exit(job: Job | Task) -> str:
+def format_exit(job: Job | Task | TaskAttempt) -> str:
     """The exit code, or the signal's name."""
     if job.signal:
         import signal
@@ -158,7 +167,7 @@ def print_job(job: Job, now: int, *, outputs: Sequence[OutputSet] = ()) -> None:
         ("held", "yes: `yard release` lets it go" if job.is_held else ""),
         ("array", job.array or ""),
         ("tasks", format_tally(job.tasks) if job.tasks else ""),
-        ("together", "yes: all tasks on one cluster" if job.together else ""),
+        ("together", format_together(job)),
         ("tasks on", format_tasks_by_cluster(job.tasks_by_cluster)),
         ("cluster", job.cluster or ""),
         ("exit", format_exit(job)),

@@ -7,7 +7,7 @@ import threading
 from argparse import ArgumentTypeError, Namespace
 
 from switchyard.cli.connect import connect
-from switchyard.cli.job_selector import parse_target
+from switchyard.cli.job_selector import parse_task
 from switchyard.cli.log_view import LogWriter
 from switchyard.cli.output import print_notice
 from switchyard.cli.parser import Parser, add_shared, positive_int
@@ -187,16 +187,10 @@ def _parser() -> Parser:
 
 def _parse_task(text: str, task: int | None) -> tuple[str, int | None]:
     """Read `01JCQ0V7` or `01JCQ0V7[17]`: the job, and the task of an array."""
-    target = parse_target(text)
-    if target.tasks is None:
-        return target.job, task
-    if task is not None:
+    job, index = parse_task(text)
+    if index is not None and task is not None:
         raise BadRequest(f"{text} names a task already.", next_step="Leave out --task.")
-    if not target.tasks.isdigit():
-        raise BadRequest(
-            f"{text} names several tasks, and one is shown at a time.", next_step=f"Name one: '{target.job}[17]'."
-        )
-    return target.job, int(target.tasks)
+    return job, task if index is None else index
 
 
 def _parse_offset(text: str) -> int:

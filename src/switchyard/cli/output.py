@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.errors import BadRequest
+from switchyard.model.api import Deleted
 from switchyard.model.names import printable_line
 
 DEPTH_MAX = 100  # levels that are shown; a server takes 64, one of an older version took more
@@ -103,6 +104,12 @@ def paint(text: str, style: str, *, stream: TextIO | None = None) -> str:
 def paint_state(word: str, *, stream: TextIO | None = None) -> str:
     """Colour a state, health or verdict."""
     return paint(word, STATE_STYLES.get(word, ""), stream=stream)
+
+
+def print_given_up(deleted: Deleted) -> None:
+    """Say how many output files went with an agent."""
+    if count := deleted.outputs_given_up:
+        print_notice(f"The output files of {count} attempt{'s' if count > 1 else ''} were not sent and are given up.")
 
 
 def print_notice(text: str) -> None:

@@ -105,6 +105,9 @@ def _join_with_or(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
+ABANDON_HELP = "also while jobs run there (they end as FAILED) or output files are not sent (they are given up)"
+
+
 def add_force(parser: Parser) -> None:
     parser.add_argument("--force", action="store_true", help="do not ask; needed where there is no terminal to ask on")
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from switchyard.cli.connect import connect, get_or_none
+from switchyard.cli.job_selector import parse_task
 from switchyard.cli.job_view import print_job
-from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.table import now_us
+from switchyard.cli.task_view import emit_jobs_and_tasks, print_task
 from switchyard.model.files import OutputSet
-from switchyard.model.job import Job, JobSpec
+from switchyard.model.job import Job, JobSpec, Task
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
 from switchyard.sdk.file_calls import latest_outputs
@@ -21,33 +23,52 @@ OUTPUTS_READ_MAX = 1000  # of a large array the first ones say enough
 EXAMPLES = """\
   yard show 01JCQ0V7                       the start of an id is enough
   yard show 01JCQ0V7 -o json | jq .exit_code
+  yard show '01JCQ0V7[4]'                  one task of an array, with its earlier attempts
   yard show 01JCQ0V7 --watch               again each second, until it has ended"""
 
 
 def main(argv: list[str]) -> int:
     parser = Parser("yard show", "Show jobs in full: what was asked, where it went, how it ended.", examples=EXAMPLES)
-    parser.add_argument("job", nargs="+", metavar="ID", help="a job's id, or enough of its start")
+    parser.add_argument(
+        "job", nargs="+", metavar="ID", help="a job's id, or enough of its start; ID[4]: a task of an array"
+    )
     parser.add_argument("--watch", action="store_true", help="show it again each second, until it has ended")
     add_shared(parser)
     args = parser.parse_args(argv)
     with connect(args) as yard:
         if args.watch:
             refuse_output_option(args)
-            return refresh_until_done(lambda: _show(yard, [yard.job(job) for job in args.job]))
-        jobs = [yard.job(job) for job in args.job]
-        if not emit(jobs[0] if len(jobs) == 1 else jobs, args.output, key="id"):
-            _show(yard, jobs)
+            return refresh_until_done(lambda: _show(yard, [_read(yard, text) for text in args.job]))
+        shown = [_read(yard, text) for text in args.job]
+        items = [(item.job.id, item.task) if item.task else (item.job.id, item.job) for item in shown]
+        if not emit_jobs_and_tasks(items, args.output):
+            _show(yard, shown)
     return 0
 
 
-def _show(yard: Client, jobs: Sequence[Job]) -> bool:
-    """Print the jobs. Return whether all have ended."""
-    outputs = [_outputs_of(yard, job) for job in jobs]  # before anything is printed
-    for index, job in enumerate(jobs):
+class _Shown(NamedTuple):
+    """A job, and one task of it if the command line names one."""
+
+    job: Job
+    task: Task | None
+
+
+def _read(yard: Client, text: str) -> _Shown:
+    job, index = parse_task(text)
+    return _Shown(yard.job(job), None if index is None else yard.task(job, index))
+
+
+def _show(yard: Client, shown: Sequence[_Shown]) -> bool:
+    """Print the jobs and tasks. Return whether all have ended."""
+    outputs = [_outputs_of(yard, item.job) if item.task is None else [] for item in shown]  # before anything is printed
+    for index, (job, task) in enumerate(shown):
         if index:
             print()
-        print_job(job, now_us(), outputs=outputs[index])
-    return all(job.state in FINAL_STATES for job in jobs)
+        if task is None:
+            print_job(job, now_us(), outputs=outputs[index])
+        else:
+            print_task(job, task)
+    return all((task or job).state in FINAL_STATES for job, task in shown)
 
 
 def _outputs_of(yard: Client, job: Job) -> list[OutputSet]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from switchyard.model.job import Job, JobRequest
 from switchyard.model.quantity import show_bytes
 from switchyard.sdk.client import Client
 from switchyard.sdk.fetched_files import FetchedFiles
+from switchyard.sdk.file_names import show_name
 from switchyard.sdk.file_request import FileRequest, from_texts
 from switchyard.sdk.request import with_job_files
 
@@ -105,15 +107,28 @@ def name_files(request: JobRequest, files: FileRequest) -> JobRequest:
     return with_job_files(request, files.job_files())
 
 
+def refuse_missing_files(request: JobRequest, files: FileRequest, *, where: str) -> None:
+    """Refuse a job of a bulk file whose local files are not there, before anything is sent."""
+    for source in (*files.shared, *files.task_sources(request.array)):
+        if source.content is not None:
+            continue
+        try:
+            os.stat(source.path)  # noqa: PTH116 — a path may be no text
+        except (OSError, ValueError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else str(exc)
+            raise Malformed(f"{where}: the file {show_name(source.path)} cannot be read: {why}.") from exc
+
+
 def send_files(yard: Client, requests: Sequence[tuple[JobRequest, FileRequest]]) -> list[JobRequest]:
     """Upload the files of these requests, with a bar, and return the requests that name them."""
     if all(files.is_empty for _, files in requests):
         return [request for request, _ in requests]
-    from switchyard.sdk.job_uploads import upload_requests
+    from switchyard.sdk.job_uploads import shared_project, upload_requests
 
     with TransferBar() as bar:
         pairs = [(files, request.array) for request, files in requests]
-        uploaded = upload_requests(yard._transport, pairs, on_progress=bar, warn=_warn)
+        project = shared_project(request.project for request, files in requests if not files.is_empty)
+        uploaded = upload_requests(yard._transport, pairs, on_progress=bar, warn=_warn, project=project)
     return [with_job_files(request, found) for (request, _), found in zip(requests, uploaded, strict=True)]
 
 
@@ -128,13 +143,25 @@ def fetch_after_wait(yard: Client, job: Job, args: Namespace, *, since: float, t
     """
     try:
         with TransferBar() as bar:
-            fetched = yard.fetch(job.id, force=args.force, replace_before=since, timeout_s=timeout_s, on_progress=bar)
+            fetched = yard.fetch(
+                job.id,
+                force=args.force,
+                replace_before=since,
+                timeout_s=timeout_s,
+                on_progress=bar,
+                on_wait=print_waiting,
+            )
     except YardError as exc:
         print_notice(f"error: {exc.detail}")
         print_notice(f"next: {exc.next_step} `yard fetch {job.id} --to DIR` fetches again.")
         return exc.exit_code
     print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed else 0
+    return EXIT_ERROR if fetched.failed or fetched.skipped else 0
+
+
+def print_waiting(reason: str) -> None:
+    """Say on stderr why files are not there yet."""
+    print_notice(f"waiting: {reason}")
 
 
 def print_fetched(fetched: FetchedFiles) -> None:

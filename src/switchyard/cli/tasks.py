@@ -10,7 +10,8 @@ from switchyard.cli.job_view import format_exit, format_tally, format_tasks_by_c
 from switchyard.cli.output import emit, print_notice
 from switchyard.cli.parser import Parser, add_limit, add_shared
 from switchyard.cli.table import Column, print_table
-from switchyard.model.job import State, Task
+from switchyard.cli.task_view import format_earlier, task_reason
+from switchyard.model.job import Task
 
 LIMIT = 100
 COLUMNS = (
@@ -18,11 +19,14 @@ COLUMNS = (
     Column("STATE"),
     Column("EXIT", right=True),
     Column("CLUSTER"),
+    Column("ATTEMPTS", right=True),
     Column("REASON", flexible=True),
+    Column("EARLIER ATTEMPTS", flexible=True, optional=True),
 )
 EXAMPLES = """\
   yard tasks 01JCQ0V7                      the first 100
   yard tasks 01JCQ0V7 --all --state failed
+  yard show '01JCQ0V7[17]'                 one of them in full
   yard logs 01JCQ0V7 --task 17             what one of them wrote
   yard retry 01JCQ0V7                      those that did not succeed, as a new job"""
 
@@ -45,8 +49,9 @@ def main(argv: list[str]) -> int:
 
 
 def _row(task: Task) -> list[str]:
-    ending = "cancel requested" if task.cancel_requested and task.state is not State.CANCELLED else task.reason
-    return [str(task.index), task.state.value, format_exit(task), task.cluster or "", ending]
+    attempts = str(task.attempts) if task.attempts else ""
+    cells = [str(task.index), task.state.value, format_exit(task), task.cluster or "", attempts]
+    return [*cells, task_reason(task), format_earlier(task)]
 
 
 def _parser() -> Parser:

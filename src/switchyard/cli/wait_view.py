@@ -14,8 +14,9 @@ from switchyard.cli.log_view import LogWriter
 from switchyard.cli.output import is_live, printable
 from switchyard.cli.progress import ProgressBar, format_progress_bar
 from switchyard.cli.table import format_duration, now_us
+from switchyard.cli.task_view import format_task_line
 from switchyard.model.api import Output
-from switchyard.model.job import Job, TaskCounts
+from switchyard.model.job import Job, Task, TaskCounts
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.sdk.client import Client
 from switchyard.sdk.handle import JobHandle
@@ -42,6 +43,16 @@ def wait_for_job(yard: Client, job: str, *, timeout_s: float | None, quiet: bool
 
         *_, last = map(say, yard.watch(job, timeout_s=timeout_s))
     return last
+
+
+def wait_for_task(yard: Client, job: str, index: int, *, timeout_s: float | None, quiet: bool = False) -> Task:
+    """Wait for the end of one task of an array. Print each change of its state but the last one to stderr."""
+    with Spinner(quiet=quiet) as spinner:
+        for task in yard.watch_task(job, index, timeout_s=timeout_s):
+            if task.state not in FINAL_STATES:
+                spinner.line(format_task_line(job, task))
+            spinner.text = f"{job}[{index}] {task.state.value}"
+    return task
 
 
 def wait_for_ends(handles: Sequence[JobHandle], timeout_s: float | None) -> None:

@@ -130,8 +130,9 @@ class CreatedJob(Struct, frozen=True, omit_defaults=True):
     reason: str = ""
 
 
-class Deleted(Struct, frozen=True):
+class Deleted(Struct, frozen=True, omit_defaults=True):
     deleted: str
+    outputs_given_up: int = 0  # of agents: attempts whose output files were not sent yet
 
 
 class Version(Struct, frozen=True):

@@ -20,6 +20,7 @@ CHUNK_BYTES = 8 * 2**20
 TREE_BYTES_MAX = 16 * 2**20
 FILES_MAX = 1_000_000  # in one tree with all its subfolders
 DEPTH_MAX = 128  # folders in folders
+FOLDERS_MAX = 200_000  # different folders in one tree
 NAME_BYTES_MAX = 255
 LINK_BYTES_MAX = 4096
 HASH_BYTES = 32

@@ -8,9 +8,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.model.file_tree import TREE_BYTES_MAX
+from switchyard.model.names import Name
 
 OBJECTS_ASKED_MAX = 10_000  # hashes in one request
 OUT_PATTERNS_MAX = 100
+TREES_ANNOUNCED_MAX = 1000
 MISSING_LISTED_MAX = 100  # patterns without a file that are told
 ObjectHash = Annotated[str, Meta(min_length=64, max_length=64, pattern=r"^[0-9a-f]{64}(?!\n)$")]
 OutPattern = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\u0000/][^\u0000]*(?!\n)$")]
@@ -62,6 +64,33 @@ class MissingAnswer(Struct, frozen=True, omit_defaults=True):
     uploads: dict[str, SignedUpload] = {}
 
 
+class TreeSize(Struct, frozen=True, forbid_unknown_fields=True):
+    """A tree that is to be uploaded, and the bytes of its files."""
+
+    root: ObjectHash
+    bytes: FileCount
+
+
+class UploadQuery(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`POST /v1/files/room`: do these files fit? Asked before the first byte is sent.
+
+    `new_bytes`: of the objects to send; with `is_exact`, the caller has asked which objects are missing, and files that
+    do not fit are refused. `project`: of the jobs that need the trees.
+    """
+
+    new_bytes: FileCount
+    is_exact: bool = False
+    trees: Annotated[list[TreeSize], Meta(max_length=TREES_ANNOUNCED_MAX)] = []
+    project: Name | None = None
+
+
+class UploadRoom(Struct, frozen=True, omit_defaults=True):
+    """`released`: bytes of unused objects that the server took from the user to make room. Ask again what to send."""
+
+    fits: bool = True
+    released: int = 0
+
+
 class StoredObjects(Struct, frozen=True):
     """`POST /v1/files/objects`: how many objects and bytes of the body are stored now."""
 
@@ -84,11 +113,16 @@ class TreeAnswer(Struct, frozen=True, omit_defaults=True):
     missing: list[ObjectHash] = []
 
 
-class ObjectsQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    """Read objects of a tree of the job. The answer has one frame for each, in order (`model/file_frames.py`)."""
+class ObjectsQuery(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Read objects of a tree of the job. The answer has one frame for each, in order (`model/file_frames.py`).
+
+    `is_read_by_server`: the answer has no addresses. Ask so for an object that is not at its address, or is damaged
+    there: the server then knows that the store has lost it, and takes it again.
+    """
 
     root: ObjectHash
     objects: Annotated[list[ObjectHash], Meta(min_length=1, max_length=OBJECTS_ASKED_MAX)]
+    is_read_by_server: bool = False
 
 
 class OutputState(StrEnum):
@@ -113,6 +147,24 @@ class AttemptOutputs(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     error: FileText = ""
 
 
+class RoomLimit(Struct, frozen=True):
+    """A limit of the server. `left`: bytes that still fit; `text`: why a file that does not fit is not taken."""
+
+    left: int
+    text: str
+
+
+class OutputRoom(Struct, frozen=True, omit_defaults=True):
+    """`POST /v1/agents/files/room`: how much of an attempt's output files the server takes. Null: no limit.
+
+    `tree` and `project` bound the bytes of all output files, `user` the bytes of objects that the owner does not hold.
+    """
+
+    tree: RoomLimit | None = None
+    project: RoomLimit | None = None
+    user: RoomLimit | None = None
+
+
 class OutputSet(Struct, frozen=True, omit_defaults=True):
     """The output files of one attempt, as a reader sees them."""
 
@@ -125,7 +177,8 @@ class OutputSet(Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     missing: list[str] = []
     skipped: list[str] = []
-    error: str = ""
+    error: str = ""  # why there are none; of files on their way: why they are late
+    silent_since_us: int | None = None  # of files on their way: when the server last heard of a silent agent
 
 
 class FilesOfJob(Struct, frozen=True, omit_defaults=True):

@@ -276,6 +276,28 @@ class TaskCounts(Struct, frozen=True, omit_defaults=True):
     cancelled: int = 0
 
 
+class CancelledTasks(Struct, frozen=True, omit_defaults=True):
+    """What a cancel of an array, or of some of its tasks, did."""
+
+    waiting: int = 0  # no cluster had them: cancelled at once
+    live: int = 0  # a cluster has them: cancelled once it confirms
+    ended: int = 0  # had ended before
+
+
+class TaskAttempt(Struct, frozen=True, omit_defaults=True):
+    """An attempt that did not end its task: the task was tried again, or will be.
+
+    `ended`: failed, lost, preempted, refused (by the cluster, before the start) or returned.
+    """
+
+    fence: int
+    cluster: str | None = None
+    ended: str = ""
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+
 class Task(Struct, frozen=True, omit_defaults=True):
     """One task of an array."""
 
@@ -287,6 +309,8 @@ class Task(Struct, frozen=True, omit_defaults=True):
     cluster: str | None = None
     cancel_requested: bool = False
     reason: str = ""  # of an end that was no success, or of the last one before it is tried again
+    attempts: int = 0  # how often a cluster has leased it
+    earlier: list[TaskAttempt] = []  # attempts before the present one, oldest first; of many, the last ten
 
 
 class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -335,6 +359,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     array: str | None = None
     tasks: TaskCounts | None = None
     together: bool = False
+    cancelled_tasks: CancelledTasks | None = None  # in the answer to a cancel of an array
     tasks_by_cluster: dict[str, int] = {}  # where the tasks of an array run or ran; not in lists
     pool: str | None = None
     cluster_label: str | None = None

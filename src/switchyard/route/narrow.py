@@ -19,6 +19,7 @@ PINNED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "the request names other clust
 PROMISED_ELSEWHERE = GroupVerdict(
     Answer.NO, "pin", "its submitter was told another cluster, or its execution runs on another one"
 )
+BEGUN_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its tasks stay together, and another cluster has begun them")
 NOT_GRANTED = GroupVerdict(Answer.NO, "grant", "you have no grant to submit here")
 
 
@@ -58,6 +59,8 @@ class RoutingBounds:
             return PINNED_ELSEWHERE
         if self.ask.settled is not None and member.id != self.ask.settled:
             return PROMISED_ELSEWHERE
+        if self.ask.begun_on is not None and member.id != self.ask.begun_on:
+            return BEGUN_ELSEWHERE
         return None if member.id in self.ask.granted else NOT_GRANTED
 
     def weight(self, member: Member) -> float:
@@ -113,4 +116,6 @@ def _missing_bound(ask: RoutingRequest, world: World) -> str:
         return "the cluster it names is gone"
     if ask.settled is not None and ask.settled not in world.by_id:
         return "the cluster that its submitter was told is gone"
+    if ask.begun_on is not None and ask.begun_on not in world.by_id:
+        return "the cluster that has begun its tasks is gone"
     return ""

@@ -57,7 +57,8 @@ class RosterCache:
     def of(self, ask: RoutingRequest, refuse: Refuse, weight: WeightOf) -> Roster:
         """Return the roster of a request. `refuse` and `weight` follow from its bounds (narrow.py)."""
         is_by_name = ask.demand.is_by_name  # then clusters with equal graphs may get different verdicts
-        key = (ask.pool, ask.spilled, ask.label, ask.named, ask.settled, ask.granted, ask.hidden, is_by_name)
+        pins = (ask.named, ask.settled, ask.begun_on)
+        key = (ask.pool, ask.spilled, ask.label, pins, ask.granted, ask.hidden, is_by_name)
         roster = self._rosters.get(key)
         if roster is None:
             if len(self._rosters) >= ROSTERS_MAX:

@@ -14,6 +14,7 @@ class RoutingRequest:
 
     `granted`: clusters that the owner may submit to. `hidden`: clusters without a verdict: the owner may not see them.
     `named`: clusters that a pin or submit tokens allow; none: all. `settled`: the one that the submitter was promised.
+    `begun_on`: the one that has begun an array that stays together.
     """
 
     demand: Demand
@@ -21,6 +22,7 @@ class RoutingRequest:
     hidden: frozenset[str] = frozenset()
     named: frozenset[str] | None = None
     settled: str | None = None
+    begun_on: str | None = None
     last: tuple[tuple[str, str], ...] = ()  # clusters to avoid while there is another, each with the reason
     refused: tuple[tuple[str, str], ...] = ()  # clusters that refused the job before its start, each with the reason
     engine: str = DEFAULT_ENGINE  # answers whether the job fits

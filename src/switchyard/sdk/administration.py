@@ -20,7 +20,7 @@ from switchyard.model.access import (
     UserChange,
     UserRequest,
 )
-from switchyard.model.api import AuditEntry, Page, Project, ProjectChange, ProjectRequest
+from switchyard.model.api import AuditEntry, Deleted, Page, Project, ProjectChange, ProjectRequest
 from switchyard.model.cluster import (
     Agent,
     AgentChange,
@@ -113,9 +113,10 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
                 )
             time.sleep(min(left_s, DRAIN_POLL_S))
 
-    def delete_cluster(self, name: str, *, abandon: bool = False) -> None:
-        """Remove a cluster. `abandon`: also while jobs run there; they end as FAILED."""
-        self._delete(api_path("clusters", name), query={"abandon": "true" if abandon else None})
+    def delete_cluster(self, name: str, *, abandon: bool = False) -> Deleted:
+        """Remove a cluster. `abandon`: also while jobs run there, which end as FAILED, or output files are not sent."""
+        answer = self._delete(api_path("clusters", name), query={"abandon": "true" if abandon else None})
+        return self._answer(answer, Deleted)
 
     def invite(
         self,
@@ -173,9 +174,10 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         body = AgentChange(is_paused=paused, is_rotation_asked=rotate, reason=reason)
         return self._patch(api_path("agents", agent), Agent, body=body)
 
-    def delete_agent(self, agent: str, *, abandon: bool = False) -> None:
-        """Remove an agent: its credential ends. `abandon`: also while it has jobs."""
-        self._delete(api_path("agents", agent), query={"abandon": "true" if abandon else None})
+    def delete_agent(self, agent: str, *, abandon: bool = False) -> Deleted:
+        """Remove an agent: its credential ends. `abandon`: also while it has jobs or unsent output files."""
+        answer = self._delete(api_path("agents", agent), query={"abandon": "true" if abandon else None})
+        return self._answer(answer, Deleted)
 
     def users(self, *, limit: int | None = None) -> Iterator[User]:
         """Yield all users, at most `limit`."""

@@ -33,7 +33,7 @@ def submit_batches(
 
     `#3` in `after` means the fourth of all jobs, in whichever batch it was sent.
     """
-    if not 1 <= batch <= BULK_JOBS_MAX:
+    if not isinstance(batch, int) or not 1 <= batch <= BULK_JOBS_MAX:
         raise BadRequest(f"A batch has 1 to {BULK_JOBS_MAX:,} jobs, not {batch}.")
     batch = min(batch, BULK_WHOLE_MAX)  # the server's limit for all-or-none and dependent jobs
     results: list[SubmitResult] = []

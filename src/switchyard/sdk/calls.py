@@ -80,8 +80,10 @@ class ApiCalls:
     def _get_bytes(self, path: str, *, query: QueryParams | None = None, timeout_s: float | None = None) -> bytes:
         return self._transport.send(Request("GET", path + _query_string(query), repeatable=True), timeout_s=timeout_s)
 
-    def _delete(self, path: str, *, query: QueryParams | None = None, headers: Mapping[str, str] | None = None) -> None:
-        self._transport.send(Request("DELETE", path + _query_string(query), headers=headers))
+    def _delete(
+        self, path: str, *, query: QueryParams | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        return self._transport.send(Request("DELETE", path + _query_string(query), headers=headers))
 
     def _walk(
         self,
@@ -123,6 +125,8 @@ class ApiCalls:
 def api_path(*parts: str) -> str:
     """Return a path under /v1 with each part quoted. An empty part is refused: it would name another route."""
     for part in parts:
+        if not isinstance(part, str):
+            raise BadRequest(f"Expected a name or an id, not {type(part).__name__} {str(part)[:40]!r}.")
         if not part or part in (".", ".."):
             raise BadRequest(f"{part!r} is no name or id.")
     return "/v1/" + "/".join(quote(part, safe="") for part in parts)

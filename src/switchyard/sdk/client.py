@@ -211,6 +211,8 @@ class Client(FileCalls, AdminCalls, GraphCalls):
         """
         from switchyard.sdk.request import check_idempotency_key
 
+        if isinstance(jobs, str | Mapping) or not isinstance(jobs, Iterable):
+            raise BadRequest(f"Expected a list of jobs, not {type(jobs).__name__} {str(jobs)[:40]!r}.")
         requests = [self._resolved(self._request(job, fields, f"jobs[{place}]")) for place, job in enumerate(jobs)]
         requests = self._with_files(requests, fields)
 
@@ -241,7 +243,14 @@ class Client(FileCalls, AdminCalls, GraphCalls):
 
         The callable raises what `run` raises.
         """
+        from switchyard.sdk.file_request import from_fields
         from switchyard.sdk.function_calls import RESULT_FILE, FunctionRun, function_command, function_files
+
+        if not callable(function):
+            raise BadRequest(
+                f"Expected a function, not {type(function).__name__} {str(function)[:40]!r}.",
+                next_step="Pass the function and its arguments apart: run(train, 3). A command goes to `submit`.",
+            )
 
         def run(*args: P.args, **kwargs: P.kwargs) -> FunctionRun[R]:
             files = fields.get("files")
@@ -249,7 +258,7 @@ class Client(FileCalls, AdminCalls, GraphCalls):
                 raise BadRequest("The files of a function are a mapping of names to paths.")
             together: JobFields = {"name": getattr(function, "__name__", "function"), **fields}
             together["files"] = {**(files or {}), **function_files(function, args, kwargs)}
-            together["out"] = [*(fields.get("out") or ()), RESULT_FILE]
+            together["out"] = [*from_fields({"out": fields.get("out")}).out, RESULT_FILE]
             return FunctionRun(self.submit(function_command(), key=key, **together))
 
         return run
@@ -289,11 +298,13 @@ class Client(FileCalls, AdminCalls, GraphCalls):
         if fields.get("files") is None and fields.get("workdir") is None:
             return requests
         from switchyard.sdk.file_request import from_fields
-        from switchyard.sdk.job_uploads import upload_requests
+        from switchyard.sdk.job_uploads import shared_project, upload_requests
         from switchyard.sdk.request import with_job_files
 
         files = from_fields(fields)
-        uploaded = upload_requests(self._transport, [(files, request.array) for request in requests])
+        pairs = [(files, request.array) for request in requests]
+        project = shared_project(request.project for request in requests)
+        uploaded = upload_requests(self._transport, pairs, project=project)
         return [with_job_files(request, found) for request, found in zip(requests, uploaded, strict=True)]
 
     def _submit_retry_s(self, requests: Sequence[JobRequest]) -> float | None:

@@ -88,6 +88,8 @@ def file_cache_path() -> Path | None:
 
 def clean_url(url: str) -> str:
     """Normalise a server's URL, so that its token is found."""
+    if not isinstance(url, str):
+        raise BadRequest(f"The URL of a server is a text, not {type(url).__name__} {str(url)[:40]!r}.")
     text = url.strip().rstrip("/")
     match = re.match(r"(https?)://([^/?#@\s]+)(/[^?#@\s]*)?\Z", text, re.IGNORECASE)
     if not match:
@@ -100,6 +102,8 @@ def clean_url(url: str) -> str:
 
 
 def clean_token(token: str | None) -> str | None:
+    if token is not None and not isinstance(token, str):
+        raise BadRequest(f"A token is a text, not {type(token).__name__}.")
     text = (token or "").strip()
     if not text:
         return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from switchyard.errors import BadRequest, Conflict, NotFound, TimedOut, YardError
+from switchyard.errors import BadRequest, Conflict, NotFound, YardError
 from switchyard.model.api import Output
 from switchyard.model.files import FilesOfJob, FilesUsage, OutputSet, OutputState
 from switchyard.model.idset import IdSet
@@ -20,9 +20,12 @@ from switchyard.sdk.fetched_files import FetchedFiles
 from switchyard.sdk.file_names import FileSources, list_sources
 from switchyard.sdk.follow import OutputQuery
 from switchyard.sdk.job_calls import JobCalls
+from switchyard.sdk.output_wait import OnWait, OutputWait
 
 OUTPUTS_POLL_S_FIRST = 0.1
 OUTPUTS_POLL_S_MAX = 1.0
+OUTPUTS_REREAD_S = 5.0  # while nothing changes: an agent may have fallen silent, or say why the files are late
+SILENT_AGENT_S = 600.0  # files of an agent that stays silent for so long are not waited for
 OUTPUTS_SILENCE_S = 60.0  # after the end of a job: without a word of its agent, no files are waited for
 OnFiles = Callable[[str, int, int], None]  # what is done (hash, upload, fetch), bytes done, bytes in all
 Warn = Callable[[str], None]
@@ -111,20 +114,33 @@ class FileCalls(JobCalls):
         """Return the bytes that your files take, and the most they may take; and those of a project."""
         return self._get(api_path("files", "usage"), FilesUsage, query={"project": project})
 
-    def wait_for_outputs(self, job: str, *, task: int | None = None, timeout_s: float | None = None) -> list[OutputSet]:
+    def wait_for_outputs(
+        self,
+        job: str,
+        *,
+        task: int | None = None,
+        timeout_s: float | None = None,
+        on_wait: OnWait | None = None,
+    ) -> list[OutputSet]:
         """Wait until the output files of an ended job are there or cannot be had; return the last ones of each task.
 
-        Raise TimedOut after `timeout_s`. Files that no agent speaks of within a minute are not waited for.
+        Raise TimedOut after `timeout_s`; without it, after 10 minutes in which the agent that has the files is silent.
+        Files that no agent speaks of within a minute are not waited for. `on_wait`: called with the reason, again when
+        it changes.
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s, changed_at = OUTPUTS_POLL_S_FIRST, time.monotonic()
         seen: list[OutputSet] = []
-        files, counts = FilesOfJob(), None
+        files, counts, read_again_at = FilesOfJob(), None, 0.0
+        wait = OutputWait(on_wait)
         while True:
             ended = self._job_of_wait(job, end)
-            if counts is None or ended.outputs != counts:  # an array has many pages: they are read after a change
+            if counts is None or ended.outputs != counts or time.monotonic() > read_again_at:
+                began = time.monotonic()
                 files = self._files_of(job, task=task, retry_s=self._patience_s(end))
                 counts = ended.outputs
+                # An array has many pages: reading them takes a small part of the time.
+                read_again_at = time.monotonic() + max(OUTPUTS_REREAD_S, 20 * (time.monotonic() - began))
             latest = latest_outputs(files.outputs)
             if latest != seen:
                 seen, changed_at, pause_s = latest, time.monotonic(), OUTPUTS_POLL_S_FIRST
@@ -134,11 +150,11 @@ class FileCalls(JobCalls):
             now = time.monotonic()
             if not is_moving and now - changed_at > OUTPUTS_SILENCE_S:
                 return seen
+            wait.report(seen)
             if end is not None and now >= end:
-                raise TimedOut(
-                    f"The output files of job {ended.id} are not there after {timeout_s:g} s.",
-                    next_step=f"They are on their way: `yard fetch {ended.id}` gets them later.",
-                )
+                raise wait.timed_out(ended.id, f" after {timeout_s:g} s")
+            if end is None and wait.silent_s > SILENT_AGENT_S:
+                raise wait.timed_out(ended.id)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, OUTPUTS_POLL_S_MAX)
 
@@ -153,6 +169,7 @@ class FileCalls(JobCalls):
         replace_before: float | None = None,
         timeout_s: float | None = None,
         on_progress: OnFiles | None = None,
+        on_wait: OnWait | None = None,
     ) -> FetchedFiles:
         """Fetch the output files of a job into the folder `to`, those of tasks of an array into `to/INDEX`.
 
@@ -160,15 +177,18 @@ class FileCalls(JobCalls):
         they are not there after `timeout_s`. `pattern`: only these files. `tasks`: `3` or `3,5-7`; one task goes into
         `to` itself. Files that are there and equal are not fetched again. If one is there and differs, nothing is
         written, unless `force`, or unless all that differ were last changed before `replace_before` (seconds since
-        1970).
+        1970). `on_wait`: called with the reason while files are on their way.
         """
         from switchyard.sdk.file_patterns import FilePatterns
         from switchyard.sdk.job_outputs import fetch_outputs
 
-        patterns = FilePatterns([pattern] if isinstance(pattern, str) else pattern)
+        wanted_files = [pattern] if isinstance(pattern, str) else pattern
+        if not isinstance(wanted_files, Sequence) or not all(isinstance(text, str) for text in wanted_files):
+            raise BadRequest(f"`pattern` takes a pattern or a list of patterns, not {str(pattern)[:40]!r}.")
+        patterns = FilePatterns(wanted_files)
         wanted = _parse_tasks(tasks)
         only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
-        outputs = self.wait_for_outputs(job, task=only, timeout_s=timeout_s)
+        outputs = self.wait_for_outputs(job, task=only, timeout_s=timeout_s, on_wait=on_wait)
         chosen = [found for found in outputs if wanted is None or (found.task is not None and found.task in wanted)]
         if not chosen:
             raise self._no_outputs(job, tasks)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from switchyard.errors import Conflict, NotFound, Unavailable, YardError
+from switchyard.errors import BadRequest, Conflict, NotFound, Unavailable, YardError
 from switchyard.model.file_frames import BadFrame, Frame, FrameKind
 from switchyard.model.file_tree import (
     CHUNK_BYTES,
@@ -45,9 +45,9 @@ class BadDelivery(Unavailable):
 
 
 class ReadObjects(Protocol):
-    """Reads objects of one tree from the server, as frames. No retries."""
+    """Reads objects of one tree from the server, as frames. No retries. `is_read_by_server`: without addresses."""
 
-    def __call__(self, digests: Sequence[bytes]) -> Iterator[Frame]: ...
+    def __call__(self, digests: Sequence[bytes], *, is_read_by_server: bool = False) -> Iterator[Frame]: ...
 
 
 class FetchedTree(NamedTuple):
@@ -109,8 +109,47 @@ class ObjectReader:
     def _read_once(
         self, digests: Sequence[bytes], left: dict[bytes, None], take: Callable[[bytes, bytes], None]
     ) -> None:
+        addresses = self._read_frames(self._read(digests), left, take)
+        doubtful: list[bytes] = []
+        error: YardError | None = None
+        for digest, address in addresses:
+            try:
+                data = self._store.get(address)
+                _check_hash(digest, data)
+            except (NotFound, BadDelivery) as exc:
+                doubtful.append(digest)
+                error = exc
+            except Unavailable as exc:
+                raise BadDelivery(exc.detail, next_step=exc.next_step) from exc
+            else:
+                take(digest, data)
+                del left[digest]
+        if error is not None:
+            self._read_doubtful(doubtful, error, left, take)
+        if left:
+            raise BadDelivery(f"The server left out {len(left)} of {len(digests)} objects.")
+
+    def _read_doubtful(
+        self,
+        digests: Sequence[bytes],
+        error: YardError,
+        left: dict[bytes, None],
+        take: Callable[[bytes, bytes], None],
+    ) -> None:
+        """Let the server read objects that were not at their addresses: it notes what its store has lost."""
+        try:
+            addresses = self._read_frames(self._read(digests, is_read_by_server=True), left, take)
+        except BadRequest:
+            raise error from None  # a server of an older version
+        if addresses:
+            raise error
+
+    def _read_frames(
+        self, frames: Iterator[Frame], left: dict[bytes, None], take: Callable[[bytes, bytes], None]
+    ) -> list[tuple[bytes, str]]:
+        """Take the objects of an answer. Returns the addresses of others."""
         addresses: list[tuple[bytes, str]] = []
-        for frame in self._read(digests):
+        for frame in frames:
             if frame.digest not in left:
                 continue
             if frame.kind is FrameKind.ABSENT:
@@ -122,16 +161,7 @@ class ObjectReader:
                 _check_hash(frame.digest, frame.data)
                 take(frame.digest, frame.data)
                 del left[frame.digest]
-        for digest, address in addresses:
-            try:
-                data = self._store.get(address)
-            except Unavailable as exc:
-                raise BadDelivery(exc.detail, next_step=exc.next_step) from exc
-            _check_hash(digest, data)
-            take(digest, data)
-            del left[digest]
-        if left:
-            raise BadDelivery(f"The server left out {len(left)} of {len(digests)} objects.")
+        return addresses
 
 
 def _check_hash(digest: bytes, data: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,12 +30,33 @@ class FileSource:
 
 def list_sources(files: FileSources, *, workdir: str | os.PathLike[str] | None = None) -> list[FileSource]:
     """Return the sources of a call: `workdir` becomes the job's folder, `files` are added to it."""
+    check_sources(files, workdir)
     sources = [] if workdir is None else [FileSource((), os.fsencode(workdir))]
-    if isinstance(files, str | bytes):
-        raise BadRequest("`files` takes a mapping of names to paths, or a list of paths, not one text.")
     if isinstance(files, Mapping):
         return [*sources, *(_named_source(name, content) for name, content in files.items())]
     return [*sources, *(FileSource(default_name(os.fspath(path)), os.fsencode(path)) for path in files)]
+
+
+def check_sources(files: object, workdir: object = None) -> None:
+    """Refuse arguments of other types than `FileSources` and a folder."""
+    if isinstance(files, str | bytes):
+        raise BadRequest("`files` takes a mapping of names to paths, or a list of paths, not one text.")
+    if not isinstance(files, Mapping | Sequence | Set):
+        raise BadRequest(f"`files` takes a mapping of names to paths, or a list of paths, not {_type_name(files)}.")
+    for key in files:
+        content = files[key] if isinstance(files, Mapping) else key
+        if isinstance(files, Mapping) and not isinstance(key, str):
+            raise BadRequest(f"`files`: a name in the job's folder is a text, not {_type_name(key)}.")
+        kinds = str | os.PathLike | bytes if isinstance(files, Mapping) else str | os.PathLike
+        if not isinstance(content, kinds):
+            expected = "a path, or the bytes of a file" if isinstance(files, Mapping) else "a path"
+            raise BadRequest(f"`files`: expected {expected}, not {_type_name(content)}.")
+    if workdir is not None and not isinstance(workdir, str | os.PathLike):
+        raise BadRequest(f"`workdir` takes a folder, not {_type_name(workdir)}.")
+
+
+def _type_name(value: object) -> str:
+    return "None" if value is None else f"{type(value).__name__} {str(value)[:40]!r}"
 
 
 def _named_source(name: str, content: FileContent) -> FileSource:

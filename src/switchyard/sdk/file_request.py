@@ -13,8 +13,10 @@ from switchyard.model.decode import convert
 from switchyard.model.files import JobFiles
 from switchyard.model.idset import parse_array
 from switchyard.sdk.file_names import (
+    INDEX_PATTERN,
     FileSource,
     FileSources,
+    check_sources,
     default_name,
     fill_index,
     has_index,
@@ -90,12 +92,18 @@ def from_fields(fields: Mapping[str, Any]) -> FileRequest:
     out = fields.get("out") or ()
     if isinstance(out, str):
         raise BadRequest("`out` takes a list of patterns, not one text.", next_step=f"Write out=[{out!r}].")
+    if not isinstance(out, Sequence) or not all(isinstance(pattern, str) for pattern in out):
+        raise BadRequest(
+            f"`out` takes a list of patterns, not {str(out)[:40]!r}.", next_step="Write out=['results/*']."
+        )
     request = FileRequest(out=tuple(out), is_out_required=bool(fields.get("out_required")))
     if isinstance(files, JobFiles):
         if fields.get("workdir") is not None:
             raise BadRequest("`workdir` goes with local files, not with trees that were uploaded before.")
         return replace(request, ready=files)
-    templates, shared = _divide(files or ())
+    files = () if files is None else files
+    check_sources(files, fields.get("workdir"))
+    templates, shared = _divide(files)
     sources = list_sources(shared, workdir=fields.get("workdir"))
     return replace(request, shared=tuple(sources), templates=tuple(templates))
 
@@ -103,10 +111,16 @@ def from_fields(fields: Mapping[str, Any]) -> FileRequest:
 def _divide(files: FileSources) -> tuple[list[FileTemplate], FileSources]:
     """Divide the files of a call into templates and the rest."""
     if isinstance(files, Mapping):
+        for name, content in files.items():
+            if isinstance(content, bytes) and has_index(name):
+                raise BadRequest(
+                    f"`files`: the name {name!r} stands for a file of each task, and bytes are one file.",
+                    next_step="Write the bytes to a file and give its path, or take {index} out of the name.",
+                )
         templates = [
             FileTemplate(os.fspath(path), name)
             for name, path in files.items()
-            if not isinstance(path, bytes) and has_index(os.fspath(path))
+            if not isinstance(path, bytes) and (has_index(os.fspath(path)) or has_index(name))
         ]
         names = {template.name for template in templates}
         return templates, {name: path for name, path in files.items() if name not in names}
@@ -136,14 +150,16 @@ def from_texts(
 
 
 def _template(text: str, *, folder: str = "") -> FileTemplate:
-    path, colon, name = text.rpartition(":")
-    if not colon or not path or has_index_format(text):
+    path, name = split_template(text)
+    if not name or not path:
         parts = default_name(text)
         return FileTemplate(os.fspath(Path(folder, text)), os.fsdecode(b"/".join(parts)))
     parse_name(name)
     return FileTemplate(os.fspath(Path(folder, path)), name)
 
 
-def has_index_format(text: str) -> bool:
-    """Whether the last colon is the one of `{index:03}`."""
-    return text.rfind(":") < text.rfind("}") and has_index(text[text.rfind("{") :])
+def split_template(text: str) -> tuple[str, str]:
+    """Split `PATH:NAME` at its last colon. The one of `{index:03}` does not count. No name: the text is a path."""
+    ignored = [range(*match.span()) for match in INDEX_PATTERN.finditer(text)]
+    colons = [place for place, char in enumerate(text) if char == ":" and not any(place in span for span in ignored)]
+    return (text[: colons[-1]], text[colons[-1] + 1 :]) if colons else (text, "")

@@ -21,7 +21,7 @@ from switchyard.model.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.sdk.file_chunks import ChunkSource
+from switchyard.sdk.file_chunks import ChunkSource, is_made_up
 from switchyard.sdk.file_hash_cache import FileState, HashCache
 from switchyard.sdk.file_hashing import LEAVE_OUT, KeptBytes, OnScan, ScannedFile, hash_files
 from switchyard.sdk.file_ignore import IGNORE_FILE, IgnoreRules
@@ -29,6 +29,7 @@ from switchyard.sdk.file_links import stays_inside
 from switchyard.sdk.file_names import FileSource, NamePath, show_name
 
 REFUSALS_SHOWN = 10
+MADE_UP_BYTES_MAX = 2**16  # files of /sys say 4096 bytes, those of /proc none
 WARNINGS_MAX = 10
 KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -123,7 +124,8 @@ class _Walk:
         elif not source.name:
             self._refuse(path, "is a file, where a folder is asked for", "Name a folder, or give the file a name.")
         elif stat.S_ISREG(seen.st_mode):
-            self._put(source.name, _file_of(absolute, seen, absolute.rpartition(b"/")[0]))
+            if not self._refuse_made_up(absolute, seen):
+                self._put(source.name, _file_of(absolute, seen, absolute.rpartition(b"/")[0]))
         else:
             self._refuse_kind(path, seen.st_mode)
 
@@ -180,6 +182,8 @@ class _Walk:
         # Nearly every entry is a file: it is tried first.
         seen = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(seen.st_mode):
+            if self._refuse_made_up(entry.path, seen):
+                return
             item = _file_of(entry.path, seen, shard)
             earlier = folder.entries.setdefault(entry.name, item)
             if earlier is not item and not _is_same(earlier, item):
@@ -224,6 +228,17 @@ class _Walk:
                 return None
             folder = inner
         return folder
+
+    def _refuse_made_up(self, path: bytes, seen: os.stat_result) -> bool:
+        """Refuse a file of /proc or /sys: its size says nothing about its content. Returns whether it is one."""
+        if seen.st_blocks or seen.st_size > MADE_UP_BYTES_MAX or not is_made_up(path):
+            return False
+        self._refuse(
+            path,
+            f"has another content than its size of {seen.st_size} bytes says: the kernel makes it for each reader",
+            "Copy it into a plain file (`cat FILE > COPY`), and send the copy.",
+        )
+        return True
 
     def _refuse_two(self, name: NamePath) -> None:
         text = f"two different files would be {show_name(name)} in the job's folder"

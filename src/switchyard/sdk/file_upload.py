@@ -13,10 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
-from switchyard.errors import BadRequest, Unavailable, YardError
+from switchyard.errors import BadRequest, MethodNotAllowed, NotFound, Unavailable, YardError
 from switchyard.model.file_frames import FrameKind, encode_head
 from switchyard.model.file_tree import CHUNK_BYTES, hash_of
-from switchyard.model.files import OBJECTS_ASKED_MAX, MissingAnswer, SignedUpload, TreeAnswer
+from switchyard.model.files import (
+    OBJECTS_ASKED_MAX,
+    TREES_ANNOUNCED_MAX,
+    MissingAnswer,
+    SignedUpload,
+    TreeAnswer,
+    TreeSize,
+    UploadQuery,
+    UploadRoom,
+)
 from switchyard.sdk.file_chunks import ChunkSource, changed, read_chunk
 from switchyard.sdk.file_scan import ScannedTree
 from switchyard.sdk.parallel import run_parallel
@@ -37,6 +46,10 @@ class UploadCalls(Protocol):
 
     def seal_tree(self, root: bytes) -> TreeAnswer: ...
 
+    def check_room(self, query: UploadQuery) -> UploadRoom: ...
+
+    def absent_objects(self, digests: Iterable[bytes]) -> set[bytes]: ...
+
     def missing_objects(self, sizes: Mapping[bytes, int]) -> MissingAnswer: ...
 
     def send_objects(self, parts: tuple[bytes, ...], *, on_sent: Callable[[int], None] | None = None) -> None: ...
@@ -50,9 +63,17 @@ class _Body(NamedTuple):
 
 
 def upload_trees(
-    calls: UploadCalls, trees: Iterable[ScannedTree], *, store: SignedStore, on_progress: OnTransfer | None = None
+    calls: UploadCalls,
+    trees: Iterable[ScannedTree],
+    *,
+    store: SignedStore,
+    on_progress: OnTransfer | None = None,
+    project: str | None = None,
 ) -> None:
-    """Make the server keep these trees. A tree that the server has costs one small request."""
+    """Make the server keep these trees. A tree that the server has costs one small request.
+
+    Raise LimitReached before the first byte is sent, if the trees do not fit. `project`: of the jobs that need them.
+    """
     waiting = list({tree.root: tree for tree in trees}.values())
     for _ in range(ROUNDS_MAX):
         waiting = _unsealed(calls, waiting)
@@ -61,11 +82,29 @@ def upload_trees(
         objects: dict[bytes, bytes | ChunkSource] = {}
         for tree in waiting:
             objects.update(tree.objects())
+        sizes = [TreeSize(tree.root.hex(), tree.size) for tree in waiting[:TREES_ANNOUNCED_MAX]]
+        announce(calls, {digest: size_of(source) for digest, source in objects.items()}, sizes, project)
         _Upload(calls, store, objects, on_progress).run()
     raise Unavailable(
         f"The server still lacks objects of {len(waiting)} trees after {ROUNDS_MAX} uploads.",
         next_step="Try again; if it stays so, its operator should look at the object store.",
     )
+
+
+def announce(calls: UploadCalls, sizes: Mapping[bytes, int], trees: list[TreeSize], project: str | None) -> None:
+    """Tell the server how much is to come. Raise LimitReached if it does not fit."""
+    query = UploadQuery(sum(sizes.values()), trees=trees, project=project)
+    try:
+        room = calls.check_room(query)
+    except (NotFound, MethodNotAllowed):  # a server that is older than this call
+        return
+    tries = ROUNDS_MAX
+    while not room.fits and tries:
+        tries -= 1
+        digests = list(sizes)
+        pages = (digests[first : first + OBJECTS_ASKED_MAX] for first in range(0, len(digests), OBJECTS_ASKED_MAX))
+        new = sum(sizes[digest] for page in pages for digest in calls.absent_objects(page))
+        room = calls.check_room(UploadQuery(new, is_exact=True, trees=trees, project=project))
 
 
 def _unsealed(calls: UploadCalls, trees: Sequence[ScannedTree]) -> list[ScannedTree]:

@@ -119,6 +119,10 @@ class JobHandle:
         """Yield the tasks of an array, by index."""
         return self.client.tasks(self.id, state=state)
 
+    def task(self, index: int) -> Task:
+        """Return one task of an array, with its earlier attempts."""
+        return self.client.task(self.id, index)
+
     def explain(self) -> Explanation:
         """Return every cluster's verdict on the job, and hints."""
         return self.client.explain(self.id)

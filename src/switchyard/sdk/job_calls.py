@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from switchyard.errors import TimedOut
+from switchyard.errors import BadRequest, TimedOut
 from switchyard.model.api import (
     CancelledMany,
     CancelMany,
@@ -17,6 +17,7 @@ from switchyard.model.api import (
     Page,
     RetryRequest,
 )
+from switchyard.model.decode import convert
 from switchyard.model.job import Job, State, Task
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.verdict import Explanation
@@ -62,6 +63,10 @@ class JobCalls(StreamCalls):
 
         `ids`: at most 90 full ids. `since_s`: only jobs created within the last seconds.
         """
+        if state is not None and not isinstance(state, str | Sequence):
+            raise BadRequest(f"`state` takes a state or a list of states, not {str(state)[:40]!r}.")
+        if labels is not None and not isinstance(labels, Mapping):
+            raise BadRequest(f"`labels` takes a mapping of names to values, not {str(labels)[:40]!r}.")
         states = [state] if isinstance(state, str) else list(state or ())
         query = {
             "state": list(map(str, states)),
@@ -103,6 +108,8 @@ class JobCalls(StreamCalls):
 
         Raise TimedOut after `timeout_s`.
         """
+        if timeout_s is not None and not isinstance(timeout_s, int | float):
+            raise BadRequest(f"`timeout_s` takes a number of seconds, not {str(timeout_s)[:40]!r}.")
         end = None if timeout_s is None else time.monotonic() + timeout_s
         seen = self._job_of_wait(job, end)  # a wrong id or a server that never answered fails soon
         while True:
@@ -132,7 +139,8 @@ class JobCalls(StreamCalls):
 
         Raise NotFound if there is no such job. A second call has no further effect.
         """
-        return self._post(api_path("jobs", job, "cancel"), Job, body=CancelRequest(reason, tasks), repeatable=True)
+        path, body = api_path("jobs", job, "cancel"), {"reason": reason, "tasks": tasks}
+        return self._post(path, Job, body=convert(body, CancelRequest, where="The cancel"), repeatable=True)
 
     def cancel_many(
         self, selector: JobSelector, *, everything: bool = False, reason: str = "", dry_run: bool = False
@@ -162,6 +170,38 @@ class JobCalls(StreamCalls):
         return self._walk(
             api_path("jobs", job, "tasks"), Page[Task], query={"state": state and str(state)}, limit=limit
         )
+
+    def task(self, job: str, index: int) -> Task:
+        """Return one task of an array, with its earlier attempts. Raise BadRequest if the job has no such task."""
+        path = api_path("jobs", job, "tasks")
+        if not isinstance(index, int):
+            raise BadRequest(f"Expected the index of a task, a number, not {str(index)[:40]!r}.")
+        items = (
+            self._get(path, Page[Task], query={"cursor": index - 1 if index else None, "limit": 1}).items
+            if index >= 0
+            else []
+        )
+        if not items or items[0].index != index:
+            array = self.job(job).array or ""
+            raise BadRequest(f"Job {job} has no task {index}.", next_step=f"Its tasks are {array[:80]}.")
+        return items[0]
+
+    def watch_task(self, job: str, index: int, *, timeout_s: float | None = None) -> Iterator[Task]:
+        """Yield a task of an array at each change of its state, until it is final. Raise TimedOut after `timeout_s`."""
+        shown: tuple[object, ...] = ()
+        try:
+            for _ in self.watch(job, timeout_s=timeout_s):
+                task = self.task(job, index)
+                if (task.state, task.fence, task.cancel_requested) != shown:
+                    shown = (task.state, task.fence, task.cancel_requested)
+                    yield task
+                if task.state in FINAL_STATES:
+                    return
+        except TimedOut as exc:
+            raise TimedOut(
+                f"Task {index} of {job} has not ended after {timeout_s:g} s.",
+                next_step=f"It goes on. `yard wait '{job}[{index}]'` waits again.",
+            ) from exc
 
     def events(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from switchyard.model.files import JobFiles
 from switchyard.sdk.config import file_cache_path
@@ -27,12 +27,17 @@ def upload_sources(
     *,
     on_progress: OnFiles | None = None,
     warn: Warn | None = None,
+    project: str | None = None,
 ) -> list[str]:
-    """Upload a tree for each group of sources, and return the hashes. A file that changes is read once more."""
+    """Upload a tree for each group of sources, and return the hashes. A file that changes is read once more.
+
+    `project`: of the jobs that need the trees. A project without room for them is refused before anything is sent.
+    """
     try:
-        return _upload_once(transport, groups, HashCache(file_cache_path()), on_progress, warn)
+        return _upload_once(transport, groups, HashCache(file_cache_path()), on_progress, warn, project=project)
     except FileChanged:
-        return _upload_once(transport, groups, HashCache(file_cache_path(), is_fresh=True), on_progress, warn)
+        cache = HashCache(file_cache_path(), is_fresh=True)
+        return _upload_once(transport, groups, cache, on_progress, warn, project=project)
 
 
 def upload_requests(
@@ -41,6 +46,7 @@ def upload_requests(
     *,
     on_progress: OnFiles | None = None,
     warn: Warn | None = None,
+    project: str | None = None,
 ) -> list[JobFiles | None]:
     """Upload the files of many jobs, each with its array, and return what each job says of them."""
     groups: dict[tuple[FileSource, ...], int] = {}
@@ -48,7 +54,9 @@ def upload_requests(
     for request, array in requests:
         request.job_files()  # a bad pattern is refused before anything is sent
         places.append((_place(groups, request.shared), _place(groups, tuple(request.task_sources(array)))))
-    roots = upload_sources(transport, list(groups), on_progress=on_progress, warn=warn) if groups else []
+    roots: list[str] = []
+    if groups:
+        roots = upload_sources(transport, list(groups), on_progress=on_progress, warn=warn, project=project)
     return [
         None
         if request.is_empty
@@ -57,6 +65,12 @@ def upload_requests(
         )
         for (request, _), (shared, own) in zip(requests, places, strict=True)
     ]
+
+
+def shared_project(projects: Iterable[str]) -> str | None:
+    """Return the project of all these jobs; None if they have several."""
+    found = set(projects)
+    return found.pop() if len(found) == 1 else None
 
 
 def _place(groups: dict[tuple[FileSource, ...], int], group: tuple[FileSource, ...]) -> int | None:
@@ -69,6 +83,8 @@ def _upload_once(
     cache: HashCache,
     on_progress: OnFiles | None,
     warn: Warn | None,
+    *,
+    project: str | None,
 ) -> list[str]:
     hashed = report_step(on_progress, "hash")
     calls = ObjectCalls(transport)
@@ -79,7 +95,7 @@ def _upload_once(
     ]
     store = SignedStore(retry_s=transport.retry_s)
     try:
-        upload_trees(calls, trees, store=store, on_progress=report_step(on_progress, "upload"))
+        upload_trees(calls, trees, store=store, on_progress=report_step(on_progress, "upload"), project=project)
     finally:
         store.close()
     return [tree.root.hex() for tree in trees]

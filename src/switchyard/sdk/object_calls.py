@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from switchyard.model.api import Version
 from switchyard.model.file_frames import MEDIA, Frame, decode_frames
-from switchyard.model.files import MissingAnswer, MissingQuery, ObjectsQuery, StoredObjects, TreeAnswer, TreeQuery
+from switchyard.model.files import (
+    MissingAnswer,
+    MissingQuery,
+    ObjectsQuery,
+    StoredObjects,
+    TreeAnswer,
+    TreeQuery,
+    UploadQuery,
+    UploadRoom,
+)
 from switchyard.sdk.calls import ApiCalls, api_path
 from switchyard.sdk.file_fetch import ReadObjects
 from switchyard.sdk.transport import Request, Transport
@@ -32,6 +41,14 @@ class ObjectCalls(ApiCalls):
     def seal_tree(self, root: bytes) -> TreeAnswer:
         return self._ask(api_path("files", "trees"), TreeQuery(root.hex()), TreeAnswer)
 
+    def check_room(self, query: UploadQuery) -> UploadRoom:
+        return self._ask(api_path("files", "room"), query, UploadRoom)
+
+    def absent_objects(self, digests: Iterable[bytes]) -> set[bytes]:
+        """Return those of these objects that you must still send. No addresses are made for them."""
+        answer = self._ask(api_path("files", "missing"), MissingQuery([item.hex() for item in digests]), MissingAnswer)
+        return {bytes.fromhex(text) for text in answer.missing}
+
     def missing_objects(self, sizes: Mapping[bytes, int]) -> MissingAnswer:
         query = MissingQuery([digest.hex() for digest in sizes], list(sizes.values()))
         return self._ask(api_path("files", "missing"), query, MissingAnswer)
@@ -45,8 +62,9 @@ class ObjectCalls(ApiCalls):
         """Return a function that reads objects of one tree of a job."""
         path = api_path("jobs", job, "files", "objects")
 
-        def read(digests: Sequence[bytes]) -> Iterator[Frame]:
-            query = ObjectsQuery(root.hex(), [digest.hex() for digest in digests])
+        def read(digests: Sequence[bytes], *, is_read_by_server: bool = False) -> Iterator[Frame]:
+            names = [digest.hex() for digest in digests]
+            query = ObjectsQuery(root.hex(), names, is_read_by_server=is_read_by_server)
             request = Request("POST", path, msgspec.json.encode(query), {"Accept": MEDIA}, repeatable=True)
             return decode_frames(self._transport.pieces(request, timeout_s=OBJECTS_TIMEOUT_S))
 

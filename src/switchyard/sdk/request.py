@@ -38,9 +38,11 @@ def build_job_request(
     flat = _flatten_input(base, where=where)
     for name, value in given.items():
         if value is not None:
-            plain: Any = _dependency_texts(value) if name == "after" else msgspec.to_builtins(value)
+            plain: Any = _dependency_texts(value, where=where) if name == "after" else _to_builtins(value, name, where)
             if name == "select" and isinstance(plain, str):
                 plain = {"name": plain}
+            if name in MERGED_FIELDS and not isinstance(plain, Mapping):
+                raise Malformed(f"{where}: {name}: expected a mapping, not {str(value)[:40]!r}.")
             flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED_FIELDS else plain
     if not flat.get("clusters"):
         flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]
@@ -66,15 +68,25 @@ def with_job_files(request: JobRequest, files: JobFiles | None) -> JobRequest:
     return msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, files=files))
 
 
-def _dependency_texts(value: Any) -> list[str]:
+def _to_builtins(value: Any, name: str, where: str) -> Any:
+    try:
+        return msgspec.to_builtins(value)
+    except (TypeError, ValueError) as exc:
+        raise Malformed(f"{where}: {name}: a value of the type {type(value).__name__} cannot be sent: {exc}.") from exc
+
+
+def _dependency_texts(value: Any, *, where: str) -> list[str]:
     """Return the jobs to start after as texts, from one or several texts or handles."""
     dependencies = [value] if isinstance(value, str) or not isinstance(value, Sequence) else value
+    for dependency in dependencies:
+        if not isinstance(dependency, str) and not hasattr(dependency, "id"):
+            raise Malformed(f"{where}: after: expected ids or handles of jobs, not {str(dependency)[:40]!r}.")
     return [dependency if isinstance(dependency, str) else str(dependency.id) for dependency in dependencies]
 
 
 def check_idempotency_key(key: str) -> str:
     """Check that a key can be sent as a header. An empty key is refused: it would not be idempotent."""
-    if not re.match(KEY_PATTERN, key) or len(key) > KEY_CHARS_MAX:
+    if not isinstance(key, str) or not re.match(KEY_PATTERN, key) or len(key) > KEY_CHARS_MAX:
         raise Malformed(f"The idempotency key has 1 to {KEY_CHARS_MAX} visible ASCII characters, without spaces.")
     return key
 
@@ -88,6 +100,11 @@ def _flatten_input(base: str | Sequence[str] | JobSpec | JobRequest | Mapping[st
         return from_jobspec(base, where=where).plain
     if isinstance(base, Mapping):
         return flatten(base, where=where)
+    if isinstance(base, bytes) or not isinstance(base, Iterable):  # type: ignore[unreachable]
+        raise Malformed(
+            f"{where}: expected a command, not {type(base).__name__} {str(base)[:40]!r}.",
+            next_step='Give a list of texts such as ["python", "train.py"], a JobSpec, a JobRequest or a mapping.',
+        )
     return {"command": base if isinstance(base, str) else list(base)}
 
 

@@ -138,6 +138,13 @@ def cluster_by_id(tx: Tx, cluster_id: str) -> ClusterRow | None:
     return fetch_one(tx, ClusterRow, sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED))
 
 
+def cluster_deleted_name(tx: Tx, cluster_id: str) -> str | None:
+    """Return the name of a deleted cluster. None: it is not deleted, or unknown."""
+    query = sa.select(clusters.c.name).where(clusters.c.id == cluster_id, clusters.c.deleted_us.is_not(None))
+    name: str | None = tx.execute(query).scalar()
+    return name
+
+
 def cluster_lock(tx: Tx, cluster_id: str) -> ClusterRow | None:
     """Return a cluster, locked until the commit."""
     query = sa.select(clusters).where(clusters.c.id == cluster_id, _NOT_DELETED)

@@ -13,7 +13,9 @@ from switchyard.store.schema_executions import (
     DUE_EXECUTION,
     LIVE_ATTEMPT,
     LIVE_EXECUTION,
+    WAKING_NODE,
     execution_attempts,
+    execution_nodes,
     executions,
 )
 
@@ -41,6 +43,13 @@ def marked_due(tx: Tx, *, limit: int) -> list[DueExecution]:
     """Executions that were marked: new or stopped ones, and those with jobs that a step left for the next one."""
     query = sa.select(*columns_of(DueExecution, executions)).where(sa.text(f"executions.{DUE_EXECUTION}"))
     return fetch_all(tx, DueExecution, query.limit(limit))
+
+
+def executions_woken(tx: Tx, now_us: int) -> list[str]:
+    """Executions with a node whose time has come: a sleep, or the end of a wait."""
+    is_waking = sa.text(f"execution_nodes.{WAKING_NODE}")
+    query = sa.select(execution_nodes.c.execution_id).where(is_waking, execution_nodes.c.wake_us <= now_us)
+    return list(tx.execute(query.distinct()).scalars())
 
 
 def executions_by_id(tx: Tx, ids: Sequence[str]) -> list[DueExecution]:

@@ -33,6 +33,8 @@ class NodeRow(StoredRow, frozen=True):
     created_us: int
     updated_us: int
     ended_us: int | None
+    wake_us: int | None = None
+    signal_id: str = ""
 
 
 class NodeAttemptRow(StoredRow, frozen=True):

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all
-from switchyard.store.schema_executions import execution_attempts, execution_nodes, executions
+from switchyard.store.schema_executions import execution_attempts, execution_dynamics, execution_nodes, executions
 
 IDS_PER_QUERY = 500
 RECOVERED = "RECOVERED"
@@ -45,7 +45,10 @@ def is_removed(tx: Tx, execution_id: str) -> bool:
 
 
 def nodes_copy(tx: Tx, source: str, target: str, node_ids: Sequence[str], *, now_us: int) -> None:
-    """Copy nodes with their inputs and outputs, as recovered ones. The database copies; no value passes through us."""
+    """Copy nodes with their inputs and outputs, as recovered ones, and the workflows that dynamic ones made.
+
+    The database copies; no value passes through us.
+    """
     names = [column.name for column in execution_nodes.c]
     new = {"execution_id": target, "phase": RECOVERED, "created_us": now_us, "updated_us": now_us, "ended_us": now_us}
     columns = [sa.literal(new[name]).label(name) if name in new else execution_nodes.c[name] for name in names]
@@ -53,3 +56,9 @@ def nodes_copy(tx: Tx, source: str, target: str, node_ids: Sequence[str], *, now
         page = node_ids[first : first + IDS_PER_QUERY]
         rows = sa.select(*columns).where(execution_nodes.c.execution_id == source, execution_nodes.c.node_id.in_(page))
         tx.execute(sa.insert(execution_nodes).from_select(names, rows))
+        made = [column for column in execution_dynamics.c if column.name != "execution_id"]
+        inner = sa.select(sa.literal(target), *made).where(
+            execution_dynamics.c.execution_id == source, execution_dynamics.c.node_id.in_(page)
+        )
+        fields = ["execution_id", *(column.name for column in made)]
+        tx.execute(sa.insert(execution_dynamics).from_select(fields, inner))

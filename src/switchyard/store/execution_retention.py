@@ -5,9 +5,17 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
-from switchyard.store.schema_executions import ENDED_EXECUTION, execution_attempts, execution_nodes, executions
+from switchyard.store.schema_executions import (
+    ENDED_EXECUTION,
+    execution_attempts,
+    execution_dynamics,
+    execution_nodes,
+    execution_signals,
+    executions,
+)
 
 IDS_PER_DELETE = 500
+LARGE_ROWS_MAX = 20  # nodes whose dynamic workflows are deleted at once: each has at most some MiB
 
 
 def executions_hide(tx: Tx, *, ended_before_us: int, limit: int) -> int:
@@ -38,6 +46,13 @@ def execution_delete_rows(tx: Tx, execution_id: str, *, limit: int) -> int:
     if pairs := tx.execute(of_it).all():
         nodes = sorted({row.node_id for row in pairs})
         return _delete(tx, execution_attempts, execution_id, nodes)
+    for table, column in (
+        (execution_dynamics, execution_dynamics.c.node_id),
+        (execution_signals, execution_signals.c.signal_id),
+    ):
+        query = sa.select(column).where(table.c.execution_id == execution_id).distinct().limit(LARGE_ROWS_MAX)
+        if ids := list(tx.execute(query).scalars()):
+            return tx.execute(sa.delete(table).where(table.c.execution_id == execution_id, column.in_(ids))).rowcount
     rows = sa.select(execution_nodes.c.node_id).where(execution_nodes.c.execution_id == execution_id).limit(limit)
     if nodes := list(tx.execute(rows).scalars()):
         return _delete(tx, execution_nodes, execution_id, nodes)

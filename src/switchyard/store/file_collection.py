@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, fetch_all
-from switchyard.store.file_objects import pages
+from switchyard.store.file_objects import loss_delete, pages
 from switchyard.store.schema import FINAL_STATES, jobs
 from switchyard.store.schema_executions import LIVE_ATTEMPT, execution_attempts
 from switchyard.store.schema_files import (
@@ -64,13 +64,26 @@ def files_expire(tx: Tx, job_ids: Sequence[str], *, error: str) -> int:
     return tx.execute(sa.delete(file_refs).where(file_refs.c.job_id.in_(job_ids))).rowcount
 
 
-def idle_tree_owners(tx: Tx, *, used_before_us: int, limit: int) -> list[tuple[bytes, str]]:
-    """Sealed trees that no job needs, and that these users have not used since a time."""
+def idle_tree_owners(tx: Tx, *, used_before_us: int, limit: int, owner: str | None = None) -> list[tuple[bytes, str]]:
+    """Sealed trees that no job needs, and that these users, or this one, have not used since a time."""
     is_needed = sa.exists().where(file_refs.c.root == file_tree_owners.c.root)
     query = sa.select(file_tree_owners.c.root, file_tree_owners.c.owner).where(
         file_tree_owners.c.used_us < used_before_us, sa.not_(is_needed)
     )
+    if owner is not None:
+        query = query.where(file_tree_owners.c.owner == owner)
     return [(bytes(row.root), row.owner) for row in tx.execute(query.limit(limit))]
+
+
+def idle_tree_bytes(tx: Tx, owner: str, *, used_since_us: int) -> int:
+    """The bytes of trees of a user that no job needs, and that were used since a time."""
+    is_needed = sa.exists().where(file_refs.c.root == file_tree_owners.c.root)
+    query = (
+        sa.select(sa.func.coalesce(sa.func.sum(file_trees.c.size), 0))
+        .join(file_tree_owners, file_tree_owners.c.root == file_trees.c.root)
+        .where(file_tree_owners.c.owner == owner, file_tree_owners.c.used_us >= used_since_us, sa.not_(is_needed))
+    )
+    return int(tx.scalar(query) or 0)
 
 
 def tree_owners_delete(tx: Tx, pairs: Collection[tuple[bytes, str]], *, used_before_us: int) -> int:
@@ -111,14 +124,25 @@ def holders_between(tx: Tx, first: bytes, last: bytes) -> list[HolderRow]:
     return fetch_all(tx, HolderRow, query)
 
 
-def parts_between(tx: Tx, first: bytes, last: bytes, *, after: tuple[bytes, bytes], limit: int) -> list[PartRow]:
-    """Rows of trees with members between two hashes, in the order of their keys."""
+def holders_of(tx: Tx, owner: str, after: bytes, limit: int) -> list[bytes]:
+    """The objects that a user holds, by hash."""
+    query = sa.select(file_holders.c.digest).where(file_holders.c.owner == owner, file_holders.c.digest > after)
+    return [bytes(digest) for digest in tx.execute(query.order_by(file_holders.c.digest).limit(limit)).scalars()]
+
+
+def parts_between(
+    tx: Tx, first: bytes, last: bytes, *, after: tuple[bytes, bytes], limit: int, owner: str | None = None
+) -> list[PartRow]:
+    """Rows of trees, or of the trees of one user, with members between two hashes, in the order of their keys."""
     root, begin = after
     query = sa.select(file_tree_parts.c.root, file_tree_parts.c.first, file_tree_parts.c.digests).where(
         sa.or_(file_tree_parts.c.root > root, sa.and_(file_tree_parts.c.root == root, file_tree_parts.c.first > begin)),
         file_tree_parts.c.first <= last,
         file_tree_parts.c.last >= first,
     )
+    if owner is not None:
+        is_of_owner = sa.and_(file_tree_owners.c.root == file_tree_parts.c.root, file_tree_owners.c.owner == owner)
+        query = query.where(sa.exists().where(is_of_owner))
     rows = fetch_all(tx, PartRow, query.order_by(file_tree_parts.c.root, file_tree_parts.c.first).limit(limit))
     return [PartRow(bytes(row.root), bytes(row.first), bytes(row.digests)) for row in rows]
 
@@ -161,6 +185,7 @@ def objects_delete(tx: Tx, digests: Iterable[bytes], *, used_before_us: int, now
         if rows:
             put = dialect.insert_statement(tx, file_removals).values(rows)
             tx.execute(put.on_conflict_do_update(index_elements=["digest"], set_={"at_us": now_us, "is_done": False}))
+            loss_delete(tx, gone)
         count += len(gone)
     return count
 

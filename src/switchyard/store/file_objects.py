@@ -1,4 +1,4 @@
-"""Queries about stored objects: which there are, who holds them, and how many bytes each user holds."""
+"""Queries about stored objects: which there are, which are lost, who holds them, and how many bytes each user holds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, fetch_one
-from switchyard.store.schema_files import file_holders, file_objects, file_removals, file_usage
+from switchyard.store.schema_files import file_holders, file_losses, file_objects, file_removals, file_usage
 
 PAGE = 500  # hashes in one statement
 
@@ -31,16 +31,26 @@ def pages(digests: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def held_sizes(tx: Tx, owner: str, digests: Iterable[bytes]) -> dict[bytes, int]:
-    """The objects among these that this user holds, with their sizes."""
+    """The objects among these that this user holds, with their sizes. Lost objects are left out."""
     sizes: dict[bytes, int] = {}
+    is_lost = sa.exists().where(file_losses.c.digest == file_objects.c.digest)
     for page in pages(digests):
         query = (
             sa.select(file_objects.c.digest, file_objects.c.size)
             .join(file_holders, file_holders.c.digest == file_objects.c.digest)
-            .where(file_holders.c.owner == owner, file_holders.c.digest.in_(page))
+            .where(file_holders.c.owner == owner, file_holders.c.digest.in_(page), sa.not_(is_lost))
         )
         sizes.update((bytes(row.digest), row.size) for row in tx.execute(query))
     return sizes
+
+
+def holdings(tx: Tx, owner: str, digests: Iterable[bytes]) -> set[bytes]:
+    """The objects among these that this user holds, also lost ones."""
+    held: set[bytes] = set()
+    for page in pages(digests):
+        query = sa.select(file_holders.c.digest).where(file_holders.c.owner == owner, file_holders.c.digest.in_(page))
+        held.update(bytes(digest) for digest in tx.execute(query).scalars())
+    return held
 
 
 def object_sizes(tx: Tx, digests: Iterable[bytes]) -> dict[bytes, int]:
@@ -82,6 +92,7 @@ def object_put(tx: Tx, sizes: dict[bytes, int], *, now_us: int) -> None:
     rows = [{"digest": digest, "size": sizes[digest], "used_us": now_us} for digest in sorted(sizes)]
     if rows:
         tx.execute(_object_put_statement(tx.dialect.name), rows)
+        loss_delete(tx, sizes)  # after the lock: a loss that is noted at the same time is before or after this
 
 
 @cache
@@ -98,7 +109,7 @@ def holder_put(tx: Tx, owner: str, digests: Iterable[bytes], *, now_us: int) -> 
             values = {"owner": owner, "digests": page, "now_us": now_us}
             new += [bytes(digest) for digest in tx.execute(_HOLDER_PUT_POSTGRESQL, values).scalars()]
         else:  # nobody else writes between the two
-            held = held_sizes(tx, owner, page)
+            held = holdings(tx, owner, page)
             added = [digest for digest in page if digest not in held]
             rows = [{"digest": digest, "owner": owner, "used_us": now_us} for digest in added]
             dialect.insert_missing(tx, file_holders, rows)
@@ -111,6 +122,50 @@ _HOLDER_PUT_POSTGRESQL = sa.text("""
     SELECT digest, :owner, :now_us FROM unnest(CAST(:digests AS bytea[])) AS digest
     ON CONFLICT DO NOTHING RETURNING digest
 """)
+
+
+def loss_put(tx: Tx, digests: Iterable[bytes], *, read_us: int, now_us: int) -> list[bytes]:
+    """Note objects that a read, which began at `read_us`, did not find in the store. Returns those that are noted.
+
+    An object that somebody sent since is in the store again, and is left out.
+    """
+    lost: list[bytes] = []
+    for page in pages(digests):
+        query = (
+            sa.select(file_objects.c.digest)
+            .where(file_objects.c.digest.in_(page), file_objects.c.used_us < read_us)
+            .order_by(file_objects.c.digest)
+            .with_for_update()
+        )
+        found = [bytes(digest) for digest in tx.execute(query).scalars()]
+        dialect.insert_missing(tx, file_losses, [{"digest": digest, "at_us": now_us} for digest in found])
+        lost += found
+    return lost
+
+
+def loss_delete(tx: Tx, digests: Iterable[bytes]) -> None:
+    """The store has these objects. There are hardly ever any losses, so one small query comes first."""
+    if tx.execute(sa.select(file_losses.c.digest).limit(1)).first() is None:
+        return
+    for page in pages(digests):
+        tx.execute(sa.delete(file_losses).where(file_losses.c.digest.in_(page)))
+
+
+def losses(tx: Tx, limit: int) -> list[bytes]:
+    """Lost objects, by hash."""
+    query = sa.select(file_losses.c.digest).order_by(file_losses.c.digest).limit(limit)
+    return [bytes(digest) for digest in tx.execute(query).scalars()]
+
+
+def losses_among(tx: Tx, digests: Iterable[bytes]) -> set[bytes]:
+    """Those of these objects that are lost."""
+    if tx.execute(sa.select(file_losses.c.digest).limit(1)).first() is None:
+        return set()
+    found: set[bytes] = set()
+    for page in pages(digests):
+        query = sa.select(file_losses.c.digest).where(file_losses.c.digest.in_(page))
+        found.update(bytes(digest) for digest in tx.execute(query).scalars())
+    return found
 
 
 def being_removed(tx: Tx, digests: Iterable[bytes], *, since_us: int) -> bool:
@@ -134,6 +189,18 @@ def usage_add(tx: Tx, amounts: dict[str, int]) -> None:
         total = file_usage.c.bytes + amount
         summed = sa.case((total < 0, 0), else_=total)
         tx.execute(new.on_conflict_do_update(index_elements=["owner"], set_={"bytes": summed}))
+
+
+def usage_release(tx: Tx, owner: str, amount: int, *, now_us: int) -> None:
+    """Objects of so many bytes are taken from a user now. Seals of this user that began before are refused."""
+    usage_add(tx, {owner: -amount})
+    tx.execute(sa.update(file_usage).where(file_usage.c.owner == owner).values(released_us=now_us))
+
+
+def usage_is_released_since(tx: Tx, owner: str, since_us: int) -> bool:
+    """Whether objects were taken from a user since a time. The user's row is locked until the commit."""
+    query = sa.select(file_usage.c.released_us).where(file_usage.c.owner == owner)
+    return (tx.scalar(query.with_for_update(read=True)) or 0) >= since_us
 
 
 def usage_get(tx: Tx, owner: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,8 +11,9 @@ from switchyard.model.files import OutputCounts, OutputState
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.file_trees import OUT
 from switchyard.store.schema import attempts, clusters, jobs, ranges
-from switchyard.store.schema_files import file_outputs
+from switchyard.store.schema_files import UPLOADING, file_outputs, file_refs
 
 
 class AttemptPlace(StoredRow, frozen=True):
@@ -37,6 +39,7 @@ class OutputRow(StoredRow, frozen=True):
     skipped: str
     error: str
     at_us: int
+    agent_id: str | None
 
 
 class OutputOnCluster(OutputRow, frozen=True):
@@ -71,6 +74,47 @@ def output_put(tx: Tx, row: dict[str, Any]) -> None:
     put = dialect.insert_statement(tx, file_outputs).values(**row)
     changes = {name: value for name, value in row.items() if name not in ("job_id", "fence")}
     tx.execute(put.on_conflict_do_update(index_elements=["job_id", "fence"], set_=changes))
+
+
+def uploading_count(tx: Tx, cluster_id: str, agent_ids: Collection[str]) -> int:
+    """The attempts whose output files are on their way from one of these agents."""
+    return tx.scalar(sa.select(sa.func.count()).select_from(file_outputs).where(_uploading(cluster_id, agent_ids))) or 0
+
+
+def uploading_fail(tx: Tx, cluster_id: str, agent_ids: Collection[str], *, error: str) -> set[str]:
+    """The output files that are on their way from these agents cannot be had. Returns the jobs."""
+    update = sa.update(file_outputs).where(_uploading(cluster_id, agent_ids))
+    failed = update.values(state=OutputState.FAILED.value, error=error).returning(file_outputs.c.job_id)
+    return set(tx.execute(failed).scalars())
+
+
+def _uploading(cluster_id: str, agent_ids: Collection[str]) -> sa.ColumnElement[bool]:
+    """Outputs without an agent are those from before the server noted agents."""
+    is_theirs = sa.or_(file_outputs.c.agent_id.in_(sorted(agent_ids)), file_outputs.c.agent_id.is_(None))
+    return sa.and_(sa.text(UPLOADING), file_outputs.c.cluster_id == cluster_id, is_theirs)
+
+
+def is_root_shared(tx: Tx, project: str, job_id: str, fence: int, root: bytes) -> bool:
+    """Whether a project needs a tree for more than the outputs of this attempt."""
+    is_own = sa.and_(file_refs.c.job_id == job_id, file_refs.c.kind == OUT)
+    others = sa.select(file_refs.c.root).where(
+        file_refs.c.project == project, file_refs.c.root == root, sa.not_(is_own)
+    )
+    return tx.execute(others.limit(1)).first() is not None or _has_other_attempt(tx, job_id, fence, root)
+
+
+def ref_drop(tx: Tx, job_id: str, fence: int, root: bytes) -> None:
+    """The outputs of this attempt have another tree now. The job may need this one for another attempt."""
+    if not _has_other_attempt(tx, job_id, fence, root):
+        is_it = sa.and_(file_refs.c.job_id == job_id, file_refs.c.root == root, file_refs.c.kind == OUT)
+        tx.execute(sa.delete(file_refs).where(is_it))
+
+
+def _has_other_attempt(tx: Tx, job_id: str, fence: int, root: bytes) -> bool:
+    others = sa.select(file_outputs.c.fence).where(
+        file_outputs.c.job_id == job_id, file_outputs.c.root == root, file_outputs.c.fence != fence
+    )
+    return tx.execute(others.limit(1)).first() is not None
 
 
 def output_list(

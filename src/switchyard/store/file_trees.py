@@ -162,6 +162,14 @@ def project_usage(tx: Tx, project: str) -> tuple[int, int]:
     return int(row[0]), row[1]
 
 
+def has_sealed_since(tx: Tx, owner: str, since_us: int) -> bool:
+    """Whether a user has sealed or used a tree since a time."""
+    query = sa.select(file_tree_owners.c.root).where(
+        file_tree_owners.c.owner == owner, file_tree_owners.c.used_us >= since_us
+    )
+    return tx.execute(query.limit(1)).first() is not None
+
+
 def owned_count(tx: Tx, owner: str) -> int:
     query = sa.select(sa.func.count()).select_from(file_tree_owners).where(file_tree_owners.c.owner == owner)
     return tx.scalar(query) or 0

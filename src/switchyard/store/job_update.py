@@ -13,6 +13,7 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
 
     state: State | UnsetType = UNSET
     reason: str | UnsetType = UNSET
+    bounds: str | UnsetType = UNSET
     fence: int | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     is_ready: bool | UnsetType = UNSET

@@ -10,6 +10,7 @@ DUE_EXECUTION = "is_due"
 LIVE_ATTEMPT = "ended_us IS NULL"
 LIVE_EXECUTION = "ended_us IS NULL"
 ENDED_EXECUTION = "ended_us IS NOT NULL"
+WAKING_NODE = "wake_us IS NOT NULL"
 
 # One row per execution. Messages of Flyte's are stored in their own form.
 executions = Table(
@@ -91,6 +92,37 @@ execution_nodes = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("updated_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger, nullable=True),
+    Column("wake_us", BigInteger, nullable=True),  # when the engine must look at it; only while it runs
+    Column("signal_id", Text, nullable=False, server_default=""),  # what a gate waits for
+)
+Index(
+    "ix_execution_nodes_wake",
+    execution_nodes.c.wake_us,
+    sqlite_where=text(WAKING_NODE),
+    postgresql_where=text(WAKING_NODE),
+)
+
+# What the gates of an execution wait for: an approval or a value from a person.
+execution_signals = Table(
+    "execution_signals",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("signal_id", Text, primary_key=True),
+    Column("type", LargeBinary, nullable=False),
+    Column("value", LargeBinary, nullable=True),  # nobody has given one yet
+    Column("created_us", BigInteger, nullable=False),
+    Column("set_us", BigInteger, nullable=True),
+    Column("set_by", Text, nullable=False),
+)
+
+# One row per attempt of a dynamic task that made a workflow.
+execution_dynamics = Table(
+    "execution_dynamics",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("closure", LargeBinary, nullable=False),  # compiled, with the templates of its tasks
 )
 
 # One row per job of a node.

@@ -5,7 +5,7 @@ Hashes are bytes here and not text: a tree may have a million of them.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, text
 
 from switchyard.store.metadata import metadata
 
@@ -85,8 +85,17 @@ file_outputs = Table(
     Column("skipped", Text, nullable=False),
     Column("error", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
+    Column("agent_id", Text, nullable=True),  # who has the files while they are on their way
 )
 Index("ix_file_outputs_task", file_outputs.c.job_id, file_outputs.c.task)
+UPLOADING = "state = 'uploading'"
+Index(
+    "ix_file_outputs_uploading",
+    file_outputs.c.cluster_id,
+    file_outputs.c.agent_id,
+    sqlite_where=text(UPLOADING),
+    postgresql_where=text(UPLOADING),
+)
 
 # Objects that the leader removes from the store. A row stays for a while after that, because an upload that found the
 # object in the store before may be stored in the database only now.
@@ -98,10 +107,20 @@ file_removals = Table(
     Column("is_done", Boolean, nullable=False),
 )
 
-# How many bytes the objects take that a user holds.
+# Objects that the store has lost: a read did not find them, or found them damaged. Until somebody sends such an object
+# again, nobody is told that it is there. Its other rows stay, so trees and jobs that need it are whole after that.
+file_losses = Table(
+    "file_losses",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+)
+
+# How many bytes the objects take that a user holds. `released_us`: when unused objects were last taken from the user.
 file_usage = Table(
     "file_usage",
     metadata,
     Column("owner", Text, primary_key=True),
     Column("bytes", BigInteger, nullable=False),
+    Column("released_us", BigInteger, nullable=True),
 )

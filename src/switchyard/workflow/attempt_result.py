@@ -43,8 +43,7 @@ def judge_attempt(node_id: str, attempt: int, end: JobEnd, *, has_outputs: bool)
     if end.state != "SUCCEEDED":
         return AttemptEnd(node_id, attempt, failure=_crash(end))
     if "futures.pb" in files:
-        words = "the task is dynamic: it made a workflow to run, and dynamic workflows are not served here yet"
-        return AttemptEnd(node_id, attempt, failure=AttemptFailure("NotServed", words))
+        return AttemptEnd(node_id, attempt, futures=files["futures.pb"])
     if "outputs.pb" in files:
         return _with_outputs(node_id, attempt, files["outputs.pb"])
     if not has_outputs and not end.files_problem:

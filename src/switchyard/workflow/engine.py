@@ -42,6 +42,7 @@ def step(
     run = EngineRun(graph, state, refused, kind_of)
     for event in events:
         _end_attempt(run, event)
+    run.look_at_waiting()
     if state.is_due or state.max_parallelism:
         run.look_at_all()
     run.run_out()
@@ -73,6 +74,8 @@ def _settled(run: EngineRun, state: ExecutionState) -> EngineStep:
         run.error if phase is not ExecutionPhase.ABORTED else None,
         tuple(run.stopped_scopes),
         run.is_cut and not phase.is_final,
+        tuple(run.asked),
+        tuple((*key, dynamic) for key, dynamic in run.dynamics.items()),
     )
 
 

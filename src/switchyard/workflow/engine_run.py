@@ -21,11 +21,13 @@ from switchyard.workflow.execution_graph import ExecutionGraph, GraphWorkflow
 from switchyard.workflow.execution_state import (
     LIVE_PHASES,
     AttemptFailure,
+    DynamicWorkflow,
     ExecutionPhase,
     ExecutionState,
     NodePhase,
     NodeProgress,
     NodeTable,
+    SignalRequest,
     TaskStart,
     execution_error,
 )
@@ -105,6 +107,10 @@ class EngineRun:
         self.refused = refused
         self.error = state.error
         self.nodes = NodeTable(base=state.nodes)
+        self.now_us = state.now_us
+        self.signals = state.signals
+        self.asked: list[SignalRequest] = []
+        self.dynamics: dict[AttemptKey, DynamicWorkflow] = {}  # that this step begins with
         self.stopped_scopes: dict[str, None] = {}
         self.is_cut = False  # nodes were left out
         self._state = state
@@ -155,6 +161,11 @@ class EngineRun:
             self.put(place, replace(state, phase=NodePhase.SUCCEEDED, outputs=outputs))
         else:
             self.put(place, replace(state, phase=NodePhase.ABORTED))
+
+    def dynamic_graph(self, node_id: str, attempt: int) -> ExecutionGraph:
+        """The workflow that an attempt of a dynamic task made."""
+        new = self.dynamics.get((node_id, attempt))
+        return new.graph if new is not None else self._state.dynamics[node_id, attempt]
 
     def is_halting(self, scope: RunScope) -> bool:
         """Whether nothing may start any more in a scope."""
@@ -216,6 +227,11 @@ class EngineRun:
                 if before is not None and before.is_parent:
                     scopes.append(self._inner_scope(place, before))
 
+    def look_at_waiting(self) -> None:
+        """Look at the nodes that wait for a person or a time."""
+        for state in self.nodes.waiting():
+            self.look(self.place_of(state))
+
     def run_out(self) -> None:
         """Look at everything that follows from what has changed."""
         while True:
@@ -224,7 +240,7 @@ class EngineRun:
                 return
             self._has_new_failure = False
             self._take_back()
-            self.look_at_all()  # nodes with nothing live inside end when nothing may start there
+            self.look_at_all()  # nodes without a job end when nothing may start any more
 
     def is_over(self, scope: RunScope) -> bool:
         """Whether nothing runs in it, and nothing will; its failure node is left aside."""

@@ -14,9 +14,8 @@ from switchyard.workflow.literals import type_of_literal
 from switchyard.workflow.references import with_inner_nodes
 
 EXECUTION_NAME = re.compile(r"[a-z][a-z\-0-9]{0,62}\Z")
-SERVED_NODES = ("task_node", "workflow_node", "branch_node")
+SERVED_NODES = ("task_node", "workflow_node", "branch_node", "gate_node")
 NODE_WORDS = {
-    "gate_node": "a gate (sleep, approve or wait_for_input)",
     "array_node": "a map task",
     None: "a node without a target",
 }
@@ -110,7 +109,7 @@ def complete_inputs(expected: Any, fixed: Mapping[str, Any], given: Mapping[str,
     for name in sorted(parameters):
         parameter = parameters[name]
         if name in given:
-            mistake = _value_mistake(name, given[name], parameter.var.type, caster)
+            mistake = value_mistake(name, given[name], parameter.var.type, caster)
             mistakes += [mistake] if mistake else []
             values.literals[name].CopyFrom(given[name])
         elif parameter.HasField("default"):
@@ -122,7 +121,8 @@ def complete_inputs(expected: Any, fixed: Mapping[str, Any], given: Mapping[str,
     return values, mistakes
 
 
-def _value_mistake(name: str, literal: Any, wanted: Any, caster: Caster) -> str:
+def value_mistake(name: str, literal: Any, wanted: Any, caster: Caster) -> str:
+    """Why a value is not of the type that is wanted. Empty: it is."""
     kind = type_of_literal(literal)
     if kind is None:
         return f"invalid {name} input: it has no value"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from flyteidl.core import execution_pb2
 
 from switchyard.workflow.entity_id import EntityId
+from switchyard.workflow.execution_graph import ExecutionGraph
 
 USER, SYSTEM = execution_pb2.ExecutionError.USER, execution_pb2.ExecutionError.SYSTEM
 
@@ -20,6 +21,7 @@ class ExecutionPhase(StrEnum):
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
+    DYNAMIC_RUNNING = "DYNAMIC_RUNNING"  # its task has ended, and the workflow that the task made runs
     FAILING = "FAILING"
     FAILED = "FAILED"
     ABORTING = "ABORTING"
@@ -34,6 +36,7 @@ class NodePhase(StrEnum):
     """Flyte's words, stored. A node that has not begun has no state."""
 
     RUNNING = "RUNNING"
+    DYNAMIC_RUNNING = "DYNAMIC_RUNNING"  # its task has ended, and the workflow that the task made runs
     FAILING = "FAILING"  # a node inside it has failed, and others inside have not ended yet
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -46,7 +49,7 @@ class NodePhase(StrEnum):
         return self in LIVE_PHASES
 
 
-LIVE_PHASES = frozenset({NodePhase.RUNNING, NodePhase.FAILING})
+LIVE_PHASES = frozenset({NodePhase.RUNNING, NodePhase.DYNAMIC_RUNNING, NodePhase.FAILING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,8 @@ class NodeProgress:
     inputs: Any = None  # a LiteralMap
     outputs: Any = None  # a LiteralMap
     error: Any = None  # an ExecutionError
+    wake_us: int | None = None  # when a step must look at it, whatever happens
+    signal_id: str = ""  # what a gate waits for
 
     @property
     def prefix(self) -> str:
@@ -74,6 +79,11 @@ class NodeProgress:
     def has_job(self) -> bool:
         """Whether it counts against max_parallelism."""
         return self.phase is NodePhase.RUNNING and not self.is_parent and self.attempts > 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for a person or a time."""
+        return self.phase is NodePhase.RUNNING and not self.is_parent and self.attempts == 0
 
 
 @dataclass(slots=True)
@@ -100,12 +110,19 @@ class NodeTable:
         self._base = base
         self._nodes: dict[str, NodeProgress] = {}
         self._counts: dict[str, ScopeCount] = {}
+        self._waiting: dict[str, None] = {}  # those in `_nodes` that wait for a person or a time
         self.jobs: int = base.jobs if base is not None else 0
         for state in nodes:
             self.put(state)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.values())
+        return len(self._nodes) if self._base is None else sum(1 for _ in self.values())
+
+    def waiting(self) -> list[NodeProgress]:
+        """The nodes that wait for a person or a time."""
+        below = self._base.waiting() if self._base is not None else []
+        own = (self._nodes[node_id] for node_id in self._waiting)
+        return [*(state for state in below if state.node_id not in self._nodes), *own]
 
     def get(self, node_id: str) -> NodeProgress | None:
         state = self._nodes.get(node_id)
@@ -119,6 +136,9 @@ class NodeTable:
         count.add(state, 1)
         self.jobs += state.has_job
         self._nodes[state.node_id] = state
+        self._waiting.pop(state.node_id, None)
+        if state.is_waiting:
+            self._waiting[state.node_id] = None
 
     def count(self, prefix: str) -> ScopeCount:
         """Of the nodes whose ids are this prefix and their spec id."""
@@ -148,6 +168,7 @@ class ExecutionState:
 
     `max_parallelism`: task nodes that run at once; 0: no bound. `is_due`: a step must look at all nodes, and not only
     at those behind the nodes that have ended: the execution is new, is to stop, or the step before left nodes out.
+    `signals`: the values that were given for the signals that nodes wait for.
     """
 
     phase: ExecutionPhase
@@ -157,6 +178,9 @@ class ExecutionState:
     error: Any = None  # the first error
     max_parallelism: int = 0
     is_due: bool = True
+    now_us: int = 0
+    signals: Mapping[str, Any] = field(default_factory=dict)
+    dynamics: Mapping[tuple[str, int], ExecutionGraph] = field(default_factory=dict)  # by node and attempt, if they run
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +194,26 @@ class AttemptFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class DynamicWorkflow:
+    """The workflow that an attempt of a dynamic task made. `closure`: compiled, as it is stored."""
+
+    graph: ExecutionGraph
+    closure: Any
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """An attempt of a node is over: it has outputs, or a failure; neither: it was stopped."""
+    """An attempt of a node is over: it has outputs, a workflow to run, or a failure; nothing: it was stopped.
+
+    `futures`: the workflow as the task left it, not checked yet. `dynamic`: the workflow, checked and compiled.
+    """
 
     node_id: str
     attempt: int
     outputs: Any = None
     failure: AttemptFailure | None = None
+    futures: bytes | None = None
+    dynamic: DynamicWorkflow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +225,15 @@ class TaskStart:
     task: EntityId
     node: Any
     inputs: Any
+    template: Any = None  # of the task
+
+
+@dataclass(frozen=True, slots=True)
+class SignalRequest:
+    """A gate waits for a value of this type."""
+
+    signal_id: str
+    type: Any  # a LiteralType
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +253,8 @@ class EngineStep:
     error: Any = None
     stopped_scopes: tuple[str, ...] = ()
     is_due: bool = False
+    signals: tuple[SignalRequest, ...] = ()
+    dynamics: tuple[tuple[str, int, DynamicWorkflow], ...] = ()  # by node and attempt
 
 
 def execution_error(code: str, message: str, *, kind: int = USER) -> Any:

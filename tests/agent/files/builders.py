@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from switchyard.agent.files.object_client import AttemptRights, TakeObject
+from switchyard.agent.files.staging_errors import ObjectLost
 from switchyard.errors import YardError
 from switchyard.model.file_tree import (
     ZEROS,
@@ -22,7 +25,7 @@ from switchyard.model.file_tree import (
     hash_of,
 )
 from switchyard.model.file_views import FileAnswer
-from switchyard.model.files import AttemptOutputs, MissingAnswer, SignedUpload, TreeAnswer
+from switchyard.model.files import AttemptOutputs, MissingAnswer, OutputRoom, SignedUpload, TreeAnswer
 
 WAIT_S = 60.0
 Plain = dict[str | bytes, "Plain | bytes | str | Executable"]
@@ -46,6 +49,7 @@ class Objects:
         self.gate = threading.Event()  # reads wait for it
         self.gate.set()
         self.is_stopped = False
+        self.room_left = OutputRoom()
 
     def connect(self) -> Objects:
         return self
@@ -61,7 +65,20 @@ class Objects:
         for digest in digests:
             with self.lock:
                 self.reads.append(digest)
+            if digest not in self.stored:
+                raise ObjectLost(digest, root=root)
             take(digest, self.stored[digest])
+
+    def room(self, rights: AttemptRights) -> OutputRoom:
+        """The room for outputs. That of the user gets smaller by what was sent."""
+        user = self.room_left.user
+        if user is None:
+            return self.room_left
+        sent = sum(len(self.stored[digest]) for digest in self.sends)
+        return replace(self.room_left, user=replace(user, left=max(0, user.left - sent)))
+
+    def absent(self, rights: AttemptRights, digests: Iterable[bytes]) -> set[bytes]:
+        return {digest for digest in digests if digest not in self.stored}
 
     def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:
         self._step()

@@ -13,15 +13,16 @@ import pytest
 from switchyard.agent import runner
 from switchyard.agent.backends import Status
 from switchyard.agent.client import ServerUnreachable
-from switchyard.agent.files import folder_removal, uploads
+from switchyard.agent.files import folder_removal, stagings, uploads
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.files.content_cache import ContentCache
+from switchyard.agent.files.object_fetch import READ_TRIES
 from switchyard.agent.files.records import FolderRecords, FolderStage
-from switchyard.agent.files.stage_in import READ_TRIES
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import FilesSite
 from switchyard.errors import BadRequest, Unavailable, YardError
+from switchyard.model.file_tree import CHUNK_BYTES, hash_of
 from switchyard.model.files import JobFiles, OutputState
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Report
@@ -33,13 +34,14 @@ from tests.agent.files.builders import Objects, Plain, named_in_bytes, wait_unti
 class Site:
     """One agent without its server: journal, local backend, runner and files. `restart` is a kill and a new start."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, journal_folder: Path | None = None) -> None:
         self.directory, self.objects = directory, Objects()
+        self.journal_folder = journal_folder or directory
         self.site, self.patience_s = FilesSite(), 60.0
         self.start()
 
     def start(self) -> None:
-        self.journal = Journal(self.directory / "journal.db")
+        self.journal = Journal(self.journal_folder / "journal.db")
         self.backend = a_local(self.directory)
         self.files = AttemptFiles(
             self.backend,
@@ -187,6 +189,25 @@ def test_a_final_failure_of_staging_is_the_clusters_fault(site: Site, error: Yar
     assert end.reason == f"its files could not be staged: {words}"
     wait_until(lambda: site.record(lease) is None and not site.folder(lease).parent.exists(), "cleaned")
     assert site.objects.told == []
+
+
+def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "REASON_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.01)
+    first, lost = (letter * CHUNK_BYTES for letter in (b"a", b"b"))
+    root = site.objects.put_tree({"deep": {"large": first + lost}})
+    del site.objects.stored[hash_of(lost)]
+    lease = site.lease("cat deep/large > out", JobFiles(tree=root.hex(), out=["out"]))
+    wait_until(lambda: (site.turn(), site.objects.reads.count(hash_of(lost)) > 5)[1], "it is asked for again")
+    wait_until(lambda: (site.turn(), site.reports(lease))[1], "it is told")
+    name = hash_of(lost).hex()[:12]
+    for report in site.reports(lease):
+        assert f"the object {name} of 'deep/large' is missing from the store; send the files" in report.reason
+    assert site.objects.reads.count(hash_of(first)) == 1, "what is not lost is not fetched again and again"
+    site.objects.put(lost)
+    assert site.end_of(lease).seen is ObservedState.SUCCEEDED
 
 
 def test_a_full_disk_is_told_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

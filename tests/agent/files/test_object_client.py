@@ -11,6 +11,7 @@ import pytest
 
 from switchyard.agent.client import Connection, ServerUnreachable, parse_server_url
 from switchyard.agent.files.object_client import AttemptRights, ObjectClient, ObjectMismatch
+from switchyard.agent.files.staging_errors import ObjectLost
 from switchyard.errors import BadRequest, NotFound, Unavailable, YardError
 from switchyard.model.api import Problem
 from switchyard.model.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
@@ -27,7 +28,7 @@ class Peer:
 
     def __init__(self) -> None:
         peer = self
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, Answer | list[Answer]] = {}  # several: one after the other
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         self.cut = 0  # bytes left out at the end of each answer
 
@@ -38,7 +39,8 @@ class Peer:
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
                 headers = {key.lower(): value for key, value in self.headers.items()}
                 peer.asked.append((self.command, self.path, headers, body))
-                status, data = peer.answers[self.path.partition("?")[0]]
+                answer = peer.answers[self.path.partition("?")[0]]
+                status, data = answer.pop(0) if isinstance(answer, list) else answer
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
@@ -95,7 +97,7 @@ BAD: list[tuple[str, Callable[[str], Answer], Answer, type[YardError], str]] = [
     ("left out", lambda _: frames(), (200, b""), ServerUnreachable, "left out 1 of 1"),
     ("not asked for", lambda _: frames((FrameKind.CONTENT, TWO, b"two")), (200, b""), ServerUnreachable, "not asked"),
     ("no frames", lambda _: (200, b"\xff" * 50), (200, b""), ServerUnreachable, "cannot be read"),
-    ("absent", lambda _: frames((FrameKind.ABSENT, ONE, b"lost")), (200, b""), Unavailable, "lost"),
+    ("absent", lambda _: frames((FrameKind.ABSENT, ONE, b"lost")), (200, b""), ObjectLost, "is missing from the store"),
     ("no such tree", lambda _: (404, b"proxy"), (200, b""), Unavailable, "404"),
     (
         "store lies",
@@ -137,6 +139,29 @@ def test_bad_answers(
     with pytest.raises(error, match=words) as caught:
         read(peer, ONE)
     assert "secret" not in caught.value.detail, "a signed address is a right: it is in no message"
+
+
+@pytest.mark.parametrize("store", [(404, b""), (200, b"lie")])
+def test_an_object_that_is_not_at_its_address_is_read_by_the_server(peer: Peer, store: Answer) -> None:
+    """The server looks for itself: the object is there after all, or the store has lost it."""
+    address = frames((FrameKind.ADDRESS, ONE, f"{peer.url}/store".encode()))
+    for second in (frames((FrameKind.CONTENT, ONE, b"one")), frames((FrameKind.ABSENT, ONE, b"gone"))):
+        peer.answers = {"/v1/agents/files/read": [address, second], "/store": store}
+        if b"gone" in second[1]:
+            with pytest.raises(ObjectLost, match="missing from the store; send the files again"):
+                read(peer, ONE)
+        else:
+            assert read(peer, ONE) == {ONE: b"one"}
+        *_, (_, _, _, body) = peer.asked
+        assert msgspec.json.decode(body)["is_read_by_server"] is True
+
+
+def test_a_server_of_an_older_version_that_gives_only_addresses(peer: Peer) -> None:
+    address = frames((FrameKind.ADDRESS, ONE, f"{peer.url}/store".encode()))
+    problem = b'{"type":"about:blank","code":"malformed","title":"","status":400,"detail":"unknown field"}'
+    peer.answers = {"/v1/agents/files/read": [address, (400, problem)], "/store": (200, b"lie")}
+    with pytest.raises(ObjectMismatch, match="content"):
+        read(peer, ONE)
 
 
 def test_an_answer_that_is_cut_off_is_no_answer(peer: Peer) -> None:

@@ -12,14 +12,10 @@ import pytest
 from switchyard.agent.files.content_cache import ContentCache
 from switchyard.agent.files.folder_writer import FolderWriter, NameTwice
 from switchyard.agent.files.object_client import AttemptRights
-from switchyard.agent.files.stage_in import (
-    READ_TRIES,
-    FilesUnusable,
-    StageIn,
-    StageRequest,
-    StagingOver,
-    StagingProgress,
-)
+from switchyard.agent.files.object_fetch import READ_TRIES, StagingProgress
+from switchyard.agent.files.stage_in import StageIn, StageRequest
+from switchyard.agent.files.staging_errors import FilesUnusable, StagingOver
+from switchyard.agent.files.staging_space import SpaceClaim, StagingSpace
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.errors import Unavailable
 from switchyard.model.file_tree import CHUNK_BYTES, FileEntry, FolderEntry, LinkEntry, encode_tree, hash_of
@@ -49,8 +45,17 @@ class Bench:
         folder.mkdir(exist_ok=True)
         writer = FolderWriter(folder)
         request = StageRequest(AttemptRights("J" * 26, 1), tree, task_tree, index)
+        claim = SpaceClaim(StagingSpace(), self.cache, folder, self.progress)
         try:
-            StageIn(self.cache, self.threads, writer, request, is_over=self.over.is_set, progress=self.progress).run()
+            StageIn(
+                self.cache,
+                self.threads,
+                writer,
+                request,
+                space=claim,
+                is_over=self.over.is_set,
+                progress=self.progress,
+            ).run()
         finally:
             writer.close()
         return folder

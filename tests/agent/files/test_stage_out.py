@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.accounts import LocalAccount
+from switchyard.agent.files import output_budget
 from switchyard.agent.files.object_client import AttemptRights
 from switchyard.agent.files.out_patterns import OutPatterns
-from switchyard.agent.files.stage_out import OutputBounds, OutputRequest, find_missing, upload_outputs
+from switchyard.agent.files.output_budget import OutputBounds, may_take_more
+from switchyard.agent.files.stage_out import OutputRequest, UploadedOutputs, upload_outputs
 from switchyard.agent.files.transfer_threads import TransferThreads
-from switchyard.model.file_tree import CHUNK_BYTES
-from switchyard.model.files import AttemptOutputs
+from switchyard.model.file_tree import CHUNK_BYTES, DEPTH_MAX
+from switchyard.model.files import AttemptOutputs, OutputRoom, RoomLimit
 from tests.agent.files.builders import Executable, Objects, Plain, named_in_bytes
 
 RIGHTS = AttemptRights("J" * 26, 1)
@@ -75,6 +77,10 @@ def request(folder: Path, *patterns: str, bounds: OutputBounds = BOUNDS) -> Outp
 
 
 def upload(wanted: OutputRequest, threads: TransferThreads) -> AttemptOutputs:
+    return upload_all(wanted, threads).outputs
+
+
+def upload_all(wanted: OutputRequest, threads: TransferThreads) -> UploadedOutputs:
     return upload_outputs(wanted, threads, is_over=lambda: False)
 
 
@@ -113,7 +119,7 @@ def test_what_matches_arrives_and_what_is_missing_is_told(
     }
     assert content_of(objects, outputs) == named_in_bytes(expected)
     assert (outputs.files, outputs.bytes) == (5, len(large) + 3 + 1 + 9)
-    assert outputs.missing == find_missing(wanted) == ["logs/*.txt", "gone"]
+    assert outputs.missing == ["logs/*.txt", "gone"]
     assert outputs.skipped == []
     sent = len(objects.sends)
     assert upload(wanted, threads).root == outputs.root
@@ -209,3 +215,95 @@ def test_an_empty_match_is_an_empty_tree(tmp_path: Path, objects: Objects, threa
     outputs = upload(request(tmp_path, "nothing/*"), threads)
     assert content_of(objects, outputs) == {}
     assert (outputs.files, outputs.missing) == (0, ["nothing/*"])
+
+
+LIMITS = ["tree", "project", "user"]
+
+
+def room(limit: str, left: int) -> OutputRoom:
+    return OutputRoom(**{limit: RoomLimit(left, f"over the limit {limit}")})
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_what_fits_into_the_servers_room_is_taken_and_the_rest_named(
+    tmp_path: Path, objects: Objects, threads: TransferThreads, limit: str
+) -> None:
+    for name, size in (("a", 1000), ("b", 50_000), ("c", 2000), ("d", 3000)):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    objects.room_left = room(limit, 10_000)
+    first = upload_all(request(tmp_path, "*"), threads)
+    assert sorted(content_of(objects, first.outputs)) == [b"a", b"c", b"d"]
+    assert first.outputs.skipped == first.lost == [f"b: over the limit {limit}"]
+    assert objects.told[-1].root == first.outputs.root
+    assert not may_take_more(first.needed, objects.room(RIGHTS))
+    objects.room_left = room(limit, 70_000)
+    assert may_take_more(first.needed, objects.room(RIGHTS))
+    second = upload_all(request(tmp_path, "*"), threads)
+    assert (second.outputs.files, second.lost, second.needed) == (4, [], {})
+
+
+def test_a_file_that_was_taken_stays_when_a_larger_one_would_fit_before_it(
+    tmp_path: Path, objects: Objects, threads: TransferThreads
+) -> None:
+    for name, size in (("a", 9000), ("b", 5000), ("c", 6000)):
+        (tmp_path / name).write_bytes(os.urandom(size))
+    objects.room_left = room("project", 6000)
+    first = upload_all(request(tmp_path, "*"), threads)
+    assert sorted(first.taken) == [(b"b",)]
+    objects.room_left = room("project", 12_000)
+    again = OutputRequest(RIGHTS, tmp_path, ["*"], BOUNDS, kept=first.taken)
+    assert sorted(upload_all(again, threads).taken) == [(b"b",), (b"c",)]
+
+
+def test_files_that_the_owner_holds_already_take_no_room(
+    tmp_path: Path, objects: Objects, threads: TransferThreads
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_bytes(os.urandom(4000))
+    (tmp_path / "zeros").write_bytes(bytes(100_000))
+    first = upload_all(request(tmp_path, "*"), threads)
+    objects.sends.clear()
+    objects.room_left = room("user", 0)
+    second = upload_all(request(tmp_path, "*"), threads)
+    assert (second.outputs.root, second.lost) == (first.outputs.root, [])
+    (tmp_path / "new").write_bytes(os.urandom(10))
+    third = upload_all(request(tmp_path, "*"), threads)
+    assert third.lost == ["new: over the limit user"]
+    assert third.outputs.root == first.outputs.root
+
+
+def test_the_servers_bounds_of_a_tree_leave_out_what_is_beyond(
+    tmp_path: Path, objects: Objects, threads: TransferThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / "d"
+    for _ in range(DEPTH_MAX):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    (deep / "x").write_bytes(b"x")
+    (tmp_path / "top").write_bytes(b"y")
+    outputs = upload(request(tmp_path, "**"), threads)
+    assert outputs.files == 1
+    assert outputs.skipped[0].endswith("d: the server takes at most 128 folders in folders")
+    found, levels = content_of(objects, outputs), 0
+    while isinstance(found, dict) and b"d" in found:
+        found, levels = found[b"d"], levels + 1  # type: ignore[assignment]
+    assert levels == DEPTH_MAX - 1, "the top counts as one"
+    monkeypatch.setattr(output_budget, "FILES_MAX", 3)
+    for name in "abcef":
+        (tmp_path / name).write_bytes(b"x")
+    outputs = upload(request(tmp_path, "?"), threads)
+    assert "f: the server takes at most 3 files, folders and links of an attempt" in outputs.skipped
+
+
+def test_a_folder_with_more_names_than_a_tree_takes_keeps_the_first_ones(
+    tmp_path: Path, objects: Objects, threads: TransferThreads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from switchyard.agent.files import stage_out
+
+    monkeypatch.setattr(stage_out, "TREE_BYTES_MAX", 1000)
+    for number in range(50):
+        (tmp_path / f"{number:02}").write_bytes(b"x")
+    outputs = upload(request(tmp_path, "*"), threads)
+    assert 5 < outputs.files < 50
+    assert outputs.files == len(content_of(objects, outputs))
+    assert outputs.skipped[0].endswith("the server takes at most 1000B for the list of one folder")

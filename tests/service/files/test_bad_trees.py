@@ -197,6 +197,7 @@ BODIES: dict[str, tuple[bytes, type[YardError]]] = {
     "a frame over the bound": (b"\0" + bytes(32) + (TREE_BYTES_MAX + 1).to_bytes(4, "big"), Malformed),
     "not frames at all": (b"{}" * 100, Malformed),
     "another hash": (frame(b"x", bytes(32)), Malformed),
+    "a chunk over the bound": (frame(b"x" * (CHUNK_BYTES + 1)), BadValue),
     "more bytes than a body has": (frame(bytes(CHUNK_BYTES)) * 5, TooLarge),
     "too many objects": (frame(b"x") * (OBJECTS_MAX + 1), TooLarge),
 }
@@ -206,9 +207,20 @@ BODIES: dict[str, tuple[bytes, type[YardError]]] = {
 def test_objects_before_a_mistake_are_stored(rig: Rig, name: str) -> None:
     body, error = BODIES[name]
     good = b"good, before: " + name.encode()
-    with pytest.raises(error):
+    with pytest.raises(error) as caught:
         sent(rig, frame(good) + body)
+    assert "nothing was stored" not in caught.value.next_step
     assert missing_objects(rig.context, OWNER, [hash_of(good).hex()]).missing == []
+
+
+def test_a_tree_may_be_larger_than_a_chunk(rig: Rig) -> None:
+    names = (b"%0250d" % number for number in range(2 * CHUNK_BYTES // 500))
+    folder = Tree()
+    entries = [FileEntry(name, 0, False, []) for name in names]
+    folder.root = folder.add(encode_tree(list(entries)))
+    assert len(folder.objects[folder.root]) > CHUNK_BYTES
+    send(rig.context, OWNER, folder.frames())
+    assert seal_tree(rig.context, OWNER, folder.name).files == len(entries)
 
 
 def sent(rig: Rig, body: bytes, owner: str = OWNER) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from switchyard.errors import Busy, NotFound, UnknownName
+from switchyard.model.api import RetryRequest
 from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
 from switchyard.model.job import JobRequest
 from switchyard.model.lifecycle import ObservedState
@@ -21,6 +22,7 @@ from switchyard.service.files.outputs import files_of_job, files_usage, record_o
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.reading import plan_job_read
 from switchyard.service.files.seal import seal_tree
+from switchyard.service.submit.retry import retry_job
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER
 from switchyard.store import events, file_collection, file_objects
@@ -115,8 +117,18 @@ def test_what_no_job_needs_goes_after_the_grace_and_what_a_job_needs_stays(rig: 
     with rig.context.database.read() as tx:
         assert file_objects.stored_totals(tx).objects == 0
         assert file_collection.removals_open(tx, 9) == []
-    assert isinstance(rig.failure(rig.decided(with_tree(needed))), UnknownName)
+    error = rig.failure(rig.decided(with_tree(needed)))
+    assert isinstance(error, UnknownName)
+    assert (
+        "you have not uploaded it, or it has expired (files of a job are kept for 3 days after its end; "
+        in error.detail
+    )
+    with pytest.raises(
+        UnknownName, match=f"The files of job {job.id} have expired .files of a job are kept for 3 days"
+    ):
+        retry_job(rig.context, rig.submits, ADMIN, job.id, RetryRequest())
     sealed(rig, needed)
+    retry_job(rig.context, rig.submits, ADMIN, job.id, RetryRequest())
 
 
 def test_each_use_keeps_files_for_another_grace(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import FileLimits, FileStorage
 from switchyard.service.core.upload_grants import UploadGrants
 from switchyard.service.files.intake import ObjectIntake
+from switchyard.service.files.lost_objects import note_losses
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.reading import SIGNED_FROM_BYTES
 from switchyard.service.upkeep.collect_files import FileCollection
@@ -192,3 +193,20 @@ def test_open_uploads_are_counted_by_object_and_end() -> None:
     grants.settle("nobody", [b"1"])
     assert grants.reserve("ann", {b"4": 50}, now_us=11, **terms) == 0
     assert grants.reserve("ann", {b"5": 100}, now_us=99, **terms) == 0
+
+
+def test_a_user_at_the_limit_can_send_a_lost_object_again(context: Context, rig: Rig) -> None:
+    objects = dict(an_object() for _ in range(LIMIT // SIGNED_FROM_BYTES))
+    send(context, "ann", frames(objects))
+    lost = min(objects)
+    rig.clock.wait(1)
+    context.files.store.delete([lost])
+    note_losses(context, [lost], read_us=context.now_us())
+    put(context, "ann", lost, objects[lost])
+    assert confirm(context, "ann", lost) == 1
+    assert missing_objects(context, "ann", [digest.hex() for digest in objects]).missing == []
+    assert context.files.store.get(lost) == objects[lost]
+    with pytest.raises(LimitReached):
+        send(context, "ann", frames(dict([an_object()])))
+    with context.database.read() as tx:
+        assert file_objects.usage_get(tx, "ann") == LIMIT

@@ -18,6 +18,7 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
 from switchyard.server.config import Config
 from switchyard.server.files_section import FilesSection
+from switchyard.service.files.output_room import output_room
 from switchyard.service.files.outputs import files_of_job, files_usage, record_outputs
 from switchyard.service.files.reading import plan_job_read
 from switchyard.service.files.seal import seal_tree
@@ -119,7 +120,7 @@ def test_who_retries_a_job_of_another_has_its_files(rig: Rig) -> None:
         raise rig.failure(rig.decided(request, actor=rig.user("zoe", (Role.SUBMIT, GrantTarget.PROJECT, "lab"))))
 
 
-def test_trees_over_the_limit_of_a_project_are_refused_and_outputs_over_it_fail(rig: Rig) -> None:
+def test_trees_over_the_limit_of_a_project_are_refused_and_outputs_over_it_too(rig: Rig) -> None:
     agent = rig.cluster("c")
     first, second = (sealed(rig, a_tree({"x": letter * 600})) for letter in (b"a", b"b"))
     jobs_of_first = [rig.submit(with_files(JobFiles(tree=first.name, out=["*"]))).id for _ in range(3)]  # counted once
@@ -130,8 +131,21 @@ def test_trees_over_the_limit_of_a_project_are_refused_and_outputs_over_it_fail(
     entry = rig.context.snapshots.fleet.agents[agent.id]
     (lease, *_) = agent.lease(10)
     agent.report(AttemptRef(lease.job, lease.fence), ObservedState.SUCCEEDED, exit_code=0)
-    record_outputs(rig.context, entry, AttemptOutputs(lease.job, lease.fence, OutputState.READY, second.name))
-    (output,) = files_of_job(rig.context, ADMIN, lease.job, task=None, cursor=None, limit=9).outputs
-    assert (output.state, output.root) == (OutputState.FAILED, None)
-    assert "files.project_bytes" in output.error
+    room = output_room(rig.context, entry, lease.job, lease.fence)
+    assert room.project is not None
+    assert (room.project.left, "over the limit of project default of 1000B" in room.project.text) == (400, True)
+    with pytest.raises(LimitReached, match=r"files\.project_bytes"):
+        record_outputs(rig.context, entry, AttemptOutputs(lease.job, lease.fence, OutputState.READY, second.name))
+    assert files_of_job(rig.context, ADMIN, lease.job, task=None, cursor=None, limit=9).outputs == []
     assert (lease.job in jobs_of_first, rig.job(lease.job).state) == (True, "SUCCEEDED")
+
+    # Outputs that an agent sends again take the place of the earlier ones.
+    for size, left in ((300, 400), (400, 400)):
+        tree = sealed(rig, a_tree({"x": b"c" * size}))
+        record_outputs(rig.context, entry, AttemptOutputs(lease.job, lease.fence, OutputState.READY, tree.name))
+        room = output_room(rig.context, entry, lease.job, lease.fence)
+        assert room.project is not None
+        assert (room.project.left, files_usage(rig.context, ADMIN, "default").project) == (
+            left,
+            FileUsage(600 + size, 1000, 2),
+        )

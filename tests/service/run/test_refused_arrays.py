@@ -175,17 +175,18 @@ def test_a_refused_array_waits_for_a_cluster_that_is_cordoned(lite: Rig, agents:
     assert lite.job(job).cluster == second.cluster
 
 
-def test_a_task_that_a_drained_cluster_refuses_goes_after_the_others(lite: Rig, agents: dict[str, RigAgent]) -> None:
+def test_tasks_that_a_drained_cluster_refuses_go_to_another_one_with_all_others(
+    lite: Rig, agents: dict[str, RigAgent]
+) -> None:
     job, first, second = submit(lite, agents)
     held = lease(first, 2)
     clusters.cluster_change(lite.context, ADMIN, first.cluster, ClusterChange(is_cordoned=True))
     take_back_unleased(lite.context, lite.leader)
     route(lite)
-    rest = lease(second)
-    assert sorted(rest) == [2, 3]
-    second.report(rest[2], ObservedState.RUNNING)
+    assert not lease(second), "they stay together with those that the first cluster may still begin"
     refuse(first, held[0], held[1])
-    assert sorted(lease(second)) == [0, 1]
+    route(lite)
+    assert sorted(lease(second)) == [0, 1, 2, 3]
     assert lite.job(job).cluster == second.cluster
 
 

@@ -350,7 +350,8 @@ def test_explain_says_which_clusters_take_part(lite: Rig) -> None:
     spread, kept = lite.submit(a_request(array="0-9")), lite.submit(a_request(array="0-9", together=True))
     notes = job_explain(lite.context, ADMIN, spread.id).notes
     assert f"each of alpha, beta, gamma leases tasks as it has room; {spread.cluster} was chosen first" in notes
-    assert "together: all its tasks stay on one cluster" in job_explain(lite.context, ADMIN, kept.id).notes
+    stays = "together: all its tasks stay on one cluster; until a task has begun, all of them may move"
+    assert stays in job_explain(lite.context, ADMIN, kept.id).notes
     assert (lite.job(spread.id).together, lite.job(kept.id).together) == (False, True)
 
 

@@ -15,7 +15,8 @@ from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
-from switchyard.store import clusters, events
+from switchyard.store import clusters, events, execution_nodes
+from switchyard.store.execution_nodes import NodeRow
 from tests.builders import a_request
 from tests.service.rig import Rig, RigAgent
 
@@ -90,6 +91,23 @@ def test_a_job_expires_when_it_should_have(rig: Rig, by_us: int) -> None:
     pass_time(rig, 150)
     assert expire_jobs(rig.context, rig.leader) == 1
     assert rig.job(made.id).state.value in ("CANCELLED", "REJECTED", "FAILED")
+
+
+@BOTH_WAYS
+def test_a_gate_of_an_execution_waits_as_long_as_it_should(rig: Rig, by_us: int) -> None:
+    wake_us = rig.clock() + 60_000_000
+    fields: dict[str, Any] = {
+        **dict.fromkeys(NodeRow.__struct_fields__, None),
+        **{"execution_id": "e", "node_id": "n0", "spec_id": "n0", "parent_id": "", "signal_id": "", "is_parent": False},
+        **{"phase": "RUNNING", "attempts": 0, "user_failures": 0, "system_failures": 0},
+        **{"created_us": rig.clock(), "updated_us": rig.clock(), "wake_us": wake_us},
+    }
+    with rig.context.database.write() as tx:
+        execution_nodes.node_put(tx, [NodeRow(**fields)])
+    jump(rig, by_us)
+    with rig.context.database.read() as tx:
+        (row,) = execution_nodes.node_list(tx, "e")
+    assert row.wake_us == wake_us + by_us
 
 
 def test_a_job_that_came_after_the_clock_was_set_back_is_left_alone(rig: Rig) -> None:

@@ -20,7 +20,7 @@ from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.store import quotes
 from tests.builders import a_request
-from tests.service.lines import in_line_at_full, pool, quote, say, two, wait
+from tests.service.lines import in_line_at_full, of_one_cluster, pool, quote, say, two, wait
 from tests.service.rig import ADMIN, Rig
 
 
@@ -208,8 +208,9 @@ def test_jobs_of_a_sticky_pool_stay_where_they_were_drawn_to(lite: Rig) -> None:
 def test_what_nobody_begins_is_moved_ever_more_rarely(lite: Rig, array: str | None) -> None:
     """Two clusters that say they are idle and lease nothing: it does not go to and fro for ever."""
     full, idle = two(lite)
-    (job,) = in_line_at_full(lite, array=array, together=True)
+    (job,) = in_line_at_full(lite, array=array)
     if array:
+        of_one_cluster(lite, job=job)
         assert len(full.lease(1)) == 1  # and no more
     mover, times = JobMover(), []
     for second in range(0, 3600, 10):

@@ -10,13 +10,13 @@ from switchyard.service.cluster import clusters
 from switchyard.service.upkeep.move_jobs import JobMover
 from switchyard.store import jobs as job_store
 from tests.builders import a_graph, a_request
-from tests.service.lines import in_line_at_full, say, two, wait
+from tests.service.lines import in_line_at_full, of_one_cluster, say, two, wait
 from tests.service.rig import ADMIN, Rig
 
 
 def test_an_array_moves_with_all_its_tasks_that_nobody_has(rig: Rig) -> None:
     full, idle = two(rig)
-    (job,) = in_line_at_full(rig, array="0-9", together=True)
+    job = of_one_cluster(rig, job=in_line_at_full(rig, array="0-9")[0])
     (range_,) = full.lease(4)
     wait(rig, 31, full, idle)
     say(idle, free_cores=2)
@@ -73,7 +73,7 @@ def test_an_array_is_worked_off_by_all_clusters_that_stand_idle(lite: Rig) -> No
     """None of them waits for longer than the setting and a look for each of the others, to the end of a long array."""
     workers = [Worker(lite, name, task_s=12) for name in ("alpha", "beta", "gamma")]
     agents = [worker.agent for worker in workers]
-    job = lite.submit(a_request(array="0-199", together=True)).id
+    job = of_one_cluster(lite, job=lite.submit(a_request(array="0-199")).id)
     mover, began_us, seconds = JobMover(), lite.clock(), 0
     while (tally := lite.job(job).tasks) is not None and tally.ok < tally.total:
         for worker in workers:
@@ -96,7 +96,7 @@ def test_an_array_is_worked_off_by_all_clusters_that_stand_idle(lite: Rig) -> No
 
 def test_an_array_that_is_begun_rests_no_longer_for_what_was_before(rig: Rig) -> None:
     full, idle = two(rig)
-    (job,) = in_line_at_full(rig, array="0-9", together=True)
+    job = of_one_cluster(rig, job=in_line_at_full(rig, array="0-9")[0])
     mover, moved = JobMover(), 0
     while moved < 7:
         wait(rig, 10, full, idle)

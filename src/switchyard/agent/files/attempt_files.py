@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from switchyard.agent.files.object_client import ObjectStoreCalls
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
 from switchyard.agent.files.room import FilesRoom
 from switchyard.agent.files.sibling_tasks import SiblingTasks
-from switchyard.agent.files.stage_out import OutputBounds
+from switchyard.agent.files.staging_space import StagingSpace
 from switchyard.agent.files.stagings import PATIENCE_S, Preparation, Stagings
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.files.uploads import Uploads
@@ -39,7 +40,6 @@ from switchyard.model.retry import Cause
 FETCHES_AT_ONCE = 4
 SENDS_AT_ONCE = 3  # other than fetches: a large upload does not delay the start of jobs
 VIEWS_AT_ONCE = 1  # nor does it delay somebody who looks at a file
-PATTERNS_TOLD_MAX = 5
 
 READY = Preparation(is_ready=True)
 
@@ -73,6 +73,7 @@ class AttemptFiles:
             self._records,
             cache=self._cache,
             transfers=lambda: self._threads("fetch", FETCHES_AT_ONCE),
+            space=StagingSpace(reserve_bytes=site.reserve_bytes, bytes_min=free_bytes_min),
             on_change=on_change,
             patience_s=patience_s,
         )
@@ -81,8 +82,7 @@ class AttemptFiles:
         self._uploads = Uploads(
             self._records,
             transfers=lambda: self._threads("send", SENDS_AT_ONCE),
-            bounds=OutputBounds(files=site.out_files, bytes=site.out_bytes_max),
-            keep_s=site.keep_s,
+            site=site,
             viewed_s=self._views.viewed_s,
             on_change=on_change,
         )
@@ -131,24 +131,25 @@ class AttemptFiles:
         return READY if spec_of(attempt.lease).files is None else self._stagings.prepare(attempt)
 
     def collect(self, attempt: Attempt, status: Status) -> Status | None:
-        """The end to report; None: ask again, the job's folder is still being looked at."""
+        """The end to report; None: ask again, required output files are still on their way to the server."""
         files = spec_of(attempt.lease).files
         record = self._records.get(attempt.key) if files is not None else None
         if files is None or record is None or not files.out or attempt.is_stopped or not _has_begun(attempt, status):
             return status
         is_judged = files.out_required and status.seen is ObservedState.SUCCEEDED
-        if record.stage is not FolderStage.ENDED:
-            missing = self._uploads.missing_of(record) if is_judged else []
-            if missing is None:
-                return None
+        if record.stage not in (FolderStage.ENDED, FolderStage.KEPT):
             # Before the journal has the end: after a kill in between, the end is seen again and the record is here.
-            record = replace(record, stage=FolderStage.ENDED, missing=missing)
+            record = replace(record, stage=FolderStage.ENDED, ended_at_s=time.time())
             self._records.write(record, is_durable=True)
-        if not is_judged or not record.missing:
+        if not is_judged or record.verdict == "":
             return status
-        return dataclasses.replace(
-            status, seen=ObservedState.FAILED, reason=_missing_reason(record.missing), cause=Cause.JOB
-        )
+        if record.verdict:
+            return dataclasses.replace(status, seen=ObservedState.FAILED, reason=record.verdict, cause=Cause.JOB)
+        if attempt.is_cancel_asked:
+            reason = "cancelled while its output files were sent"
+            return dataclasses.replace(status, seen=ObservedState.CANCELLED, reason=reason)
+        self._uploads.begin(attempt.key)
+        return None
 
     def view(self, asks: Sequence[FileAsk]) -> None:
         """Answer readers who look at files of attempts."""
@@ -160,7 +161,7 @@ class AttemptFiles:
 
     def _let_go(self, record: FolderRecord) -> None:
         if record.stage is FolderStage.ENDED:
-            self._uploads.upload(record.key)
+            self._uploads.release(record.key)
         elif record.stage is FolderStage.STAGED:
             self._uploads.remove_later(record)
         elif record.stage is FolderStage.STAGING:
@@ -193,9 +194,3 @@ def _has_begun(attempt: Attempt, status: Status) -> bool:
         or status.began_ago_us is not None
         or status.seen in (ObservedState.SUCCEEDED, ObservedState.FAILED)
     )
-
-
-def _missing_reason(missing: list[str]) -> str:
-    names = ", ".join(repr(pattern) for pattern in missing[:PATTERNS_TOLD_MAX])
-    more = f" and {len(missing) - PATTERNS_TOLD_MAX} more" if len(missing) > PATTERNS_TOLD_MAX else ""
-    return f"it left no file for {names}{more}, which its output files must have"

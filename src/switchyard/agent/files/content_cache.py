@@ -8,6 +8,7 @@ fetched again if it is damaged. So nothing here is synced to the disk: after a p
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 import shutil
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from switchyard.agent.log import line
 from switchyard.errors import Unavailable
+from switchyard.model.file_tree import FileEntry
 
 WAIT_S = 0.5  # between two looks whether the agent ends, while another thread fetches the same file
 FileStatus = tuple[int, int, int]
@@ -61,6 +63,24 @@ class ContentCache:
     @property
     def bytes(self) -> int:
         return self._bytes
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def unused_bytes(self) -> int:
+        """What `make_free` can remove."""
+        with self._changed:
+            return sum(cached.size for cached in self._files.values() if not cached.pins)
+
+    def touch(self, name: str) -> bool:
+        """Whether a file is cached. It is removed after all that were used earlier."""
+        with self._changed:
+            if name not in self._files:
+                return False
+            self._files.move_to_end(name)
+            return True
 
     def takes(self, size: int) -> bool:
         """Whether a file of this size is cached. A larger one goes straight into the job's folder."""
@@ -131,6 +151,15 @@ class ContentCache:
             new.is_added = True
             self._files[name] = _CachedFile(size, _status_of(new.number))
             self._bytes += size
+
+    def make_free(self, size: int) -> None:
+        """Remove the least recently used files until so many bytes are gone from the disk. Files in use stay."""
+        with self._changed:
+            wanted = self._bytes - size
+            for name in [name for name, cached in self._files.items() if not cached.pins]:
+                if self._bytes <= wanted:
+                    return
+                self._forget(name)
 
     def clear(self) -> int:
         """Remove everything that is not in use: the disk is full. Returns the removed bytes."""
@@ -211,6 +240,12 @@ class NewFile:
     path: str
     number: int = -1
     is_added: bool = False
+
+
+def name_of_file(entry: FileEntry) -> str:
+    """The name of a file of several chunks in the cache: by its size and the hashes of its chunks."""
+    text = b"".join([b"yard-file\n", str(entry.size).encode(), *(chunk.ljust(32, b"\0") for chunk in entry.chunks)])
+    return hashlib.sha256(text).hexdigest()
 
 
 def _status_of(number: int) -> FileStatus:

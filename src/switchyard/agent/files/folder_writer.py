@@ -153,20 +153,26 @@ def give_top_folder(folder: Path, account: LocalAccount | None) -> None:
         share_folder(folder, account)
 
 
-def copy_content(source: int, target: int) -> None:
-    """Give an empty file the content of another one: cloned, else copied without its holes."""
+def copy_content(source: int, target: int) -> int:
+    """Give an empty file the content of another one: cloned, else copied without its holes.
+
+    Returns the copied bytes.
+    """
     size = os.fstat(source).st_size
     if size == 0:
-        return
+        return 0
     try:
         fcntl.ioctl(target, FICLONE, source)
-        return
+        return 0
     except OSError as exc:
         if exc.errno not in NO_CLONE_ERRNOS:
             raise
+    copied = 0
     for begin, end in data_spans(source, size):
         _copy_span(source, target, begin, end)
+        copied += end - begin
     os.ftruncate(target, size)
+    return copied
 
 
 def data_spans(number: int, size: int) -> Iterator[tuple[int, int]]:

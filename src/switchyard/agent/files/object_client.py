@@ -7,16 +7,17 @@ import http.client
 import logging
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from switchyard.agent.client import Connection, ServerUnreachable
+from switchyard.agent.files.staging_errors import ObjectLost
 from switchyard.agent.log import line
-from switchyard.errors import BadRequest, NotFound, Unavailable
+from switchyard.errors import BadRequest, NotFound, Unavailable, YardError
 from switchyard.model.file_frames import BadFrame, FrameKind, decode_frames, encode_frame
 from switchyard.model.file_tree import TREE_BYTES_MAX, hash_of
 from switchyard.model.file_views import FileAnswer
@@ -25,6 +26,7 @@ from switchyard.model.files import (
     MissingAnswer,
     MissingQuery,
     ObjectsQuery,
+    OutputRoom,
     SignedUpload,
     TreeAnswer,
     TreeQuery,
@@ -59,13 +61,28 @@ class AttemptRights:
         return f"job={self.job}&fence={self.fence}"
 
 
+@dataclass(slots=True)
+class _ReadAnswer:
+    """What an answer has besides objects: addresses of objects, and objects that the store does not have."""
+
+    addresses: dict[bytes, str] = field(default_factory=dict)
+    absent: list[bytes] = field(default_factory=list)
+
+
 class ObjectStoreCalls(Protocol):
     """What staging and uploading need of the server. Used by one thread at a time."""
 
     def read(self, rights: AttemptRights, root: bytes, digests: Sequence[bytes], take: TakeObject) -> None:
         """Give each object to `take`, verified, in any order. Raises if one cannot be had."""
 
-    def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer: ...
+    def room(self, rights: AttemptRights) -> OutputRoom:
+        """How much of the attempt's output files the server takes."""
+
+    def absent(self, rights: AttemptRights, digests: Iterable[bytes]) -> set[bytes]:
+        """Those of these objects that the owner of the job does not hold. Nothing is reserved for them."""
+
+    def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:
+        """Which of these objects must be sent, and where to. Refused if there is no room for them."""
 
     def send(self, rights: AttemptRights, objects: Mapping[bytes, bytes], uploads: Mapping[str, SignedUpload]) -> None:
         """Store these objects; those in `uploads` go straight to the object store, if it can be reached."""
@@ -88,36 +105,87 @@ class ObjectClient:
         self._store_away_until = 0.0
 
     def read(self, rights: AttemptRights, root: bytes, digests: Sequence[bytes], take: TakeObject) -> None:
+        answer = self._read(rights, root, digests, take)
+        doubts: dict[bytes, YardError] = {}
+        for digest, address in answer.addresses.items():
+            try:
+                data = _verified(digest, self._store.get(address))
+            except (NotFound, ObjectMismatch) as exc:
+                doubts[digest] = exc
+                continue
+            take(digest, data)
+        if doubts:
+            answer.absent += self._read_doubtful(rights, root, doubts, take)
+        if answer.absent:
+            raise ObjectLost(answer.absent[0], root=root)
+
+    def _read_doubtful(
+        self, rights: AttemptRights, root: bytes, doubts: Mapping[bytes, YardError], take: TakeObject
+    ) -> list[bytes]:
+        """Let the server read objects that were not at their addresses. Returns those that the store has lost.
+
+        The server notes them, so that somebody can send them again.
+        """
+        error = next(iter(doubts.values()))
+        try:
+            answer = self._read(rights, root, list(doubts), take, is_read_by_server=True)
+        except BadRequest:
+            raise error from None  # a server of an older version
+        if answer.addresses:
+            raise error
+        return answer.absent
+
+    def _read(
+        self,
+        rights: AttemptRights,
+        root: bytes,
+        digests: Sequence[bytes],
+        take: TakeObject,
+        *,
+        is_read_by_server: bool = False,
+    ) -> _ReadAnswer:
+        """One request: take the objects that come with its answer."""
         wanted = set(digests)
-        addresses: dict[bytes, str] = {}
-        absent: list[str] = []
+        answer = _ReadAnswer()
 
         def take_frames(pieces: Iterator[bytes]) -> None:
             for frame in decode_frames(pieces):
                 if frame.digest not in wanted:
                     raise BadFrame("an object was sent that was not asked for")
+                wanted.discard(frame.digest)
                 if frame.kind is FrameKind.CONTENT:
                     take(frame.digest, _verified(frame.digest, frame.data))
-                    wanted.discard(frame.digest)
                 elif frame.kind is FrameKind.ADDRESS:
-                    addresses[frame.digest] = frame.data.decode()
+                    answer.addresses[frame.digest] = frame.data.decode()
                 else:
-                    absent.append(f"{frame.digest.hex()[:12]}: {frame.data.decode(errors='replace')[:200]}")
+                    answer.absent.append(frame.digest)
 
-        query = ObjectsQuery(root=root.hex(), objects=[digest.hex() for digest in digests])
+        query = ObjectsQuery(
+            root=root.hex(), objects=[digest.hex() for digest in digests], is_read_by_server=is_read_by_server
+        )
         try:
             self._connection.post_for_objects(
                 f"/v1/agents/files/read?{rights.query}", msgspec.json.encode(query), take_frames
             )
         except (BadFrame, UnicodeDecodeError) as exc:
             raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
-        if absent:
-            raise Unavailable(f"The store does not have the object {absent[0]}.")
-        for digest, address in addresses.items():
-            take(digest, _verified(digest, self._store.get(address)))
-            wanted.discard(digest)
         if wanted:
             raise ServerUnreachable(f"The server left out {len(wanted)} of {len(digests)} objects.")
+        return answer
+
+    def room(self, rights: AttemptRights) -> OutputRoom:
+        try:
+            body = self._connection.get(f"/v1/agents/files/room?{rights.query}", timeout_s=UPLOAD_S)
+            return msgspec.json.decode(body, type=OutputRoom)
+        except NotFound:  # a server that is older than this call
+            return OutputRoom()
+        except msgspec.DecodeError as exc:
+            raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
+
+    def absent(self, rights: AttemptRights, digests: Iterable[bytes]) -> set[bytes]:
+        query = MissingQuery(objects=[digest.hex() for digest in digests])
+        answer = self._ask(f"/v1/agents/files/missing?{rights.query}", query, MissingAnswer)
+        return {bytes.fromhex(text) for text in answer.missing}
 
     def missing(self, rights: AttemptRights, sizes: Mapping[bytes, int]) -> MissingAnswer:
         query = MissingQuery(objects=[digest.hex() for digest in sizes], sizes=list(sizes.values()))

@@ -38,7 +38,8 @@ class FolderRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):
     account: str = ""  # of the job; empty: the agent's
     boot: str = ""  # in which the folder was staged: after a power cut the files may be incomplete
     out: list[str] = []
-    missing: list[str] = []
+    ended_at_s: float = 0.0  # wall clock; of ENDED
+    verdict: str | None = None  # of required output files: why the attempt has failed; empty: they are at the server
     remove_at_s: float = 0.0  # wall clock
 
     @property

@@ -6,15 +6,13 @@ by chunk into their place.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
-from switchyard.agent.files.content_cache import ContentCache
+from switchyard.agent.files.content_cache import ContentCache, name_of_file
 from switchyard.agent.files.folder_writer import (
     FolderWriter,
     TreePath,
@@ -25,14 +23,17 @@ from switchyard.agent.files.folder_writer import (
     show_path,
     write_at,
 )
-from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls, TakeObject
+from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls
+from switchyard.agent.files.object_fetch import ObjectFetch, StagingProgress
+from switchyard.agent.files.space_plan import SpacePlan, rough_need, total_need
+from switchyard.agent.files.staging_errors import FilesUnusable, ObjectLost
+from switchyard.agent.files.staging_space import SpaceClaim
 from switchyard.agent.files.transfer_threads import Transfer, TransferThreads
-from switchyard.errors import Conflict, Unavailable, YardError
+from switchyard.agent.files.tree_levels import TreeFolder, slices, subfolder
 from switchyard.model.file_tree import (
     CHUNK_BYTES,
     DEPTH_MAX,
     FILES_MAX,
-    TREE_BYTES_MAX,
     ZEROS,
     BadTree,
     ChunkSpan,
@@ -48,20 +49,6 @@ from switchyard.model.file_tree import (
 
 BATCH_BYTES = 2 * CHUNK_BYTES  # fetched in one request
 BATCH_FILES = 500
-FOLDERS_AT_ONCE = 200  # whose entries are in memory
-FOLDERS_BYTES = 16 * 2**20  # of their trees, as estimated from the counts in the trees above them
-ENTRY_BYTES = 400  # of a file in a tree: at most 255 for its name, a hash, and the numbers
-CHUNK_ENTRY_BYTES = 34  # of one more chunk
-READ_TRIES = 3  # without an object more; then the staging as a whole waits and begins again
-READ_PAUSE_S = 0.2  # before the second try; then twice as long
-
-
-class FilesUnusable(Conflict):
-    """The files of the job cannot be staged; trying again does not help."""
-
-
-class StagingOver(Unavailable):
-    """The attempt is not wanted any more, or the agent ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +61,12 @@ class StageRequest:
     index: int | None = None
 
 
-@dataclass(slots=True)
-class StagingProgress:
-    """Written by the staging threads, read by others: numbers for people."""
+class _Top(NamedTuple):
+    """What is staged into the job's folder: a tree, or one folder of it. `is_replacing`: over files that are there."""
 
-    files: int = 0
-    bytes: int = 0
-    bytes_total: int = 0
-    fetched_bytes: int = 0
-
-
-class _Folder(NamedTuple):
-    path: TreePath
+    root: bytes
     digest: bytes
-    tree_bytes: int  # estimated
+    is_replacing: bool
 
 
 @dataclass(slots=True)
@@ -112,7 +91,7 @@ class _Batch:
 
 
 class StageIn:
-    """One run for one attempt; `is_over` ends it early."""
+    """One run for one attempt; `is_over` ends it early. `lost`: an object that the store lacked in the last run."""
 
     def __init__(
         self,
@@ -121,51 +100,75 @@ class StageIn:
         writer: FolderWriter,
         request: StageRequest,
         *,
+        space: SpaceClaim,
         is_over: Callable[[], bool],
         progress: StagingProgress,
+        lost: ObjectLost | None = None,
     ) -> None:
         self._cache, self._threads, self._writer, self._request = cache, threads, writer, request
-        self._is_over, self._progress = is_over, progress
-        self._root = b""  # of the tree that is being staged
-        self._is_replacing = False
+        self._space, self._lost, self._progress = space, lost, progress
+        self._fetch = ObjectFetch(cache, threads, request.rights, is_over=is_over, progress=progress)
+        self._is_over = is_over
+        self._top = _Top(b"", b"", False)  # what is being staged
 
     def run(self) -> None:
         """Raises FilesUnusable, OSError, or a transient YardError after which a new run may succeed."""
         try:
-            if self._request.tree is not None:
-                self._root = self._request.tree
-                self._stage(self._root)
-            if self._request.task_tree is not None:
-                self._root, self._is_replacing = self._request.task_tree, True
-                self._stage(self._task_folder())
+            if self._lost is not None:
+                self._fetch.read_again(self._lost)
+            tops = self._tops()
+            self._reserve_space(tops)
+            for self._top in tops:
+                self._stage()
         except BadTree as exc:
             raise FilesUnusable(f"The job's files cannot be read: {exc}.") from exc
+        finally:
+            self._space.release()
 
-    def _task_folder(self) -> bytes:
+    def _tops(self) -> list[_Top]:
+        tops: list[_Top] = []
+        if (tree := self._request.tree) is not None:
+            tops.append(_Top(tree, tree, is_replacing=False))
+        if (task_tree := self._request.task_tree) is not None:
+            tops.append(_Top(task_tree, self._task_folder(task_tree), is_replacing=True))
+        return tops
+
+    def _task_folder(self, root: bytes) -> bytes:
         """The tree of this task's own files: the folder with its index as the name."""
         name = str(self._request.index).encode()
-        [data] = self._read_trees([self._root])
+        [data] = self._fetch.read_trees(root, [TreeFolder((), root)])
         for entry in decode_tree(data):
             if isinstance(entry, FolderEntry) and entry.name == name:
                 return entry.tree
         raise FilesUnusable(f"The job has no files for the index {self._request.index}.")
 
-    def _stage(self, top: bytes) -> None:
-        level = [_Folder((), top, FOLDERS_BYTES)]
+    def _reserve_space(self, tops: list[_Top]) -> None:
+        """Reserve the space that the files need, before they are fetched. Raises FilesTooLarge or NoRoomNow."""
+        roots = [self._fetch.read_trees(top.root, [TreeFolder((), top.digest)])[0] for top in tops]
+        if self._space.take_if_ample(total_need([rough_need(data) for data in roots])):
+            return
+        self._fetch.is_caching = False  # the disk is nearly full, perhaps too full for the folders, too
+        plan = SpacePlan(self._fetch, self._cache, can_clone=self._space.can_clone)
+        need = self._space.need or total_need([plan.need(top.root, top.digest) for top in tops])
+        self._space.need = need
+        self._fetch.is_caching = self._space.take(need)
+
+    def _stage(self) -> None:
+        level = [TreeFolder((), self._top.digest)]
         for depth in range(DEPTH_MAX + 1):
-            below: list[_Folder] = []
-            for folders in _slices(level):
+            below: list[TreeFolder] = []
+            for folders in slices(level):
                 below += self._stage_folders(folders, is_top=depth == 0)
             if not below:
                 return
             level = below
         raise BadTree(f"it has more than {DEPTH_MAX} folders in folders")
 
-    def _stage_folders(self, folders: list[_Folder], *, is_top: bool) -> list[_Folder]:
+    def _stage_folders(self, folders: list[TreeFolder], *, is_top: bool) -> list[TreeFolder]:
         """Stage the files of these folders. Returns their subfolders."""
-        below: list[_Folder] = []
+        below: list[TreeFolder] = []
         large: list[tuple[TreePath, FileEntry]] = []
-        trees = self._read_trees([folder.digest for folder in folders])
+        trees = self._fetch.read_trees(self._top.root, folders)
         self._threads.run(self._small_files(folders, trees, below, large, is_top=is_top))
         for path, entry in large:
             self._stage_large(path, entry)
@@ -173,9 +176,9 @@ class StageIn:
 
     def _small_files(
         self,
-        folders: list[_Folder],
+        folders: list[TreeFolder],
         trees: list[bytes],
-        below: list[_Folder],
+        below: list[TreeFolder],
         large: list[tuple[TreePath, FileEntry]],
         *,
         is_top: bool,
@@ -183,7 +186,7 @@ class StageIn:
         """Make subfolders, links and empty files; give the transfers of small files; leave the others in `large`."""
         batch = _Batch()
         for (folder, _, _), data in zip(folders, trees, strict=True):
-            self._check_wanted()
+            self._fetch.check_wanted()
             entries = decode_tree(data)
             if is_top:
                 self._progress.bytes_total += sum(e.size for e in entries if not isinstance(e, LinkEntry))
@@ -191,12 +194,11 @@ class StageIn:
                 path = (*folder, entry.name)
                 if isinstance(entry, FolderEntry):
                     self._writer.make_folder(path)
-                    size = entry.files * ENTRY_BYTES + entry.size // CHUNK_BYTES * CHUNK_ENTRY_BYTES
-                    below.append(_Folder(path, entry.tree, size))
+                    below.append(subfolder(folder, entry))
                 elif isinstance(entry, LinkEntry):
                     if not is_inside(folder, entry.target):
                         raise BadTree(f"the link {show_path(path)!r} leaves the job's folder")
-                    self._writer.make_link(path, entry.target, is_replacing=self._is_replacing)
+                    self._writer.make_link(path, entry.target, is_replacing=self._top.is_replacing)
                 elif all(chunk == ZEROS for chunk in entry.chunks):
                     self._write_zeros(path, entry)
                 elif len(entry.chunks) > 1:
@@ -205,7 +207,7 @@ class StageIn:
                     places = batch.files.setdefault(entry.chunks[0], [])
                     batch.bytes += 0 if places else entry.size
                     batch.count += 1
-                    places.append(_SmallFile(path, entry.size, entry.is_executable, self._is_replacing))
+                    places.append(_SmallFile(path, entry.size, entry.is_executable, self._top.is_replacing))
                     if batch.is_full:
                         yield partial(self._stage_small, batch.files)
                         batch = _Batch()
@@ -214,7 +216,9 @@ class StageIn:
             yield partial(self._stage_small, batch.files)
 
     def _write_zeros(self, path: TreePath, entry: FileEntry) -> None:
-        with self._writer.new_file(path, is_executable=entry.is_executable, is_replacing=self._is_replacing) as number:
+        with self._writer.new_file(
+            path, is_executable=entry.is_executable, is_replacing=self._top.is_replacing
+        ) as number:
             os.ftruncate(number, entry.size)
         self._progress.bytes += entry.size
 
@@ -222,15 +226,6 @@ class StageIn:
         self._progress.files += 1
         if self._progress.files > FILES_MAX:
             raise BadTree(f"it has more than {FILES_MAX} files")
-
-    def _read_trees(self, digests: list[bytes]) -> list[bytes]:
-        trees: dict[bytes, bytes] = {}
-
-        def keep(digest: bytes, content: bytes | int) -> None:
-            trees[digest] = content if isinstance(content, bytes) else read_span(content, 0, TREE_BYTES_MAX)
-
-        self._threads.run([partial(self._fetch, set(digests), keep)])
-        return [trees[digest] for digest in digests]
 
     def _stage_small(self, files: dict[Digest, list[_SmallFile]], calls: ObjectStoreCalls) -> None:
         def write(digest: bytes, content: bytes | int) -> None:
@@ -240,76 +235,54 @@ class StageIn:
                 ) as number:
                     if isinstance(content, bytes):
                         write_at(number, content, 0)
+                        self._progress.count_folder(len(content))
                     else:
-                        copy_content(content, number)
+                        self._progress.count_folder(copy_content(content, number))
                     if os.fstat(number).st_size != file.size:
                         raise BadTree(f"{show_path(file.path)!r} has another size than its chunk")
                 self._progress.bytes += file.size
 
-        self._fetch(set(files), write, calls)
-
-    def _fetch(
-        self, digests: Iterable[bytes], deliver: Callable[[bytes, bytes | int], None], calls: ObjectStoreCalls
-    ) -> None:
-        """Deliver each object, from the cache (the number of a file) or from the server (its bytes)."""
-        waiting = set(digests)
-
-        def take(digest: bytes, data: bytes) -> None:
-            self._check_wanted()
-            self._progress.fetched_bytes += len(data)
-            deliver(digest, data)
-            waiting.discard(digest)
-            if self._cache.takes(len(data)):
-                with self._cache.new_file() as new:
-                    write_at(new.number, data, 0)
-                    self._cache.add(new, digest.hex(), len(data))
-
-        while waiting:
-            self._check_wanted()
-            for digest in list(waiting):
-                with self._cache.open(digest.hex(), partial(_is_object, digest)) as number:
-                    if number is not None:
-                        deliver(digest, number)
-                        waiting.discard(digest)
-            claimed = self._cache.claim(digest.hex() for digest in waiting)
-            try:
-                if mine := [digest for digest in waiting if digest.hex() in claimed]:
-                    self._read_objects(mine, take, calls)
-            finally:
-                self._cache.release(claimed)
-            # Others are fetched by another attempt: wait for them with nothing claimed, then look again.
-            self._cache.wait_for({digest.hex() for digest in waiting}, is_over=self._is_over)
+        try:
+            self._fetch.fetch(self._top.root, set(files), write, calls)
+        except ObjectLost as exc:
+            raise exc.of_file(show_path(files[exc.digest][0].path)) from exc
 
     def _stage_large(self, path: TreePath, entry: FileEntry) -> None:
-        """A file of several chunks: assembled once in the cache, or in its place if it is too large for the cache."""
-        stored = sum(span.size for span, chunk in _chunks_of(entry))
-        name = _name_of(entry)
-        with self._writer.new_file(path, is_executable=entry.is_executable, is_replacing=self._is_replacing) as target:
-            if not self._cache.takes(stored):
-                self._assemble(entry, target)
-                self._progress.bytes += entry.size
-                return
-            while True:
-                self._check_wanted()
-                with self._cache.open(name, partial(_is_file, entry)) as number:
-                    if number is not None:
-                        copy_content(number, target)
-                        self._progress.bytes += entry.size
-                        return
-                if not self._cache.claim([name]):
-                    self._cache.wait_for([name], is_over=self._is_over)
-                    continue
-                try:
-                    with self._cache.new_file() as new:
-                        self._assemble(entry, new.number)
-                        copy_content(new.number, target)
-                        self._cache.add(new, name, stored)
-                finally:
-                    self._cache.release([name])
-                self._progress.bytes += entry.size
-                return
+        """A file of several chunks: assembled once in the cache, or in its place if it is not to be cached."""
+        with self._writer.new_file(
+            path, is_executable=entry.is_executable, is_replacing=self._top.is_replacing
+        ) as target:
+            try:
+                while not self._try_large(entry, target):
+                    self._cache.wait_for([name_of_file(entry)], is_over=self._is_over)
+            except ObjectLost as exc:
+                raise exc.of_file(show_path(path)) from exc
+        self._progress.bytes += entry.size
 
-    def _assemble(self, entry: FileEntry, number: int) -> None:
+    def _try_large(self, entry: FileEntry, target: int) -> bool:
+        """Write the file. False: another attempt fetches the same file just now."""
+        self._fetch.check_wanted()
+        progress, name = self._progress, name_of_file(entry)
+        with self._cache.open(name, partial(_is_file, entry)) as number:
+            if number is not None:
+                progress.count_folder(copy_content(number, target))
+                return True
+        stored = sum(span.size for span, _ in _chunks_of(entry))
+        if not self._fetch.is_caching or not self._cache.takes(stored):
+            self._assemble(entry, target, progress.count_folder)
+            return True
+        if not self._cache.claim([name]):
+            return False
+        try:
+            with self._cache.new_file() as new:
+                self._assemble(entry, new.number, progress.count_cache)
+                progress.count_folder(copy_content(new.number, target))
+                self._cache.add(new, name, stored)
+        finally:
+            self._cache.release([name])
+        return True
+
+    def _assemble(self, entry: FileEntry, number: int, count: Callable[[int], None]) -> None:
         os.ftruncate(number, entry.size)
         spans: dict[bytes, list[ChunkSpan]] = {}
         for span, digest in _chunks_of(entry):
@@ -317,74 +290,23 @@ class StageIn:
 
         def fetch(digests: list[bytes], calls: ObjectStoreCalls) -> None:
             def take(digest: bytes, data: bytes) -> None:
-                self._check_wanted()
+                self._fetch.check_wanted()
                 self._progress.fetched_bytes += len(data)
                 for span in spans[digest]:
                     if len(data) != span.size:
                         raise BadTree(f"a chunk of {entry.name[:80]!r} has another size than the file says")
                     write_at(number, data, span.offset)
+                    count(len(data))
 
-            self._read_objects(digests, take, calls)
+            self._fetch.read_objects(self._top.root, digests, take, calls)
 
         several = list(spans)
         self._threads.run(partial(fetch, several[first : first + 2]) for first in range(0, len(several), 2))
-
-    def _read_objects(self, digests: list[bytes], take: TakeObject, calls: ObjectStoreCalls) -> None:
-        """Read these objects, and ask again for those that did not come.
-
-        One lost answer must not begin a large file anew. And an address of the object store expires: each request
-        brings a new one.
-        """
-        left = dict.fromkeys(digests)
-        tries = 0
-
-        def take_one(digest: bytes, data: bytes) -> None:
-            take(digest, data)
-            del left[digest]
-
-        while left:
-            count = len(left)
-            try:
-                calls.read(self._request.rights, self._root, list(left), take_one)
-            except YardError as exc:
-                tries = 1 if len(left) < count else tries + 1
-                if not exc.transient or isinstance(exc, StagingOver) or tries == READ_TRIES:
-                    raise
-                self._check_wanted()
-                time.sleep(READ_PAUSE_S * 2 ** (tries - 1))
-
-    def _check_wanted(self) -> None:
-        if self._is_over():
-            raise StagingOver
-
-
-def _slices(folders: list[_Folder]) -> Iterator[list[_Folder]]:
-    """Folders whose trees are read together."""
-    together: list[_Folder] = []
-    for folder in folders:
-        is_full = len(together) >= FOLDERS_AT_ONCE or sum(f.tree_bytes for f in together) >= FOLDERS_BYTES
-        if together and is_full:
-            yield together
-            together = []
-        together.append(folder)
-    if together:
-        yield together
 
 
 def _chunks_of(entry: FileEntry) -> Iterator[tuple[ChunkSpan, bytes]]:
     """The chunks that are stored, with their places."""
     return ((span, chunk) for span, chunk in zip(chunk_spans(entry.size), entry.chunks, strict=True) if chunk != ZEROS)
-
-
-def _name_of(entry: FileEntry) -> str:
-    """The name of a whole file in the cache: by its size and the hashes of its chunks."""
-    text = b"".join([b"yard-file\n", str(entry.size).encode(), *(chunk.ljust(32, b"\0") for chunk in entry.chunks)])
-    return hashlib.sha256(text).hexdigest()
-
-
-def _is_object(digest: bytes, number: int) -> bool:
-    size = os.fstat(number).st_size
-    return size <= TREE_BYTES_MAX and hash_of(read_span(number, 0, size)) == digest
 
 
 def _is_file(entry: FileEntry, number: int) -> bool:

@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 from switchyard.agent.accounts import LocalAccount
-from switchyard.agent.files.folder_writer import FOLDER_FLAGS, TreePath, is_hole, is_zeros, read_span, show_path
+from switchyard.agent.files.folder_writer import FOLDER_FLAGS, TreePath, is_hole, is_zeros, read_span
 from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls
 from switchyard.agent.files.out_patterns import OutPatterns, PatternMatch
+from switchyard.agent.files.output_budget import (
+    FOLDER_ENTRY_BYTES,
+    LISTING_BYTES,
+    OutputBounds,
+    OutputBudget,
+    UserRoomShort,
+    entry_bytes,
+    folder_bytes,
+)
 from switchyard.agent.files.transfer_threads import Transfer, TransferThreads
-from switchyard.errors import Unavailable
+from switchyard.agent.files.upload_plan import UploadPlan
+from switchyard.errors import LimitReached, Unavailable
 from switchyard.model.file_tree import (
     CHUNK_BYTES,
-    DEPTH_MAX,
+    TREE_BYTES_MAX,
     ZEROS,
-    BadTree,
     Entry,
     FileEntry,
     FolderEntry,
@@ -34,104 +43,145 @@ from switchyard.model.file_tree import (
     hash_of,
     is_inside,
 )
-from switchyard.model.files import MISSING_LISTED_MAX, AttemptOutputs, OutputState
+from switchyard.model.files import MISSING_LISTED_MAX, AttemptOutputs, OutputRoom, OutputState
 from switchyard.model.quantity import show_bytes
 
 BATCH_BYTES = 2 * CHUNK_BYTES  # sent in one request
 BATCH_OBJECTS = 500
 READ_TRIES = 3  # of a file that changes while it is read
-SEAL_TRIES = 3  # the server may have removed an object since it said that it has it
+ROUNDS_MAX = 4  # the server may have less room by now, or have removed an object since it said that it has it
 SENT_REMEMBERED_MAX = 100_000
-SKIPPED_CHARS_MAX = 1000
 
 Walk = Generator[Transfer, None, Entry | None]
 
 
 @dataclass(frozen=True, slots=True)
-class OutputBounds:
-    files: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class OutputRequest:
-    """What to collect, from where, and in whose name."""
+    """What to collect, from where, and in whose name.
+
+    `kept`: files that an earlier upload took, with their sizes. `note`: follows the reason of files over a limit.
+    """
 
     rights: AttemptRights
     folder: Path
     patterns: Sequence[str]
     bounds: OutputBounds
     account: LocalAccount | None = None
+    kept: Mapping[TreePath, int] = field(default_factory=dict)
+    note: str = ""
 
 
-@dataclass(slots=True)
-class _Counts:
-    files: int = 0
-    bytes: int = 0
-    matched: set[int] = field(default_factory=set)  # numbers of patterns
-    skipped: list[str] = field(default_factory=list)
-    skipped_count: int = 0
+@dataclass(frozen=True, slots=True)
+class UploadedOutputs:
+    """A sealed tree of output files. `lost`: files that are not in it, with the reason; `taken`: those that are.
 
-    def skip(self, path: TreePath, why: str) -> None:
-        self.skipped_count += 1
-        if len(self.skipped) < MISSING_LISTED_MAX:
-            self.skipped.append(f"{show_path(path)[-SKIPPED_CHARS_MAX:]}: {why}")
+    `needed`: limits of the server that files are over, with the bytes that must be left so that one more fits.
+    """
+
+    outputs: AttemptOutputs
+    lost: list[str]
+    needed: dict[str, int]
+    taken: dict[TreePath, int]
 
 
-def find_missing(request: OutputRequest) -> list[str]:
-    """The patterns for which the attempt left nothing. Reads no file."""
-    walk = _OutputWalk(request, is_over=lambda: False, is_reading=False)
+def upload_outputs(request: OutputRequest, threads: TransferThreads, *, is_over: Callable[[], bool]) -> UploadedOutputs:
+    """Upload what the patterns match and what fits, seal it, and tell the server.
+
+    Raises a YardError or OSError; a new call continues where it ended.
+    """
+    rights = request.rights
+    room, refused = ask_room(rights, threads), None
+    refusal: LimitReached | None = None
+    for _ in range(ROUNDS_MAX):
+        budget = OutputBudget(request.bounds, room, refused, request.kept, request.note)
+        walk = _OutputWalk(request, budget, is_over=is_over)
+        try:
+            threads.run(walk.run())
+            if _seal(rights, walk.root, threads):
+                refusal = None
+                continue
+            uploaded = UploadedOutputs(walk.outputs(), budget.lost, budget.needed(), budget.taken)
+            _tell(uploaded.outputs, threads)
+        except (UserRoomShort, LimitReached) as exc:
+            # Others use the same room at the same time: ask again how much there is, and count what is new.
+            refusal = exc if isinstance(exc, LimitReached) else None
+            room = ask_room(rights, threads)
+            refused = plan_uploads(request, room, threads, is_over=is_over)
+        else:
+            return uploaded
+    raise refusal or Unavailable("The server lost objects of the output files while they were uploaded.")
+
+
+def ask_room(rights: AttemptRights, threads: TransferThreads) -> OutputRoom:
+    rooms: list[OutputRoom] = []
+    threads.run([lambda calls: rooms.append(calls.room(rights))])
+    return rooms[0]
+
+
+def plan_uploads(
+    request: OutputRequest, room: OutputRoom, threads: TransferThreads, *, is_over: Callable[[], bool]
+) -> frozenset[TreePath]:
+    """Hash all files without sending them. Returns those for whose new objects the owner of the job has no room."""
+    if room.user is None:
+        return frozenset()
+    budget = OutputBudget(request.bounds, room, frozenset(), request.kept)
+
+    def find_new(digests: Sequence[bytes]) -> set[bytes]:
+        new: set[bytes] = set()
+        threads.run([lambda calls: new.update(calls.absent(request.rights, digests))])
+        return new
+
+    plan = UploadPlan(room.user.left, find_new)
+    walk = _OutputWalk(request, budget, is_over=is_over, plan=plan)
     for _ in walk.run():
         pass
-    return walk.missing()
+    return plan.refused()
 
 
-def upload_outputs(request: OutputRequest, threads: TransferThreads, *, is_over: Callable[[], bool]) -> AttemptOutputs:
-    """Upload what the patterns match and seal it. Raises a YardError or OSError; a new call goes on where it ended."""
-    rights = request.rights
-    for _ in range(SEAL_TRIES):
-        walk = _OutputWalk(request, is_over=is_over, is_reading=True)
-        threads.run(walk.run())
-        root = walk.root
-        missing: list[str] = []
+def _seal(rights: AttemptRights, root: bytes, threads: TransferThreads) -> list[str]:
+    """Seal the tree. Returns the objects that the server lacks."""
+    missing: list[str] = []
+    threads.run([lambda calls: missing.extend(calls.seal(rights, root).missing)])
+    return missing
 
-        def seal(calls: ObjectStoreCalls, root: bytes = root, missing: list[str] = missing) -> None:
-            missing += calls.seal(rights, root).missing
 
-        threads.run([seal])
-        if not missing:
-            return AttemptOutputs(
-                job=rights.job,
-                fence=rights.fence,
-                state=OutputState.READY,
-                root=root.hex(),
-                files=walk.counts.files,
-                bytes=walk.counts.bytes,
-                missing=walk.missing()[:MISSING_LISTED_MAX],
-                skipped=walk.skipped(),
-            )
-    raise Unavailable("The server lost objects of the output files while they were uploaded.")
+def _tell(outputs: AttemptOutputs, threads: TransferThreads) -> None:
+    threads.run([lambda calls: calls.tell(outputs)])
 
 
 class _OutputWalk:
-    """One walk over the job's folder. `run` gives the uploads, as the walk goes on."""
+    """One walk over the job's folder. `run` gives the uploads, as the walk goes on; with a plan, there are none."""
 
-    def __init__(self, request: OutputRequest, *, is_over: Callable[[], bool], is_reading: bool) -> None:
-        self._request, self._is_over, self._is_reading = request, is_over, is_reading
+    def __init__(
+        self,
+        request: OutputRequest,
+        budget: OutputBudget,
+        *,
+        is_over: Callable[[], bool],
+        plan: UploadPlan | None = None,
+    ) -> None:
+        self._request, self._budget, self._is_over, self._plan = request, budget, is_over, plan
         self._patterns = OutPatterns(request.patterns)
         self._uid = request.account.uid if request.account is not None and os.geteuid() == 0 else None
         self._batch: dict[bytes, bytes] = {}
         self._batch_bytes = 0
         self._sent: set[bytes] = set()
-        self.counts = _Counts()
+        self._planned: dict[bytes, int] = {}  # objects of the present file
+        self._matched: set[int] = set()  # numbers of patterns
         self.root = b""
 
-    def missing(self) -> list[str]:
-        return [text for number, text in enumerate(self._request.patterns) if number not in self.counts.matched]
-
-    def skipped(self) -> list[str]:
-        listed, more = self.counts.skipped, self.counts.skipped_count - len(self.counts.skipped)
-        return [*listed[:-1], f"{more + 1} more files"] if more else listed
+    def outputs(self) -> AttemptOutputs:
+        missing = [text for number, text in enumerate(self._request.patterns) if number not in self._matched]
+        return AttemptOutputs(
+            job=self._request.rights.job,
+            fence=self._request.rights.fence,
+            state=OutputState.READY,
+            root=self.root.hex(),
+            files=self._budget.files,
+            bytes=self._budget.bytes,
+            missing=missing[:MISSING_LISTED_MAX],
+            skipped=self._budget.listed_skipped(),
+        )
 
     def run(self) -> Iterator[Transfer]:
         number = os.open(self._request.folder, FOLDER_FLAGS)
@@ -139,8 +189,6 @@ class _OutputWalk:
             top = yield from self._folder(number, (), self._patterns.top())
         finally:
             os.close(number)
-        if not self._is_reading:
-            return
         assert isinstance(top, FolderEntry)
         self.root = top.tree
         if self._batch:
@@ -151,27 +199,37 @@ class _OutputWalk:
         if self._is_over():
             raise Unavailable("The agent ends.")
         entries: list[Entry] = []
+        listing_bytes = LISTING_BYTES
         for name, status in _list_folder(number):
             below = self._patterns.below(match, name)
             if not below.states and not below.complete:
                 continue
             entry = yield from self._entry(number, (*path, name), status, below)
-            if entry is not None:
-                entries.append(entry)
-        self.counts.matched |= match.complete
+            if entry is None:
+                continue
+            listing_bytes += _listed_bytes(entry)
+            if listing_bytes > TREE_BYTES_MAX:
+                self._leave_out(entry, (*path, name))
+                listing_bytes -= _listed_bytes(entry)
+                continue
+            entries.append(entry)
+        self._matched |= match.complete
         if not entries and not match.complete and path:
             return None
-        if not self._is_reading:
-            return FolderEntry(path[-1] if path else b".", b"", 0, 0)
-        try:
-            data = encode_tree(entries)
-        except BadTree as exc:
-            self.counts.skip(path, str(exc))
-            data = encode_tree([])
+        self._budget.take_folder(path)
+        data = encode_tree(entries)
         yield from self._send(digest := hash_of(data), data)
+        if self._plan is not None:
+            self._plan.add(None, self._planned, folder_bytes(path))
+            self._planned = {}
         sizes = [entry for entry in entries if not isinstance(entry, LinkEntry)]
         files = sum(entry.files if isinstance(entry, FolderEntry) else 1 for entry in sizes)
         return FolderEntry(path[-1] if path else b".", digest, files, sum(entry.size for entry in sizes))
+
+    def _leave_out(self, entry: Entry, path: TreePath) -> None:
+        if isinstance(entry, FileEntry):
+            self._budget.give_back_file(path)
+        self._budget.skip(path, f"the server takes at most {show_bytes(TREE_BYTES_MAX)} for the list of one folder")
 
     def _entry(self, parent: int, path: TreePath, status: os.stat_result, match: PatternMatch) -> Walk:
         name = path[-1]
@@ -179,66 +237,65 @@ class _OutputWalk:
             return (yield from self._subfolder(parent, path, match))
         if not match.complete:
             return None
+        budget = self._budget
         if self._uid is not None and status.st_uid != self._uid:
-            self.counts.skip(path, "it belongs to another account than the job's")
+            budget.skip(path, "it belongs to another account than the job's", is_lost=False)
         elif stat.S_ISLNK(status.st_mode):
             target = os.readlink(name, dir_fd=parent)
-            if is_inside(path[:-1], target):
-                self.counts.matched |= match.complete
+            if not is_inside(path[:-1], target):
+                budget.skip(path, "it is a link to a place outside the job's folder", is_lost=False)
+            elif budget.has_room_for_link(path):
+                budget.entries += 1
+                self._matched |= match.complete
                 return LinkEntry(name, target)
-            self.counts.skip(path, "it is a link to a place outside the job's folder")
         elif not stat.S_ISREG(status.st_mode):
-            self.counts.skip(path, "it is no plain file")
-        elif not self._is_reading:
-            self.counts.matched |= match.complete
+            budget.skip(path, "it is no plain file", is_lost=False)
         else:
-            entry = yield from self._file(parent, path, status)
-            self.counts.matched |= match.complete if entry is not None else set()
-            return entry
+            self._matched |= match.complete  # also if the file cannot be taken: that is told by its name
+            if budget.has_room_for_file(path, status.st_size):
+                return (yield from self._file(parent, path))
         return None
 
     def _subfolder(self, parent: int, path: TreePath, match: PatternMatch) -> Walk:
-        if len(path) > DEPTH_MAX:
-            self.counts.skip(path, f"it has more than {DEPTH_MAX} folders above it")
+        if not self._budget.has_room_for_folder(path):
             return None
         try:
             number = os.open(path[-1], FOLDER_FLAGS, dir_fd=parent)
         except OSError as exc:
-            self.counts.skip(path, f"it cannot be opened: {exc.strerror}")
+            self._budget.skip(path, f"it cannot be opened: {exc.strerror}")
             return None
         try:
             return (yield from self._folder(number, path, match))
         except PermissionError as exc:
-            self.counts.skip(path, f"it cannot be read: {exc.strerror}")
+            self._budget.skip(path, f"it cannot be read: {exc.strerror}")
             return None
         finally:
             os.close(number)
 
-    def _file(self, parent: int, path: TreePath, status: os.stat_result) -> Walk:
-        bounds, counts = self._request.bounds, self.counts
-        if counts.files >= bounds.files:
-            counts.skip(path, f"this site takes at most {bounds.files} files of an attempt")
-            return None
-        if counts.bytes + status.st_size > bounds.bytes:
-            counts.skip(path, f"this site takes at most {show_bytes(bounds.bytes)} of an attempt")
-            return None
+    def _file(self, parent: int, path: TreePath) -> Walk:
+        budget = self._budget
         try:
             number = os.open(path[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
         except OSError as exc:
-            counts.skip(path, f"it cannot be opened: {exc.strerror}")
+            budget.skip(path, f"it cannot be opened: {exc.strerror}")
             return None
         try:
             for _ in range(READ_TRIES):
+                self._planned = {}
                 entry = yield from self._read_file(number, path[-1])
-                if entry is not None:
-                    counts.files, counts.bytes = counts.files + 1, counts.bytes + entry.size
-                    return entry
+                if entry is None:
+                    continue
+                if self._plan is not None:
+                    self._plan.add(path, self._planned, entry_bytes(path, entry.size))
+                    self._planned = {}
+                budget.take_file(path, entry.size)
+                return entry
         except OSError as exc:
-            counts.skip(path, f"it cannot be read: {exc.strerror}")
+            budget.skip(path, f"it cannot be read: {exc.strerror}")
             return None
         finally:
             os.close(number)
-        counts.skip(path, "it changed while it was read")
+        budget.skip(path, "it changed while it was read")
         return None
 
     def _read_file(self, number: int, name: bytes) -> Generator[Transfer, None, FileEntry | None]:
@@ -267,6 +324,9 @@ class _OutputWalk:
         return FileEntry(name, before.st_size, bool(before.st_mode & 0o100), chunks)
 
     def _send(self, digest: bytes, data: bytes) -> Iterator[Transfer]:
+        if self._plan is not None:
+            self._planned[digest] = len(data)
+            return
         if digest in self._sent:
             return
         if self._batch and (self._batch_bytes + len(data) > BATCH_BYTES or len(self._batch) >= BATCH_OBJECTS):
@@ -286,6 +346,14 @@ def _send_missing(rights: AttemptRights, objects: dict[bytes, bytes], calls: Obj
     missing = [bytes.fromhex(text) for text in answer.missing]
     if wanted := {digest: objects[digest] for digest in missing if digest in objects}:
         calls.send(rights, wanted, answer.uploads)
+
+
+def _listed_bytes(entry: Entry) -> int:
+    """The bytes that an entry takes at most in the list of its folder."""
+    name = (entry.name,)
+    if isinstance(entry, FileEntry):
+        return entry_bytes(name, entry.size)
+    return FOLDER_ENTRY_BYTES + len(entry.name) + (len(entry.target) if isinstance(entry, LinkEntry) else 0)
 
 
 def _list_folder(number: int) -> list[tuple[bytes, os.stat_result]]:

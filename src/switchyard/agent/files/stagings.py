@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import random
 import threading
@@ -22,8 +21,11 @@ from switchyard.agent.files.content_cache import ContentCache
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.files.folder_writer import FolderWriter, give_top_folder, make_top_folder
 from switchyard.agent.files.object_client import AttemptRights
+from switchyard.agent.files.object_fetch import FULL_DISK_ERRNOS, StagingProgress
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
-from switchyard.agent.files.stage_in import StageIn, StageRequest, StagingOver, StagingProgress
+from switchyard.agent.files.stage_in import StageIn, StageRequest
+from switchyard.agent.files.staging_errors import NoRoomNow, ObjectLost, StagingOver
+from switchyard.agent.files.staging_space import SpaceClaim, StagingSpace
 from switchyard.agent.files.timed_queue import TimedQueue
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.log import line
@@ -36,18 +38,21 @@ STAGINGS_AT_ONCE = 4  # attempts; each waits for transfers most of the time
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 # Without progress, though the server answers. While the server is away nothing is given up: no report would arrive.
 PATIENCE_S = 300.0
-FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Whether an attempt may start. `failure`: why it never can; `text`: what it waits for."""
+    """Whether an attempt may start. `failure`: why it does not start here; `text`: what it waits for.
+
+    `is_given_back`: it failed for a lack of room, so it may start here later.
+    """
 
     is_ready: bool
     failure: str = ""
     text: str = ""
+    is_given_back: bool = False
 
 
 @dataclass(slots=True)
@@ -57,8 +62,11 @@ class _Staging:
     is_over: threading.Event = field(default_factory=threading.Event)
     trouble: str = ""
     failure: str = ""
+    is_given_back: bool = False
     tries: int = 0
     failing_since: float | None = None
+    space: SpaceClaim | None = None
+    lost: ObjectLost | None = None  # asked for first in the next try
 
     @property
     def text(self) -> str:
@@ -78,12 +86,13 @@ class Stagings:
         *,
         cache: Callable[[], ContentCache],
         transfers: Callable[[], TransferThreads],
+        space: StagingSpace,
         on_change: Callable[[], None],
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._backend, self._records = backend, records
         self._cache, self._transfers, self._on_change = cache, transfers, on_change
-        self._patience_s = patience_s
+        self._space, self._patience_s = space, patience_s
         self._lock = threading.Lock()
         self._stagings: dict[AttemptKey, _Staging] = {}
         self._queue = TimedQueue("stage-in", STAGINGS_AT_ONCE)
@@ -107,7 +116,7 @@ class Stagings:
             if staging is None:
                 staging = self._stagings[attempt.key] = _Staging(attempt)
                 self._queue.put(lambda: self._stage(staging))
-        return Preparation(is_ready=False, failure=staging.failure, text=staging.text)
+        return Preparation(False, staging.failure, staging.text, is_given_back=staging.is_given_back)
 
     def release(self, key: AttemptKey) -> bool:
         """The attempt is over. True: it is being staged; the thread that does that removes the folder."""
@@ -133,7 +142,8 @@ class Stagings:
         except (YardError, OSError) as exc:
             if self._is_over(staging):
                 pass
-            elif self._is_final(staging, exc, has_progress=staging.progress.fetched_bytes > fetched):
+            elif self._is_final(staging, exc, has_fetched=staging.progress.fetched_bytes > fetched):
+                staging.is_given_back = _is_lack_of_room(exc)
                 staging.failure = f"its files could not be staged: {staging.trouble}"
                 log.error(line("staging-failed", **_ids(staging), error=staging.trouble))
             else:
@@ -143,12 +153,15 @@ class Stagings:
             self._discard(staging)
         self._on_change()
 
-    def _is_final(self, staging: _Staging, exc: YardError | OSError, *, has_progress: bool) -> bool:
+    def _is_final(self, staging: _Staging, exc: YardError | OSError, *, has_fetched: bool) -> bool:
         """Note why a try failed. True: trying again does not help, or has not helped for long."""
         now = time.monotonic()
+        staging.lost = exc if isinstance(exc, ObjectLost) else None
+        # Objects that are fetched again and again do not mend a disk, nor bring back one that is lost.
+        has_progress = has_fetched and not isinstance(exc, OSError | NoRoomNow | ObjectLost)
         staging.tries = 1 if has_progress else staging.tries + 1
         if isinstance(exc, OSError):
-            staging.trouble = self._os_trouble(exc)
+            staging.trouble = self._os_trouble(staging, exc)
         else:
             staging.trouble = exc.detail
         # Without a valid credential the agent ends by itself; the next start stages again.
@@ -159,10 +172,13 @@ class Stagings:
             return True
         return now - staging.failing_since > self._patience_s
 
-    def _os_trouble(self, exc: OSError) -> str:
+    def _os_trouble(self, staging: _Staging, exc: OSError) -> str:
         place = f" ({exc.filename!r})" if exc.filename else ""
         if exc.errno not in FULL_DISK_ERRNOS:
             return f"the agent cannot write the job's folder: {exc.strerror}{place}"
+        record = self._records.get(staging.attempt.key)
+        if record is not None and record.stage is FolderStage.STAGING:
+            remove_folder(Path(record.folder).parent)  # at once: jobs that run need the space
         freed = self._cache().clear()
         return f"the agent's disk is full: {exc.strerror}{place}; {show_bytes(freed)} of its cache were removed"
 
@@ -190,7 +206,7 @@ class Stagings:
             task_tree=bytes.fromhex(files.task_tree) if files.task_tree else None,
             index=None if index < 0 else index,
         )
-        staging.progress.files = staging.progress.bytes = staging.progress.bytes_total = 0
+        staging.progress.begin()
         if request.tree is not None or request.task_tree is not None:
             self._write_files(staging, work, request)
         give_top_folder(work.path, work.account)
@@ -203,14 +219,18 @@ class Stagings:
         log.info(line("staged", **_ids(staging), files=staging.progress.files, bytes=staging.progress.bytes))
 
     def _write_files(self, staging: _Staging, work: WorkFolder, request: StageRequest) -> None:
+        if staging.space is None:
+            staging.space = SpaceClaim(self._space, self._cache(), work.path, staging.progress)
         with contextlib.closing(FolderWriter(work.path, work.account)) as writer:
             StageIn(
                 self._cache(),
                 self._transfers(),
                 writer,
                 request,
+                space=staging.space,
                 is_over=lambda: self._is_over(staging),
                 progress=staging.progress,
+                lost=staging.lost,
             ).run()
 
     def _discard(self, staging: _Staging) -> None:
@@ -225,6 +245,10 @@ def work_folder_of(backend: Backend, attempt: Attempt) -> WorkFolder:
     if not hasattr(backend, "work_folder"):  # a backend of another package, older than files
         raise PolicyRefused(f"The backend {backend.kind} of this cluster takes no jobs with files.")
     return backend.work_folder(attempt.lease)
+
+
+def _is_lack_of_room(exc: YardError | OSError) -> bool:
+    return isinstance(exc, NoRoomNow) or (isinstance(exc, OSError) and exc.errno in FULL_DISK_ERRNOS)
 
 
 def _ids(staging: _Staging) -> dict[str, object]:

@@ -6,11 +6,13 @@ has already are not sent again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,24 +20,41 @@ from msgspec.structs import replace
 from switchyard.agent.accounts import find_account
 from switchyard.agent.attempt import AttemptKey
 from switchyard.agent.files.folder_removal import remove_folder
-from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls
+from switchyard.agent.files.folder_writer import TreePath
+from switchyard.agent.files.object_client import AttemptRights
+from switchyard.agent.files.output_budget import LISTING_BYTES, USER, OutputBounds, may_take_more
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
-from switchyard.agent.files.stage_out import OutputBounds, OutputRequest, find_missing, upload_outputs
+from switchyard.agent.files.stage_out import OutputRequest, UploadedOutputs, ask_room, upload_outputs
 from switchyard.agent.files.timed_queue import TimedQueue
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.log import line
-from switchyard.errors import Gone, Unauthenticated, YardError
-from switchyard.model.files import MISSING_LISTED_MAX, AttemptOutputs, OutputState
+from switchyard.agent.site import FilesSite
+from switchyard.errors import Gone, LimitReached, Unauthenticated, YardError
+from switchyard.model.files import AttemptOutputs, OutputState
 
 UPLOADS_AT_ONCE = 2  # attempts; their transfers run on threads of their own
 SHORT_TASKS_AT_ONCE = 2
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 60.0
+ROOM_RETRY_S_MIN, ROOM_RETRY_S_MAX = 2.0, 300.0  # of files over a limit of the server: one small request
 REMOVAL_RETRY_S_MIN, REMOVAL_RETRY_S_MAX = 5.0, 3600.0  # of a folder of which something was left
 READ_TRIES_MAX = 10  # of a folder that the agent cannot read
 FAILED_KEEP_S = 86_400.0  # a folder whose output files could not be uploaded: somebody may look for them
 ERROR_CHARS_MAX = 1000
+FILES_TOLD_MAX = 5
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Upload:
+    """The upload of one attempt in this process. `kept`: files that are at the server, with their sizes."""
+
+    is_released: bool = False  # the journal has the attempt's end
+    is_done: bool = False
+    keep_s: float | None = None  # of the folder, once it is done
+    kept: dict[TreePath, int] = field(default_factory=dict)
+    is_failure_told: bool = False  # the server says that the files cannot be had; an upload may still succeed
+    trouble: str = ""  # why the last try failed
 
 
 class Uploads:
@@ -44,37 +63,40 @@ class Uploads:
         records: FolderRecords,
         *,
         transfers: Callable[[], TransferThreads],
-        bounds: OutputBounds,
-        keep_s: float,
+        site: FilesSite,
         on_change: Callable[[], None],
         viewed_s: Callable[[AttemptKey], float] = lambda _: 0.0,
     ) -> None:
         """`viewed_s`: how long a folder has to stay for somebody who looks at a file in it."""
         self._records, self._transfers, self._on_change = records, transfers, on_change
-        self._bounds, self._keep_s, self._viewed_s = bounds, keep_s, viewed_s
+        self._bounds = OutputBounds(files=site.out_files, bytes=site.out_bytes_max)
+        self._keep_s, self._retry_s, self._viewed_s = site.keep_s, site.out_retry_s, viewed_s
         self._queue = TimedQueue("stage-out", UPLOADS_AT_ONCE)
-        self._short_queue = TimedQueue("folder", SHORT_TASKS_AT_ONCE)  # ends and removals do not wait for uploads
+        self._short_queue = TimedQueue("folder", SHORT_TASKS_AT_ONCE)  # removals do not wait for uploads
         self._is_stopped = threading.Event()
         self._lock = threading.Lock()
-        self._matches: dict[AttemptKey, list[str] | None] = {}  # patterns without a file; None: being looked for
+        self._uploads: dict[AttemptKey, _Upload] = {}
 
-    def missing_of(self, record: FolderRecord) -> list[str] | None:
-        """The patterns for which the attempt left nothing; None: not known yet. Returns at once."""
-        with self._lock:
-            if record.key not in self._matches:
-                self._matches[record.key] = None
-                self._short_queue.put(lambda: self._match(record))
-            return self._matches[record.key]
+    def begin(self, key: AttemptKey) -> None:
+        """Upload the output files of an attempt whose end is not reported yet. Its record gets a verdict."""
+        self._begin(key, is_released=False)
 
-    def upload(self, key: AttemptKey) -> None:
+    def release(self, key: AttemptKey) -> None:
+        """The attempt is over here: its folder is removed after the upload."""
+        if self._begin(key, is_released=True).is_done:
+            self._finish(key)
+
+    def _begin(self, key: AttemptKey, *, is_released: bool) -> _Upload:
         with self._lock:
-            self._matches.pop(key, None)
-        self._queue.put(lambda: self._upload(key, tries=1))
+            upload = self._uploads.get(key)
+            if upload is None:
+                upload = self._uploads[key] = _Upload()
+                self._queue.put(lambda: self._upload(key, tries=1))
+            upload.is_released |= is_released
+            return upload
 
     def remove_later(self, record: FolderRecord, *, keep_s: float | None = None) -> None:
         """Remove the folder after the time of the site's rule."""
-        with self._lock:
-            self._matches.pop(record.key, None)
         keep_s = max(self._keep_s if keep_s is None else keep_s, self._viewed_s(record.key))
         record = replace(record, stage=FolderStage.KEPT, remove_at_s=time.time() + keep_s)
         self._records.write(record)
@@ -89,43 +111,90 @@ class Uploads:
         self._queue.stop()
         self._short_queue.stop()
 
-    def _match(self, record: FolderRecord) -> None:
+    def _upload(self, key: AttemptKey, *, tries: int) -> None:
+        record, upload = self._records.get(key), self._uploads[key]
+        if record is None or self._is_stopped.is_set():
+            return
+        if not record.ended_at_s:  # a record of an older agent
+            record = replace(record, ended_at_s=time.time())
+            self._records.write(record)
         try:
-            missing = find_missing(self._request(record))
-        except (OSError, YardError) as exc:
-            log.warning(line("outputs-unreadable", job=record.job, fence=record.fence, error=exc))
-            missing = list(record.out)
-        with self._lock:
-            self._matches[record.key] = missing
-        self._on_change()
+            if not upload.kept and not upload.is_failure_told:
+                self._tell_uploading(record, upload.trouble)
+            uploaded = upload_outputs(self._request(record, upload), self._transfers(), is_over=self._is_stopped.is_set)
+        except (YardError, OSError) as exc:
+            if not self._is_stopped.is_set():
+                self._failed(record, exc, tries=tries)
+            return
+        outputs = uploaded.outputs
+        log.info(
+            line(
+                "uploaded",
+                job=record.job,
+                fence=record.fence,
+                files=outputs.files,
+                bytes=outputs.bytes,
+                not_taken=len(uploaded.lost) or None,
+            )
+        )
+        self._judge(record, _verdict(uploaded))
+        if uploaded.needed:
+            upload.kept = uploaded.taken
+            self._upload_rest_later(key, uploaded.needed, tries=1)
+        else:
+            self._done(key)
 
-    def _request(self, record: FolderRecord) -> OutputRequest:
+    def _request(self, record: FolderRecord, upload: _Upload) -> OutputRequest:
         return OutputRequest(
             rights=AttemptRights(record.job, record.fence),
             folder=Path(record.folder),
             patterns=record.out,
             bounds=self._bounds,
             account=find_account(record.account) if record.account else None,
+            kept=upload.kept,
+            note=self._note(record),
         )
 
-    def _upload(self, key: AttemptKey, *, tries: int) -> None:
+    def _note(self, record: FolderRecord) -> str:
+        """What follows the reason of files over a limit."""
+        until_s = record.ended_at_s + self._retry_s
+        return f"; the agent tries again until {_show_time(until_s)}" if time.time() < until_s else ""
+
+    def _judge(self, record: FolderRecord, verdict: str) -> None:
+        """Note whether required output files are at the server. The first verdict counts: the job's end follows it."""
+        latest = self._records.get(record.key)
+        if latest is not None and latest.verdict is None and not self._uploads[record.key].is_released:
+            self._records.write(replace(latest, verdict=verdict), is_durable=True)
+            self._on_change()
+
+    def _upload_rest_later(self, key: AttemptKey, needed: dict[str, int], *, tries: int) -> None:
+        after_s = _pause_s(tries, ROOM_RETRY_S_MIN, ROOM_RETRY_S_MAX)
+        self._queue.put(lambda: self._upload_rest(key, needed, tries=tries), after_s=after_s)
+
+    def _upload_rest(self, key: AttemptKey, needed: dict[str, int], *, tries: int) -> None:
+        """Upload files that were over a limit, once there is room for one of them."""
         record = self._records.get(key)
         if record is None or self._is_stopped.is_set():
             return
-        state = _outputs_of(record, OutputState.UPLOADING, missing=record.missing[:MISSING_LISTED_MAX])
-        try:
-            self._tell(state)
-            outputs = upload_outputs(self._request(record), self._transfers(), is_over=self._is_stopped.is_set)
-            self._tell(outputs)
-        except (YardError, OSError) as exc:
-            if not self._is_stopped.is_set():
-                self._failed(record, exc, tries=tries)
+        if time.time() > record.ended_at_s + self._retry_s:
+            log.error(line("upload-incomplete", job=record.job, fence=record.fence, over=",".join(sorted(needed))))
+            self._done(key)
             return
-        log.info(line("uploaded", job=record.job, fence=record.fence, files=outputs.files, bytes=outputs.bytes))
-        self.remove_later(record)
+        try:
+            room = ask_room(AttemptRights(record.job, record.fence), self._transfers())
+        except YardError as exc:
+            log.warning(line("upload-delayed", job=record.job, fence=record.fence, tries=tries, error=exc.detail))
+        else:
+            if may_take_more(needed, room):
+                self._upload(key, tries=tries)
+                return
+        self._upload_rest_later(key, needed, tries=tries + 1)
 
     def _failed(self, record: FolderRecord, exc: YardError | OSError, *, tries: int) -> None:
         """Try again while that may help; else tell the server that the files cannot be had."""
+        if isinstance(exc, LimitReached) and time.time() < record.ended_at_s + self._retry_s:
+            self._refused(record, exc, tries=tries)
+            return
         if isinstance(exc, YardError):
             why, is_final = exc.detail, not exc.transient and not isinstance(exc, Unauthenticated | Gone)
         else:
@@ -134,27 +203,60 @@ class Uploads:
         ids = {"job": record.job, "fence": record.fence}
         if is_final:
             log.error(line("upload-failed", **ids, error=why))
+            self._judge(record, f"its output files could not be sent: {why}"[:ERROR_CHARS_MAX])
             self._tell_failure(record, why, tries=1)
-        else:
-            log.warning(line("upload-delayed", **ids, tries=tries, error=why))
-            self._queue.put(lambda: self._upload(record.key, tries=tries + 1), after_s=_pause_s(tries))
+            return
+        log.warning(line("upload-delayed", **ids, tries=tries, error=why))
+        self._uploads[record.key].trouble = why[:ERROR_CHARS_MAX]
+        after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+        self._queue.put(lambda: self._upload(record.key, tries=tries + 1), after_s=after_s)
+
+    def _refused(self, record: FolderRecord, exc: LimitReached, *, tries: int) -> None:
+        """Not even the list of the files fits. Say so now, and try again when there is room."""
+        upload = self._uploads[record.key]
+        log.warning(line("upload-refused", job=record.job, fence=record.fence, tries=tries, error=exc.detail))
+        self._judge(record, f"its output files could not be taken: {exc.detail}"[:ERROR_CHARS_MAX])
+        with contextlib.suppress(YardError):  # else with the next try
+            self._tell_failed(record, exc.detail + self._note(record))
+            upload.is_failure_told = True
+        self._upload_rest_later(record.key, {USER: LISTING_BYTES}, tries=tries + 1)
+
+    def _tell_uploading(self, record: FolderRecord, trouble: str) -> None:
+        """Say that the files are on their way, and why they were delayed."""
+        self._tell(AttemptOutputs(record.job, record.fence, OutputState.UPLOADING, error=trouble))
 
     def _tell_failure(self, record: FolderRecord, why: str, *, tries: int) -> None:
-        failure = _outputs_of(record, OutputState.FAILED, error=why[:ERROR_CHARS_MAX])
         try:
-            self._tell(failure)
+            self._tell_failed(record, why)
         except YardError as exc:
             if exc.transient or isinstance(exc, Unauthenticated | Gone):
-                self._queue.put(lambda: self._tell_failure(record, why, tries=tries + 1), after_s=_pause_s(tries))
+                after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+                self._queue.put(lambda: self._tell_failure(record, why, tries=tries + 1), after_s=after_s)
                 return
             log.error(line("outputs-not-wanted", job=record.job, fence=record.fence, error=exc.detail))
-        self.remove_later(record, keep_s=max(self._keep_s, FAILED_KEEP_S))
+        self._done(record.key, keep_s=max(self._keep_s, FAILED_KEEP_S))
+
+    def _tell_failed(self, record: FolderRecord, why: str) -> None:
+        self._tell(AttemptOutputs(record.job, record.fence, OutputState.FAILED, error=why[:ERROR_CHARS_MAX]))
 
     def _tell(self, outputs: AttemptOutputs) -> None:
-        def tell(calls: ObjectStoreCalls) -> None:
-            calls.tell(outputs)
+        self._transfers().run([lambda calls: calls.tell(outputs)])
 
-        self._transfers().run([tell])
+    def _done(self, key: AttemptKey, *, keep_s: float | None = None) -> None:
+        """Nothing more is uploaded. The folder and its record stay until the journal has the attempt's end."""
+        with self._lock:
+            upload = self._uploads[key]
+            upload.is_done, upload.keep_s, upload.kept = True, keep_s, {}
+            is_released = upload.is_released
+        if is_released:
+            self._finish(key)
+
+    def _finish(self, key: AttemptKey) -> None:
+        with self._lock:
+            upload = self._uploads.pop(key, None)
+        record = self._records.get(key)
+        if upload is not None and record is not None:
+            self.remove_later(record, keep_s=upload.keep_s)
 
     def _remove(self, record: FolderRecord, *, tries: int = 1) -> None:
         """Remove a folder. If something of it is left, try again later; the record is there for the next start."""
@@ -165,12 +267,24 @@ class Uploads:
         self._short_queue.put(lambda: self._remove(record, tries=tries + 1), after_s=after_s)
 
 
-def _outputs_of(
-    record: FolderRecord, state: OutputState, *, missing: list[str] | None = None, error: str = ""
-) -> AttemptOutputs:
-    return AttemptOutputs(job=record.job, fence=record.fence, state=state, missing=missing or [], error=error)
+def _verdict(uploaded: UploadedOutputs) -> str:
+    """Why required output files have failed the attempt; empty: they are all there."""
+    if missing := uploaded.outputs.missing:
+        return f"it left no file for {_show_some(list(map(repr, missing)))}, which its output files must have"
+    if uploaded.lost:
+        return f"output files could not be taken: {_show_some(uploaded.lost, '; ')}"[:ERROR_CHARS_MAX]
+    return ""
 
 
-def _pause_s(tries: int) -> float:
-    bound = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(tries - 1, 20))
+def _show_some(texts: Sequence[str], separator: str = ", ") -> str:
+    more = f" and {len(texts) - FILES_TOLD_MAX} more" if len(texts) > FILES_TOLD_MAX else ""
+    return separator.join(texts[:FILES_TOLD_MAX]) + more
+
+
+def _show_time(at_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
+
+
+def _pause_s(tries: int, least_s: float, most_s: float) -> float:
+    bound = min(most_s, least_s * 2 ** min(tries - 1, 20))
     return random.uniform(bound / 2, bound)  # noqa: S311 - jitter, not a secret

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flyteidl.service import admin_pb2, dataproxy_pb2
+from flyteidl.service import admin_pb2, dataproxy_pb2, signal_pb2
 from google.api import annotations_pb2
 from google.protobuf import json_format, message_factory
 
@@ -15,7 +15,9 @@ from switchyard.server.flyte.grpc_status import FlyteInvalid
 
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 DATA_PROXY = dataproxy_pb2.DESCRIPTOR.services_by_name["DataProxyService"]
-METHODS = {method.name: method for service in (ADMIN, DATA_PROXY) for method in service.methods}
+SIGNAL = signal_pb2.DESCRIPTOR.services_by_name["SignalService"]
+SERVICES = (ADMIN, DATA_PROXY, SIGNAL)
+METHODS = {method.name: method for service in SERVICES for method in service.methods}
 VERBS = ("get", "put", "post", "delete", "patch")
 DEPTH_MAX = 100  # as protobuf reads: nested types, branches and conditions of a workflow
 

@@ -1,4 +1,4 @@
-"""The calls of Flyte's AdminService and DataProxyService that we serve, by name. REST and gRPC use this table."""
+"""The calls of Flyte's services for entities, executions, data and signals that we serve, by name, for both doors."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from switchyard.server.flyte import (
     named_entities,
     node_executions,
     projects,
+    signals,
 )
 from switchyard.server.flyte.attributes import PROJECT, PROJECT_DOMAIN, WORKFLOW
 from switchyard.workflow.entity_id import EntityKind
@@ -90,9 +91,13 @@ CALLS: dict[str, FlyteCall] = {
     "ListNodeExecutions": FlyteCall(node_executions.list_nodes),
     "GetNodeExecution": FlyteCall(node_executions.get_node),
     "GetNodeExecutionData": FlyteCall(node_executions.get_node_data),
+    "GetDynamicNodeWorkflow": FlyteCall(node_executions.get_dynamic_workflow),
     "ListTaskExecutions": FlyteCall(node_executions.list_tasks),
     "GetTaskExecution": FlyteCall(node_executions.get_task),
     "GetTaskExecutionData": FlyteCall(node_executions.get_task_data),
+    "GetOrCreateSignal": FlyteCall(signals.get_or_create),
+    "ListSignals": FlyteCall(signals.list_matching),
+    "SetSignal": FlyteCall(signals.set_value),
     "CreateUploadLocation": FlyteCall(data_proxy.create_upload_location, needs_url=True),
     "CreateDownloadLocation": FlyteCall(data_proxy.create_download_location, needs_url=True),
     "CreateDownloadLink": FlyteCall(data_proxy.create_download_link, needs_url=True),

@@ -12,7 +12,7 @@ import grpc
 from flyteidl.service import auth_pb2
 
 from switchyard.errors import Unavailable
-from switchyard.server.flyte.bindings import ADMIN, DATA_PROXY, answer_class, request_class
+from switchyard.server.flyte.bindings import SERVICES, answer_class, request_class
 from switchyard.server.flyte.calls import CALLS, FlyteCall
 from switchyard.server.flyte.grpc_status import code_of
 from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake
@@ -36,7 +36,7 @@ def handlers(
             grpc.method_handlers_generic_handler(
                 service.full_name, {name: calls[name] for name in calls if name in service.methods_by_name}
             )
-            for service in (ADMIN, DATA_PROXY)
+            for service in SERVICES
         ),
         grpc.method_handlers_generic_handler("flyteidl.service.AuthMetadataService", _auth_metadata(server, intake)),
     )

@@ -7,12 +7,11 @@ from typing import Any
 from flyteidl.admin import common_pb2, node_execution_pb2, task_execution_pb2
 from flyteidl.core import execution_pb2, identifier_pb2, literals_pb2
 
-from switchyard.server.flyte.grpc_status import FlyteInvalid
+from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.executions import reads
-from switchyard.service.executions.reads import AttemptView, read_key
-from switchyard.store.execution_nodes import NodeRow
+from switchyard.service.executions.reads import AttemptView, NodeView, read_key
 from switchyard.store.executions import ExecutionKey
 from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
 from switchyard.workflow.filters import read_page
@@ -22,9 +21,9 @@ SORT_KEYS = ("", "created_at")
 
 def list_nodes(context: Context, actor: Actor, request: Any) -> Any:
     limit, offset = read_page(request.limit, request.token)
-    _refuse_filters(request)
+    refuse_filters(request)
     key = read_key(request.workflow_execution_id)
-    rows, token = reads.list_nodes(
+    views, token = reads.list_nodes(
         context,
         actor,
         key,
@@ -33,7 +32,7 @@ def list_nodes(context: Context, actor: Actor, request: Any) -> Any:
         offset=offset,
         limit=limit,
     )
-    return node_execution_pb2.NodeExecutionList(node_executions=[_node(key, row) for row in rows], token=token)
+    return node_execution_pb2.NodeExecutionList(node_executions=[_node(key, view) for view in views], token=token)
 
 
 def get_node(context: Context, actor: Actor, request: Any) -> Any:
@@ -42,16 +41,31 @@ def get_node(context: Context, actor: Actor, request: Any) -> Any:
 
 
 def get_node_data(context: Context, actor: Actor, request: Any) -> Any:
-    row = reads.get_node(context, actor, read_key(request.id.execution_id), request.id.node_id)
-    answer = node_execution_pb2.NodeExecutionGetDataResponse()
+    key, node_id = read_key(request.id.execution_id), request.id.node_id
+    view = reads.get_node(context, actor, key, node_id)
+    row, answer = view.row, node_execution_pb2.NodeExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.inputs or b""))
     answer.full_outputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.outputs or b""))
+    closure = reads.get_dynamic_workflow(context, actor, key, node_id)
+    if closure is not None:
+        answer.dynamic_workflow.compiled_workflow.ParseFromString(closure)
+        answer.dynamic_workflow.id.CopyFrom(answer.dynamic_workflow.compiled_workflow.primary.template.id)
+    return answer
+
+
+def get_dynamic_workflow(context: Context, actor: Actor, request: Any) -> Any:
+    key, node_id = read_key(request.id.execution_id), request.id.node_id
+    closure = reads.get_dynamic_workflow(context, actor, key, node_id)
+    if closure is None:
+        raise FlyteNotFound(f"missing entity of type dynamic workflow with identifier {key}:{node_id[:200]}")
+    answer = node_execution_pb2.DynamicNodeWorkflowResponse()
+    answer.compiled_workflow.ParseFromString(closure)
     return answer
 
 
 def list_tasks(context: Context, actor: Actor, request: Any) -> Any:
     limit, offset = read_page(request.limit, request.token)
-    _refuse_filters(request)
+    refuse_filters(request)
     key, node_id = read_key(request.node_execution_id.execution_id), request.node_execution_id.node_id
     views = reads.list_attempts(context, actor, key, node_id)
     if request.sort_by.key and request.sort_by.direction == common_pb2.Sort.DESCENDING:
@@ -69,7 +83,8 @@ def get_task(context: Context, actor: Actor, request: Any) -> Any:
 def get_task_data(context: Context, actor: Actor, request: Any) -> Any:
     """An attempt has the inputs of its node, and its outputs if it made them."""
     key, node_id, number = _attempt_of(request)
-    view, node = reads.get_attempt(context, actor, key, node_id, number), reads.get_node(context, actor, key, node_id)
+    view = reads.get_attempt(context, actor, key, node_id, number)
+    node = reads.get_node(context, actor, key, node_id).row
     answer = task_execution_pb2.TaskExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(node.inputs or b""))
     if view.phase == "SUCCEEDED":
@@ -82,9 +97,9 @@ def _attempt_of(request: Any) -> tuple[ExecutionKey, str, int]:
     return read_key(node.execution_id), node.node_id, request.id.retry_attempt
 
 
-def _refuse_filters(request: Any) -> None:
+def refuse_filters(request: Any) -> None:
     if request.filters:
-        raise FlyteInvalid("filters are not served for nodes and tasks of executions")
+        raise FlyteInvalid("filters are not served for nodes, tasks and signals of executions")
     if request.sort_by.key not in SORT_KEYS:
         raise FlyteInvalid(f"invalid sort key '{request.sort_by.key[:80]}'; known: created_at")
 
@@ -98,12 +113,14 @@ def _url(key: ExecutionKey, node_id: str, kind: str) -> str:
     return f"flyte://v1/{key.project}/{key.domain}/{key.name}/{node_id}/{kind}"
 
 
-def _node(key: ExecutionKey, row: NodeRow) -> Any:
+def _node(key: ExecutionKey, view: NodeView) -> Any:
+    row = view.row
     answer = node_execution_pb2.NodeExecution(
         id=_node_id(key, row.node_id), input_uri=_url(key, row.node_id, "i") if row.inputs is not None else ""
     )
     answer.metadata.spec_node_id = row.spec_id
     answer.metadata.is_parent_node = bool(row.is_parent)
+    answer.metadata.is_dynamic = view.is_dynamic
     closure = answer.closure
     closure.phase = execution_pb2.NodeExecution.Phase.Value(row.phase)
     for moment in (closure.created_at, closure.started_at):

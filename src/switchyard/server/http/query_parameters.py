@@ -74,7 +74,11 @@ class QueryParameter:
 LIMIT = QueryParameter("limit", "integer", "items on a page", least=1, most=ServerBounds.page)
 CURSOR = QueryParameter("cursor", "string", "the `next` of the page before")
 ID_CURSOR = QueryParameter("cursor", "string", "the `next` of the page before", pattern=ID_PATTERN)
-ABANDON = QueryParameter("abandon", "boolean", "also while jobs run there: they end as FAILED")
+ABANDON = QueryParameter(
+    "abandon",
+    "boolean",
+    "also while jobs run there, which end as FAILED, or output files are not sent, which are given up",
+)
 _LABEL_PATTERN = r"^[^=\u0000-\u001f\u007f-\u009f\u2028\u2029]+=[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*(?!\n)$"
 ACCOUNT = QueryParameter("account", about="whose jobs they are that show the token and no other credential")
 STATE_FILTER = QueryParameter(

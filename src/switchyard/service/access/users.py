@@ -266,7 +266,8 @@ def _object_key(context: Context, actor: Actor, request: GrantRequest) -> str:
         if member is None or not actor.may_cluster(Role.VIEW, member):  # do not reveal hidden clusters
             raise UnknownName(f"There is no cluster {request.object!r}.", next_step="`yard cluster ls` lists them.")
         return member.id
-    if request.on is GrantTarget.PROJECT and request.object not in context.snapshots.access.projects:
+    is_known = request.on is not GrantTarget.PROJECT or request.object in context.snapshots.access.projects
+    if not is_known and _may_administer(context, actor, request.on, request.object):  # others may not learn it
         raise UnknownName(f"There is no project {request.object!r}.", next_step="`yard project ls` lists them.")
     return request.object
 

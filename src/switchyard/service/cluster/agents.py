@@ -15,7 +15,7 @@ from switchyard.model.cluster import POLLING_BACKEND, Agent, AgentChange
 from switchyard.model.poll import Rotate, Rotated
 from switchyard.model.rival import Rival
 from switchyard.route.member import Member
-from switchyard.service.cluster.clusters import refuse_while_jobs_live
+from switchyard.service.cluster.clusters import give_up_outputs, refuse_while_jobs_live
 from switchyard.service.core.agent_sessions import read_rival, refuse_foreign_process
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
@@ -100,18 +100,21 @@ def _action(change: AgentChange) -> str:
     return "agent.pause" if change.is_paused else "agent.resume"
 
 
-def agent_remove(context: Context, actor: Actor, agent_id: str, *, abandon: bool = False) -> None:
+def agent_remove(context: Context, actor: Actor, agent_id: str, *, abandon: bool = False) -> int:
+    """Remove an agent. Returns the number of attempts whose output files are given up."""
     entry, member = _visible_agent(context, actor, agent_id)
     actor.need_cluster(Role.ADMIN, member)
 
-    def apply(batch: Batch) -> None:
+    def apply(batch: Batch) -> int:
         refuse_while_jobs_live(batch, [agent_id], f"agent {entry.name}", abandon)
+        unsent = give_up_outputs(batch, member.id, [agent_id], f"agent {entry.name}", abandon)
         clusters.agent_change(batch.tx, agent_id, clusters.AgentUpdate(deleted_us=batch.now_us))
         bump_version(batch, Topic.CLUSTERS)
         batch.clusters.add(member.id)  # wake the agent's parked poll, which now answers that the agent is gone
         record_audit(batch, context, actor.name, "agent.remove", f"{member.name}/{entry.name}")
+        return unsent
 
-    context.committer.call(apply)
+    return context.committer.call(apply)
 
 
 def _visible_agent(context: Context, actor: Actor, agent_id: str) -> tuple[AgentEntry, Member]:

@@ -22,7 +22,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.token_makers import lock_parent_token
 from switchyard.service.core.visible_clusters import visible_cluster
 from switchyard.service.reserve.quotes import quote_record_of
-from switchyard.store import access, clusters, graphs, leases, namespace_resources, submit_tokens
+from switchyard.store import access, clusters, file_outputs, graphs, leases, namespace_resources, submit_tokens
 
 CONFIG_FILE_ACTOR = "config file"  # actor in the audit log for clusters named in the server's config file
 DISABLED_REASON = "the server's file does not enable it"
@@ -206,19 +206,23 @@ def _refuse_group_of_tokens(context: Context, actor: Actor, added: set[str]) -> 
         )
 
 
-def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool = False) -> None:
-    """Delete a cluster with its agents and grants. A later cluster of the same name inherits no jobs."""
+def cluster_delete(context: Context, actor: Actor, name: str, *, abandon: bool = False) -> int:
+    """Delete a cluster with its agents and grants. A later cluster of the same name inherits no jobs.
+
+    Returns the number of attempts whose output files its agents had not sent yet.
+    """
     member = visible_cluster(context, actor, name)
     actor.need_cluster(Role.ADMIN, member)
-    end_registration(context, member, by=actor.name, abandon=abandon)
+    return end_registration(context, member, by=actor.name, abandon=abandon)
 
 
-def end_registration(context: Context, member: Member, *, by: str, abandon: bool) -> None:
+def end_registration(context: Context, member: Member, *, by: str, abandon: bool) -> int:
     """Delete a cluster's registration. The caller checks the rights."""
 
-    def apply(batch: Batch) -> None:
+    def apply(batch: Batch) -> int:
         agents = context.snapshots.fleet.by_cluster.get(member.id, ())
         refuse_while_jobs_live(batch, agents, f"cluster {member.name}", abandon)
+        unsent = give_up_outputs(batch, member.id, agents, f"cluster {member.name}", abandon)
         clusters.cluster_change(batch.tx, member.id, clusters.ClusterUpdate(deleted_us=batch.now_us, graph=None))
         graphs.source_delete_of(batch.tx, member.id)
         namespace_resources.report_delete_of(batch.tx, member.id)
@@ -232,8 +236,9 @@ def end_registration(context: Context, member: Member, *, by: str, abandon: bool
         record_audit(
             batch, context, by, "cluster.delete", member.name, before=_audit_summary(cluster_view(context, member))
         )
+        return unsent
 
-    context.committer.call(apply)
+    return context.committer.call(apply)
 
 
 def set_polled_state(context: Context, cluster_id: str, state: Mapping[str, Scalar | None], *, by: str) -> None:
@@ -258,6 +263,27 @@ def refuse_while_jobs_live(batch: Batch, agent_ids: Sequence[str], what: str, ab
             next_step="Cordon it and wait, or cancel them; to give them up (they end as FAILED, their processes are "
             "left alone): `--abandon`, or `abandon=true`.",
         )
+
+
+def give_up_outputs(batch: Batch, cluster_id: str, agent_ids: Sequence[str], what: str, abandon: bool) -> int:
+    """Refuse to remove agents that have not sent all output files, unless `abandon`: these files are then given up.
+
+    Returns the number of attempts whose files are given up.
+    """
+    unsent = file_outputs.uploading_count(batch.tx, cluster_id, agent_ids)
+    if unsent and not abandon:
+        raise Conflict(
+            f"The {what} has not sent the output files of {unsent} attempt{'s' if unsent > 1 else ''} yet.",
+            next_step="Wait until they are sent; to give them up: `--abandon`, or `abandon=true`. An agent that joins "
+            "this cluster again with the same data folder still sends them.",
+        )
+    if unsent:
+        jobs = file_outputs.uploading_fail(
+            batch.tx, cluster_id, agent_ids, error=f"the {what} was removed before it sent them"
+        )
+        batch.jobs |= jobs  # wakes requests that wait for these jobs
+        batch.topics.add(Topic.EXECUTIONS)
+    return unsent
 
 
 def invite_create(context: Context, actor: Actor, name: str, request: InviteRequest) -> NewInvite:

@@ -66,6 +66,14 @@ class FileStorage:
             return self._store
 
 
+def show_period(period_us: int) -> str:
+    """How long files are kept, in words."""
+    hours = period_us // 3_600_000_000
+    if hours >= 48:
+        return f"{hours // 24} days"
+    return f"{hours} hours" if hours else f"{period_us // 1_000_000} seconds"
+
+
 def files_refusal(name: str, limit: int, why: str) -> LimitReached:
     """The error for files over a limit. It names the limit and where it is set."""
     error = LimitReached(

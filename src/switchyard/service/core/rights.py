@@ -69,7 +69,11 @@ class Actor:
     def need_project(self, role: Role, project: str) -> None:
         if not self.may_project(role, project):
             own_role = _role_name(self.rights.on_project(project))
-            raise Denied(f"This needs the role {role.value} on project {project}; {self.name} has {own_role}.")
+            raise Denied(
+                f"This needs the role {role.value} on project {project}; {self.name} has {own_role}.",
+                next_step="`yard project ls` lists the projects you may use; an administrator grants others "
+                "(`yard grant add`).",
+            )
 
     def need_cluster(self, role: Role, member: Member) -> None:
         if not self.may_cluster(role, member):

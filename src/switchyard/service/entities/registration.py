@@ -62,7 +62,7 @@ def create_task(context: Context, actor: Actor, request: Any) -> None:
     task_id = _checked_id(context, actor, request, EntityKind.TASK)
     template = _required(request.spec, "template")
     check_task_depth(template)
-    _refuse_mistakes(task_mistakes(template, _task_limits(context, task_id)))
+    _refuse_mistakes(task_mistakes(template, task_limits(context, task_id)))
     content = type(template)()
     content.CopyFrom(template)
     content.ClearField("id")
@@ -211,7 +211,7 @@ def _refuse_over_limits(context: Context, usage: store.EntityUsageRow) -> None:
             raise error
 
 
-def _task_limits(context: Context, task: EntityId) -> dict[str, str]:
+def task_limits(context: Context, task: EntityId) -> dict[str, str]:
     """The most of each resource that the rules of the project and domain allow."""
     policy = context.snapshots.policy
     fields = policy.effective((task.domain, task.project, "", "")).fields(policy.kinds.get("task-resource-attribute"))

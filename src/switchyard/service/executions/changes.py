@@ -64,11 +64,9 @@ def _change(
     key: store.ExecutionKey,
     change: Callable[[Batch, store.ExecutionRow], store.ExecutionUpdate],
 ) -> None:
-    """Change an execution: one's own with the role `submit`, those of others with `operate`."""
     with context.database.read() as tx:
         row = find_execution(tx, actor, key)
-    if row.owner_id != actor.id or not actor.may_project(Role.SUBMIT, row.project):
-        actor.need_project(Role.OPERATE, row.project)
+    require_change(actor, row)
 
     def apply(batch: Batch) -> None:
         locked = store.execution_lock(batch.tx, key)
@@ -78,3 +76,9 @@ def _change(
             store.execution_update(batch.tx, locked.id, update)
 
     context.committer.call(apply)
+
+
+def require_change(actor: Actor, row: store.ExecutionRow) -> None:
+    """One's own executions may be changed with the role `submit`, those of others with `operate`."""
+    if row.owner_id != actor.id or not actor.may_project(Role.SUBMIT, row.project):
+        actor.need_project(Role.OPERATE, row.project)

@@ -37,6 +37,7 @@ from switchyard.workflow.execution_graph import count_nodes_to_run, read_graph, 
 from switchyard.workflow.execution_state import ExecutionPhase
 from switchyard.workflow.launch_plan_checks import label_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
+from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX, longest_node_id, run_id_mistakes
 from switchyard.workflow.signature import of_interface
 
 REQUEST_BYTES_MAX = 4 * 2**20
@@ -93,11 +94,13 @@ def create_execution(
     _refuse_fields(request.spec)
     _refuse_unserved(target)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
-    _refuse_mistakes([*label_mistakes(request.spec.labels.values), *mistakes])
+    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(request.spec.labels.values), *mistakes])
     spec = _effective_spec(request.spec, target, actor, origin)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))
+    if longest_node_id(graph) > NODE_ID_BYTES_MAX:
+        raise BadRequest("The workflows are nested so deeply that the ids of the inner nodes become too long.")
     submit = Submit(context)
     try:
         choice = choose_cluster(submit, actor, row, spec, graph)

@@ -23,7 +23,14 @@ from switchyard.service.core.context import Context
 from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
 from switchyard.service.executions.node_jobs import record_tree
-from switchyard.service.executions.node_rows import attempt_row, node_row, queued_node_row, store_end, waiting_row
+from switchyard.service.executions.node_rows import (
+    attempt_row,
+    node_row,
+    queued_node_row,
+    signal_row,
+    store_end,
+    waiting_row,
+)
 from switchyard.service.executions.step_plan import (
     PlannedJob,
     StartRefused,
@@ -36,8 +43,9 @@ from switchyard.service.job.jobs import request_cancel
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import execution_nodes, executions, jobs
+from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions, jobs
 from switchyard.store.execution_due import DueExecution
+from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
@@ -126,7 +134,7 @@ class ExecutionDriver:
             return 0
         if loaded.has_more_ends:
             self._due.note(due.id)
-        if not loaded.row.is_due and not loaded.ended:
+        if not loaded.is_due and not loaded.ended:
             return 0  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
         waits: dict[tuple[str, int], WaitingStart] = {}
@@ -180,7 +188,7 @@ class ExecutionDriver:
             locks=[row.job_id for row in loaded.live] if decided.is_stopping or decided.stopped_scopes else [],
         )
         if stored and not decided.phase.is_final:
-            self._loader.keep(loaded, plan.changes(decided))
+            self._loader.keep(loaded, decided, plan.changes(decided))
         else:
             self._loader.forget(loaded.row.id)
         return stored
@@ -206,6 +214,14 @@ class ExecutionDriver:
             self._stop(batch, loaded, decided.stopped_scopes)
         changed = plan.changes(decided)
         execution_nodes.node_put(batch.tx, [node_row(execution_id, node, batch.now_us) for node in changed])
+        execution_signals.signal_put(batch.tx, [signal_row(execution_id, one, batch.now_us) for one in decided.signals])
+        execution_dynamics.dynamic_insert(
+            batch.tx,
+            [
+                DynamicRow(execution_id, node_id, attempt, content_bytes(dynamic.closure))
+                for node_id, attempt, dynamic in decided.dynamics
+            ],
+        )
         self._tell_waits(batch, loaded, decided, plan)
         # A job that was rejected on arrival has no event of its own.
         is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)

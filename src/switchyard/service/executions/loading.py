@@ -12,20 +12,24 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from flyteidl.core import literals_pb2
+from flyteidl.core import compiler_pb2, literals_pb2
 
 from switchyard.service.core.context import Context
+from switchyard.service.core.snapshots import owner_of
 from switchyard.service.executions.attempt_files import is_over, read_end
+from switchyard.service.executions.dynamics import with_dynamic
 from switchyard.service.executions.graphs import GraphCache
 from switchyard.service.executions.node_jobs import read_spec
 from switchyard.service.executions.node_rows import QUEUED, node_state, read_error, task_of
-from switchyard.store import execution_nodes, executions
+from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions
+from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
-from switchyard.workflow.attempt_result import judge_attempt
-from switchyard.workflow.execution_graph import ExecutionGraph
+from switchyard.workflow.attempt_result import JobEnd, judge_attempt
+from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
+    EngineStep,
     ExecutionPhase,
     ExecutionState,
     NodeProgress,
@@ -47,6 +51,7 @@ class KeptNodes:
     steps: int
     table: NodeTable
     size: int = 0
+    dynamics: dict[tuple[str, int], ExecutionGraph] = field(default_factory=dict)  # by node and attempt
     rows: int = 0  # of nodes and attempts
 
     def put(self, state: NodeProgress) -> None:
@@ -69,6 +74,24 @@ class LoadedExecution:
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
     has_more_ends: bool = False
 
+    def graph_around(self, node_id: str) -> tuple[ExecutionGraph, int]:
+        """The graph that a node is of, and the number of dynamic workflows around it."""
+        found, depth = self.graph, 0
+        state = self.nodes.table.get(node_id)
+        while state is not None and state.parent_id:
+            state = self.nodes.table.get(state.parent_id)
+            graph = self.nodes.dynamics.get((state.node_id, state.attempts - 1)) if state is not None else None
+            if graph is not None:
+                found, depth = (graph if depth == 0 else found), depth + 1
+        return found, depth
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a step has something to do besides the attempts that have ended."""
+        state = self.state
+        woken = (one for one in state.nodes.waiting() if one.wake_us is not None and one.wake_us <= state.now_us)
+        return state.is_due or bool(state.signals) or any(woken)
+
 
 class ExecutionLoader:
     """Reads executions for the driver, which has one thread."""
@@ -85,8 +108,12 @@ class ExecutionLoader:
                 return None
             kept = self._current(row)
             rows = execution_nodes.node_list(tx, row.id) if kept is None else []
+            dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
             live = execution_nodes.live_attempts(tx, row.id)
-        nodes = kept or _read_nodes(row.steps, rows)
+            nodes = kept or _read_nodes(row.steps, rows, dynamics)
+            signal_ids = {state.signal_id for state in nodes.table.waiting() if state.signal_id}
+            signals = execution_signals.signal_values(tx, row.id, signal_ids)
+        now_us = context.now_us()
         graph, spec = self._graphs.graph_of(context, row), read_spec(row)
         state = ExecutionState(
             phase=ExecutionPhase(row.phase),
@@ -96,15 +123,52 @@ class ExecutionLoader:
             error=read_error(row.error),
             max_parallelism=spec.max_parallelism,
             is_due=bool(row.is_due),
+            now_us=now_us,
+            signals={name: literals_pb2.Literal.FromString(body) for name, body in signals.items()},
+            dynamics=nodes.dynamics,
         )
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
-        _read_ends(context, loaded)
+        self._read_ends(context, loaded)
         return loaded
 
-    def keep(self, loaded: LoadedExecution, changed: Sequence[NodeProgress]) -> None:
-        """Keep the nodes of an execution after a step that was stored and was not the last one."""
+    def _read_ends(self, context: Context, loaded: LoadedExecution) -> None:
+        """Read what ended attempts left, within the bounds of one step."""
+        until, size = monotonic() + READ_S_MAX, 0
+        for attempt in loaded.live:
+            if not is_over(attempt, loaded.state.now_us):
+                continue
+            if len(loaded.ended) >= ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
+                loaded.has_more_ends = True
+                return
+            end = read_end(context, attempt)
+            size += sum(len(body) for body in (end.files or {}).values())
+            loaded.ended[attempt.node_id, attempt.attempt] = self._end(context, loaded, attempt, end)
+
+    def _end(self, context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow, left: JobEnd) -> AttemptEnd:
+        graph, depth = loaded.graph_around(attempt.node_id)
+        task = task_of(attempt)
+        template = graph.tasks[task]
+        end = judge_attempt(
+            attempt.node_id,
+            attempt.attempt,
+            left,
+            has_outputs=bool(template.interface.outputs.variables),
+        )
+        if end.futures is None:
+            return end
+        owner = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
+        return with_dynamic(context, owner, end, task, template, nodes=len(loaded.nodes.table), depth=depth)
+
+    def keep(self, loaded: LoadedExecution, decided: EngineStep, changed: Sequence[NodeProgress]) -> None:
+        """Keep the nodes of an execution after a step that was stored and was not the last one.
+
+        `changed`: the nodes of the step that were stored.
+        """
         self.forget(loaded.row.id)
         nodes = loaded.nodes
+        for node_id, attempt, dynamic in decided.dynamics:
+            nodes.dynamics[node_id, attempt] = dynamic.graph
+            nodes.size += int(dynamic.closure.ByteSize())
         nodes.steps = loaded.row.steps + 1
         for state in changed:
             nodes.put(state)
@@ -123,31 +187,16 @@ class ExecutionLoader:
         return kept if kept is not None and kept.steps == row.steps else None
 
 
-def _read_nodes(steps: int, rows: Sequence[NodeRow]) -> KeptNodes:
-    nodes = KeptNodes(steps, NodeTable())
+def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> KeptNodes:
+    graphs = {
+        (row.node_id, row.attempt): read_graph(compiler_pb2.CompiledWorkflowClosure.FromString(row.closure))
+        for row in dynamics
+    }
+    nodes = KeptNodes(steps, NodeTable(), sum(len(row.closure) for row in dynamics), graphs)
     for row in rows:
         if row.phase != QUEUED:  # it waits for room under a limit, and is stored for its readers alone
             nodes.put(node_state(row))
     return nodes
-
-
-def _read_ends(context: Context, loaded: LoadedExecution) -> None:
-    """Read what ended attempts left, within the bounds of one step."""
-    now_us, until, size = context.now_us(), monotonic() + READ_S_MAX, 0
-    for attempt in loaded.live:
-        if not is_over(attempt, now_us):
-            continue
-        if len(loaded.ended) >= ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
-            loaded.has_more_ends = True
-            return
-        end = read_end(context, attempt)
-        size += sum(len(body) for body in (end.files or {}).values())
-        loaded.ended[attempt.node_id, attempt.attempt] = judge_attempt(
-            attempt.node_id,
-            attempt.attempt,
-            end,
-            has_outputs=bool(loaded.graph.tasks[task_of(attempt)].interface.outputs.variables),
-        )
 
 
 def _size(state: NodeProgress) -> int:

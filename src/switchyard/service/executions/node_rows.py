@@ -10,9 +10,10 @@ from flyteidl.core import execution_pb2, literals_pb2
 from switchyard.service.core.batch import Batch
 from switchyard.store import execution_nodes
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
+from switchyard.store.execution_signals import SignalRow
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import EntityId, EntityKind
-from switchyard.workflow.execution_state import AttemptEnd, NodePhase, NodeProgress, TaskStart
+from switchyard.workflow.execution_state import AttemptEnd, NodePhase, NodeProgress, SignalRequest, TaskStart
 
 RECOVERED = "RECOVERED"  # the phase of a node that another execution has run. To the engine it has succeeded
 QUEUED = "QUEUED"  # the phase of a node that could start, if a limit had room
@@ -36,6 +37,8 @@ def node_state(row: NodeRow) -> NodeProgress:
         inputs=read_literals(row.inputs),
         outputs=read_literals(row.outputs),
         error=read_error(row.error),
+        wake_us=row.wake_us,
+        signal_id=row.signal_id,
     )
 
 
@@ -56,6 +59,8 @@ def node_row(execution_id: str, node: NodeProgress, now_us: int) -> NodeRow:
         created_us=now_us,  # counts for a new node only
         updated_us=now_us,
         ended_us=None if node.phase.is_live else now_us,
+        wake_us=node.wake_us if node.phase.is_live else None,
+        signal_id=node.signal_id,
     )
 
 
@@ -104,12 +109,18 @@ def queued_node_row(execution_id: str, start: TaskStart, *, parent_id: str, now_
         created_us=now_us,
         updated_us=now_us,
         ended_us=None,
+        wake_us=None,
+        signal_id="",
     )
+
+
+def signal_row(execution_id: str, request: SignalRequest, now_us: int) -> SignalRow:
+    return SignalRow(execution_id, request.signal_id, content_bytes(request.type), None, now_us, None, "")
 
 
 def store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: AttemptEnd) -> None:
     failure, error = end.failure, None
-    phase = "SUCCEEDED" if end.outputs is not None else "ABORTED"
+    phase = "SUCCEEDED" if end.outputs is not None or end.dynamic is not None else "ABORTED"
     if failure is not None:
         phase = "RETRYABLE_FAILED" if failure.is_recoverable else "FAILED"
         kind = execution_pb2.ExecutionError.SYSTEM if failure.is_system else execution_pb2.ExecutionError.USER

@@ -61,7 +61,7 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
         task, template = graph.task_of(node)
         if _names_inputs(template.container):  # its command depends on its inputs, and where it runs does not
             template = _without_command(template)
-        start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap())
+        start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
         fits.append(_fit(submit, actor, start, job_request(row, spec, start, template, bundles={}, tree=NO_TREE)))
     if is_spread(spec) or not fits:
         return ClusterChoice("")

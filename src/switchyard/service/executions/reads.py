@@ -17,7 +17,7 @@ from switchyard.service.entities.scope import require_read
 from switchyard.service.executions.graphs import missing_execution
 from switchyard.service.executions.visible import ExecutionSight
 from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.store import execution_nodes
+from switchyard.store import execution_dynamics, execution_nodes
 from switchyard.store import executions as store
 from switchyard.store.database import Tx
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
@@ -54,6 +54,14 @@ class ExecutionQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node. `is_dynamic`: its task made the workflow that runs inside it."""
+
+    row: NodeRow
+    is_dynamic: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptView:
     """An attempt as it is now. `phase`: Flyte's word."""
 
@@ -86,7 +94,7 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
             limit=limit,
             with_archived=any(one.column == "state" for one in query.filters),
         )
-        shown = rows[: _rows_within([len(row.spec) + len(row.error or b"") for row in rows])]
+        shown = rows[: rows_within([len(row.spec) + len(row.error or b"") for row in rows])]
         found = [(row, execution_nodes.cluster_names(tx, row.id)) for row in shown]
     visibility = Visibility(context, actor)
     views = [_execution_view(visibility, row, clusters) for row, clusters in found]
@@ -96,7 +104,7 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
 
 def list_nodes(
     context: Context, actor: Actor, key: ExecutionKey, *, parent_id: str, is_descending: bool, offset: int, limit: int
-) -> tuple[list[NodeRow], str]:
+) -> tuple[list[NodeView], str]:
     """Nodes at the top or inside another node, and the token of the next page."""
     limit = min(limit, PAGE_ROWS_MAX)
     with context.database.read() as tx:
@@ -104,15 +112,27 @@ def list_nodes(
         rows = execution_nodes.node_page(
             tx, execution.id, parent_id=parent_id, is_descending=is_descending, offset=offset, limit=limit
         )
+        dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
     sight = ExecutionSight(Visibility(context, actor), execution)
-    return [sight.node(row) for row in rows], str(offset + len(rows)) if len(rows) == limit else ""
+    views = [NodeView(sight.node(row), row.node_id in dynamic) for row in rows]
+    return views, str(offset + len(rows)) if len(rows) == limit else ""
 
 
-def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> NodeRow:
+def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> NodeView:
     with context.database.read() as tx:
         execution = find_execution(tx, actor, key)
         row = _find_node(tx, execution, node_id)
-    return ExecutionSight(Visibility(context, actor), execution).node(row)
+        dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [node_id] if row.is_parent else [])
+    return NodeView(ExecutionSight(Visibility(context, actor), execution).node(row), bool(dynamic))
+
+
+def get_dynamic_workflow(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> bytes | None:
+    """The workflow that a dynamic task made last, compiled. None: it made none."""
+    with context.database.read() as tx:
+        execution = find_execution(tx, actor, key)
+        row = _find_node(tx, execution, node_id)
+        dynamic = execution_dynamics.dynamic_last(tx, execution.id, row.node_id)
+    return bytes(dynamic.closure) if dynamic is not None else None
 
 
 def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> list[AttemptView]:
@@ -171,7 +191,7 @@ def _attempt_view(sight: ExecutionSight, row: NodeAttemptRow, job: LiveAttemptRo
     return AttemptView(row, phase, sight.text(job.reason or ""), job.started_us, sight.cluster(job.cluster or ""))
 
 
-def _rows_within(sizes: Sequence[int]) -> int:
+def rows_within(sizes: Sequence[int]) -> int:
     """How many of the first rows fit on a page. At least one."""
     total = count = 0
     for size in sizes:

@@ -137,7 +137,7 @@ def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecuti
 def _plan(
     context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution, start: TaskStart, *, cluster: str
 ) -> PlannedJob:
-    row, template = loaded.row, loaded.graph.tasks[start.task]
+    row, template = loaded.row, start.template
     tree, bundles = make_tree(context, inputs_body(start), template.container)
     request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
     began_us = store_objects(context, tree)

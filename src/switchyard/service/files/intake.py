@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass, field
 
-from switchyard.errors import Busy, Malformed, TooLarge, YardError
+from switchyard.errors import BadValue, Busy, Malformed, TooLarge, YardError
 from switchyard.model.file_frames import BODY_BYTES_MAX, OBJECTS_MAX, BadFrame, Frame, FrameKind, FrameReader
-from switchyard.model.file_tree import hash_of
+from switchyard.model.file_tree import CHUNK_BYTES, HEADER, hash_of
 from switchyard.model.files import StoredObjects
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
@@ -23,6 +23,7 @@ from switchyard.service.files.upload_addresses import user_limit_refusal
 from switchyard.store import file_objects
 
 GROUP_BYTES = 8 * 2**20  # put into the store together
+OTHERS_STORED = "Correct the body and send it again; the objects before the mistake are stored."
 UPLOADED_MAX = 1000  # frames UPLOADED in one body: the store gets three small requests for each
 
 
@@ -48,7 +49,9 @@ class ObjectIntake:
         limit = self.context.files.limits.user_bytes
         with self.context.database.read() as tx:
             used = file_objects.usage_get(tx, self.owner)
-        if limit and used >= limit:
+            # What the store has lost may be sent again: it is in `used`, so it needs no room.
+            is_full = bool(limit) and used >= limit and not file_objects.losses(tx, 1)
+        if is_full:
             raise user_limit_refusal(self.context, used, 1)
 
     def feed(self, *pieces: bytes) -> None:
@@ -63,13 +66,13 @@ class ObjectIntake:
                 for frame in self._frames.feed(piece):
                     self._take(frame)
             except BadFrame as exc:
-                raise Malformed(f"The body is not well-formed: {exc}.") from None
+                raise _bad_body(exc) from None
 
     def end(self) -> StoredObjects:
         try:
             self._frames.end()
         except BadFrame as exc:
-            raise Malformed(f"The body is not well-formed: {exc}.") from None
+            raise _bad_body(exc) from None
         self.flush()
         return self.record()
 
@@ -101,10 +104,19 @@ class ObjectIntake:
                 raise TooLarge(f"The body has more than {UPLOADED_MAX} frames of the kind UPLOADED.")
             return
         if frame.kind is not FrameKind.CONTENT:
-            raise Malformed(f"A frame of the kind {frame.kind.name} with {len(frame.data)} bytes is not an object.")
+            raise Malformed(
+                f"A frame of the kind {frame.kind.name} with {len(frame.data)} bytes is not an object.",
+                next_step=OTHERS_STORED,
+            )
         self._count += 1
         if self._count > OBJECTS_MAX:
             raise TooLarge(f"The body has more than {OBJECTS_MAX} objects.")
+        if len(frame.data) > CHUNK_BYTES and not frame.data.startswith(HEADER):
+            raise BadValue(
+                f"The object {frame.digest.hex()} has {len(frame.data)} bytes. A chunk of a file has at most "
+                f"{CHUNK_BYTES}; only a tree may have more.",
+                next_step=f"Divide the file into chunks of {CHUNK_BYTES} bytes. {OTHERS_STORED}",
+            )
         if hash_of(frame.data) != frame.digest:
             raise Malformed(
                 f"The object {frame.digest.hex()} has other bytes; the objects before it are stored.",
@@ -152,3 +164,7 @@ class ObjectIntake:
         if added and limit and used + added > limit:
             raise user_limit_refusal(self.context, used, added)
         file_objects.usage_add(batch.tx, {self.owner: added} if added else {})
+
+
+def _bad_body(exc: BadFrame) -> Malformed:
+    return Malformed(f"The body is not well-formed: {exc}.", next_step=OTHERS_STORED)

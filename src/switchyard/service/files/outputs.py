@@ -15,13 +15,14 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.attempts import AgentAttempt, attempt_of_agent
+from switchyard.service.files.output_room import replaced_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.store import file_objects, file_outputs, file_trees
 from switchyard.store.file_objects import StoredTotals
-from switchyard.store.file_outputs import OutputOnCluster
-from switchyard.store.file_trees import OUT, FileRef
+from switchyard.store.file_outputs import OutputOnCluster, OutputRow
+from switchyard.store.file_trees import OUT, FileRef, TreeRow
 from switchyard.store.job_rows import JobDetails
 
 EVENTS = {OutputState.READY: EventKind.OUTPUTS_READY, OutputState.FAILED: EventKind.OUTPUTS_FAILED}
@@ -32,18 +33,12 @@ def record_outputs(context: Context, agent: AgentEntry, said: AttemptOutputs) ->
 
     def apply(batch: Batch) -> None:
         attempt = attempt_of_agent(batch.tx, agent, said.job, said.fence)
-        _record(batch, context, attempt, said)
+        _record(batch, context, attempt, said, agent_id=agent.id)
 
     context.committer.call(apply, locks=[said.job])
 
 
-def fail_outputs(context: Context, agent: AgentEntry, job: str, fence: int, refusal: LimitReached) -> None:
-    """The outputs of an attempt are over a limit: they cannot be had, and the job's result stays."""
-    error = refusal.detail[:4000]
-    record_outputs(context, agent, AttemptOutputs(job, fence, OutputState.FAILED, error=error))
-
-
-def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs) -> None:
+def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs, *, agent_id: str) -> None:
     earlier = file_outputs.output_get(batch.tx, said.job, said.fence)
     if earlier is not None and earlier.state == OutputState.READY and said.state is not OutputState.READY:
         return  # a message that was delayed on its way
@@ -59,13 +54,7 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
                 f"The tree {said.root} is not sealed.", next_step="Send its objects and seal it, then send this again."
             )
         files, size = tree.files, tree.size
-        try:
-            refuse_project_over_limit(batch.tx, context.files.limits, attempt.row.project, tree)
-        except LimitReached as exc:  # the job's result stays
-            context.tally.uploads_refused.add("project_bytes")
-            state, root, error = OutputState.FAILED, None, exc.detail
-        else:
-            file_trees.ref_put(batch.tx, [FileRef(said.job, root, OUT, attempt.row.project)])
+        _refer(batch, context, attempt, tree, earlier)
     row = {
         "job_id": said.job,
         "fence": said.fence,
@@ -79,6 +68,7 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         "skipped": _text(said.skipped),
         "error": error[:4096],
         "at_us": batch.now_us,
+        "agent_id": agent_id,
     }
     file_outputs.output_put(batch.tx, row)
     batch.jobs.add(said.job)  # wakes requests that wait for this job
@@ -86,6 +76,22 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         batch.topics.add(Topic.EXECUTIONS)  # the job may be a node of one
     if state in EVENTS and (earlier is None or earlier.state != state):
         _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
+
+
+def _refer(batch: Batch, context: Context, attempt: AgentAttempt, tree: TreeRow, earlier: OutputRow | None) -> None:
+    """The job needs this tree from now on, and no longer the tree that an earlier message of this attempt named."""
+    project = attempt.row.project
+    replaced = replaced_tree(batch.tx, attempt, earlier)
+    try:
+        refuse_project_over_limit(
+            batch.tx, context.files.limits, project, tree, replaced_bytes=replaced.size if replaced else 0
+        )
+    except LimitReached:  # the agent sends fewer files
+        context.tally.uploads_refused.add("project_bytes")
+        raise
+    if earlier is not None and earlier.root is not None and bytes(earlier.root) != tree.root:
+        file_outputs.ref_drop(batch.tx, attempt.row.id, attempt.fence, bytes(earlier.root))
+    file_trees.ref_put(batch.tx, [FileRef(attempt.row.id, tree.root, OUT, project)])
 
 
 def _record_event(batch: Batch, attempt: AgentAttempt, state: OutputState, reason: str) -> None:
@@ -119,7 +125,7 @@ def files_of_job(
         tree=files.tree if files else None,
         task_tree=files.task_tree if files else None,
         out=files.out if files else [],
-        outputs=[_output_set(output, visibility, is_own=is_own) for output in rows],
+        outputs=[_output_set(context, output, visibility, is_own=is_own) for output in rows],
         next=str(more) if more is not None else None,
     )
 
@@ -141,7 +147,7 @@ def _after(cursor: str | None) -> int | None:
     return int(cursor)
 
 
-def _output_set(row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -> OutputSet:
+def _output_set(context: Context, row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -> OutputSet:
     return OutputSet(
         fence=row.fence,
         state=OutputState(row.state),
@@ -153,7 +159,16 @@ def _output_set(row: OutputOnCluster, visibility: Visibility, *, is_own: bool) -
         missing=msgspec.json.decode(row.missing, type=list[str]),
         skipped=[visibility.text(text, is_own=is_own) for text in msgspec.json.decode(row.skipped, type=list[str])],
         error=visibility.text(row.error, is_own=is_own),
+        silent_since_us=_silent_since_us(context, row) if row.state == OutputState.UPLOADING else None,
     )
+
+
+def _silent_since_us(context: Context, row: OutputOnCluster) -> int | None:
+    """When the agent that has the files was last seen, if it is silent now."""
+    agents = [row.agent_id] if row.agent_id else list(context.snapshots.fleet.by_cluster.get(row.cluster_id or "", ()))
+    if any(context.snapshots.is_live(agent) for agent in agents):
+        return None
+    return max((context.snapshots.seen.get(agent, 0) for agent in agents), default=0)
 
 
 def _text(values: list[str]) -> str:
@@ -163,9 +178,9 @@ def _text(values: list[str]) -> str:
 def files_usage(context: Context, actor: Actor, project: str | None) -> FilesUsage:
     limits = context.files.limits
     if project is not None:
+        actor.need_project(Role.VIEW, project)  # first: whether a project exists is not for everyone to know
         if project not in context.snapshots.access.projects:
             raise NotFound(f"There is no project {project}.")
-        actor.need_project(Role.VIEW, project)
     with context.database.read() as tx:
         user = FileUsage(file_objects.usage_get(tx, actor.id), limits.user_bytes, file_trees.owned_count(tx, actor.id))
         if project is None:

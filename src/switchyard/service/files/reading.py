@@ -12,6 +12,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.attempts import attempt_of_agent
+from switchyard.service.files.lost_objects import note_losses
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store import file_objects, file_trees
@@ -24,10 +25,15 @@ SIGNED_FROM_BYTES = 256 * 2**10  # smaller objects cost less in one body with ot
 
 @dataclass(frozen=True, slots=True)
 class ObjectPlan:
-    """The objects of one answer, all of which the caller may read. `sizes`: of those that are stored."""
+    """The objects of one answer, all of which the caller may read.
+
+    `sizes`: of those that are stored. `losses`: of which an earlier read found that the store has lost them.
+    """
 
     digests: Sequence[bytes]
     sizes: dict[bytes, int]
+    losses: frozenset[bytes] = frozenset()
+    is_read_by_server: bool = False  # no addresses
 
 
 def plan_job_read(context: Context, actor: Actor, ref: str, query: ObjectsQuery) -> ObjectPlan:
@@ -55,7 +61,8 @@ def _plan(tx: Tx, job_id: str, query: ObjectsQuery, *, kinds: set[str]) -> Objec
     for digest in digests:
         if digest not in members:
             raise NotFound(f"The files {query.root} of job {job_id} have no object {digest.hex()}.")
-    return ObjectPlan(digests, file_objects.object_sizes(tx, digests))
+    lost = frozenset(file_objects.losses_among(tx, digests))
+    return ObjectPlan(digests, file_objects.object_sizes(tx, digests), lost, query.is_read_by_server)
 
 
 def object_frames(context: Context, plan: ObjectPlan, at: int, *, bytes_max: int) -> tuple[list[bytes], int]:
@@ -68,12 +75,16 @@ def object_frames(context: Context, plan: ObjectPlan, at: int, *, bytes_max: int
         size += plan.sizes.get(plan.digests[end], 0) + FRAME_BYTES
         end += 1
     asked = plan.digests[at:end]
+    read_us = context.now_us()
+    lost: list[bytes] = []
     addresses = {digest: address for digest in asked if (address := _address(context, plan, digest)) is not None}
     contents = context.files.store.get_many([digest for digest in asked if digest not in addresses])
     parts: list[bytes] = []
     small: list[bytes] = []
     for digest in asked:
         kind, data = _frame(addresses.get(digest), contents)
+        if kind is FrameKind.ABSENT:
+            lost.append(digest)
         small.append(encode_head(kind, digest, len(data)))
         if len(data) < LARGE_FRAME_BYTES:
             small.append(data)
@@ -82,12 +93,15 @@ def object_frames(context: Context, plan: ObjectPlan, at: int, *, bytes_max: int
         small = []
     if small:
         parts.append(b"".join(small))
+    found = plan.losses.intersection(asked).difference(lost, addresses)
+    note_losses(context, [digest for digest in lost if digest not in plan.losses], found=found, read_us=read_us)
     return parts, end
 
 
 def _address(context: Context, plan: ObjectPlan, digest: bytes) -> str | None:
     """Where a large object can be read without this server, if its store has such addresses."""
-    if plan.sizes.get(digest, 0) < SIGNED_FROM_BYTES:
+    # The server itself looks for an object that was lost: its store may have it again.
+    if plan.sizes.get(digest, 0) < SIGNED_FROM_BYTES or plan.is_read_by_server or digest in plan.losses:
         return None
     return context.files.store.signed_get(digest, valid_s=context.files.signed_s)
 

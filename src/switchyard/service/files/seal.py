@@ -16,10 +16,11 @@ from switchyard.model.quantity import show_bytes
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import files_refusal
+from switchyard.service.files.lost_objects import has_losses, note_losses
 from switchyard.service.files.possession import held_objects, large_write
 from switchyard.service.files.tree_walk import TreeWalk, WalkedTree
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import file_trees
+from switchyard.store import file_objects, file_trees
 from switchyard.store.file_trees import TreeRow
 
 
@@ -46,6 +47,8 @@ def seal_tree(context: Context, owner: str, root: str) -> TreeAnswer:
 def _sealed_already(context: Context, owner: str, root: bytes) -> TreeRow | None:
     with context.database.read() as tx:
         tree = file_trees.tree_of_owner(tx, owner, root)
+        if tree is not None and has_losses(tx, root):
+            return None  # the walk says what must be sent again
     if tree is None or tree.used_us >= context.now_us() - context.files.limits.stale_us:
         return tree
     is_kept = context.committer.call(lambda batch: file_trees.tree_touch(batch.tx, owner, root, now_us=batch.now_us))
@@ -55,6 +58,8 @@ def _sealed_already(context: Context, owner: str, root: bytes) -> TreeRow | None
 def _seal(batch: Batch, *, context: Context, owner: str, began_us: int, walked: WalkedTree, root: bytes) -> None:
     if batch.now_us - began_us > context.files.limits.stale_us:
         raise Busy("The check of the tree took so long that its objects may be removed meanwhile.")
+    if file_objects.usage_is_released_since(batch.tx, owner, began_us):
+        raise Busy("Objects of this user were released while the tree was checked.")
     indexes = str(IdSet.of(index for index in walked.indexes if index <= INDEX_MAX))
     tree = TreeRow(root, walked.files, walked.size, indexes)
     file_trees.tree_put(batch.tx, tree, sorted(walked.members), [owner], now_us=batch.now_us)
@@ -62,7 +67,9 @@ def _seal(batch: Batch, *, context: Context, owner: str, began_us: int, walked: 
 
 def _read(context: Context, digest: bytes) -> bytes | None:
     """The bytes of a folder. None: the store has lost it, and the client sends it again."""
+    read_us = context.now_us()
     try:
         return context.files.store.get(digest)
     except (ObjectMissing, ObjectDamaged):
+        note_losses(context, [digest], read_us=read_us)
         return None

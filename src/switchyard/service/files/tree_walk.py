@@ -14,6 +14,7 @@ from switchyard.model.file_tree import (
     CHUNK_BYTES,
     DEPTH_MAX,
     FILES_MAX,
+    FOLDERS_MAX,
     ZEROS,
     BadTree,
     Entry,
@@ -26,7 +27,6 @@ from switchyard.model.file_tree import (
 from switchyard.model.files import OBJECTS_ASKED_MAX
 
 LOOKUP_OBJECTS = 2000  # hashes that are looked up together
-SUBFOLDERS_MAX = 200_000  # different folders in one tree
 
 
 @dataclass(slots=True)
@@ -107,8 +107,8 @@ class TreeWalk:
                 continue
             if len(open_folders) >= DEPTH_MAX:
                 raise BadValue(f"The tree has more than {DEPTH_MAX} folders in folders.")
-            if len(self._folders) >= SUBFOLDERS_MAX:
-                raise BadValue(f"The tree has more than {SUBFOLDERS_MAX} different folders.")
+            if len(self._folders) >= FOLDERS_MAX:
+                raise BadValue(f"The tree has more than {FOLDERS_MAX} different folders.")
             below = self._load(entry.tree)
             if below is not None:
                 open_folders.append(self._open(entry.tree, below))

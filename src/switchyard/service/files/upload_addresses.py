@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from switchyard.errors import YardError
+from switchyard.model.file_tree import CHUNK_BYTES
 from switchyard.model.files import SignedUpload
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.context import Context
@@ -21,7 +22,8 @@ from switchyard.store import file_objects
 def upload_addresses(context: Context, owner: str, sizes: Mapping[bytes, int]) -> dict[str, SignedUpload]:
     """Addresses for the large ones of these objects, if the store has any. Raises LimitReached if they do not fit."""
     files = context.files
-    large = {digest: size for digest, size in sizes.items() if size >= SIGNED_FROM_BYTES}
+    # What is larger than a chunk must be a tree: it comes through this server, which looks.
+    large = {digest: size for digest, size in sizes.items() if SIGNED_FROM_BYTES <= size <= CHUNK_BYTES}
     addresses: dict[bytes, SignedUpload] = {}
     for digest, size in large.items():
         address = files.store.signed_put(owner, digest, size, valid_s=files.signed_s)
@@ -40,15 +42,17 @@ def _reserve(context: Context, owner: str, sizes: Mapping[bytes, int]) -> None:
         return
     with context.database.read() as tx:
         used = file_objects.usage_get(tx, owner)
+        counted = file_objects.holdings(tx, owner, sizes)  # objects that the store has lost: they are in `used`
+    new = {digest: size for digest, size in sizes.items() if digest not in counted}
     excess = context.files.grants.reserve(
         owner,
-        sizes,
+        new,
         room=limit - used,
         now_us=context.steady_us(),
         valid_us=context.files.signed_s * 1_000_000,
     )
     if excess:
-        raise user_limit_refusal(context, used, sum(sizes.values()))
+        raise user_limit_refusal(context, used, sum(new.values()))
 
 
 def user_limit_refusal(context: Context, used: int, asked: int) -> YardError:

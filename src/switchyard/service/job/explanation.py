@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -38,7 +38,7 @@ from switchyard.service.reserve.queue_usage import queue_position
 from switchyard.service.reserve.quotes import quotes_of
 from switchyard.service.reserve.token_needs import needs_of_row, tasks_at_once_of_row
 from switchyard.service.reserve.token_position import token_hints, token_notes, token_position
-from switchyard.store import jobs
+from switchyard.store import jobs, ranges
 from switchyard.store.job_rows import AttemptOnCluster, DependencyRow, JobDetails
 
 
@@ -54,6 +54,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         token_wait = token_position(context, tx, row)
         history = history_of(tx, row, attempts)
         quote_use = quotes_of(tx, row.id)
+        by_cluster = ranges.tasks_by_cluster(tx, row.id) if row.array is not None else {}
         of_tasks = task_notes(tx, row, context.snapshots.fleet)
     world, state = context.snapshots.world, State(row.state)
     spec, bounds = msgspec.json.decode(row.spec or "", type=JobSpec), decode_bounds(row.bounds)
@@ -97,7 +98,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
                 *_attempt_notes(row, attempts, trouble=wait_reason(context, row)),
                 *_image_notes(context, row, spec),
                 *_wait_notes(row, dependencies),
-                *_spread_notes(context, row, bounds),
+                *_spread_notes(context, row, bounds, by_cluster),
                 *of_tasks,
                 *_spill_notes(context, row, bounds),
                 *token_notes(context, row, token_wait),
@@ -267,12 +268,25 @@ def _image_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:
     return [f"image {spec.image} on {member.name}: {how}"]
 
 
-def _spread_notes(context: Context, row: JobDetails, bounds: Bounds) -> list[str]:
+def _together_note(bounds: Bounds, by_cluster: Mapping[str | None, int], *, is_over: bool) -> str:
+    """Say whether the tasks of an array together are on one cluster, and whether the array may still move."""
+    if len(by_cluster) > 1:
+        return "together: was asked for, but its cluster was lost or removed, and the rest ran on another one"
+    if is_over:
+        return "together: all its tasks were on one cluster"
+    if bounds.begun_on is not None:
+        return "together: its cluster has begun tasks, so all others run there, too"
+    return "together: all its tasks stay on one cluster; until a task has begun, all of them may move"
+
+
+def _spread_notes(context: Context, row: JobDetails, bounds: Bounds, by_cluster: Mapping[str | None, int]) -> list[str]:
     """Say which clusters may lease the tasks of an array, and which tasks they leave to each other."""
-    if row.array is None or State(row.state) in FINAL_STATES:
+    if row.array is None:
         return []
     if bounds.is_together:
-        return ["together: all its tasks stay on one cluster"]
+        return [_together_note(bounds, by_cluster, is_over=State(row.state) in FINAL_STATES)]
+    if State(row.state) in FINAL_STATES:
+        return []
     by_id = context.snapshots.world.by_id
     names = [by_id[lessee].name for lessee in lessee_ids(row) if lessee in by_id]
     if len(names) < 2:

@@ -11,15 +11,16 @@ from switchyard.model.api import JobChange
 from switchyard.model.blocker import Blocker, change_blocked, has_blocker, is_held_back
 from switchyard.model.event_kind import EventKind
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES, unassign
+from switchyard.model.job import CancelledTasks, Job, State
+from switchyard.model.lifecycle import FINAL_STATES, make_transition, unassign
 from switchyard.model.taskset import read_delayed_tasks
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.policy.kinds.job_priority import JOB_PRIORITY, nearest_priority, priority_refusal
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.change_budget import JOB_CHANGE_UNITS
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.job.jobs import job_view
+from switchyard.service.job.jobs import array_tally, cancelled_view, job_view
 from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.damage import damage_of, unreadable_error
@@ -39,7 +40,8 @@ _DECIDED_AGAIN = (Blocker.UNREADABLE, Blocker.QUEUE, Blocker.QUOTES, Blocker.BAC
 def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> Job:
     """Hold or release a job, or change its priority.
 
-    A job that an agent already has cannot be held, and its priority no longer matters here.
+    A job that an agent already has cannot be held, and its priority no longer matters here. Of an array, the tasks that
+    no agent has are held; the others run on.
     """
     with context.database.read() as tx:
         job = visible_job(tx, actor, ref)
@@ -108,16 +110,33 @@ def _release_repaired(batch: Batch, row: JobRow, actor: Actor) -> JobUpdate:
 def _hold(batch: Batch, row: JobRow, actor: Actor) -> JobUpdate:
     reason = f"held by {actor.name}; `yard release` lets it go"
     held = JobUpdate(blocked=change_blocked(row.blocked, add=Blocker.HOLD), reason=reason)
-    if row.array is not None and row.tasks_live:
-        raise Conflict(f"Tasks of {row.id} are running.", next_step="Cancel it, or wait.")
+    if row.array is not None:
+        _refuse_hold_without_waiting_tasks(row)
     if State(row.state) is State.PENDING:
         batch.job_event(row, EventKind.HELD, reason)
         return held
-    step = unassign(life_of(row), reason)
+    life = life_of(row)
+    step = unassign(life, reason)
+    if step is None and row.array is not None and life.state is State.RUNNING:
+        # Tasks that a cluster has run on; only the others are held.
+        step = make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)
     if step is None:
         raise Conflict(f"Job {row.id} has been handed over.", next_step="Cancel it, or wait for its end.")
     record_step(batch, row, step)
     return step_update(batch, row, step).then(held)
+
+
+def _refuse_hold_without_waiting_tasks(row: JobRow) -> None:
+    try:
+        tally = array_tally(row)
+    except UNREADABLE_ERRORS:
+        return  # its tasks cannot be counted; a damaged array may be held
+    if tally is not None and not tally.waiting:
+        ended = tally.ok + tally.failed + tally.cancelled
+        raise Conflict(
+            f"No task of {row.id} waits: clusters have {tally.live} of {tally.total}, and {ended} have ended.",
+            next_step="Cancel it, or wait for its end.",
+        )
 
 
 def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Job:
@@ -135,17 +154,18 @@ def tasks_cancel(context: Context, actor: Actor, ref: str, indexes: IdSet) -> Jo
         raise BadRequest(f"Job {job.id} has no task {unknown}.", next_step=f"Its tasks are {job.array[:80]}.")
     context.changes.charge(actor, JOB_CHANGE_UNITS)
 
-    def apply(batch: Batch) -> JobDetails:
-        row = jobs.job_lock(batch.tx, [job.id])[job.id]
+    def apply(batch: Batch) -> tuple[JobDetails, CancelledTasks]:
+        row, done = jobs.job_lock(batch.tx, [job.id])[job.id], CancelledTasks(ended=len(indexes))
         if State(row.state) not in FINAL_STATES:
             arrays = BatchArrays(batch)
             arrays.load([row])
-            cancel_tasks(batch, arrays.job(row.id), indexes)
+            done = cancel_tasks(batch, arrays.job(row.id), indexes)
             batch.job_event(row, EventKind.TASKS_CANCELLED, f"tasks {indexes} by {actor.name}"[:500])
             arrays.flush()
             audit_others_jobs(batch, context, actor, "job.cancel-tasks", [row], tasks=str(indexes)[:500])
         changed = jobs.job_get(batch.tx, row.id)
         assert changed is not None
-        return changed
+        return changed, done
 
-    return job_view(context.committer.call(apply, locks=[job.id]), Visibility(context, actor))
+    changed, done = context.committer.call(apply, locks=[job.id])
+    return cancelled_view(changed, Visibility(context, actor), done)

@@ -14,7 +14,7 @@ from switchyard.model.api import Event, Page
 from switchyard.model.blocker import Blocker, has_blocker
 from switchyard.model.event_kind import EventKind
 from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, State, TaskCounts, Usage
+from switchyard.model.job import CancelledTasks, Job, State, TaskCounts, Usage
 from switchyard.model.lifecycle import FINAL_STATES, cancel
 from switchyard.model.names import printable_line
 from switchyard.model.queue import queue_of_lane
@@ -26,6 +26,7 @@ from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.bounds import decode_bounds
+from switchyard.service.lifecycle.together import with_task_count
 from switchyard.service.lifecycle.transitions import cancelling_reason, life_of, record_step, step_update
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.lifecycle.visible_jobs import (
@@ -55,6 +56,8 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
         counts = ranges.tasks_by_cluster(tx, row.id) if row.array is not None else {}
     visibility = Visibility(context, actor)
     job = job_view(row, visibility)
+    if counts:
+        job = msgspec.structs.replace(job, reason=with_task_count(job.reason, sum(counts.values())))
     if not job.reason and job.cluster == row.cluster:  # else the cluster is hidden from the reader
         job = msgspec.structs.replace(job, reason=wait_reason(context, row))
     return msgspec.structs.replace(
@@ -108,18 +111,33 @@ def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:
     need_job_control(actor, row)
     event_reason = f"cancelled by {actor.name}" + (f": {printable_line(reason)}" if reason else "")
 
-    def apply(batch: Batch) -> JobDetails:
-        if request_cancel(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), event_reason):
+    def apply(batch: Batch) -> tuple[JobDetails, CancelledTasks | None]:
+        of_array: dict[str, CancelledTasks] = {}
+        if request_cancel(batch, list(jobs.job_lock(batch.tx, [row.id]).values()), event_reason, of_array):
             audit_others_jobs(batch, context, actor, "job.cancel", [row], reason=printable_line(reason))
         changed = jobs.job_get(batch.tx, row.id)
         assert changed is not None
-        return changed
+        return changed, of_array.get(row.id)
 
-    return job_view(context.committer.call(apply, locks=[row.id]), Visibility(context, actor))
+    changed, cancelled_tasks = context.committer.call(apply, locks=[row.id])
+    return cancelled_view(changed, Visibility(context, actor), cancelled_tasks)
 
 
-def request_cancel(batch: Batch, rows: Sequence[JobRow], reason: str) -> list[str]:
-    """Request the cancel of locked jobs. Return the ids of the jobs for which a request was recorded."""
+def cancelled_view(row: JobDetails, visibility: Visibility, cancelled_tasks: CancelledTasks | None) -> Job:
+    """Return the answer to a cancel. `cancelled_tasks`: what it did; None: the array had ended before."""
+    job = job_view(row, visibility)
+    if job.tasks is not None and cancelled_tasks is None:
+        cancelled_tasks = CancelledTasks(ended=job.tasks.total)
+    return msgspec.structs.replace(job, cancelled_tasks=cancelled_tasks)
+
+
+def request_cancel(
+    batch: Batch, rows: Sequence[JobRow], reason: str, of_arrays: dict[str, CancelledTasks] | None = None
+) -> list[str]:
+    """Request the cancel of locked jobs. Return the ids of the jobs for which a request was recorded.
+
+    `of_arrays`: is filled with what the cancel did to the tasks of each array.
+    """
     updates: dict[str, JobUpdate] = {}
     cancelled: list[str] = []
     for row in rows:
@@ -128,7 +146,9 @@ def request_cancel(batch: Batch, rows: Sequence[JobRow], reason: str) -> list[st
             life = replace(life, is_leased=False)
         step = cancel(life)
         if row.array is not None and State(row.state) not in FINAL_STATES:
-            _cancel_array(batch, row, reason)
+            cancelled_tasks = _cancel_array(batch, row, reason)
+            if of_arrays is not None:
+                of_arrays[row.id] = cancelled_tasks
             if row.cancel_us is None:
                 cancelled.append(row.id)
         elif step is not None:
@@ -150,17 +170,18 @@ def request_cancel(batch: Batch, rows: Sequence[JobRow], reason: str) -> list[st
     return cancelled
 
 
-def _cancel_array(batch: Batch, row: JobRow, reason: str) -> None:
+def _cancel_array(batch: Batch, row: JobRow, reason: str) -> CancelledTasks:
     arrays = BatchArrays(batch)
     arrays.load([row])
     array = arrays.job(row.id)
     array.is_cancelling = True
-    cancel_tasks(batch, array, None)
+    cancelled_tasks = cancel_tasks(batch, array, None)
     if row.cancel_us is None:  # a repeated request records nothing
         batch.job_event(row, EventKind.CANCEL_REQUESTED, reason)
     arrays.flush()
     update = JobUpdate(cancel_us=batch.now_us, is_ready=False, blocked=None, wake_us=None)
     jobs.job_update_many(batch.tx, {row.id: update})
+    return cancelled_tasks
 
 
 def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: int) -> Page[Event]:

@@ -1,8 +1,9 @@
-"""List the tasks of an array in pages, with the reasons of failed tasks."""
+"""List the tasks of an array in pages, with their attempts and the reasons of failed tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 from msgspec.structs import replace
@@ -10,9 +11,9 @@ from msgspec.structs import replace
 from switchyard.errors import BadRequest
 from switchyard.model.event_kind import EventKind
 from switchyard.model.idset import IdSet
-from switchyard.model.job import State, Task
+from switchyard.model.job import State, Task, TaskAttempt
 from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.task_states import read_task
+from switchyard.model.task_states import TaskState, read_task
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.task_notes import REMOVED, read_task_reason
@@ -27,7 +28,14 @@ ATTEMPTS_TOLD_MAX = 10  # of one task, the last ones: each may have been refused
 REFUSED = events.task_kind(EventKind.REFUSED)
 STATES_WITH_REASON = frozenset({State.FAILED, State.CANCELLED, State.PENDING})  # PENDING: waits for its retry
 
-Attempt = tuple[int, str]  # fence and cluster
+# How an attempt ended that was not the last one, by the kind of its event.
+ENDS = {
+    events.task_kind(EventKind.RETRYING): "failed",
+    events.task_kind(EventKind.REQUEUED): "lost",
+    events.task_kind(EventKind.PREEMPTED): "preempted",
+    events.task_kind(EventKind.REFUSED): "refused",
+    events.task_kind(EventKind.RETURNED): "returned",
+}
 
 
 def task_list(
@@ -53,57 +61,107 @@ def task_list(
     return shown, None if next(remaining, None) is None else indexes[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A lease of one task."""
+
+    fence: int
+    cluster: str | None
+    task: TaskState
+
+    @property
+    def cluster_name(self) -> str:
+        return self.cluster or REMOVED
+
+
 def _visible_tasks(
     context: Context, actor: Actor, row: JobDetails, tasks: list[Task], rows: Sequence[ranges.RangeOnCluster]
 ) -> list[Task]:
-    """Return the tasks with their reasons, without names of clusters that are hidden from the reader."""
+    """Return the tasks with their attempts and reasons, without names of clusters that are hidden from the reader."""
     visibility = Visibility(context, actor)
-    tasks = _with_reasons(context, row, tasks, rows)
+    tasks = _with_attempts(context, row, tasks, rows)
     if visibility.is_own(row):
         return tasks
-    return [replace(task, cluster=visibility.name(task.cluster), reason=visibility.text(task.reason)) for task in tasks]
+    return [
+        replace(
+            task,
+            cluster=visibility.name(task.cluster),
+            reason=visibility.text(task.reason),
+            earlier=[
+                replace(attempt, cluster=visibility.name(attempt.cluster), reason=visibility.text(attempt.reason))
+                for attempt in task.earlier
+            ],
+        )
+        for task in tasks
+    ]
 
 
-def _with_reasons(
+def _with_attempts(
     context: Context, row: JobDetails, tasks: list[Task], rows: Sequence[ranges.RangeOnCluster]
 ) -> list[Task]:
-    """Add the reasons of tasks without success, which are in the array's events: of refusals, and of the end."""
+    """Add the attempts of each task, and the reasons of those without success, which are in the array's events."""
     attempts = _attempts(tasks, rows)
-    fences = [fence for leases in attempts.values() for fence, _ in leases]
-    if not fences:
-        return [_with_reason(task, row, [], {}) for task in tasks]
-    with context.database.read() as tx:
-        told = {event.fence: event for event in events.event_list_of_tasks(tx, row.id, fences)}
-    return [_with_reason(task, row, attempts.get(task.index, []), told) for task in tasks]
+    fences = [
+        attempt.fence
+        for task in tasks
+        for attempt in attempts[task.index][-ATTEMPTS_TOLD_MAX:]
+        if task.state in STATES_WITH_REASON or len(attempts[task.index]) > 1
+    ]
+    told: dict[int, events.TaskEvent] = {}
+    if fences:
+        with context.database.read() as tx:
+            told = {event.fence: event for event in events.event_list_of_tasks(tx, row.id, fences)}
+    shown = []
+    for task in tasks:
+        leases = attempts[task.index]
+        kept = leases[-ATTEMPTS_TOLD_MAX:]
+        earlier = [_earlier_attempt(attempt, told.get(attempt.fence)) for attempt in kept if attempt.task.state is None]
+        shown.append(_with_reason(replace(task, attempts=len(leases), earlier=earlier), row, kept, told))
+    return shown
 
 
-def _attempts(tasks: list[Task], rows: Sequence[ranges.RangeOnCluster]) -> dict[int, list[Attempt]]:
-    """Return the last attempts of each task that needs a reason, oldest first."""
-    attempts: dict[int, list[Attempt]] = {task.index: [] for task in tasks if task.state in STATES_WITH_REASON}
+def _attempts(tasks: list[Task], rows: Sequence[ranges.RangeOnCluster]) -> dict[int, list[_Attempt]]:
+    """Return the attempts of each task, oldest first."""
+    attempts: dict[int, list[_Attempt]] = {task.index: [] for task in tasks}
     first, last = min(attempts, default=0), max(attempts, default=-1)
     for range_row in rows:
+        if range_row.agent_id is None:
+            continue  # cancelled before any agent had it
         for index in range(max(range_row.lo, first), min(range_row.hi, last) + 1):
             if index in attempts:
-                attempts[index].append((range_row.fence + index - range_row.lo, range_row.cluster or REMOVED))
-    return {index: leases[-ATTEMPTS_TOLD_MAX:] for index, leases in attempts.items()}
+                position = index - range_row.lo
+                state = read_task(range_row.tasks, position)
+                attempts[index].append(_Attempt(range_row.fence + position, range_row.cluster, state))
+    return attempts
 
 
-def _with_reason(task: Task, row: JobDetails, attempts: list[Attempt], told: dict[int, events.TaskEvent]) -> Task:
+def _earlier_attempt(attempt: _Attempt, event: events.TaskEvent | None) -> TaskAttempt:
+    return TaskAttempt(
+        fence=attempt.fence,
+        cluster=attempt.cluster,
+        ended=ENDS.get(event.kind, "") if event is not None else "",
+        exit_code=attempt.task.exit_code,
+        signal=attempt.task.signal,
+        reason=read_task_reason(event.reason)[1] if event is not None else "",
+    )
+
+
+def _with_reason(task: Task, row: JobDetails, attempts: list[_Attempt], told: dict[int, events.TaskEvent]) -> Task:
     if task.state not in STATES_WITH_REASON:
         return task
-    *earlier, last = attempts or [(0, "")]
-    event = told.get(last[0])
+    last = attempts[-1] if attempts else _Attempt(0, "", TaskState())
+    event = told.get(last.fence)
     reason = read_task_reason(event.reason)[1] if event is not None else ""
     is_refused = event is not None and event.kind == REFUSED
     refusals = {
-        cluster: read_task_reason(told[fence].reason)[1]
-        for fence, cluster in earlier
-        if fence in told and told[fence].kind == REFUSED and cluster != last[1]
+        attempt.cluster_name: read_task_reason(told[attempt.fence].reason)[1]
+        for attempt in attempts[:-1]
+        if attempt.fence in told and told[attempt.fence].kind == REFUSED and attempt.cluster_name != last.cluster_name
     }
     if task.state is State.FAILED and not event:
         reason = reason or row.reason  # refused by all clusters, before any had it
     elif refusals and reason:
-        reason = f"{last[1]} refused it: {reason}" if is_refused else f"{last[1]}: {reason}"
+        reason = f"{last.cluster_name} refused it: {reason}" if is_refused else f"{last.cluster_name}: {reason}"
     parts = [f"{cluster} refused it: {why}" for cluster, why in refusals.items()]
     return replace(task, reason="; ".join([*parts, reason] if reason else parts))
 

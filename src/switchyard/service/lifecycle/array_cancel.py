@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from switchyard.errors import BadRequest
 from switchyard.model.idset import IdSet
-from switchyard.model.job import State
+from switchyard.model.job import CancelledTasks, State
 from switchyard.model.task_states import TaskState, live_positions, new_task_states, read_task, write_task
 from switchyard.model.taskset import TaskSet
 from switchyard.service.core.batch import Batch
@@ -18,8 +18,9 @@ from switchyard.store.job_update import JobUpdate
 CANCELLED_RANGES_MAX = 5000  # ranges of unleased tasks that one request may cancel: each becomes a row
 
 
-def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
+def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> CancelledTasks:
     """Cancel the `wanted` tasks; None: all. Unleased tasks end at once, leased tasks when their agent reports it."""
+    cancelled_before, live = array.cancelled, 0
     unleased, array.todo = array.todo.split(wanted)
     remaining_later: list[tuple[int, TaskSet]] = []
     for due_us, tasks in array.later:
@@ -39,10 +40,14 @@ def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> None:
                 task = replace(read_task(range_.tasks, position), is_cancelling=True)
                 range_.tasks = write_task(range_.tasks, position, task)
                 range_.is_changed = True
+                live += 1
                 batch.clusters.add(range_.cluster_id or "")
     if wanted is not None and unleased:
         _insert_cancelled_ranges(batch, array, unleased)
     array.is_changed = True
+    waiting = array.cancelled - cancelled_before
+    total = array.total if wanted is None else len(wanted)
+    return CancelledTasks(waiting, live, max(0, total - waiting - live))
 
 
 def _insert_cancelled_ranges(batch: Batch, array: ArrayJob, tasks: TaskSet) -> None:

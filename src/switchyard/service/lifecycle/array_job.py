@@ -20,6 +20,7 @@ from switchyard.service.lifecycle.array_spread import (
     tasks_for_others,
     write_avoided_tasks,
 )
+from switchyard.service.lifecycle.together import free_from_cluster
 from switchyard.store.job_update import JobUpdate
 
 
@@ -49,6 +50,7 @@ class ArrayJob:
     has_run: bool = False  # a task of an array of one cluster has run, whether it ended or went back to be retried
     has_news: bool = False  # tasks came back, or are avoided by one more cluster: all lessees are woken
     refusal: str = ""  # why its only cluster refused a task in this batch, before anything of the array began
+    bounds: str = ""  # as stored; those of an array together name the cluster that has leased tasks of it
     departure: JobUpdate = field(default_factory=JobUpdate)  # further changes of an array that leaves its cluster
 
     @staticmethod
@@ -81,6 +83,7 @@ class ArrayJob:
             places=row.places,
             avoided=avoided,
             has_run=not row.spread and row.task_avoid == BEGUN,
+            bounds=row.bounds,
         )
 
     @property
@@ -187,6 +190,9 @@ class ArrayJob:
             update = replace(update, todo=str(self.todo), later=write_delayed_tasks(self.later))
             avoid = BEGUN if self.has_run else write_avoided_tasks(self.avoided)
             update = replace(update, task_avoid=avoid) if avoid not in (None, self.row.task_avoid) else update
+            if not self.live and not self.has_begun:
+                self.bounds = free_from_cluster(self.bounds)
+            update = replace(update, bounds=self.bounds) if self.bounds != self.row.bounds else update
         if self.places is not None and not self.is_damaged:
             update = replace(update, places=min(self.places, self.left))  # unused places become free
         if self.row.state == State.ASSIGNED.value and self.state is State.RUNNING:

@@ -8,6 +8,7 @@ from switchyard.model.job import State
 from switchyard.model.task_states import new_task_states
 from switchyard.service.core.batch import Batch
 from switchyard.service.lifecycle.array_job import ArrayJob, RangeState
+from switchyard.service.lifecycle.together import keep_on_cluster
 from switchyard.store import ranges
 
 
@@ -40,6 +41,8 @@ def lease_tasks(batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, c
             array.live += last - first + 1
             array.is_changed = True
             first = last + 1
+    if leased:
+        array.bounds = keep_on_cluster(array.bounds, cluster_id)
     array.state = State.RUNNING if array.state is State.ASSIGNED else array.state
     new = [
         RangeState(cut.job_id, cut.fence, cut.lo, cut.hi, agent_id, cluster_id, new_task_states(cut.hi - cut.lo + 1))

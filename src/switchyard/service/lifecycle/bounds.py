@@ -45,8 +45,14 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     within_s: int | None = None  # the job's `expires_after`, if it has spill rules, which may end the wait sooner
     settled: str | None = None
     is_together: bool = False  # an array that stays on one cluster
+    begun_on: str | None = None  # the cluster that leased tasks of an array together: the rest stays there
     image: str = ""  # that the job names; empty: none, or a job from before clusters had rules for images
     has_files: bool = False  # files travel with the job; jobs from before this field say no
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the cluster is decided already: by a promise, or because tasks of an array together have begun."""
+        return self.settled is not None or self.begun_on is not None
 
     @property
     def is_one_cluster(self) -> bool:
@@ -77,6 +83,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             hidden=owner.hidden_clusters(world) - by_token if hidden is None else hidden,
             named=None if self.named is None else frozenset(self.named),
             settled=self.settled,
+            begun_on=self.begun_on,
             last=last,
             refused=refused,
             pool=self.pool,

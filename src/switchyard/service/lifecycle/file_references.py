@@ -11,11 +11,16 @@ from switchyard.store.database import Tx
 from switchyard.store.file_trees import OwnedTree, TreeRow
 
 
-def refuse_project_over_limit(tx: Tx, limits: FileLimits, project: str, tree: TreeRow) -> None:
-    """Refuse a tree that a project has no room for. A tree that its jobs need already costs nothing more."""
+def refuse_project_over_limit(
+    tx: Tx, limits: FileLimits, project: str, tree: TreeRow, *, replaced_bytes: int = 0
+) -> None:
+    """Refuse a tree that a project has no room for. A tree that its jobs need already costs nothing more.
+
+    `replaced_bytes`: of a tree that this one takes the place of.
+    """
     if not limits.project_bytes or file_trees.project_has(tx, project, tree.root):
         return
-    used, _ = file_trees.project_usage(tx, project)
+    used = file_trees.project_usage(tx, project)[0] - replaced_bytes
     if used + tree.size > limits.project_bytes:
         why = f"the files of project {project} take {show_bytes(used)}, and this tree takes {show_bytes(tree.size)}"
         raise files_refusal("project_bytes", limits.project_bytes, why)

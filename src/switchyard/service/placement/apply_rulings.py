@@ -29,6 +29,7 @@ from switchyard.service.lifecycle.transitions import life_of, record_step
 from switchyard.service.placement.decision_counts import count_rerouted
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.placement.refused_jobs import end_refused_job, is_refused_everywhere
+from switchyard.service.placement.removed_clusters import leave_removed_cluster
 from switchyard.service.placement.spread_lessees import spread_of
 from switchyard.service.reserve.inquiries import ask_for_rulings
 from switchyard.service.reserve.queue_places import enqueue_for_place, leave_queue, needs_place
@@ -80,6 +81,10 @@ def apply_rulings(
         )
         if placement is Placement.QUEUE:
             updates[job_id] = enqueue_for_place(batch, row)
+            continue
+        if placement is Placement.REJECT and (left := leave_removed_cluster(batch, world, row)) is not None:
+            updates |= {job_id: left} if left else {}
+            decided_count += left.state is not UNSET
             continue
         if placement is Placement.WAIT_TOKENS:
             decided = hold_for_tokens(batch, row, decided)

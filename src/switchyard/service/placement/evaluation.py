@@ -17,6 +17,7 @@ from switchyard.service.core.snapshots import missing_owner_reason, owner_of
 from switchyard.service.lifecycle.bounds import decode_bounds, evaluate_with_spill
 from switchyard.service.lifecycle.decision_history import is_same_reason
 from switchyard.service.lifecycle.demands import demand_of_spec
+from switchyard.service.lifecycle.together import together_wait_reason
 from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
 from switchyard.service.lifecycle.wait_clock import WaitingJob, waited_s
 from switchyard.service.placement.route_budget import RouteBudget
@@ -95,4 +96,6 @@ def evaluate_again(
     ruling = evaluate_with_spill(bounds, ask, world)
     if missing:
         return replace(ruling, outcome="reject", eligible=world.rosters.candidates([]), reason=missing)
+    if ruling.outcome == "hold" and bounds.begun_on and (waits := together_wait_reason(bounds.begun_on, world)):
+        return replace(ruling, reason=waits)
     return select_or_hold(context, ruling, bounds, spec, window)

@@ -41,7 +41,7 @@ class SelectionCache:
     ) -> CachedEligibility:
         """Return the ruling with only the clusters that the job's algorithm selects. `key`: the ruling's cache key."""
         context = self._context
-        if bounds.settled is not None or context.selections.is_drawn(bounds.select):
+        if bounds.is_decided or context.selections.is_drawn(bounds.select):
             return cached
         if reads_quotes(context.selections.choose(bounds.select)[1]):
             return self._among_quoted(cached, (key, shape_of(spec)[0]), bounds, spec)
@@ -83,7 +83,7 @@ def select_clusters(
 ) -> Eligibility | SelectionFailure:
     """Select without a cache. `window`: clusters were asked for quotes within this window, and it is over."""
     selections, snapshots = context.selections, context.snapshots
-    if bounds.settled is not None or selections.is_drawn(bounds.select):
+    if bounds.is_decided or selections.is_drawn(bounds.select):
         return ruling
     name, algorithm = selections.choose(bounds.select)
     states = {}

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from switchyard.errors import BadValue, UnknownName, YardError
 from switchyard.model.idset import IdSet, parse_array
 from switchyard.service.core.batch import Batch
-from switchyard.service.core.file_storage import FileLimits
+from switchyard.service.core.file_storage import FileLimits, show_period
 from switchyard.service.lifecycle.file_references import owned_trees, refuse_project_over_limit
 from switchyard.service.submit.new_job import JobInsert, unknown_dependencies
 from switchyard.store import file_trees
 from switchyard.store.file_trees import IN, FileRef, TreeRow
 
+SEND_AGAIN = "Send the files again with a new job: `yard submit --in`."
 UPLOAD_IT = "Upload the files, then submit again: `yard submit --in` does both; else `POST /v1/files/trees` says how."
 
 
@@ -44,7 +45,7 @@ def _unusable_trees(batch: Batch, limits: FileLimits, writes: list[JobInsert]) -
             for named in _named_trees(write):
                 tree = owned.get((write.row.owner_id, named.root)) or _tree_of_retried_job(batch, write, named.root)
                 if tree is None:
-                    raise UnknownName(f"The tree {named.root.hex()} is not uploaded by you.", next_step=UPLOAD_IT)
+                    raise _unknown_tree(limits, write, named.root)
                 if named.is_by_task:
                     _refuse_missing_tasks(write, tree)
                 if (write.row.project, named.root) not in checked:
@@ -53,6 +54,20 @@ def _unusable_trees(batch: Batch, limits: FileLimits, writes: list[JobInsert]) -
         except YardError as exc:
             refused[id(write)] = exc
     return refused
+
+
+def _unknown_tree(limits: FileLimits, write: JobInsert, root: bytes) -> UnknownName:
+    """The error for a tree that is not there for this user: never sent, or expired. The database does not say which."""
+    kept = f"files of a job are kept for {show_period(limits.keep_us)} after its end" if limits.keep_us else ""
+    if (retried := write.row.retry_of) is not None:
+        why = f" ({kept})" if kept else ""
+        return UnknownName(f"The files of job {retried} have expired{why}.", next_step=SEND_AGAIN)
+    idle = f"files that no job needs are kept for {show_period(limits.grace_us)} after their last use"
+    return UnknownName(
+        f"The tree {root.hex()} is not here: you have not uploaded it, or it has expired "
+        f"({'; '.join(filter(None, (kept, idle)))}).",
+        next_step=UPLOAD_IT,
+    )
 
 
 def refer_to_trees(batch: Batch, writes: list[JobInsert]) -> None:

@@ -219,8 +219,7 @@ class Submit:
     def _admit(self, actor: Actor, request: JobRequest) -> tuple[AdmittedJob, Bounds]:
         """Apply the rules of the job's scope. Checks the right to submit first: others must not learn the rules."""
         snapshots = self._context.snapshots
-        if request.project in snapshots.access.projects:
-            actor.need_project(Role.SUBMIT, request.project)
+        actor.need_project(Role.SUBMIT, request.project)  # also if there is none: others must not learn which exist
         demanded = None
         if request.spec.demand is not None:
             check_demand(request.spec.demand)

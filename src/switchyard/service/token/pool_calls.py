@@ -272,11 +272,11 @@ def _check_namespace(namespace: str) -> None:
 
 def _check_claim(context: Context, actor: Actor, request: PoolTokenRequest) -> None:
     snapshots = context.snapshots
+    actor.need_project(Role.SUBMIT, request.project)  # first: whether a project exists is not for everyone to know
     if request.project not in snapshots.access.projects:
         raise UnknownName(
             f"There is no project {request.project!r}.", next_step="`yard project ls` lists the projects you may use."
         )
-    actor.need_project(Role.SUBMIT, request.project)
     domains = snapshots.policy.platform.domains
     if request.domain not in domains:
         raise UnknownName(f"There is no domain {request.domain!r}.", next_step=f"Known domains: {', '.join(domains)}.")

@@ -21,6 +21,7 @@ from time import monotonic
 
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import show_period
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import is_paused
 from switchyard.store import file_collection, file_objects
@@ -94,7 +95,7 @@ class FileCollection:
             old = file_collection.job_ids_with_old_files(tx, ended_before_us=before_us, limit=JOBS_MAX)
         if not old:
             return False
-        error = EXPIRED.format(days=_period(keep_us))
+        error = EXPIRED.format(days=show_period(keep_us))
         count = leadership.commit(
             context, lambda batch: file_collection.files_expire(batch.tx, old, error=error) or len(old), locks=old
         )
@@ -245,8 +246,3 @@ def _roots_of(context: Context, digests: list[bytes]) -> dict[bytes, set[bytes]]
 
 def _is_due(context: Context, last_us: int | None, *, parts: int) -> bool:
     return last_us is None or context.steady_us() - last_us > context.files.limits.grace_us // parts
-
-
-def _period(keep_us: int) -> str:
-    hours = keep_us // 3_600_000_000
-    return f"{hours // 24} days" if hours >= 48 else f"{hours} hours" if hours else f"{keep_us // 1_000_000} seconds"

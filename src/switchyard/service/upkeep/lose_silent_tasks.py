@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from switchyard.model.cluster import Health
+from switchyard.model.job import OnLost
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
 from switchyard.model.task_states import live_positions
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.lifecycle.arrays import BatchArrays
+from switchyard.service.lifecycle.arrays import BatchArrays, read_on_lost
+from switchyard.service.lifecycle.together import free_from_cluster
 from switchyard.service.lifecycle.transitions import retry_due_us
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import LOST_AFTER_S, lost_reason
 from switchyard.store import clusters, events, jobs, ranges
 from switchyard.store.clock_jumps import AMNESTY_COUNTER
+from switchyard.store.job_rows import JobRow
 
 
 def lose_silent_tasks(context: Context, leadership: Leadership) -> int:
@@ -38,9 +42,19 @@ def lose_silent_tasks(context: Context, leadership: Leadership) -> int:
                 report = Report(row.job_id, row.fence + position, ObservedState.LOST, reason=lost_reason(row, now_us))
                 retry_us = retry_due_us(batch, locked[row.job_id], report)
                 count += arrays.report(None, report, retry_us) is ReportAnswer.TAKEN
+            if _may_leave_cluster(context, locked[row.job_id], row.cluster_id):
+                array = arrays.job(row.job_id)
+                array.bounds = free_from_cluster(array.bounds)
         arrays.flush()
         clusters.agent_end_sessions(batch.tx, {row.agent_id for row in lost})
         batch.clusters.update(row.cluster_id for row in lost if row.cluster_id)
         return count
 
     return leadership.commit(context, apply, locks=ids)
+
+
+def _may_leave_cluster(context: Context, row: JobRow, cluster_id: str | None) -> bool:
+    """Return whether the rest of an array together may go to another cluster: this one is lost with its tasks."""
+    member = context.snapshots.world.by_id.get(cluster_id or "")
+    is_lost = member is None or member.health is Health.DOWN
+    return is_lost and read_on_lost(row) is OnLost.REQUEUE

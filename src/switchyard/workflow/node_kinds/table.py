@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from switchyard.workflow.node_kinds.branch import BranchKind
+from switchyard.workflow.node_kinds.gate import GateKind
 from switchyard.workflow.node_kinds.kind import EngineNodeKind
 from switchyard.workflow.node_kinds.sub_workflow import SubWorkflowKind
 from switchyard.workflow.node_kinds.task import TaskKind
@@ -14,6 +15,7 @@ KINDS: Mapping[str | None, EngineNodeKind] = {
     "task_node": TaskKind(),
     "sub_workflow_ref": SubWorkflowKind(),
     "branch_node": BranchKind(),
+    "gate_node": GateKind(),
 }
 
 

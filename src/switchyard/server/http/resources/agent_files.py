@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from switchyard.errors import LimitReached
 from switchyard.model.file_frames import MEDIA
 from switchyard.model.files import (
     AttemptOutputs,
     MissingAnswer,
     MissingQuery,
     ObjectsQuery,
+    OutputRoom,
     StoredObjects,
     TreeAnswer,
     TreeQuery,
@@ -27,6 +24,7 @@ from switchyard.server.http.resources.files import read_objects_query
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.files import outputs, possession, reading, seal
 from switchyard.service.files.attempts import owner_of_attempt
+from switchyard.service.files.output_room import output_room
 
 ATTEMPT = (
     QueryParameter("job", about="the job of the attempt", is_required=True, pattern=ID_PATTERN),
@@ -35,13 +33,16 @@ ATTEMPT = (
 
 
 def missing_objects(call: Call) -> MissingAnswer:
-    with _outputs_failed_over_limit(call):
-        return possession.missing_objects(call.context, _owner(call), call.body.objects, call.body.sizes)
+    return possession.missing_objects(call.context, _owner(call), call.body.objects, call.body.sizes)
 
 
 def seal_tree(call: Call) -> TreeAnswer:
-    with _outputs_failed_over_limit(call):
-        return seal.seal_tree(call.context, _owner(call), call.body.root)
+    return seal.seal_tree(call.context, _owner(call), call.body.root)
+
+
+def read_room(call: Call) -> OutputRoom:
+    assert call.agent is not None
+    return output_room(call.context, call.agent, call.text("job") or "", call.number("fence", 0))
 
 
 def record_outputs(call: Call) -> dict[str, str]:
@@ -55,11 +56,7 @@ async def put_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiRece
     agent = await server.authenticator.agent(scope)
     job, fence = _attempt(scope)
     owner = await server.workers.in_file_thread(owner_of_attempt, server.context, agent, job, fence)
-    try:
-        stored = await read_objects(server, scope, receive, owner)
-    except LimitReached as exc:
-        await server.workers.in_file_thread(outputs.fail_outputs, server.context, agent, job, fence, exc)
-        raise
+    stored = await read_objects(server, scope, receive, owner)
     await send_json(send, 200, stored)
 
 
@@ -79,17 +76,6 @@ def _attempt(scope: AsgiScope) -> tuple[str, int]:
     return values["job"], int(values["fence"])
 
 
-@contextmanager
-def _outputs_failed_over_limit(call: Call) -> Iterator[None]:
-    """Outputs over a limit cannot be had: the job says so, and the agent gets the error."""
-    try:
-        yield
-    except LimitReached as exc:
-        assert call.agent is not None
-        outputs.fail_outputs(call.context, call.agent, call.text("job") or "", call.number("fence", 0), exc)
-        raise
-
-
 def _owner(call: Call) -> str:
     """The user for whom an agent sends files: the owner of the job."""
     assert call.agent is not None
@@ -97,6 +83,16 @@ def _owner(call: Call) -> str:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        "GET",
+        "/v1/agents/files/room",
+        "How much of an attempt's output files the server takes",
+        OutputRoom,
+        read_room,
+        caller=Caller.AGENT,
+        query=ATTEMPT,
+        is_about_files=True,
+    ),
     Endpoint(
         "POST",
         "/v1/agents/files/missing",

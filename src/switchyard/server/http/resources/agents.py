@@ -21,8 +21,8 @@ def agent_change(call: Call) -> Agent:
 
 
 def agent_remove(call: Call) -> Deleted:
-    agents.agent_remove(call.context, call.actor, call.path["agent"], abandon=call.flag("abandon"))
-    return Deleted(call.path["agent"])
+    unsent = agents.agent_remove(call.context, call.actor, call.path["agent"], abandon=call.flag("abandon"))
+    return Deleted(call.path["agent"], outputs_given_up=unsent)
 
 
 def agent_self(call: Call) -> Agent:

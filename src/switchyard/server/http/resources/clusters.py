@@ -53,8 +53,8 @@ def cluster_change(call: Call) -> Cluster:
 
 
 def cluster_delete(call: Call) -> Deleted:
-    clusters.cluster_delete(call.context, call.actor, call.path["cluster"], abandon=call.flag("abandon"))
-    return Deleted(call.path["cluster"])
+    unsent = clusters.cluster_delete(call.context, call.actor, call.path["cluster"], abandon=call.flag("abandon"))
+    return Deleted(call.path["cluster"], outputs_given_up=unsent)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (

@@ -14,6 +14,8 @@ from switchyard.model.files import (
     StoredObjects,
     TreeAnswer,
     TreeQuery,
+    UploadQuery,
+    UploadRoom,
 )
 from switchyard.model.idset import INDEX_MAX
 from switchyard.model.names import NAME_PATTERN
@@ -26,6 +28,7 @@ from switchyard.server.http.object_bodies import read_objects, send_objects
 from switchyard.server.http.query_parameters import CURSOR, LIMIT, QueryParameter
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.files import outputs, possession, reading, seal
+from switchyard.service.files.upload_room import check_upload
 
 _objects_query = JsonReader(ObjectsQuery)
 
@@ -45,6 +48,10 @@ async def put_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiRece
 
 def seal_tree(call: Call) -> TreeAnswer:
     return seal.seal_tree(call.context, call.actor.id, call.body.root)
+
+
+def check_room(call: Call) -> UploadRoom:
+    return check_upload(call.context, call.actor, call.body)
 
 
 def files_of_job(call: Call) -> FilesOfJob:
@@ -80,6 +87,16 @@ def files_usage(call: Call) -> FilesUsage:
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        "POST",
+        "/v1/files/room",
+        "Whether files fit into the limits, asked before they are sent",
+        UploadRoom,
+        check_room,
+        UploadQuery,
+        body_bound=OBJECTS_BODY,
+        is_about_files=True,
+    ),
     Endpoint(
         "POST",
         "/v1/files/missing",

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0040"
-down_revision = "0011"
+down_revision = "0022"
 branch_labels = None
 depends_on = None
 

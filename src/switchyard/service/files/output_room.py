@@ -1,0 +1,49 @@
+"""How much of an attempt's output files the server takes, so that an agent sends what fits and names the rest."""
+
+from __future__ import annotations
+
+from switchyard.model.files import OutputRoom, RoomLimit
+from switchyard.model.quantity import show_bytes
+from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import CONFIG_SECTION
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.files.attempts import AgentAttempt, attempt_of_agent
+from switchyard.store import file_objects, file_outputs, file_trees
+from switchyard.store.database import Tx
+from switchyard.store.file_outputs import OutputRow
+
+
+def output_room(context: Context, agent: AgentEntry, job: str, fence: int) -> OutputRoom:
+    limits = context.files.limits
+    with context.database.read() as tx:
+        attempt = attempt_of_agent(tx, agent, job, fence)
+        user_used = file_objects.usage_get(tx, attempt.owner)
+        project_used = 0
+        if limits.project_bytes:
+            replaced = replaced_tree(tx, attempt, file_outputs.output_get(tx, job, fence))
+            project_used = file_trees.project_usage(tx, attempt.row.project)[0] - (replaced.size if replaced else 0)
+    return OutputRoom(
+        tree=_limit("tree_bytes", limits.tree_bytes, 0, "the limit for one tree of files"),
+        project=_limit(
+            "project_bytes", limits.project_bytes, project_used, f"the limit of project {attempt.row.project}"
+        ),
+        user=_limit("user_bytes", limits.user_bytes, user_used, "the limit of the job's owner"),
+    )
+
+
+def replaced_tree(tx: Tx, attempt: AgentAttempt, earlier: OutputRow | None) -> OutputRow | None:
+    """The outputs that an attempt has named before, if its project needs their tree for nothing else."""
+    if earlier is None or earlier.root is None:
+        return None
+    is_shared = file_outputs.is_root_shared(tx, attempt.row.project, attempt.row.id, attempt.fence, bytes(earlier.root))
+    return None if is_shared else earlier
+
+
+def _limit(name: str, bytes_max: int, used: int, whose: str) -> RoomLimit | None:
+    if not bytes_max:
+        return None
+    usage = f" ({show_bytes(used)} are used)" if used else ""
+    text = (
+        f"over {whose} of {show_bytes(bytes_max)}{usage}, set at `{CONFIG_SECTION}.{name}` in the server's config file"
+    )
+    return RoomLimit(max(0, bytes_max - used), text)

@@ -1,0 +1,112 @@
+"""Required output files decide the end of an attempt; files over a limit of the server are tried again for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.files import uploads
+from switchyard.agent.site import FilesSite
+from switchyard.errors import LimitReached, Unavailable
+from switchyard.model.files import JobFiles, OutputRoom, OutputState, RoomLimit
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
+from tests.agent.files.builders import wait_until
+from tests.agent.files.test_attempt_files import Site
+
+REQUIRED = JobFiles(out=["a", "b"], out_required=True)
+SCRIPT = "echo 1 > a; head -c 5000 /dev/urandom > b"
+SMALL = OutputRoom(project=RoomLimit(100, "over the limit"))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(uploads, "ROOM_RETRY_S_MIN", 0.05)
+    made = Site(tmp_path)
+    yield made
+    made.stop()
+
+
+def is_live(site: Site, lease: Lease) -> bool:
+    site.turn()
+    attempt = site.journal.get((lease.job, lease.fence))
+    return attempt is not None and attempt.is_live
+
+
+def states(site: Site) -> list[OutputState]:
+    return [told.state for told in site.objects.told]
+
+
+def wait_for_delay(site: Site, lease: Lease) -> None:
+    """The job is over and its upload was tried in vain."""
+    count = len(site.objects.errors)
+    wait_until(lambda: is_live(site, lease) and len(site.objects.errors) < count, "the upload is delayed")
+
+
+def test_the_end_waits_for_required_files_also_over_a_restart(site: Site) -> None:
+    site.objects.errors = [Unavailable("the store is away")] * 1000
+    lease = site.lease(SCRIPT, REQUIRED)
+    wait_for_delay(site, lease)
+    assert all(report.seen is not ObservedState.SUCCEEDED for report in site.reports(lease))
+    site.restart()
+    wait_for_delay(site, lease)
+    site.objects.errors = []
+    assert site.end_of(lease).seen is ObservedState.SUCCEEDED
+    assert states(site)[-1] is OutputState.READY, "before the end was reported"
+    wait_until(lambda: site.record(lease) is None, "the folder is removed")
+
+
+def test_a_job_that_waits_for_its_files_can_be_cancelled(site: Site) -> None:
+    site.objects.errors = [Unavailable("the store is away")] * 1000
+    lease = site.lease(SCRIPT, REQUIRED)
+    wait_for_delay(site, lease)
+    site.journal.request_end([(lease.job, lease.fence)], cancel=True)
+    end = site.end_of(lease)
+    assert (end.seen, end.reason) == (ObservedState.CANCELLED, "cancelled while its output files were sent")
+    site.objects.errors = []
+    wait_until(lambda: states(site)[-1:] == [OutputState.READY], "the files are sent all the same")
+
+
+def test_a_required_file_over_a_limit_fails_the_attempt_and_comes_later(site: Site) -> None:
+    site.objects.room_left = SMALL
+    lease = site.lease(SCRIPT, REQUIRED)
+    end = site.end_of(lease)
+    assert (end.seen, end.cause) == (ObservedState.FAILED, Cause.JOB)
+    assert end.reason.startswith("output files could not be taken: b: over the limit; the agent tries again until")
+    assert (site.objects.told[-1].files, site.objects.told[-1].missing) == (1, [])
+    site.objects.room_left = OutputRoom()
+    wait_until(lambda: site.objects.told[-1].files == 2, "the rest is sent")
+    wait_until(lambda: site.record(lease) is None, "the folder is removed")
+
+
+def test_files_over_a_limit_are_given_up_after_the_time_of_the_site(site: Site) -> None:
+    site.site = FilesSite(out_retry="1s")
+    site.restart()
+    site.objects.room_left = SMALL
+    lease = site.lease(SCRIPT, JobFiles(out=["*"]))
+    assert site.end_of(lease).seen is ObservedState.SUCCEEDED
+    wait_until(lambda: states(site)[-1:] == [OutputState.READY], "what fits is sent")
+    assert [text.split("; the agent")[0] for text in site.objects.told[-1].skipped] == ["b: over the limit"]
+    wait_until(lambda: site.record(lease) is None, "the folder is removed")
+
+
+def test_a_user_without_any_room_has_failed_outputs_until_there_is_room(site: Site) -> None:
+    site.objects.errors = []
+    site.objects.room_left = OutputRoom(user=RoomLimit(0, "over the limit"))
+    refusal = LimitReached("the user is full")
+    send = site.objects.send
+
+    def refuse(*_: object) -> None:
+        raise refusal
+
+    site.objects.send = refuse  # type: ignore[method-assign, assignment]
+    lease = site.lease(SCRIPT, JobFiles(out=["*"]))
+    assert site.end_of(lease).seen is ObservedState.SUCCEEDED
+    wait_until(lambda: states(site)[-1:] == [OutputState.FAILED], "the failure is told")
+    assert "the user is full; the agent tries again until" in site.objects.told[-1].error
+    site.objects.send = send  # type: ignore[method-assign]
+    site.objects.room_left = OutputRoom()
+    wait_until(lambda: states(site)[-1:] == [OutputState.READY], "sent after all")

@@ -1,0 +1,110 @@
+"""Unused uploads of a user are released when they are in the way, and never an object that a tree gets meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.errors import Busy, LimitReached
+from switchyard.model.files import JobFiles, TreeSize, UploadQuery, UploadRoom
+from switchyard.server.config import Config
+from switchyard.server.files_section import FilesSection
+from switchyard.service.files import seal, upload_room
+from switchyard.service.files.outputs import files_usage
+from switchyard.service.files.possession import missing_objects
+from switchyard.service.files.upload_room import check_upload, release_unused
+from tests.service.files.test_submit_with_files import with_files
+from tests.service.files.trees import Tree, a_tree, send
+from tests.service.rig import ADMIN, Rig, running
+
+OWNER = ADMIN.id
+
+
+@pytest.fixture
+def rig(store_url: str, tmp_path: Path) -> Iterator[Rig]:
+    with running(store_url, tmp_path, config=Config(files=FilesSection(user_bytes=1000))) as rig:
+        rig.cluster("c")
+        yield rig
+
+
+def used(rig: Rig) -> int:
+    return files_usage(rig.context, ADMIN, None).user.bytes
+
+
+def size_of(tree: Tree) -> int:
+    return sum(map(len, tree.objects.values()))
+
+
+def check(rig: Rig, new_bytes: int, **more: Any) -> UploadRoom:
+    return check_upload(rig.context, ADMIN, UploadQuery(new_bytes, **more))
+
+
+def test_what_fits_is_said_and_what_is_too_much_refused_with_the_numbers(rig: Rig) -> None:
+    assert check(rig, 1000) == UploadRoom(fits=True)
+    assert check(rig, 1001) == UploadRoom(fits=False), "only an exact count is refused"
+    with pytest.raises(LimitReached, match=r"files\.user_bytes.*these take 1001B more.*config file"):
+        check(rig, 1001, is_exact=True)
+    rig.context.files.limits = FilesSection(tree_bytes=10).limits
+    with pytest.raises(LimitReached, match=r"files\.tree_bytes"):
+        check(rig, 1, trees=[TreeSize("0" * 64, 11)])
+
+
+def test_loose_objects_go_first_then_unused_trees_and_what_a_job_needs_stays(rig: Rig) -> None:
+    needed, unused, loose = (a_tree({"x": letter * 200}) for letter in (b"a", b"b", b"c"))
+    for tree in (needed, unused, loose):
+        send(rig.context, OWNER, tree.frames())
+    for tree in (needed, unused):
+        assert seal.seal_tree(rig.context, OWNER, tree.name).missing == []
+    rig.submit(with_files(JobFiles(tree=needed.name)))
+    new = 1000 - size_of(needed)
+    with pytest.raises(Busy, match="released within 30 s"):
+        check(rig, 1000 - size_of(needed) - size_of(unused), is_exact=True)
+    rig.clock.wait(31)
+    assert check(rig, new, is_exact=True).released == size_of(loose)
+    assert used(rig) == size_of(needed) + size_of(unused)
+    assert check(rig, new, is_exact=True).released == size_of(unused)
+    assert check(rig, new, is_exact=True).fits
+    assert used(rig) == size_of(needed)
+    with pytest.raises(LimitReached):
+        check(rig, new + 1, is_exact=True)
+    assert missing_objects(rig.context, OWNER, [digest.hex() for digest in needed.objects]).missing == []
+    assert set(missing_objects(rig.context, OWNER, [digest.hex() for digest in loose.objects]).missing)
+    send(rig.context, OWNER, needed.frames())
+
+
+def test_a_seal_that_meets_a_release_is_busy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = a_tree({"x": b"x"})
+    send(rig.context, OWNER, tree.frames())
+    rig.clock.wait(31)
+    write = seal.large_write
+
+    def release_then_write(*args: Any) -> Any:
+        monkeypatch.setattr(seal, "large_write", write)
+        assert release_unused(rig.context, OWNER).bytes == size_of(tree)
+        return write(*args)
+
+    monkeypatch.setattr(seal, "large_write", release_then_write)
+    with pytest.raises(Busy, match="released while"):
+        seal.seal_tree(rig.context, OWNER, tree.name)
+    assert seal.seal_tree(rig.context, OWNER, tree.name).missing == [tree.name]
+
+
+def test_a_release_that_meets_a_seal_is_undone(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = a_tree({"x": b"x"})
+    send(rig.context, OWNER, tree.frames())
+    rig.clock.wait(31)
+    find = upload_room._in_trees
+
+    def find_then_seal(*args: Any, **named: Any) -> set[bytes]:
+        found = find(*args, **named)
+        assert seal.seal_tree(rig.context, OWNER, tree.name).missing == []
+        return found
+
+    monkeypatch.setattr(upload_room, "_in_trees", find_then_seal)
+    with pytest.raises(Busy, match="ended at this moment"):
+        release_unused(rig.context, OWNER)
+    assert used(rig) == size_of(tree)
+    assert missing_objects(rig.context, OWNER, [digest.hex() for digest in tree.objects]).missing == []
