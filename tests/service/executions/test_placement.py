@@ -92,8 +92,10 @@ def test_tasks_that_fit_no_common_cluster_are_told_with_what_each_fits(rig: Rig)
 
 def test_an_execution_waits_for_a_drained_cluster_and_says_so(rig: Rig) -> None:
     bed = ExecutionBed(rig)
+    bed.add_cluster("c2")
     bed.wide("wide", 2)
-    cordon(rig, "c1", True)
+    for name in ("c1", "c2"):
+        cordon(rig, name, True)
     bed.create("wide", "e")
     bed.drive()
     (attempt, *_) = bed.attempts("e")

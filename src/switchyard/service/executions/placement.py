@@ -72,6 +72,8 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
             next_step=f"Set the annotation {SPREAD_ANNOTATION}=true: then each node is routed by itself.",
         )
     common = sorted(set.intersection(*(set(fit.now) for fit in fits)))
+    if not common and len(ever) == 1:
+        return ClusterChoice(next(iter(ever)))  # no other one can take it: its jobs wait there, and say for what
     if not common:
         reasons = {name: fit.later[name] for fit in fits for name in sorted(ever) if name in fit.later}
         shown = [f"{name}: {why}" for name, why in islice(reasons.items(), CLUSTERS_SHOWN)]
