@@ -33,7 +33,7 @@ help: ## Show this list
 
 install: $(INSTALLED) ## Make .venv with the `yard` command: server, agent, CLI and SDK
 
-test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, Redis, Slurm, faketime, an S3 server
+test-install: $(TEST_INSTALLED) ## Add what the tests need: Python packages, PostgreSQL, Redis, Slurm, faketime, Chromium, an S3 server
 	@scripts/install-services $(BIN)/python
 	@scripts/install-s3-server $(BIN)/python
 

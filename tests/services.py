@@ -1,4 +1,4 @@
-"""Real services for tests, as plain processes: PostgreSQL, PgBouncer, Redis, libfaketime.
+"""Real services for tests, as plain processes: PostgreSQL, PgBouncer, Redis, libfaketime; where Chromium is.
 
 Slurm is in slurm_bed.py, Kubernetes in kube_bed.py, an S3 server in s3_service.py.
 
@@ -38,6 +38,7 @@ WANTED = {
     "podman": "podman",
     "runc": "runc",
     "busybox-static": "A busybox that needs no library",
+    "chromium-headless-shell": "Chromium",
 }
 BUILT = {"versitygw": "The S3 server versitygw"}  # by a script of ours: no Debian package has it
 # Debian package -> one of its programs; tests/slurm_bed.py starts them.
@@ -335,6 +336,14 @@ def need_busybox() -> Path:
     return program
 
 
+def need_chromium() -> Path:
+    """The browser that the tests of the dashboard drive."""
+    for name in ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"):
+        if program := shutil.which(name, path=SYSTEM_PATH):
+            return Path(program)
+    raise MissingServiceError("chromium-headless-shell")
+
+
 def need_versitygw() -> Path:
     """The S3 server, which scripts/install-s3-server builds beside the Python that runs the tests."""
     program = shutil.which("versitygw", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', SYSTEM_PATH)}")
@@ -391,7 +400,10 @@ def open_folder() -> Path:
 def missing() -> list[str]:
     """The Debian packages that are not here."""
     lacking: list[str] = []
-    needs = (need_postgres, need_pgbouncer, need_faketime, need_redis, need_podman, need_runc, need_busybox)
+    needs = (
+        *(need_postgres, need_pgbouncer, need_faketime, need_redis),
+        *(need_podman, need_runc, need_busybox, need_chromium),
+    )
     for need, package in zip(needs, WANTED, strict=True):
         try:
             need()

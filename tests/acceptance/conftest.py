@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from switchyard import Client
 from tests.acceptance.stage import Stage, staged
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +25,12 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def client(stage: Stage) -> Iterator[Client]:
     with Client(stage.url, stage.token) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """The Chromium that the tests of the dashboard of this worker share. Each takes a `Visitor` of its own."""
+    from tests.browser import browser_running
+
+    with browser_running() as running:
+        yield running

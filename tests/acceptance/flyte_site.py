@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from tests.server.flyte_doors import Doors
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
 RUNS = Path(__file__).with_name("flytekit_runs.py")
 PROJECT, DEV = "kit", "development"
+HOST_RULE = {"match": "team/*", "run": "host", "path": str(Path(sys.executable).parent)}
 NODES = {"nodes": 1, "each": {"core": 3, "memory": "16GiB"}}  # more tasks at once only wait for each other
 RUNS_S = 10 * PATIENCE_S  # dozens of tasks, of which each starts two interpreters
 
@@ -55,12 +56,14 @@ class FlyteSite:
         done = self.pyflyte("register", *where, "--copy", "all", *files, within="flows", timeout_s=RUNS_S)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def run(self, *modules: str, version: str = "v1") -> list[dict[str, Any]]:
-        """Run the cases of these modules by flytekit, all at once."""
+    def run(
+        self, *modules: str, version: str = "v1", environment: Mapping[str, str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Run the cases of these modules by flytekit, all at once. `environment`: what the client needs, too."""
         argv = [sys.executable, str(RUNS), self.config, PROJECT, version, *modules]
         done = subprocess.run(
             argv,
-            env=isolated_env(self.folder),
+            env={**isolated_env(self.folder), **(environment or {})},
             cwd=self.folder / "flows",
             capture_output=True,
             text=True,
@@ -68,21 +71,34 @@ class FlyteSite:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:] + self.server.tail() + self.agent.tail()
-        results: list[dict[str, Any]] = json.loads(done.stdout)
+        # The last line: flytekit writes into the same stream when it imports a shell task.
+        results: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
         return results
 
 
 @contextmanager
-def flyte_site(folder: Path, *, database: str | None = None, cluster: str = "c1") -> Iterator[FlyteSite]:
+def flyte_site(
+    folder: Path,
+    *,
+    database: str | None = None,
+    cluster: str = "c1",
+    site: Mapping[str, Any] | None = None,
+    config: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[FlyteSite]:
+    """`site`: further sections of the agent's site file; `config`: of the server's config;
+    `environment`: of the agent."""
     (folder / "flows").mkdir()
-    site = folder / "site.yaml"
-    rule = {"match": "team/*", "run": "host", "path": str(Path(sys.executable).parent)}
-    site.write_text(yaml.safe_dump({"images": [rule]}))
-    port = free_port()
-    extra = ["--grpc", f"127.0.0.1:{port}"]
+    site_file = folder / "site.yaml"
+    site_file.write_text(yaml.safe_dump({"images": [HOST_RULE], **(site or {})}))
+    port, config_file = free_port(), folder / "server.yaml"
+    config_file.write_text(yaml.safe_dump(dict(config or {})))
+    extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config_file)]
     with (
         start_server(folder, database=database, extra=extra) as server,
-        start_agent(folder, server.url, cluster, graph=NODES, extra=["--config", str(site)]) as agent,
+        start_agent(
+            folder, server.url, cluster, graph=NODES, extra=["--config", str(site_file)], env=environment
+        ) as agent,
     ):
         made = FlyteSite(folder, server, agent, Doors(server.url, f"127.0.0.1:{port}"))
         made.doors.v1("POST", "/v1/projects", {"name": PROJECT})

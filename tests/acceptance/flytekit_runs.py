@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import msgspec
 from flyteidl.core import literals_pb2
 from flytekit.configuration import Config, PlatformConfig
@@ -133,6 +134,9 @@ def plain_of(literal: Any) -> Any:
         return None
     if kind == "binary":
         return msgspec.msgpack.decode(scalar.binary.value)
+    if kind == "blob":
+        with fsspec.open(scalar.blob.uri) as file:
+            return {"file": file.read().decode()}
     assert kind == "primitive", kind
     return primitive_of(scalar.primitive)
 

@@ -25,7 +25,7 @@ def test_the_demo_explains_two_jobs_names_its_address_and_cleans_up(tmp_path: Pa
         assert program.wait(DEMO_S_MAX) == EXIT_OK, program.tail()
     said = program.log
     assert said.count("$ yard explain 01") == 2
-    assert re.search(r"The API was at http://127\.0\.0\.1:\d+;", said)
+    assert re.search(r"The dashboard was at http://127\.0\.0\.1:\d+/;", said)
     assert re.search(r"All \d+ jobs ended as they must\.", said)
     assert "\x1b" not in said
     for word in ("SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"):

@@ -61,6 +61,8 @@ def outer(n: int) -> tuple[int, int, int]:
 
 @dynamic(retries=1)
 def patient(file: str) -> int:
+    if not os.path.exists(file):
+        zero(n=1)  # a node that the second attempt does not make
     return second_time(file=file)
 
 

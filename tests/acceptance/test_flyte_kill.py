@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site
 from tests.processes import until
 
@@ -47,6 +49,39 @@ def wf(file: str) -> int:
     n = begin(file=file)
     return join(file=file, a=inner(file=file, n=n), b=grow(file=file, n=n, word="side"))
 """
+DYNAMIC = """
+from datetime import timedelta
+
+from flytekit import approve, dynamic, task, workflow
+
+
+def note(file: str, word: str) -> None:
+    with open(file, "a") as out:
+        out.write(word + "\\n")
+
+
+@task
+def grow(file: str, n: int) -> int:
+    note(file, "grown")
+    return n * 2
+
+
+@task
+def end(file: str, n: int) -> int:
+    note(file, "end")
+    return n
+
+
+@dynamic
+def made(file: str) -> int:
+    note(file, "made")
+    return grow(file=file, n=grow(file=file, n=1))
+
+
+@workflow
+def wf(file: str) -> int:
+    return end(file=file, n=approve(made(file=file), "ok", timeout=timedelta(hours=2)))
+"""
 NOTES = ("begin", "inner-1", "inner-2", "side", "join")
 
 
@@ -68,6 +103,44 @@ def test_a_killed_server_loses_no_node_and_repeats_none(tmp_path: Path, database
         data = site.doors.by_grpc("GetExecutionData", {"id": identifier()}).answer
         assert data["full_outputs"]["literals"]["o0"]["scalar"]["primitive"]["integer"] == "6"
         assert len(site.doors.v1("GET", "/v1/jobs")["items"]) == len(NOTES)
+
+
+@pytest.mark.timeout(RUNS_S)
+def test_a_killed_server_repeats_nothing_of_a_dynamic_workflow_and_keeps_its_gate(tmp_path: Path) -> None:
+    with flyte_site(tmp_path) as site:
+        (tmp_path / "flows.py").write_text(DYNAMIC)
+        notes = tmp_path / "notes"
+        notes.touch()
+        where = ["-p", PROJECT, "-d", DEV, "--image", "team/flows:1", "--name", "killed"]
+        done = site.pyflyte("run", "--remote", *where, "flows.py", "wf", "--file", str(notes))
+        assert done.returncode == 0, done.stdout + done.stderr
+        for count in (1, 2):  # the dynamic task has left its workflow; a task of that has run
+            until(lambda count=count: len(noted(notes)) >= count, RUNS_S, f"{count} tasks have run")
+            kill(site)
+        until(lambda: signals(site) == ["ok"], RUNS_S, "the gate waits")
+        kill(site)
+        value = {"scalar": {"primitive": {"boolean": True}}}
+        said = site.doors.by_grpc(
+            "SetSignal", {"id": {"execution_id": identifier(), "signal_id": "ok"}, "value": value}
+        )
+        assert said.code == "OK", said
+        kill(site)
+        until(lambda: phase(site) not in ("QUEUED", "RUNNING"), RUNS_S, "the execution has ended")
+        assert phase(site) == "SUCCEEDED"
+        assert Counter(noted(notes)) == Counter(["made", "grown", "grown", "end"])
+        assert len(site.doors.v1("GET", "/v1/jobs")["items"]) == 4
+        node = {"id": {"execution_id": identifier(), "node_id": "n0"}}
+        for call in ("GetNodeExecutionData", "GetDynamicNodeWorkflow"):
+            answer = site.doors.by_grpc(call, node).answer
+            compiled = answer.get("dynamic_workflow", answer)["compiled_workflow"]
+            assert [one["id"] for one in compiled["primary"]["template"]["nodes"]][2:] == ["dn0", "dn1"]
+        shown = site.doors.by_grpc("GetNodeExecution", node).answer
+        assert (shown["metadata"]["is_dynamic"], shown["metadata"]["is_parent_node"]) == (True, True)
+
+
+def signals(site: FlyteSite) -> list[str]:
+    asked = {"workflow_execution_id": identifier(), "limit": 9}
+    return [one["id"]["signal_id"] for one in site.doors.by_grpc("ListSignals", asked).answer.get("signals", [])]
 
 
 def kill(site: FlyteSite) -> None:

@@ -155,6 +155,7 @@ def test_the_whole_command_line_of_podman() -> None:
             {"--cap-drop": ["all"], "--security-opt": ["no-new-privileges", "label=disable"]},
         ),
         ({"workdir": "/in/the/image"}, {}, {"--workdir": ["/in/the/image"], "--volume": ["/w:/w:rw"]}),
+        ({"mounts": {"/var/in": "io/in"}}, {}, {"--volume": ["/w:/w:rw", "/w/io/in:/var/in:rw"]}),
         ({"memory_bytes": 1024}, {}, {"--memory": ["1024b"]}),
         ({"cpus": 2.0}, {}, {"--cpus": ["2"]}),
         ({"cpus": 0.5}, {}, {"--cpus": ["0.5"]}),

@@ -169,7 +169,7 @@ REQUESTS: list[tuple[str, str, Any, int]] = [
     ("GET", f"/v1/users{QUOTED_NEWLINE}", None, 404),
     ("GET", "/v1/jobs/", None, 404),
     ("GET", "/v1", None, 404),
-    ("GET", "/", None, 404),
+    ("GET", "/nothing", None, 404),
     ("GET", "/v2/jobs", None, 404),
     # parameters
     ("GET", "/v1/jobs?colour=red", None, 400),

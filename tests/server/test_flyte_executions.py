@@ -16,15 +16,6 @@ from tests.workflow.corpus import DOMAIN, PROJECT, sent_by_flytekit
 
 pytestmark = pytest.mark.xdist_group("flyte-executions")
 HERE = {"project": PROJECT, "domain": DOMAIN}
-# A module of the corpus → the words in the refusal of its workflow `wf`.
-UNSERVED = {
-    "08_launch_plan.wf": "is a launch plan node",
-    "09_map.wf": "is a map task",
-    "19_cache.wf": "is cached",
-    "21_files.wf": "a file, a directory",
-    "23_container.wf": "is a raw container",
-    "28_context.wf": "asks for secrets",
-}
 REFERRED = ("30_reference.triple", "30_reference.plus")
 
 
@@ -49,6 +40,10 @@ def a_request(plan: str, name: str = "", kind: str = "LAUNCH_PLAN", **more: Any)
     return {**HERE, "name": name, "spec": {"launch_plan": launched, **more}, "inputs": {"literals": literals}}
 
 
+def data_at(prefix: str) -> dict[str, Any]:
+    return {"raw_output_data_config": {"output_location_prefix": prefix}}
+
+
 def number(value: int) -> dict[str, str]:
     return {"integer": str(value)}
 
@@ -65,13 +60,6 @@ def test_a_server_runs_no_executions_if_its_config_says_so(tmp_path: Path) -> No
             assert (refused.code, "`workflows.executions` is off" in refused.message) == ("UNIMPLEMENTED", True)
 
 
-@pytest.mark.parametrize(("plan", "words"), UNSERVED.items())
-def test_what_cannot_run_yet_is_refused_with_the_node_and_its_kind(doors: Doors, plan: str, words: str) -> None:
-    for door in doors.ways().values():
-        refused = door("CreateExecution", a_request(plan))
-        assert (refused.code, words in refused.message) == ("UNIMPLEMENTED", True), refused
-
-
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -85,6 +73,13 @@ def test_what_cannot_run_yet_is_refused_with_the_node_and_its_kind(doors: Doors,
         (a_request("29_schedule.wf", cluster_assignment={"cluster_pool_name": "nowhere"}), "no pool 'nowhere'"),
         (a_request("29_schedule.wf", execution_cluster_label={"value": "nowhere"}), "no label 'nowhere'"),
         (a_request("29_schedule.wf", labels={"values": {"a b": "x"}}), "invalid label key"),
+        (a_request("21_files.wf", inputs={"text": {"string_value": "x"}}), "there is no place for such data"),
+        (a_request("21_files.wf", inputs={"text": {"string_value": "x"}}), "`data: {folder: DIR}`"),
+        (a_request("29_schedule.wf", **data_at("/shared")), "No cluster has /shared"),
+        (a_request("29_schedule.wf", **data_at("file:///shared")), "cannot use file://"),
+        (a_request("29_schedule.wf", **data_at("https://x/y")), "neither an absolute path nor an address"),
+        (a_request("29_schedule.wf", **data_at("/a/../b")), "neither an absolute path nor an address"),
+        (a_request("29_schedule.wf", **data_at("/" + 600 * "a")), "neither an absolute path nor an address"),
     ],
 )
 def test_bad_requests_are_refused_with_the_reason(doors: Doors, request_: dict[str, Any], words: str) -> None:

@@ -189,14 +189,14 @@ def test_ids_that_cannot_be_stored_are_refused_before_anything_runs(doors: Doors
         assert (said.code, "node id" in said.message) == ("INVALID_ARGUMENT", True), said
 
 
-def test_a_server_without_a_cluster_keeps_its_gates_over_a_restart(tmp_path: Path) -> None:
-    with opened(tmp_path) as first:
+def test_a_server_without_a_cluster_keeps_its_gates_over_a_restart(tmp_path: Path, database_url: str) -> None:
+    with opened(tmp_path, database=database_url) as first:
         first.v1("POST", "/v1/projects", {"name": PROJECT})
         register(first, "both", "title", "ok")
         execution = launched(first, "both", "kept")
         waits(first, execution, 2)
         first.by_grpc("SetSignal", a_signal(execution, "title", {"string_value": "News"}))
-    with opened(tmp_path) as second:
+    with opened(tmp_path, database=database_url) as second:
         assert {one["id"]["signal_id"]: "value" in one for one in listed(second, execution)["signals"]} == {
             "title": True,
             "ok": False,

@@ -38,6 +38,7 @@ from switchyard.store import (
     file_trees,
     graphs,
     handovers,
+    job_groups,
     jobs,
     layout,
     leaders,
@@ -81,7 +82,7 @@ EXECUTIONS: dict[str, Any] = {
     **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9},
 }
 SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9}
-NODES: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "limit": 9}
+NODES: dict[str, Any] = {"parent": None, "is_descending": False, "offset": 0, "limit": 9}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     executions.execution_get: lambda tx: executions.execution_get(tx, EXECUTION),
@@ -206,6 +207,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     quotes.backlog_by_spec: lambda tx: quotes.backlog_by_spec(tx, "c1", 9),
     ranges.range_live: lambda tx: ranges.range_live(tx, ["j"]),
     ranges.range_list: lambda tx: ranges.range_list(tx, "j"),
+    job_groups.count_groups: lambda tx: job_groups.count_groups(tx, JobFilter(), by="cluster", budget=9, limit=9),
     ranges.range_list_of_task: lambda tx: ranges.range_list_of_task(tx, "j", 1),
     ranges.range_leased_by: lambda tx: ranges.range_leased_by(tx, "a1"),
     ranges.range_cancelling: lambda tx: ranges.range_cancelling(tx, ["a1"]),
@@ -213,6 +215,9 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     retention.job_hashes_page: lambda tx: retention.job_hashes_page(tx, **PAGE),
     route_counts.count_by_route: lambda tx: route_counts.count_by_route(
         tx, oldest="", projects=None, reader="ann", budget=9, limit=9
+    ),
+    route_counts.count_by_time: lambda tx: route_counts.count_by_time(
+        tx, oldest="", span_us=60, projects=None, reader="ann", budget=9, limit=9
     ),
     spread_arrays.spread_arrays: lambda tx: spread_arrays.spread_arrays(tx, limit=9),
     submit_tokens.submit_token_all: submit_tokens.submit_token_all,

@@ -15,6 +15,7 @@ from switchyard.store import (
     data_files,
     entities,
     entity_names,
+    execution_maps,
     execution_nodes,
     executions,
     graphs,
@@ -25,9 +26,12 @@ from switchyard.store import (
     quotes,
     ranges,
     schema,
+    schema_cache,
     schema_entities,
     schema_executions,
+    schema_maps,
     submit_tokens,
+    task_cache,
     token_pools,
 )
 from switchyard.store.column_update import ColumnUpdate
@@ -61,6 +65,7 @@ def test_updates_set_columns_of_their_table() -> None:
         clusters.ClusterUpdate: schema.clusters,
         clusters.InviteUpdate: schema.invites,
         entity_names.EntityNameUpdate: schema_entities.entity_names,
+        execution_maps.MapUpdate: schema_maps.execution_maps,
         executions.ExecutionUpdate: schema_executions.executions,
         token_pools.TokenPoolUpdate: schema.token_pools,
     }
@@ -81,6 +86,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         clusters.InviteRow: schema.invites,
         entities.EntityRow: schema_entities.entities,
         executions.ExecutionRow: schema_executions.executions,
+        execution_maps.MapRow: schema_maps.execution_maps,
         execution_nodes.NodeRow: schema_executions.execution_nodes,
         execution_nodes.NodeAttemptRow: schema_executions.execution_attempts,
         data_files.DataFileRow: schema_executions.data_files,
@@ -92,6 +98,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         quotes.QuoteWaitRow: schema.quote_waits,
         ranges.RangeRow: ranges_table,
         submit_tokens.SubmitTokenRow: schema.submit_tokens,
+        task_cache.CacheRow: schema_cache.task_cache,
         token_pools.TokenPoolRow: schema.token_pools,
     }
     for row, table in tables.items():

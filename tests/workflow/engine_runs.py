@@ -20,6 +20,7 @@ from switchyard.workflow.execution_state import (
     NodeTable,
 )
 from switchyard.workflow.nesting import is_too_deep
+from switchyard.workflow.task_cache import CacheAnswer
 from tests.workflow.builders import (
     ERROR,
     INT,
@@ -101,7 +102,12 @@ class Run:
     stopped: list[str] = field(default_factory=list)  # scopes whose jobs were stopped
     asked: list[str] = field(default_factory=list)  # the signals that gates wait for
 
-    def step(self, *events: AttemptEnd, refused: dict[tuple[str, int], AttemptFailure] | None = None) -> list[str]:
+    def step(
+        self,
+        *events: AttemptEnd,
+        refused: dict[tuple[str, int], AttemptFailure] | None = None,
+        cached: dict[tuple[str, int], CacheAnswer] | None = None,
+    ) -> list[str]:
         """The jobs that are started, as `node#attempt`."""
         state = ExecutionState(
             self.phase,
@@ -115,8 +121,10 @@ class Run:
             signals=self.signals,
             dynamics=self.dynamics,
         )
-        decided: EngineStep = step(self.graph, state, events, refused or {})
-        assert step(self.graph, state, events, refused or {}) == decided, "the same state gives the same step"
+        decided: EngineStep = step(self.graph, state, events, refused or {}, cached or {})
+        assert step(self.graph, state, events, refused or {}, cached or {}) == decided, (
+            "the same state gives the same step"
+        )
         self.phase, self.is_stopping = decided.phase, decided.is_stopping
         self.error, self.outputs, self.is_due = decided.error or self.error, decided.outputs, decided.is_due
         self.dynamics |= {(node_id, attempt): made.graph for node_id, attempt, made in decided.dynamics}

@@ -160,7 +160,11 @@ TASKS: list[tuple[dict[str, Any], str]] = [
     ({"interface": None}, "missing interface"),
     ({"metadata": {"runtime": {}}}, "missing runtime version"),
     ({"container": {}}, "missing image"),
-    ({"container": None}, ""),
+    ({"container": None}, "has no container and no pod; no plugin"),
+    (
+        {"container": None, "type": "bigquery", "sql": {"statement": "SELECT 1"}},
+        "no container and no pod",
+    ),
     ({"container": None, "k8s_pod": {}}, "missing pod_spec"),
     ({"interface": {"inputs": {"variables": {"x": {}}}}}, "input 'x' has no type"),
     ({"container": resources({"CPU": "500m"})}, ""),

@@ -32,6 +32,7 @@ from switchyard.agent.journal import Journal
 from switchyard.agent.log import line, set_up_logging
 from switchyard.agent.loop import FREE_BYTES_MIN, AgentLimits, Loop
 from switchyard.agent.site import read_site
+from switchyard.agent.site_gifts import site_gifts
 from switchyard.agent.site_state import SiteState
 from switchyard.agent.umask import set_private_umask
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed, refuse_plain_http
@@ -229,6 +230,7 @@ def _make_files(
         on_change=on_change,
         work_roots=[folders.work] if folders else [],
         free_bytes_min=arguments.free_bytes_min,
+        gifts=lambda lease, folder: site_gifts(lease, setting.site, setting.agent_environment, folder),
     )
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.discover import host_name
 from switchyard.agent.site import ImageRule, Site
+from switchyard.agent.site_gifts import site_offer
 from switchyard.errors import PolicyRefused
 from switchyard.model.graph import Graph
 from switchyard.model.image_rules import ImageOffer, ImageRun, first_rule
@@ -55,9 +56,14 @@ def problem_here(rule: ImageRule, environment: Mapping[str, str]) -> str:
     return ""
 
 
+def graph_with_offers(graph: Graph, site: Site, *, find_problem: Callable[[ImageRule], str]) -> Graph:
+    """The graph with what the site file says about images, data and secrets."""
+    return replace(graph, images=image_offers(site, find_problem=find_problem), site=site_offer(site))
+
+
 def graph_with_images(graph: Graph, site: Site, environment: Mapping[str, str]) -> Graph:
-    """The graph of this machine with the rules for images that its agent follows."""
-    return replace(graph, images=image_offers(site, find_problem=lambda rule: problem_here(rule, environment)))
+    """The graph of this machine, with what its site file says about images, data and secrets."""
+    return graph_with_offers(graph, site, find_problem=lambda rule: problem_here(rule, environment))
 
 
 def container_program(spec: JobSpec, site: Site) -> str:

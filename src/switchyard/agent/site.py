@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 from switchyard.agent.accounts import AccountSwitch, AllowList
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.agent.private_files import read_bounded
+from switchyard.agent.site_data import DataSite, SecretRule
 from switchyard.agent.site_types import AbsolutePath, Amount, ImagePull, LongSeconds, ShortSeconds
 from switchyard.errors import Malformed
 from switchyard.model.decode import convert, load_yaml
@@ -19,6 +20,7 @@ from switchyard.model.image_rules import RULES_MAX, ImagePattern, ImageRun
 from switchyard.model.names import Name
 from switchyard.model.native_grammars import NAME
 from switchyard.model.quantity import parse_bytes, parse_duration_s
+from switchyard.model.site_needs import OFFERS_MAX, is_below
 
 FILE_BYTES_MAX = 1024 * 1024
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
@@ -190,12 +192,18 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     # The first rule that matches counts. Without a matching rule, a job that names an image is refused.
     images: Annotated[list[ImageRule], Meta(max_length=RULES_MAX)] = []
     containers: ContainersSite = ContainersSite()
+    data: DataSite = DataSite()
+    secrets: Annotated[list[SecretRule], Meta(max_length=OFFERS_MAX)] = []  # that jobs may name
 
     def __post_init__(self) -> None:
         if self.accounts is not None and runs_over_ssh(shlex.split(self.slurm.prefix)):
             raise ValueError("accounts: over ssh jobs run as the account that ssh logs in to; run an agent there")
         if self.kubernetes.files_volume is not None and self.files.folder is None:
             raise ValueError("kubernetes.files_volume: say with `files: {folder}` where the agent sees this volume")
+        has_containers = any(rule.run not in (ImageRun.HOST, ImageRun.REFUSE) for rule in self.images)
+        mounted = [mount.split(":")[-2 if mount.endswith((":ro", ":rw")) else -1] for mount in self.containers.mounts]
+        if self.data.folder and has_containers and not any(is_below(self.data.folder, path) for path in mounted):
+            raise ValueError("data.folder: containers do not see it; add it to `containers: {mounts: […]}`")
 
 
 def read_site(path: Path | None) -> Site:

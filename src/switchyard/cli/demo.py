@@ -95,7 +95,7 @@ def _run(programs: DemoProcesses, folder: Path, args: Namespace, *, is_staying: 
             if is_staying and not wrong:
                 _run_until_interrupt(programs, url)
             elif not wrong:
-                print(f"The API was at {url}; stopping everything, as this is no terminal or DEMO_EXIT is set.")
+                print(f"The dashboard was at {url}/; stopping everything, as this is no terminal or DEMO_EXIT is set.")
         finally:
             _cancel_rest(yard)
     return EXIT_ERROR if wrong else EXIT_OK
@@ -169,7 +169,7 @@ def _print_outcome(wrong: Sequence[str], folder: Path) -> None:
 
 def _run_until_interrupt(programs: DemoProcesses, url: str) -> None:
     """Keep the server and the agents running until Ctrl-C."""
-    print(f"The API is at {url}. In another terminal: YARD_URL={url} yard ls")
+    print(f"The dashboard is at {url}/ and the API at {url}/v1. In another terminal: YARD_URL={url} yard ls")
     print("Ctrl-C here stops everything.", flush=True)
     with suppress(KeyboardInterrupt):
         while True:

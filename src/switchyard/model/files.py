@@ -17,6 +17,11 @@ MISSING_LISTED_MAX = 100  # patterns without a file that are told
 ObjectHash = Annotated[str, Meta(min_length=64, max_length=64, pattern=r"^[0-9a-f]{64}(?!\n)$")]
 OutPattern = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\u0000/][^\u0000]*(?!\n)$")]
 ObjectBytes = Annotated[int, Meta(ge=0, le=TREE_BYTES_MAX)]
+MOUNTS_MAX = 16
+MountPath = Annotated[str, Meta(max_length=1024, pattern=r"^(/(?!\.{1,2}(/|$|\n))[^\u0000-\u0020:,/]+)+(?!\n)$")]
+InnerPath = Annotated[
+    str, Meta(max_length=1024, pattern=r"^(?!/)((^|/)(?!\.{1,2}(/|$|\n))[^\u0000-\u0020:,/]+)+(?!\n)$")
+]
 FileCount = Annotated[int, Meta(ge=0, le=2**62)]
 FileText = Annotated[str, Meta(max_length=4096)]
 
@@ -29,6 +34,8 @@ class JobFiles(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     task_tree: ObjectHash | None = None
     out: Annotated[list[OutPattern], Meta(max_length=OUT_PATTERNS_MAX)] = []  # `results/*`, `**/*.csv`: kept at the end
     out_required: bool = False  # an attempt that leaves no file for a pattern has failed
+    # In a container: the path under which it sees a folder of the job's folder, and that folder. Not on the host.
+    mounts: Annotated[dict[MountPath, InnerPath], Meta(max_length=MOUNTS_MAX)] = {}
 
     def __post_init__(self) -> None:
         for pattern in self.out:

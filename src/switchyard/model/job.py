@@ -28,6 +28,7 @@ from switchyard.model.retry import Retry
 from switchyard.model.schema import requires_field
 from switchyard.model.scope import LongName
 from switchyard.model.selection import NamedValues, Select, refuse_infinite
+from switchyard.model.site_needs import SiteNeeds
 from switchyard.model.spill import SpillTexts, parse_rules
 from switchyard.model.tokens import TokensOfJob
 
@@ -206,10 +207,13 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     tokens: TokensOfJob = {}  # token pool → how many it holds from its assignment to its end
     native: Native | None = None
     files: JobFiles | None = None  # go to the cluster before the start, and come back at the end
+    site: SiteNeeds | None = None  # what the cluster's site file gives to it: a place for data, and secrets
 
     def __post_init__(self) -> None:
         if not self.command[0]:
             raise ValueError("the command's first word is empty")
+        if self.site is not None and self.files is None:
+            raise ValueError("site: what a site gives is put into the folder of the job's files, so give `files`, too")
         if self.lost_after is not None:
             parse_duration_s(self.lost_after)
 

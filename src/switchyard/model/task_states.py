@@ -41,6 +41,11 @@ class TaskState:
         return self.state in (State.ASSIGNED, State.SUBMITTED, State.RUNNING)
 
 
+def state_codes() -> tuple[State | None, ...]:
+    """The states by their stored code, which is the lower half of a task's first byte."""
+    return _STATES
+
+
 def new_task_states(count: int) -> bytes:
     """The bytes of a range that was just leased."""
     return bytes((_NO_EXIT, 0)) * count

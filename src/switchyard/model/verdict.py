@@ -28,7 +28,8 @@ class Verdict(Struct, frozen=True, omit_defaults=True):
 
     cluster: str
     say: Answer
-    # pool · label · pin · grant · interruptible · backend · match · weight · refused · health · last · select
+    # pool · label · pin · grant · interruptible · backend · image · site · match · weight · refused · health · last ·
+    # select
     step: str
     reason: str = ""
     since_us: int | None = None  # of an explanation: since when it has said so, as far as that is known

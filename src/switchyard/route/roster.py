@@ -120,6 +120,7 @@ class RosterCache:
                 (
                     member.graph.signature if member.graph else "",
                     member.graph.images if member.graph else None,
+                    member.graph.site if member.graph else None,
                     member.health.value,
                     member.reason,
                     member.is_interruptible,

@@ -16,6 +16,7 @@ from switchyard.model.cluster import POLLING_BACKEND, Health
 from switchyard.model.graph import Graph
 from switchyard.model.image_rules import image_note, image_refusal
 from switchyard.model.quote import Quote
+from switchyard.model.site_needs import site_refusal
 from switchyard.model.verdict import Answer, Plan
 from switchyard.route.member import Member
 from switchyard.route.narrow import RoutingBounds, refuse_zero_weights
@@ -34,7 +35,7 @@ CLUSTER_INTERRUPTIBLE = GroupVerdict(Answer.NO, "interruptible", "its nodes may 
 TAKES_NOTHING = "takes nothing new now: "
 TAKES_NO_FILES = "takes no jobs with files now: "
 REASONS_SHOWN_MAX = 5
-STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "image", "match", "weight", "refused")
+STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "image", "site", "match", "weight", "refused")
 
 GroupVerdicts = list[tuple[GroupVerdict, MemberIndexes]]
 
@@ -107,9 +108,8 @@ class _Evaluator:
             return POLLER_TAKES_NO_ARRAYS
         if member.graph is None:
             return GroupVerdict(Answer.WAIT, "health", f"{member.health.value}: {member.reason or NO_GRAPH_REASON}")
-        images = member.graph.images
-        if ask.image and images is not None and (refusal := image_refusal(ask.image, images)):
-            return GroupVerdict(Answer.NO, "image", refusal)
+        if refused := _site_verdict(ask, member.graph):
+            return refused
         fits = self._fits(member.graph)
         if fits.say is Answer.NO:
             return fits
@@ -139,6 +139,15 @@ class _Evaluator:
                 verdict = GroupVerdict(Answer.YES, "match", _fit_reason(answer, demand.unit_word))
             self._by_class[graph.signature] = verdict
         return verdict
+
+
+def _site_verdict(ask: RoutingRequest, graph: Graph) -> GroupVerdict | None:
+    """The refusal by what the cluster's site file says about images, data and secrets; None: it refuses nothing."""
+    if ask.image and graph.images is not None and (refusal := image_refusal(ask.image, graph.images)):
+        return GroupVerdict(Answer.NO, "image", refusal)
+    if ask.site is not None and (refusal := site_refusal(ask.site, graph.site)):
+        return GroupVerdict(Answer.NO, "site", refusal)
+    return None
 
 
 def _image_note(image: str, graph: Graph) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from switchyard.match.demand import Demand
 from switchyard.match.engine import DEFAULT_ENGINE
+from switchyard.model.site_needs import SiteAsk
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +36,4 @@ class RoutingRequest:
     is_array: bool = False
     image: str = ""  # that the job names; empty: none
     has_files: bool = False  # files travel with it
+    site: SiteAsk | None = None  # what it needs of a site file

@@ -9,7 +9,9 @@ import sqlalchemy as sa
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.schema import FINAL_STATES, events, jobs
+from switchyard.store.schema_cache import cache_reservations, cache_waits
 from switchyard.store.schema_executions import (
+    AWAITED_EXECUTION,
     DUE_EXECUTION,
     LIVE_ATTEMPT,
     LIVE_EXECUTION,
@@ -18,6 +20,7 @@ from switchyard.store.schema_executions import (
     execution_nodes,
     executions,
 )
+from switchyard.store.schema_maps import LIVE_MAP, execution_maps
 
 IDS_PER_QUERY = 500
 _IS_LIVE = sa.text(f"execution_attempts.{LIVE_ATTEMPT}")
@@ -45,11 +48,33 @@ def marked_due(tx: Tx, *, limit: int) -> list[DueExecution]:
     return fetch_all(tx, DueExecution, query.limit(limit))
 
 
-def executions_woken(tx: Tx, now_us: int) -> list[str]:
-    """Executions with a node whose time has come: a sleep, or the end of a wait."""
-    is_waking = sa.text(f"execution_nodes.{WAKING_NODE}")
-    query = sa.select(execution_nodes.c.execution_id).where(is_waking, execution_nodes.c.wake_us <= now_us)
-    return list(tx.execute(query.distinct()).scalars())
+def executions_with_news(tx: Tx, now_us: int) -> list[str]:
+    """Executions with other news than ends of jobs: nodes whose time has come, maps with something to do, children that
+    have ended, and keys of the cache that are free. Each query reads an index of what is live."""
+    is_waking, is_live_map = sa.text(f"execution_nodes.{WAKING_NODE}"), sa.text(f"execution_maps.{LIVE_MAP}")
+    woken = sa.select(execution_nodes.c.execution_id).where(is_waking, execution_nodes.c.wake_us <= now_us)
+    has_ended_tasks = jobs.c.tasks_ok + jobs.c.tasks_failed + jobs.c.tasks_cancelled > execution_maps.c.seen
+    mapped = (
+        sa.select(execution_maps.c.execution_id)
+        .select_from(execution_maps.outerjoin(jobs, jobs.c.id == execution_maps.c.job_id))
+        .where(
+            is_live_map,
+            sa.or_(
+                jobs.c.id.is_(None),
+                jobs.c.state.in_(FINAL_STATES),
+                has_ended_tasks,
+                execution_maps.c.phase.in_(("STARTING", "DONE")),
+            ),
+        )
+    )
+    is_awaited = sa.text(f"executions.{AWAITED_EXECUTION}")
+    parents = sa.select(executions.c.parent_id).where(is_awaited, executions.c.ended_us.is_not(None))
+    is_held = sa.exists().where(cache_reservations.c.key == cache_waits.c.key)
+    freed = sa.select(cache_waits.c.execution_id).where(sa.not_(is_held))
+    ids: dict[str, None] = {}
+    for query in (woken, mapped, parents, freed):
+        ids |= dict.fromkeys(tx.execute(query.distinct()).scalars())
+    return list(ids)
 
 
 def executions_by_id(tx: Tx, ids: Sequence[str]) -> list[DueExecution]:

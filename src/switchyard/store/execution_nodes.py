@@ -23,6 +23,10 @@ class NodeRow(StoredRow, frozen=True):
     parent_id: str
     spec_id: str
     is_parent: bool
+    is_array: bool | None
+    cache_status: str | None
+    cache_key: bytes | None
+    cache_source: str | None
     phase: str
     attempts: int
     user_failures: int
@@ -82,6 +86,14 @@ class LiveAttemptRow(StoredRow, frozen=True):
     output_error: str | None
 
 
+class AttemptJobRow(StoredRow, frozen=True):
+    """The job of an attempt, the fence that it had last, and the output files that it left."""
+
+    job_id: str
+    fence: int
+    output_root: bytes | None
+
+
 def node_list(tx: Tx, execution_id: str) -> list[NodeRow]:
     """All nodes of an execution, in the order of their creation."""
     query = sa.select(*columns_of(NodeRow, execution_nodes)).where(execution_nodes.c.execution_id == execution_id)
@@ -89,13 +101,16 @@ def node_list(tx: Tx, execution_id: str) -> list[NodeRow]:
 
 
 def node_page(
-    tx: Tx, execution_id: str, *, parent_id: str, is_descending: bool, offset: int, limit: int
+    tx: Tx, execution_id: str, *, parent: NodeRow | None, is_descending: bool, offset: int, limit: int
 ) -> list[NodeRow]:
-    """The nodes inside a node; `parent_id` empty: at the top. In the order of their creation."""
+    """The nodes inside a node, of its last attempt; without `parent`, at the top. In the order of their creation."""
     nodes = execution_nodes.c
     query = sa.select(*columns_of(NodeRow, execution_nodes)).where(
-        nodes.execution_id == execution_id, nodes.parent_id == parent_id
+        nodes.execution_id == execution_id, nodes.parent_id == (parent.node_id if parent is not None else "")
     )
+    if parent is not None and parent.attempts > 1:
+        prefix = f"{parent.node_id}-{parent.attempts - 1}-"
+        query = query.where(sa.func.substr(nodes.node_id, 1, len(prefix)) == prefix)
     by = [nodes.created_us.desc(), nodes.node_id.desc()] if is_descending else [nodes.created_us, nodes.node_id]
     return fetch_all(tx, NodeRow, query.order_by(*by).offset(offset).limit(limit))
 
@@ -109,11 +124,12 @@ def node_get(tx: Tx, execution_id: str, node_id: str) -> NodeRow | None:
 
 def node_put(tx: Tx, rows: Iterable[NodeRow]) -> None:
     """Insert nodes, or replace what is stored of them. When a node was created does not change."""
-    for row in rows:
-        put = dialect.insert_statement(tx, execution_nodes).values(**asdict(row))
+    values = [asdict(row) for row in rows]
+    if values:
+        put = dialect.insert_statement(tx, execution_nodes)
         kept = ("execution_id", "node_id", "created_us")
-        changes: dict[str, Any] = {name: value for name, value in asdict(row).items() if name not in kept}
-        tx.execute(put.on_conflict_do_update(index_elements=["execution_id", "node_id"], set_=changes))
+        changes: dict[str, Any] = {name: put.excluded[name] for name in values[0] if name not in kept}
+        tx.execute(put.on_conflict_do_update(index_elements=["execution_id", "node_id"], set_=changes), values)
 
 
 def attempt_insert(tx: Tx, rows: Sequence[NodeAttemptRow]) -> None:
@@ -173,6 +189,20 @@ def attempt_list(tx: Tx, execution_id: str, node_id: str) -> list[NodeAttemptRow
         attempts.execution_id == execution_id, attempts.node_id == node_id
     )
     return fetch_all(tx, NodeAttemptRow, query.order_by(attempts.attempt))
+
+
+def job_of_attempt(tx: Tx, execution_id: str, node_id: str, attempt: int) -> AttemptJobRow | None:
+    attempts = execution_attempts.c
+    source = execution_attempts.join(jobs, jobs.c.id == attempts.job_id).outerjoin(
+        file_outputs, sa.and_(file_outputs.c.job_id == jobs.c.id, file_outputs.c.fence == jobs.c.fence)
+    )
+    columns = columns_of(AttemptJobRow, jobs, job_id=jobs.c.id, output_root=file_outputs.c.root)
+    query = sa.select(*columns).select_from(source)
+    return fetch_one(
+        tx,
+        AttemptJobRow,
+        query.where(attempts.execution_id == execution_id, attempts.node_id == node_id, attempts.attempt == attempt),
+    )
 
 
 def cluster_names(tx: Tx, execution_id: str) -> list[str]:

@@ -13,6 +13,7 @@ from switchyard.store.schema_executions import (
     execution_signals,
     executions,
 )
+from switchyard.store.schema_maps import execution_map_parts, execution_maps
 
 IDS_PER_DELETE = 500
 LARGE_ROWS_MAX = 20  # nodes whose dynamic workflows are deleted at once: each has at most some MiB
@@ -25,6 +26,7 @@ def executions_hide(tx: Tx, *, ended_before_us: int, limit: int) -> int:
         executions.c.ended_us < ended_before_us,
         sa.not_(executions.c.is_removed),
         sa.not_(executions.c.is_due),
+        sa.not_(sa.func.coalesce(executions.c.is_awaited, sa.false())),  # its parent has not stored its end
     )
     ids = list(tx.execute(query.order_by(executions.c.ended_us).limit(limit)).scalars())
     if ids:
@@ -49,6 +51,8 @@ def execution_delete_rows(tx: Tx, execution_id: str, *, limit: int) -> int:
     for table, column in (
         (execution_dynamics, execution_dynamics.c.node_id),
         (execution_signals, execution_signals.c.signal_id),
+        (execution_map_parts, execution_map_parts.c.node_id),
+        (execution_maps, execution_maps.c.node_id),
     ):
         query = sa.select(column).where(table.c.execution_id == execution_id).distinct().limit(LARGE_ROWS_MAX)
         if ids := list(tx.execute(query).scalars()):

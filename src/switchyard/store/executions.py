@@ -62,6 +62,10 @@ class ExecutionRow(StoredRow, frozen=True):
     updated_us: int
     started_us: int | None
     ended_us: int | None
+    parent_id: str | None = None
+    parent_node: str | None = None
+    root_id: str | None = None
+    is_awaited: bool | None = None
     mode: str = "MANUAL"
     is_removed: bool = False
     cluster: str = ""

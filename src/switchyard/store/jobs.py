@@ -13,6 +13,7 @@ from msgspec.structs import asdict, astuple
 from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.ids import LENGTH
+from switchyard.model.queue import UNCOUNTED_PREFIX
 from switchyard.store import dialect, page_limit
 from switchyard.store.database import Tx
 from switchyard.store.fetch import columns_of, fetch_all, fetch_one
@@ -73,6 +74,8 @@ class JobFilter:
     owner_id: str | None = None
     workflow: str | None = None
     launch_plan: str | None = None
+    queue: str | None = None
+    text: str | None = None  # a part of the name, in any case
     labels: dict[str, str] = field(default_factory=dict)
     projects: Sequence[str] | None = None
     reader: str | None = None
@@ -220,7 +223,7 @@ def job_list(
         return [], None
     source = _WITH_CLUSTER_AND_SPEC if with_spec else _WITH_CLUSTER
     columns = _DETAILS if with_spec else _DETAILS_WITHOUT_SPEC
-    query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *_conditions(wanted))
+    query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *filter_conditions(wanted))
     if before is not None:
         query = query.where(jobs.c.id < before)
     limit = page_limit.limit_by_spec_bytes(tx, query, limit) if with_spec else limit
@@ -230,7 +233,7 @@ def job_list(
     return rows, lowest if read_count == budget else None
 
 
-def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
+def filter_conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
     conditions: list[sa.ColumnElement[bool]] = []
     if wanted.ids:
         conditions.append(jobs.c.id.in_(wanted.ids))
@@ -249,6 +252,11 @@ def _conditions(wanted: JobFilter) -> list[sa.ColumnElement[bool]]:
     ):
         if value is not None:
             conditions.append(column == value)
+    if wanted.queue is not None:
+        conditions.append(_is_in_queue(wanted.queue))
+    if wanted.text is not None:
+        name = sa.func.lower(jobs.c.name)
+        conditions.append(sa.func.replace(name, sa.func.lower(wanted.text), "") != name)
     if wanted.projects is not None:
         conditions.append(sa.or_(jobs.c.project.in_(wanted.projects), jobs.c.owner_id == (wanted.reader or "")))
     for key, value in sorted(wanted.labels.items()):
@@ -262,6 +270,12 @@ def _has_task_on(cluster: str) -> sa.ColumnElement[bool]:
     leased = sa.select(ranges.c.job_id).join(lessees, lessees.c.id == ranges.c.cluster_id)
     leased = leased.where(ranges.c.job_id == jobs.c.id, lessees.c.name == cluster)
     return sa.and_(jobs.c.array.is_not(None), leased.correlate(jobs).exists())
+
+
+def _is_in_queue(queue: str) -> sa.ColumnElement[bool]:
+    """The lane begins with the name of the queue and `/` (model/queue.py). Names may have LIKE's wildcard `_`."""
+    counted, uncounted = f"{queue}/", f"{UNCOUNTED_PREFIX}{queue}/"
+    return sa.or_(*(sa.func.substr(jobs.c.lane, 1, len(start)) == start for start in (counted, uncounted)))
 
 
 def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:

@@ -108,6 +108,13 @@ def range_list(
     return fetch_all(tx, RangeOnCluster, query.order_by(ranges.c.fence).limit(limit))
 
 
+def range_list_of_fences(tx: Tx, job_id: str, first: int, last: int) -> list[RangeRow]:
+    """List the ranges of a job with tasks under the fences from `first` to `last`, oldest first."""
+    is_within = ranges.c.fence <= last, ranges.c.fence + ranges.c.hi - ranges.c.lo >= first
+    query = sa.select(*columns_of(RangeRow, ranges)).where(ranges.c.job_id == job_id, *is_within)
+    return fetch_all(tx, RangeRow, query.order_by(ranges.c.fence))
+
+
 def range_spans(tx: Tx, job_id: str, lo: int, hi: int, *, before_fence: int | None = None) -> list[tuple[int, int]]:
     """Return first and last index of each leased range with tasks between `lo` and `hi`.
 

@@ -1,4 +1,4 @@
-"""Count where many jobs went, in one query that reads a bounded number of jobs."""
+"""Count where many jobs went, and when, in queries that read a bounded number of jobs."""
 
 from __future__ import annotations
 
@@ -73,3 +73,39 @@ def count_by_route(
     if projects is not None:
         query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner_id == reader))
     return fetch_all(tx, RouteCount, query.group_by(*groups).order_by(sa.desc("size")).limit(limit)), read_count
+
+
+class TimeCount(StoredRow, frozen=True):
+    """How many jobs (`size`) were made in one span of time, by state and cluster."""
+
+    span: int
+    state: StateName
+    cluster: str | None
+    cluster_id: str | None
+    is_own: bool | None
+    size: int
+
+
+_TIMED = [jobs.c[name] for name in ("created_us", "state", "cluster_id", "owner_id", "project")]
+
+
+def count_by_time(
+    tx: Tx, *, oldest: str, span_us: int, projects: Sequence[str] | None, reader: str, budget: int, limit: int
+) -> list[TimeCount]:
+    """Group the newest `budget` jobs from an id on by the span of time in which they were made: time // span_us."""
+    window = sa.select(*_TIMED).where(jobs.c.id >= oldest).order_by(jobs.c.id.desc()).limit(budget).subquery()
+    span = window.c.created_us // sa.literal(span_us, sa.BigInteger)
+    groups = (
+        span,
+        window.c.state,
+        clusters.c.name,
+        window.c.cluster_id,
+        window.c.owner_id == reader,
+    )
+    names = ("span", "state", "cluster", "cluster_id", "is_own")
+    query = sa.select(
+        *(column.label(name) for column, name in zip(groups, names, strict=True)), sa.func.count().label("size")
+    ).select_from(window.outerjoin(clusters, clusters.c.id == window.c.cluster_id))
+    if projects is not None:
+        query = query.where(sa.or_(window.c.project.in_(projects), window.c.owner_id == reader))
+    return fetch_all(tx, TimeCount, query.group_by(*groups).order_by(sa.desc("size")).limit(limit))

@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 
 from switchyard.model.blocker import Blocker
 from switchyard.model.event_kind import TASK_PREFIX
-from switchyard.store import schema_entities, schema_executions
+from switchyard.store import schema_cache, schema_entities, schema_executions, schema_maps
 from switchyard.store.metadata import metadata
 from switchyard.store.schema_clusters import (
     HANDOVER_COUNTED,
@@ -65,8 +65,10 @@ __all__ = [
     "quote_waits",
     "quotes",
     "renders",
+    "schema_cache",
     "schema_entities",
     "schema_executions",
+    "schema_maps",
     "submit_consents",
     "submit_tokens",
     "token_pools",

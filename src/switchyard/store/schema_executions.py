@@ -7,6 +7,7 @@ from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary,
 from switchyard.store.metadata import metadata
 
 DUE_EXECUTION = "is_due"
+AWAITED_EXECUTION = "is_awaited"
 LIVE_ATTEMPT = "ended_us IS NULL"
 LIVE_EXECUTION = "ended_us IS NULL"
 ENDED_EXECUTION = "ended_us IS NOT NULL"
@@ -47,6 +48,10 @@ executions = Table(
     Column("updated_us", BigInteger, nullable=False),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=True),
+    Column("parent_id", Text, nullable=True),  # the execution of which a node started this one
+    Column("parent_node", Text, nullable=True),
+    Column("root_id", Text, nullable=True),  # the execution that all of them began with
+    Column("is_awaited", Boolean, nullable=True),  # a node waits for its end
     Column("mode", Text, nullable=False, server_default="MANUAL"),  # Flyte's word: who or what began it
     Column("is_removed", Boolean, nullable=False, server_default=false()),  # its rows are being removed in pieces
     Column("cluster", Text, nullable=False, server_default=""),  # of all of its nodes; empty: none yet, or each its own
@@ -73,6 +78,19 @@ Index(
     postgresql_where=text(ENDED_EXECUTION),
 )
 
+Index(
+    "ix_executions_awaited",
+    executions.c.parent_id,
+    sqlite_where=text(AWAITED_EXECUTION),
+    postgresql_where=text(AWAITED_EXECUTION),
+)
+Index(
+    "ix_executions_root",
+    executions.c.root_id,
+    sqlite_where=text(AWAITED_EXECUTION),
+    postgresql_where=text(AWAITED_EXECUTION),
+)
+
 # One row per node that has begun or was skipped. Nodes inside others have the id of the outer node in front.
 execution_nodes = Table(
     "execution_nodes",
@@ -82,6 +100,10 @@ execution_nodes = Table(
     Column("parent_id", Text, nullable=False),  # empty: at the top
     Column("spec_id", Text, nullable=False),  # its id in the compiled workflow
     Column("is_parent", Boolean, nullable=False),  # other nodes run inside it
+    Column("is_array", Boolean, nullable=True),  # it is a map
+    Column("cache_status", Text, nullable=True),
+    Column("cache_key", LargeBinary, nullable=True),
+    Column("cache_source", Text, nullable=True),
     Column("phase", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
     Column("user_failures", Integer, nullable=False),

@@ -68,10 +68,14 @@ def _with_outputs(node_id: str, attempt: int, body: bytes) -> AttemptEnd:
 
 
 def _user_error(body: bytes) -> AttemptFailure:
+    document = errors_pb2.ErrorDocument()
     try:
-        error: Any = errors_pb2.ErrorDocument.FromString(body).error
+        document.ParseFromString(body)
     except DecodeError:
+        document.Clear()
+    if not document.HasField("error"):
         return AttemptFailure("ErrorUnreadable", "error.pb is no message of an error", is_recoverable=True)
+    error: Any = document.error
     return AttemptFailure(
         error.code or "USER:Unknown",
         error.message,

@@ -26,8 +26,10 @@ from switchyard.workflow.execution_state import (
     execution_error,
 )
 from switchyard.workflow.node_kinds.table import kind_of
+from switchyard.workflow.task_cache import CacheAnswer
 
 _NONE_REFUSED: Mapping[AttemptKey, AttemptFailure] = MappingProxyType({})
+_NONE_CACHED: Mapping[AttemptKey, CacheAnswer] = MappingProxyType({})
 
 
 def step(
@@ -35,11 +37,12 @@ def step(
     state: ExecutionState,
     events: Iterable[AttemptEnd] = (),
     refused: Mapping[AttemptKey, AttemptFailure] = _NONE_REFUSED,
+    cached: Mapping[AttemptKey, CacheAnswer] = _NONE_CACHED,
 ) -> EngineStep:
-    """`refused`: attempts that cannot be started. They fail at once."""
+    """`refused`: attempts that cannot be started. They fail at once. `cached`: what the cache says of first ones."""
     if state.phase.is_final:
         return EngineStep(state.phase, is_stopping=state.is_stopping)
-    run = EngineRun(graph, state, refused, kind_of)
+    run = EngineRun(graph, state, refused, kind_of, cached)
     for event in events:
         _end_attempt(run, event)
     run.look_at_waiting()

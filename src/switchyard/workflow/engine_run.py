@@ -32,6 +32,7 @@ from switchyard.workflow.execution_state import (
     execution_error,
 )
 from switchyard.workflow.failure_inputs import with_error
+from switchyard.workflow.task_cache import CacheAnswer
 
 AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
 CHANGES_MAX = 1000  # nodes of one step, which is one transaction; the next step begins the rest
@@ -102,9 +103,11 @@ class EngineRun:
         state: ExecutionState,
         refused: Mapping[AttemptKey, AttemptFailure],
         kind_of: Callable[[Any], KindInterface],
+        cached: Mapping[AttemptKey, CacheAnswer],
     ) -> None:
         self.top = RunScope(graph, graph.primary, state.inputs)
         self.refused = refused
+        self.cached = cached
         self.error = state.error
         self.nodes = NodeTable(base=state.nodes)
         self.now_us = state.now_us

@@ -11,12 +11,13 @@ from flyteidl.core import interface_pb2, literals_pb2
 from switchyard.workflow.bindings import show_type
 from switchyard.workflow.casting import Caster
 from switchyard.workflow.literals import type_of_literal
+from switchyard.workflow.map_elements import criteria_mistake
+from switchyard.workflow.raw_container import is_raw_container, raw_container_mistakes
 from switchyard.workflow.references import with_inner_nodes
 
 EXECUTION_NAME = re.compile(r"[a-z][a-z\-0-9]{0,62}\Z")
-SERVED_NODES = ("task_node", "workflow_node", "branch_node", "gate_node")
+SERVED_NODES = ("task_node", "workflow_node", "branch_node", "gate_node", "array_node")
 NODE_WORDS = {
-    "array_node": "a map task",
     None: "a node without a target",
 }
 _FILE_TYPES = ("blob", "schema", "structured_dataset_type")
@@ -49,12 +50,18 @@ def _unserved_node(node: Any) -> Iterator[str]:
         if target not in SERVED_NODES:
             yield f"node {one.id} is {NODE_WORDS[target]}"
             return  # nodes inside it are not the reason
-        if target == "workflow_node" and one.workflow_node.WhichOneof("reference") != "sub_workflow_ref":
-            yield f"node {one.id} is a launch plan node"
+        if target == "array_node":
+            yield from _unserved_map(one)
         if target == "task_node" and one.task_node.overrides.HasField("pod_template"):
             yield f"node {one.id} overrides the pod template"
-        if one.metadata.WhichOneof("cacheable_value") and one.metadata.cacheable:
-            yield f"node {one.id} is cached"
+
+
+def _unserved_map(node: Any) -> Iterator[str]:
+    array = node.array_node
+    if mistake := criteria_mistake(array):
+        yield f"node {node.id} is a map, and its {mistake}"
+    if array.node.WhichOneof("target") != "task_node" or array.is_original_sub_node_interface.value:
+        yield f"node {node.id} is a map over a launch plan or a reference task"
 
 
 def _unserved_task(template: Any) -> Iterator[str]:
@@ -62,21 +69,29 @@ def _unserved_task(template: Any) -> Iterator[str]:
     if template.WhichOneof("target") != "container":
         yield f"task {name} is of type {template.type or '?'}, which has no container"
         return
-    if template.container.data_config.enabled:
-        yield f"task {name} is a raw container with inputs or outputs"
-    if template.metadata.discoverable:
-        yield f"task {name} is cached (cache=True)"
+    if template.type == "container_array":
+        yield f"task {name} is a map task of an old flytekit (container_array)"
+    if is_raw_container(template):
+        yield from (f"task {name} is a raw container, and {mistake}" for mistake in raw_container_mistakes(template))
     if template.metadata.is_eager:
         yield f"task {name} is eager"
-    if template.security_context.secrets:
-        yield f"task {name} asks for secrets"
-    for word, variables in (
-        ("input", template.interface.inputs.variables),
-        ("output", template.interface.outputs.variables),
-    ):
+
+
+def data_of_tasks(closure: Any) -> Iterator[str]:
+    """The inputs and outputs of tasks whose values are kept outside of messages, each in words."""
+    for task in closure.tasks:
+        yield from data_of_task(task.template)
+
+
+def data_of_task(template: Any) -> Iterator[str]:
+    if is_raw_container(template):
+        return  # its files are kept here
+    interface = template.interface
+    for word, variables in (("input", interface.inputs.variables), ("output", interface.outputs.variables)):
         for variable in sorted(variables):
             if _has_files(variables[variable].type):
-                yield f"task {name} has {word} {variable}, a file, a directory, a data frame or a pickled value"
+                words = f"task {template.id.name} has the {word} {variable}"
+                yield f"{words}, a file, a directory, a data frame or a pickled value"
 
 
 def _has_files(kind: Any) -> bool:

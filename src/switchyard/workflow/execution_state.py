@@ -9,7 +9,7 @@ from typing import Any
 
 from flyteidl.core import execution_pb2
 
-from switchyard.workflow.entity_id import EntityId
+from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_graph import ExecutionGraph
 
 USER, SYSTEM = execution_pb2.ExecutionError.USER, execution_pb2.ExecutionError.SYSTEM
@@ -64,6 +64,10 @@ class NodeProgress:
     attempts: int = 0
     user_failures: int = 0
     system_failures: int = 0
+    is_array: bool = False  # it is a map: its elements are tasks of an array
+    cache_status: str = ""  # of a cached task
+    cache_key: bytes = b""
+    cache_source: str = ""  # who made the outputs that came from the cache
     inputs: Any = None  # a LiteralMap
     outputs: Any = None  # a LiteralMap
     error: Any = None  # an ExecutionError
@@ -193,6 +197,9 @@ class AttemptFailure:
     is_system: bool = False
 
 
+CANCELLED = AttemptFailure("Cancelled", "the job was cancelled")  # by hand, and not because the execution stops
+
+
 @dataclass(frozen=True, slots=True)
 class DynamicWorkflow:
     """The workflow that an attempt of a dynamic task made. `closure`: compiled, as it is stored."""
@@ -218,7 +225,10 @@ class AttemptEnd:
 
 @dataclass(frozen=True, slots=True)
 class TaskStart:
-    """Start a job for an attempt of a node. Attempts count from 0."""
+    """Start an attempt of a node. Attempts count from 0.
+
+    It is a job, or a map of this `shape` (a MapShape), or an execution if `task` is a launch plan.
+    """
 
     node_id: str
     attempt: int
@@ -226,6 +236,15 @@ class TaskStart:
     node: Any
     inputs: Any
     template: Any = None  # of the task
+    shape: Any = None
+
+    @property
+    def is_child(self) -> bool:
+        return self.task.kind is EntityKind.LAUNCH_PLAN
+
+    @property
+    def is_job(self) -> bool:
+        return self.shape is None and not self.is_child
 
 
 @dataclass(frozen=True, slots=True)

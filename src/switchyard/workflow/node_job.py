@@ -5,11 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from flyteidl.core import security_pb2
+
 from switchyard.model.files import JobFiles
 from switchyard.model.job import JobSpec, Limits, Resources
+from switchyard.model.site_needs import SecretNeed, SiteNeeds
+from switchyard.workflow.raw_container import container_mounts, container_with_tokens, copy_script, is_raw_container
 from switchyard.workflow.task_checks import WORDS
-from switchyard.workflow.task_command import OUTPUTS, AttemptNames, task_command, task_environment
+from switchyard.workflow.task_command import (
+    CHECKPOINT,
+    CONTAINER_OUT,
+    OUTPUTS,
+    AttemptNames,
+    task_command,
+    task_environment,
+)
+from switchyard.workflow.uploaded_files import uploaded_paths, with_places
 
+CLUSTER_FOLDER = "cluster-folder"  # as a prefix: the folder for data of the cluster, whichever it is
 # Words of Flyte's resources whose amounts a job has under another name; storage is none of them.
 _JOB_WORDS = {"cpu": "cores", "gpu": "gpus", "memory": "memory", "ephemeral_storage": "ephemeral_storage"}
 
@@ -25,16 +38,56 @@ def node_job_spec(
     tree: str,
 ) -> JobSpec:
     """`bundles`: paths of code bundles in the job's folder. `tree`: the files that the job brings along."""
-    container = template.container
+    container, prepare, mounts = template.container, "", dict[str, str]()
+    out = [f"{OUTPUTS}/*.pb", f"{OUTPUTS}/*.html"]
+    if not names.data_prefix:
+        out.append(CHECKPOINT)  # for the next attempt
+    if is_raw_container(template):
+        container, prepare = container_with_tokens(container), copy_script(inputs)
+        out.append(f"{CONTAINER_OUT}/*")
+        mounts = container_mounts(template.container.data_config)
     overrides = node.task_node.overrides
     return JobSpec(
-        command=task_command(container, names, inputs, bundles),
+        command=task_command(container, names, with_places(inputs, uploaded_paths(inputs)), bundles, prepare=prepare),
         env=task_environment(container, names, inputs, envs),
         image=overrides.container_image or container.image,
         resources=_resources(container, overrides, node.metadata),
         task_type=template.type if template.type.replace("-", "").replace("_", "").isalnum() else "default",
-        files=JobFiles(tree=tree, out=[f"{OUTPUTS}/*.pb", f"{OUTPUTS}/*.html"]),
+        files=JobFiles(tree=tree, out=out, mounts=mounts),
+        site=site_needs(template, names.data_prefix),
     )
+
+
+def trial_template(template: Any) -> Any:
+    """The task for a trial before its inputs are known: a command that names them is left out."""
+    container = template.container
+    words = (*container.command, *container.args, *(pair.value for pair in container.env))
+    if not any("inputs." in word.lower() for word in words):
+        return template
+    trial = type(template)()
+    trial.CopyFrom(template)
+    for field in ("command", "args", "env"):
+        trial.container.ClearField(field)
+    trial.container.args.append("trial")
+    return trial
+
+
+def site_needs(template: Any, data_prefix: str) -> SiteNeeds | None:
+    """What a task needs of the site file of its cluster: a place for data, and secrets by name."""
+    secrets = tuple(
+        SecretNeed(
+            key=secret.key,
+            group=secret.group,
+            version=secret.group_version,
+            variable=secret.env_var,
+            as_file=secret.mount_requirement == security_pb2.Secret.FILE,
+        )
+        for secret in template.security_context.secrets
+    )
+    if not data_prefix and not secrets:
+        return None
+    data = "" if data_prefix == CLUSTER_FOLDER else data_prefix or None
+    return SiteNeeds(data=data, secrets=secrets)
 
 
 def _resources(container: Any, overrides: Any, metadata: Any) -> Resources:

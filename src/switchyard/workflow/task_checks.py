@@ -42,6 +42,8 @@ def task_mistakes(template: Any, limits: Mapping[str, str]) -> Iterator[str]:
         if not template.container.image:
             yield "missing image"
         yield from _container_mistakes(template.container.resources, limits)
+    elif target is None or target == "sql":
+        yield f"a task of type {template.type[:40]} has no container and no pod; no plugin here runs it"
     elif target == "k8s_pod":
         if not template.k8s_pod.HasField("pod_spec"):
             yield "missing pod_spec"

@@ -1,7 +1,8 @@
 """The command and the environment of one attempt of a task: templates in its arguments filled in. Pure.
 
 The files of an attempt lie in the folder of its job, whose path is known only on the cluster. So a word that begins
-with FILES stands for a path in it, and a line of shell in front of the command puts the real path there.
+with FILES stands for a path in it, and a line of shell in front of the command puts the real path there. It also reads
+and removes what the site gave to the job, and makes places of data that no other attempt has (ATTEMPT).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from switchyard.model.site_needs import SITE_VARIABLES
 from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.literals import UNREADABLE_VALUE
 
@@ -22,12 +24,25 @@ INPUTS = f"{FOLDER}/inputs.pb"
 OUTPUTS = f"{FOLDER}/out"
 RAW = f"{FOLDER}/raw"
 CHECKPOINT = f"{FOLDER}/checkpoint"
+PREVIOUS_CHECKPOINT = f"{FOLDER}/previous-checkpoint"
+ATTEMPT = "@switchyard-attempt@"  # the job's id and its fence: a path with it is of one attempt alone
+# In words of raw containers: the folders of inputs and outputs.
+CONTAINER_IN, CONTAINER_OUT = f"{FOLDER}/in", f"{FOLDER}/container-out"
+IN_TOKEN, OUT_TOKEN = "@container-in@", "@container-out@"
 SCRIPT = (
-    f"d=${{SWITCHYARD_FILES:-$PWD}}; for a do shift; case $a in {FILES}*) a=$d${{a#{FILES}}};; esac; "
-    'set -- "$@" "$a"; done; exec "$@"'
+    f'd=${{SWITCHYARD_FILES:-$PWD}}; s=$d/{SITE_VARIABLES}; if [ -f "$s" ]; then . "$s"; rm -f "$s"; fi; '
+    'r() { while :; do case $a in *"$1"*) a=${a%%"$1"*}$2${a#*"$1"};; *) break;; esac; done; }; '
+    f"for a do shift; case $a in {FILES}*) a=$d${{a#{FILES}}};; esac; "
+    f'r {ATTEMPT} "$SWITCHYARD_JOB_ID-$SWITCHYARD_FENCE"; r {IN_TOKEN} "$d/{CONTAINER_IN}"; '
+    f'r {OUT_TOKEN} "$d/{CONTAINER_OUT}"; set -- "$@" "$a"; done; '
 )
+# In front of the same for an element of a map: the index under Flyte's name.
+INDEX_VARIABLE = "FLYTE_K8S_ARRAY_INDEX"
+INDEX_SCRIPT = f"export {INDEX_VARIABLE}=$SWITCHYARD_ARRAY_INDEX; "
+RUN = 'exec "$@"'
 _TEMPLATE = re.compile(r"\{\{\s*[.$]([a-z_]\w*(?:\.\w+)*)\s*\}\}", re.IGNORECASE)
 _UNKEYED = re.compile(r"[^A-Za-z0-9_]")
+_UNPATHED = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class CommandFailed(Exception):
@@ -46,16 +61,23 @@ class AttemptNames:
     node_id: str
     attempt: int
     task: EntityId
+    is_element: bool = False  # of a map
+    data_prefix: str = ""  # where data of tasks goes; empty: nowhere but into the job's folder
+    previous: str = ""  # id and fence of the job of the attempt before this one
+    has_checkpoint: bool = False  # the checkpoint of the attempt before comes with the files of the job
 
 
-def task_command(container: Any, names: AttemptNames, inputs: Any, bundles: Mapping[str, str]) -> list[str]:
-    """`bundles`: the path of each code bundle in the job's folder, by its address."""
+def task_command(
+    container: Any, names: AttemptNames, inputs: Any, bundles: Mapping[str, str], *, prepare: str = ""
+) -> list[str]:
+    """`bundles`: the path of each code bundle in the job's folder, by its address. `prepare`: shell text before it."""
     values = _values(names)
     words = [_fill(word, values, inputs) for word in (*container.command, *container.args)]
     words = list(_with_local_code(words, bundles))
     if not words:
         raise CommandFailed("the task has no command")
-    return ["/bin/sh", "-c", SCRIPT, "flyte-task", *words]
+    index = INDEX_SCRIPT if names.is_element else ""
+    return ["/bin/sh", "-c", index + SCRIPT + prepare + RUN, "flyte-task", *words]
 
 
 def bundle_addresses(container: Any) -> list[str]:
@@ -83,6 +105,7 @@ def task_environment(container: Any, names: AttemptNames, inputs: Any, envs: Map
         "FLYTE_INTERNAL_NAME": task.name,
         "FLYTE_INTERNAL_VERSION": task.version,
         "FLYTE_ATTEMPT_NUMBER": str(names.attempt),
+        **({"BATCH_JOB_ARRAY_INDEX_VAR_NAME": INDEX_VARIABLE} if names.is_element else {}),
         **{pair.key: _fill(pair.value, values, inputs) for pair in container.env},
         **envs,
     }
@@ -90,24 +113,33 @@ def task_environment(container: Any, names: AttemptNames, inputs: Any, envs: Map
 
 def _values(names: AttemptNames) -> dict[str, str]:
     key = _UNKEYED.sub("_", f"{names.execution}_{names.node_id}_{names.attempt}")
+    data, checkpoint, before = RAW, CHECKPOINT, PREVIOUS_CHECKPOINT if names.has_checkpoint else '""'
+    if names.data_prefix:
+        data, checkpoint = f"{_data_place(names)}/data", f"{_data_place(names)}/checkpoint"
+        if names.previous:
+            before = f"{_data_place(names, names.attempt - 1, names.previous)}/checkpoint"
     return {
         "input": INPUTS,
         "inputprefix": FOLDER,
         "outputprefix": OUTPUTS,
-        "rawoutputdataprefix": RAW,
-        "checkpointoutputprefix": CHECKPOINT,
-        "prevcheckpointprefix": '""',
+        "rawoutputdataprefix": data,
+        "checkpointoutputprefix": checkpoint,
+        "prevcheckpointprefix": before,
         "perretryuniquekey": key,
         "namespace": f"{names.project}-{names.domain}",
     }
 
 
-_PATHS = frozenset({"input", "inputprefix", "outputprefix", "rawoutputdataprefix", "checkpointoutputprefix"})
+def _data_place(names: AttemptNames, attempt: int | None = None, key: str = ATTEMPT) -> str:
+    """The folder for data of an attempt; none given: of this one. No other attempt has the same."""
+    number = names.attempt if attempt is None else attempt
+    node = _UNPATHED.sub("_", names.node_id)
+    return f"{names.data_prefix.rstrip('/')}/{names.project}/{names.domain}/{names.execution}/{node}-{number}/{key}"
 
 
 def _fill(word: str, values: Mapping[str, str], inputs: Any) -> str:
     whole = _TEMPLATE.fullmatch(word)
-    if whole and whole[1].lower() in _PATHS:
+    if whole and values.get(whole[1].lower(), "").startswith(FOLDER):
         return f"{FILES}/{values[whole[1].lower()]}"
 
     def replace(match: re.Match[str]) -> str:
@@ -139,15 +171,15 @@ def _input_text(name: str, inputs: Any) -> str:
     if name not in inputs.literals:
         raise CommandFailed(f"the task has no input {name[:80]}")
     try:
-        return _literal_text(inputs.literals[name], name)
+        return literal_text(inputs.literals[name], name)
     except UNREADABLE_VALUE as exc:
         raise CommandFailed(f"the input {name[:80]} cannot be read: {str(exc)[:200]}") from exc
 
 
-def _literal_text(literal: Any, name: str) -> str:
+def literal_text(literal: Any, name: str) -> str:
     case = literal.WhichOneof("value")
     if case == "collection":
-        return "[" + ",".join(_literal_text(item, name) for item in literal.collection.literals) + "]"
+        return "[" + ",".join(literal_text(item, name) for item in literal.collection.literals) + "]"
     kind = literal.scalar.WhichOneof("value") if case == "scalar" else None
     if kind == "primitive":
         return _primitive_text(literal.scalar.primitive)

@@ -307,3 +307,13 @@ def test_a_folder_with_more_names_than_a_tree_takes_keeps_the_first_ones(
     assert 5 < outputs.files < 50
     assert outputs.files == len(content_of(objects, outputs))
     assert outputs.skipped[0].endswith("the server takes at most 1000B for the list of one folder")
+
+
+def test_what_the_site_gave_to_the_job_is_no_output_file(
+    tmp_path: Path, objects: Objects, threads: TransferThreads
+) -> None:
+    (tmp_path / ".switchyard").mkdir()
+    (tmp_path / ".switchyard" / "env").write_text("export WORD=sesame")
+    (tmp_path / "result").write_text("42")
+    outputs = upload(request(tmp_path, "**", ".switchyard/*"), threads)
+    assert content_of(objects, outputs) == {b"result": b"42"}

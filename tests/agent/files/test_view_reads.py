@@ -127,3 +127,13 @@ def test_an_ask_is_answered_once_with_the_first_news_and_keeps_the_folder(folder
     finally:
         views.stop()
         threads.stop()
+
+
+def test_nobody_looks_at_what_the_site_gave_to_the_job_also_by_a_link(tmp_path: Path) -> None:
+    (tmp_path / ".switchyard").mkdir()
+    (tmp_path / ".switchyard" / "env").write_text("export WORD=sesame")
+    (tmp_path / "link").symlink_to(".switchyard/env")
+    (tmp_path / "folder").symlink_to(".switchyard")
+    for name in (b".switchyard/env", b"link", b"folder/env", b".//.switchyard/env"):
+        with pytest.raises((NotViewable, NotThere)):
+            read_part(tmp_path, name, offset=0, version="")

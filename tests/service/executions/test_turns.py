@@ -65,7 +65,7 @@ def test_a_large_execution_does_not_hold_up_a_small_one(rig: Rig, monkeypatch: p
 
 
 def test_the_ends_of_a_step_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "ENDS_MAX", 3)
+    monkeypatch.setattr(loading, "ATTEMPT_ENDS_MAX", 3)
     bed = ExecutionBed(rig)
     bed.wide("wide", 10)
     bed.create("wide", "e")

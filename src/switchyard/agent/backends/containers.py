@@ -56,6 +56,7 @@ class ContainerJob:
     gpus: int = 0
     variables: Mapping[str, str] = field(default_factory=dict)
     variables_file: str = ""
+    mounts: Mapping[str, str] = field(default_factory=dict)  # a path in the container → a folder in the job's folder
 
 
 def container_command(program: str, job: ContainerJob, site: ContainersSite) -> list[str]:
@@ -71,6 +72,7 @@ def container_command(program: str, job: ContainerJob, site: ContainersSite) -> 
     if job.is_mapped:
         words += ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
     words += ["--workdir", job.workdir, "--volume", f"{job.folder}:{job.folder}:rw"]
+    words += [word for path, inner in job.mounts.items() for word in ("--volume", f"{job.folder}/{inner}:{path}:rw")]
     words += site_options(program, site, gpus=job.gpus)
     if job.memory_bytes:
         words += ["--memory", f"{job.memory_bytes}b"]
@@ -90,6 +92,7 @@ def apptainer_command(job: ContainerJob, site: ContainersSite) -> list[str]:
     if ":" in job.folder:
         raise PolicyRefused(f"apptainer cannot mount the job's folder {job.folder}: it has a colon in its name.")
     place = ["--pwd", job.workdir, "--home", job.folder]
+    place += [word for path, inner in job.mounts.items() for word in ("--bind", f"{job.folder}/{inner}:{path}:rw")]
     return ["apptainer", "exec", *place, *site_options("apptainer", site, gpus=job.gpus), source, *job.command]
 
 

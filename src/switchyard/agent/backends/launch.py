@@ -149,6 +149,7 @@ def _container_job(
         gpus=ask.asked.gpus,
         variables=_job_variables(lease, home, setting, account),
         variables_file=file,
+        mounts={} if spec.files is None else spec.files.mounts,
     )
 
 

@@ -27,7 +27,7 @@ from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderSt
 from switchyard.agent.files.room import FilesRoom
 from switchyard.agent.files.sibling_tasks import SiblingTasks
 from switchyard.agent.files.staging_space import StagingSpace
-from switchyard.agent.files.stagings import PATIENCE_S, Preparation, Stagings
+from switchyard.agent.files.stagings import PATIENCE_S, GiftsOf, Preparation, Stagings
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.files.uploads import Uploads
 from switchyard.agent.need import spec_of
@@ -57,8 +57,12 @@ class AttemptFiles:
         patience_s: float = PATIENCE_S,
         work_roots: Sequence[Path] = (),
         free_bytes_min: int = 0,
+        gifts: GiftsOf = lambda _lease, _folder: {},
     ) -> None:
-        """`work_roots`: below which jobs run. Jobs with files are taken while `free_bytes_min` are free in all."""
+        """`work_roots`: below which jobs run. Jobs with files are taken while `free_bytes_min` are free in all.
+
+        `gifts`: what the site gives to an attempt, as files.
+        """
         self._connect = connect
         self._is_range_submitted = backend.range_max > 1
         self._siblings = SiblingTasks()
@@ -76,6 +80,7 @@ class AttemptFiles:
             space=StagingSpace(reserve_bytes=site.reserve_bytes, bytes_min=free_bytes_min),
             on_change=on_change,
             patience_s=patience_s,
+            gifts=gifts,
         )
         self._views = FileViews(self._records, transfers=lambda: self._threads("view", VIEWS_AT_ONCE))
         self._room = FilesRoom(cache_folder, work_roots, bytes_min=free_bytes_min, empty_cache=self._empty_cache)

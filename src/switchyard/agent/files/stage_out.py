@@ -45,6 +45,7 @@ from switchyard.model.file_tree import (
 )
 from switchyard.model.files import MISSING_LISTED_MAX, AttemptOutputs, OutputRoom, OutputState
 from switchyard.model.quantity import show_bytes
+from switchyard.model.site_needs import SITE_FOLDER
 
 BATCH_BYTES = 2 * CHUNK_BYTES  # sent in one request
 BATCH_OBJECTS = 500
@@ -201,6 +202,8 @@ class _OutputWalk:
         entries: list[Entry] = []
         listing_bytes = LISTING_BYTES
         for name, status in _list_folder(number):
+            if not path and name == SITE_FOLDER.encode():
+                continue  # what the site gave to the job alone
             below = self._patterns.below(match, name)
             if not below.states and not below.complete:
                 continue

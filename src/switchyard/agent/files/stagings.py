@@ -7,7 +7,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from switchyard.agent.client import ServerUnreachable
 from switchyard.agent.clock import boot_id
 from switchyard.agent.files.content_cache import ContentCache
 from switchyard.agent.files.folder_removal import remove_folder
-from switchyard.agent.files.folder_writer import FolderWriter, give_top_folder, make_top_folder
+from switchyard.agent.files.folder_writer import FolderWriter, TreePath, give_top_folder, make_top_folder, write_at
 from switchyard.agent.files.object_client import AttemptRights
 from switchyard.agent.files.object_fetch import FULL_DISK_ERRNOS, StagingProgress
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
@@ -32,12 +32,15 @@ from switchyard.agent.log import line
 from switchyard.agent.need import spec_of
 from switchyard.errors import Gone, PolicyRefused, Unauthenticated, YardError
 from switchyard.model.files import JobFiles
+from switchyard.model.poll import Lease
 from switchyard.model.quantity import show_bytes
 
 STAGINGS_AT_ONCE = 4  # attempts; each waits for transfers most of the time
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 # Without progress, though the server answers. While the server is away nothing is given up: no report would arrive.
 PATIENCE_S = 300.0
+
+GiftsOf = Callable[[Lease, Path], Mapping[TreePath, bytes]]  # files that the site gives to an attempt in this folder
 
 log = logging.getLogger(__name__)
 
@@ -89,10 +92,12 @@ class Stagings:
         space: StagingSpace,
         on_change: Callable[[], None],
         patience_s: float = PATIENCE_S,
+        gifts: GiftsOf = lambda _lease, _folder: {},
     ) -> None:
         self._backend, self._records = backend, records
         self._cache, self._transfers, self._on_change = cache, transfers, on_change
         self._space, self._patience_s = space, patience_s
+        self._gifts = gifts
         self._lock = threading.Lock()
         self._stagings: dict[AttemptKey, _Staging] = {}
         self._queue = TimedQueue("stage-in", STAGINGS_AT_ONCE)
@@ -209,6 +214,7 @@ class Stagings:
         staging.progress.begin()
         if request.tree is not None or request.task_tree is not None:
             self._write_files(staging, work, request)
+        self._write_gifts(lease, work)
         give_top_folder(work.path, work.account)
         with self._lock:
             if self._is_over(staging):
@@ -232,6 +238,18 @@ class Stagings:
                 progress=staging.progress,
                 lost=staging.lost,
             ).run()
+
+    def _write_gifts(self, lease: Lease, work: WorkFolder) -> None:
+        """Write what the site gives to this attempt. A tree of the job with such a folder is refused."""
+        gifts = self._gifts(lease, work.path)
+        if not gifts:
+            return
+        with contextlib.closing(FolderWriter(work.path, work.account)) as writer:
+            for folder in sorted({path[:depth] for path in gifts for depth in range(1, len(path))}):
+                writer.make_folder(folder)
+            for path, content in gifts.items():
+                with writer.new_file(path, is_executable=False) as number:
+                    write_at(number, content, 0)
 
     def _discard(self, staging: _Staging) -> None:
         record = self._records.get(staging.attempt.key)

@@ -16,6 +16,7 @@ from switchyard.agent.accounts import LocalAccount
 from switchyard.agent.files.folder_writer import FOLDER_FLAGS, TreePath, read_span, show_path
 from switchyard.model.file_tree import is_inside
 from switchyard.model.file_views import TAIL_BYTES, VIEW_BYTES_MAX, link_target, split_name, version_of
+from switchyard.model.site_needs import SITE_FOLDER
 
 LINKS_MAX = 8  # on the way to one file
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -85,6 +86,8 @@ def _tail(number: int, offset: int) -> bytes:
 def _open(folder: Path, path: TreePath, uid: int | None) -> int:
     """Open the file. Each link on the way begins the walk again, at the place where the link leads."""
     for _ in range(LINKS_MAX + 1):
+        if path[:1] == (SITE_FOLDER.encode(),):
+            raise NotViewable("the site gave it to the job alone")
         found = _walk(folder, path, uid)
         if isinstance(found, int):
             return found

@@ -71,6 +71,7 @@ class _GraphRebuilder:
             "" if is_counted else compress_hosts(hosts),
             "" if is_ranked else compress_hosts(map(str, ranks)),
             self._graph.images,
+            self._graph.site,
         )
 
     def _part(self, index: int, first: int) -> _Subtree:

@@ -19,6 +19,7 @@ from switchyard.model.hostlist import expand_hosts, parse_hosts
 from switchyard.model.image_rules import ImageOffers
 from switchyard.model.job import COUNT_MAX
 from switchyard.model.quantity import Int64
+from switchyard.model.site_needs import SiteOffer
 
 SHAPES_MAX = 100_000  # a cluster of 100,000 nodes that all differ; real ones have some dozens
 DEPTH_MAX = 64
@@ -83,13 +84,15 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
     Hosts are the nodes, and vertices of the type storage_node beside them. A cluster without hosts counts as one.
 
-    `images` has the rules for images of jobs, in order; none: not known, so nothing is refused by them.
+    `images` has the rules for images of jobs, in order; none: not known, so nothing is refused by them. `site` has the
+    places for data and the secrets that its site file offers; none: not known, so jobs that need them are refused.
     """
 
     shapes: Annotated[list[Shape], Meta(min_length=1, max_length=SHAPES_MAX)]
     hosts: Annotated[str, Meta(max_length=2**26)] = ""
     ranks: Annotated[str, Meta(max_length=2**26)] = ""
     images: ImageOffers = None
+    site: SiteOffer | None = None
 
     def __post_init__(self) -> None:
         _check(self)

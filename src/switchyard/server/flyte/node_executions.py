@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flyteidl.admin import common_pb2, node_execution_pb2, task_execution_pb2
-from flyteidl.core import execution_pb2, identifier_pb2, literals_pb2
+from flyteidl.core import catalog_pb2, execution_pb2, identifier_pb2, literals_pb2
 
 from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
 from switchyard.service.core.context import Context
@@ -44,6 +44,8 @@ def get_node_data(context: Context, actor: Actor, request: Any) -> Any:
     key, node_id = read_key(request.id.execution_id), request.id.node_id
     view = reads.get_node(context, actor, key, node_id)
     row, answer = view.row, node_execution_pb2.NodeExecutionGetDataResponse()
+    row = reads.get_node(context, actor, read_key(request.id.execution_id), request.id.node_id).row
+    answer = node_execution_pb2.NodeExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.inputs or b""))
     answer.full_outputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.outputs or b""))
     closure = reads.get_dynamic_workflow(context, actor, key, node_id)
@@ -85,6 +87,10 @@ def get_task_data(context: Context, actor: Actor, request: Any) -> Any:
     key, node_id, number = _attempt_of(request)
     view = reads.get_attempt(context, actor, key, node_id, number)
     node = reads.get_node(context, actor, key, node_id).row
+    view, node = (
+        reads.get_attempt(context, actor, key, node_id, number),
+        reads.get_node(context, actor, key, node_id).row,
+    )
     answer = task_execution_pb2.TaskExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(node.inputs or b""))
     if view.phase == "SUCCEEDED":
@@ -121,6 +127,7 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     answer.metadata.spec_node_id = row.spec_id
     answer.metadata.is_parent_node = bool(row.is_parent)
     answer.metadata.is_dynamic = view.is_dynamic
+    answer.metadata.is_array = bool(row.is_array)
     closure = answer.closure
     closure.phase = execution_pb2.NodeExecution.Phase.Value(row.phase)
     for moment in (closure.created_at, closure.started_at):
@@ -128,11 +135,27 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     closure.updated_at.FromMicroseconds(row.updated_us)
     if row.ended_us is not None:
         closure.duration.FromMicroseconds(max(0, row.ended_us - row.created_us))
+    if row.cache_status:
+        closure.task_node_metadata.cache_status = catalog_pb2.CatalogCacheStatus.Value(row.cache_status)
+        if row.cache_source:
+            _set_source(closure.task_node_metadata.catalog_key, key, row.cache_source)
+    if view.child:
+        child = closure.workflow_node_metadata.executionId
+        child.project, child.domain, child.name = key.project, key.domain, view.child
     if row.error is not None:
         closure.error.CopyFrom(execution_pb2.ExecutionError.FromString(row.error))
     elif row.outputs is not None:
         closure.output_uri = _url(key, row.node_id, "o")
     return answer
+
+
+def _set_source(catalog: Any, key: ExecutionKey, source: str) -> None:
+    """Say which attempt made outputs that came from the cache: execution, node and attempt."""
+    name, _, rest = source.partition("/")
+    node_id, _, attempt = rest.rpartition("/")
+    made_by = catalog.source_task_execution
+    made_by.node_execution_id.CopyFrom(_node_id(ExecutionKey(key.project, key.domain, name), node_id))
+    made_by.retry_attempt = int(attempt) if attempt.isdigit() else 0
 
 
 def _task(key: ExecutionKey, view: AttemptView) -> Any:
@@ -153,6 +176,14 @@ def _task(key: ExecutionKey, view: AttemptView) -> Any:
             closure.duration.FromMicroseconds(max(0, row.ended_us - view.started_us))
     closure.metadata.generated_name = row.job_id
     closure.metadata.plugin_identifier = "switchyard"
+    for element in view.elements:
+        closure.metadata.external_resources.add(
+            external_id=f"{row.job_id}.{element.index}",
+            index=element.index,
+            retry_attempt=element.attempt,
+            phase=execution_pb2.TaskExecution.Phase.Value(element.phase),
+            cache_status=catalog_pb2.CACHE_HIT if element.is_cached else catalog_pb2.CACHE_DISABLED,
+        )
     if row.job_id:  # an attempt that waits for room under a limit has none
         where = f" on {view.cluster}" if view.cluster else ""
         closure.logs.add(

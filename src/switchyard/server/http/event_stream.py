@@ -59,7 +59,7 @@ class _Cursor:
 
 
 @dataclass
-class _Follower:
+class StreamFollower:
     """The user of a stream. Authenticated again when a grant changed, and now and then because a token may expire."""
 
     actor: Actor
@@ -84,9 +84,9 @@ async def stream_events(server: ServerRuntime, scope: AsgiScope, receive: AsgiRe
         cursor = await server.workers.in_thread(_begin, call, _last_id(scope))
         gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await _follow(server, scope, send, cursor, gone, follower=_Follower(actor, rights))
+            await _follow(server, scope, send, cursor, gone, follower=StreamFollower(actor, rights))
         except FollowerStalled:
-            _cut_off(send)
+            cut_off(send)
         finally:
             gone.cancel()
 
@@ -98,14 +98,14 @@ async def _follow(
     cursor: _Cursor,
     gone: asyncio.Task[object],
     *,
-    follower: _Follower,
+    follower: StreamFollower,
 ) -> None:
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     if scope["method"] == "HEAD":  # it asks only whether the stream is allowed
-        await _send(send, b"", more=False)
+        await send_part(send, b"", more=False)
         return
-    await _send(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
+    await send_part(send, f"retry: {RETRY_MS}\nid: {cursor.after}\n\n".encode())
     loop = asyncio.get_running_loop()
     spoke_at = loop.time()
     while not gone.done() and not server.wakeups.hub.is_closing:
@@ -117,10 +117,10 @@ async def _follow(
             except YardError:
                 break  # the client hears the reason when it reconnects
             for part in parts:
-                await _send(send, part)
+                await send_part(send, part)
             if parts or loop.time() - spoke_at >= HEARTBEAT_S:
                 # An id without an event moves the client's position, also past events that it may not see.
-                await _send(send, f": here\nid: {reached}\n\n".encode())
+                await send_part(send, f": here\nid: {reached}\n\n".encode())
                 spoke_at = loop.time()
             cursor.after = reached
             if count == EVENTS_PER_READ:
@@ -129,7 +129,7 @@ async def _follow(
             left_s = max(0.0, spoke_at + HEARTBEAT_S - loop.time())
             await wait_for_first(waiter, gone, min(max(REREAD_S, user_streams * READ_PAUSE_PER_STREAM_S), left_s))
         await asyncio.sleep(max(READ_PAUSE_S, user_streams * READ_PAUSE_PER_STREAM_S))
-    await _send(send, b"", more=False)
+    await send_part(send, b"", more=False)
 
 
 def _begin(call: Call, last_id: int | None) -> _Cursor:
@@ -182,7 +182,7 @@ def _parts(events: list[Event]) -> Iterator[bytes]:
         yield part
 
 
-async def _send(send: AsgiSend, body: bytes, *, more: bool = True) -> None:
+async def send_part(send: AsgiSend, body: bytes, *, more: bool = True) -> None:
     """Send, or give up after a while: sending to a client that does not read waits until it reads."""
     try:
         await asyncio.wait_for(send({"type": "http.response.body", "body": body, "more_body": more}), SEND_S)
@@ -190,7 +190,7 @@ async def _send(send: AsgiSend, body: bytes, *, more: bool = True) -> None:
         raise FollowerStalled from exc
 
 
-def _cut_off(send: AsgiSend) -> None:
+def cut_off(send: AsgiSend) -> None:
     """Abort the connection and drop unsent bytes. ASGI has no call for this; uvicorn's `send` knows its transport."""
     transport = getattr(getattr(send, "__self__", None), "transport", None)
     if transport is not None:

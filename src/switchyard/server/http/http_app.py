@@ -9,6 +9,7 @@ from typing import Any
 from starlette.routing import Route, Router
 
 from switchyard.errors import NotFound
+from switchyard.server.dashboard.app import DashboardApp
 from switchyard.server.flyte.data_address import FlyteDataRoute
 from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.flyte.rest_app import FlyteRestApp
@@ -58,6 +59,7 @@ class HttpApp:
         self._flyte = FlyteRestApp(server)
         self._flyte_data = FlyteDataRoute(server)
         self._metrics = Metrics(server)
+        self._dashboard = DashboardApp(server, self._serve)
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http":
@@ -106,6 +108,8 @@ class HttpApp:
             await self._flyte(scope, receive, send)
         elif path.startswith(FLYTE_DATA_PATH):
             await self._flyte_data(scope, receive, send)
+        elif self._dashboard.serves(path):
+            await self._dashboard(scope, receive, send)
         else:
             await answer_errors(scope, send, lambda: self._router(scope, receive, send))
 
@@ -115,6 +119,8 @@ class HttpApp:
         if isinstance(route, _PathRoute):
             return route.path
         path = str(scope["path"])
+        if self._dashboard.serves(path):
+            return "dashboard"
         is_flyte = path.startswith(("/api/v1/", FLYTE_DATA_PATH))
         return path if path in self._literal_paths else "flyte" if is_flyte else "other"
 

@@ -19,6 +19,7 @@ from switchyard.model.access import Role
 from switchyard.model.cluster import GraphInfo, Subsystem
 from switchyard.model.graph import Graph
 from switchyard.model.image_rules import ImageOffers
+from switchyard.model.site_needs import SiteOffer
 from switchyard.route.member import Member
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
@@ -37,10 +38,11 @@ SUBSYSTEMS_MAX = 64
 SOURCES_BYTES_MAX = 512 * 2**20  # of one cluster, uncompressed: each change reads all sources
 
 
-class _ReportedImages(msgspec.Struct):
+class _ReportedOffers(msgspec.Struct):
     """The part of an agent's graph that an operator's graph does not replace."""
 
     images: ImageOffers = None
+    site: SiteOffer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,20 +254,23 @@ def compile_sources(context: Context, sources: PackedGraphs, *, where: str) -> G
     sizes = {"": main.size, **{name: source.size for name, source in subsystems.items()}}
     bodies = {name: source.body for name, source in subsystems.items()}
     graph = context.compiler.compile(main.body, bodies, sizes=sizes, where=where)
-    if OPERATOR_SOURCE in sources and graph.images is None:
-        images = _agent_images(sources.get(AGENT_SOURCE))
-        return graph if images is None else msgspec.structs.replace(graph, images=images)
+    if OPERATOR_SOURCE in sources:
+        reported = _reported_offers(sources.get(AGENT_SOURCE))
+        images = reported.images if graph.images is None else graph.images
+        site = reported.site if graph.site is None else graph.site
+        if (images, site) != (graph.images, graph.site):
+            return msgspec.structs.replace(graph, images=images, site=site)
     return graph
 
 
-def _agent_images(source: PackedGraph | None) -> ImageOffers:
-    """The agent's rules for images: an operator's graph does not replace them."""
+def _reported_offers(source: PackedGraph | None) -> _ReportedOffers:
+    """What the agent's site file offers: an operator's graph does not replace it."""
     if source is None:
-        return None
+        return _ReportedOffers()
     try:
-        return msgspec.json.decode(gzip.decompress(source.body), type=_ReportedImages).images
+        return msgspec.json.decode(gzip.decompress(source.body), type=_ReportedOffers)
     except msgspec.DecodeError:  # of an older version
-        return None
+        return _ReportedOffers()
 
 
 def _write_sources(batch: Batch, cluster_id: str, old: PackedGraphs, new: PackedGraphs, *, by: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from switchyard.model.file_tree import BadTree, Entry, FileEntry, FolderEntry, decode_tree
 from switchyard.model.files import OutputState
 from switchyard.model.job import State
@@ -12,6 +14,7 @@ from switchyard.workflow.attempt_result import OUTPUT_BYTES_MAX, JobEnd
 from switchyard.workflow.task_command import OUTPUTS
 
 READ_FILES = ("error.pb", "futures.pb", "outputs.pb")
+READ_NAMES = frozenset(name.encode() for name in READ_FILES)
 SILENCE_US = 600_000_000  # for output files that no agent speaks of after the end of a job
 UPLOAD_US = 3_600_000_000  # for those that are on their way
 
@@ -51,23 +54,80 @@ class _TooLarge(Exception):
 
 
 def _read_files(context: Context, root: bytes) -> dict[str, bytes]:
-    entries: list[Entry] = decode_tree(context.files.store.get(root))
+    (found,) = read_many_files(context, [root]).values()
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def read_many_files(
+    context: Context, roots: Sequence[bytes], *, bytes_max: int | None = None
+) -> dict[bytes, dict[str, bytes] | Exception]:
+    """What attempts left, or what is wrong with it, by the root of their output files.
+
+    The objects of all of them are read together. `bytes_max`: roots whose files do not fit are left out, but not the
+    first one.
+    """
+    found: dict[bytes, dict[str, bytes] | Exception] = {}
+    folders: dict[bytes, bytes | None] = {root: root for root in roots}  # the folder that was reached from each root
     for name in OUTPUTS.encode().split(b"/"):
-        folder = next((one for one in entries if isinstance(one, FolderEntry) and one.name == name), None)
-        if folder is None:
-            return {}
-        entries = decode_tree(context.files.store.get(folder.tree))
-    files: dict[str, bytes] = {}
-    for entry in entries:
-        name_text = entry.name.decode(errors="replace")
-        if not isinstance(entry, FileEntry) or name_text not in READ_FILES:
+        trees = _read_trees(context, folders, found)
+        folders = {root: _folder(entries, name) for root, entries in trees.items()}
+        found |= {root: {} for root, folder in folders.items() if folder is None}
+    trees = _read_trees(context, folders, found)
+    wanted: dict[bytes, list[FileEntry]] = {}
+    total = 0
+    for root, entries in trees.items():
+        files = [
+            one for one in entries if isinstance(one, FileEntry) and one.name.decode(errors="replace") in READ_FILES
+        ]
+        large = next((one for one in files if one.size > OUTPUT_BYTES_MAX), None)
+        if large is not None:
+            found[root] = _TooLarge(f"{large.name.decode()} has {large.size} bytes; the most is {OUTPUT_BYTES_MAX}")
             continue
-        if entry.size > OUTPUT_BYTES_MAX:
-            raise _TooLarge(f"{name_text} has {entry.size} bytes; the most is {OUTPUT_BYTES_MAX}")
-        files[name_text] = _content(context, entry)
-    return files
+        total += sum(one.size for one in files)
+        if bytes_max is None or total <= bytes_max or not wanted:
+            wanted[root] = files
+    return found | _read_contents(context, wanted)
 
 
-def _content(context: Context, entry: FileEntry) -> bytes:
-    """Small: at most one chunk. A chunk of zeros is not stored."""
-    return b"".join(context.files.store.get(chunk) if chunk else bytes(entry.size) for chunk in entry.chunks)
+def _read_trees(
+    context: Context, folders: Mapping[bytes, bytes | None], found: dict[bytes, dict[str, bytes] | Exception]
+) -> dict[bytes, list[Entry]]:
+    """The entries of the folder of each root. Roots whose folder cannot be read go into `found`."""
+    digests = list({folder for folder in folders.values() if folder is not None})
+    bodies = dict(zip(digests, context.files.store.get_many(digests), strict=True))
+    trees: dict[bytes, list[Entry]] = {}
+    for root, folder in folders.items():
+        if folder is None:
+            continue
+        body = bodies[folder]
+        try:
+            if not isinstance(body, bytes):
+                raise body
+            trees[root] = decode_tree(body)
+        except (ObjectMissing, ObjectDamaged, BadTree) as exc:
+            found[root] = exc
+    return trees
+
+
+def _folder(entries: Sequence[Entry], name: bytes) -> bytes | None:
+    return next((one.tree for one in entries if isinstance(one, FolderEntry) and one.name == name), None)
+
+
+def _read_contents(
+    context: Context, wanted: Mapping[bytes, Sequence[FileEntry]]
+) -> dict[bytes, dict[str, bytes] | Exception]:
+    """The files of each root. They are small: at most one chunk each. A chunk of zeros is not stored."""
+    chunks = {chunk for files in wanted.values() for one in files for chunk in one.chunks if chunk}
+    bodies = dict(zip(chunks, context.files.store.get_many(chunks), strict=True))
+    found: dict[bytes, dict[str, bytes] | Exception] = {}
+    for root, files in wanted.items():
+        contents: dict[str, bytes] = {}
+        problem: Exception | None = None
+        for one in files:
+            parts = [bodies[chunk] if chunk else bytes(one.size) for chunk in one.chunks]
+            problem = problem or next((part for part in parts if not isinstance(part, bytes)), None)
+            contents[one.name.decode()] = b"".join(part for part in parts if isinstance(part, bytes))
+        found[root] = problem or contents
+    return found

@@ -17,6 +17,7 @@ import msgspec
 from flyteidl.admin import launch_plan_pb2
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
+from switchyard.model.verdict import Plan
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
@@ -24,16 +25,24 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
+from switchyard.service.executions.data_places import settle_data_place
 from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
 from switchyard.service.executions.live_limits import refuse_over_limits
-from switchyard.service.executions.placement import choose_cluster
+from switchyard.service.executions.node_jobs import check_uploads, read_spec, uploaded_entry
+from switchyard.service.executions.placement import choose_cluster, has_tasks, try_first_task
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityId, EntityKind, read_id
-from switchyard.workflow.execution_checks import complete_inputs, name_mistake, task_parameters, unserved_parts
-from switchyard.workflow.execution_graph import count_nodes_to_run, read_graph, task_workflow_id
+from switchyard.workflow.execution_checks import (
+    complete_inputs,
+    data_of_tasks,
+    name_mistake,
+    task_parameters,
+    unserved_parts,
+)
+from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
 from switchyard.workflow.execution_state import ExecutionPhase
 from switchyard.workflow.launch_plan_checks import label_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
@@ -69,6 +78,7 @@ class ExecutionOrigin:
     reference: Any = None
     scheduled_us: int | None = None
     take_over: Callable[[Batch, str], None] | None = None
+    home: str = ""  # the cluster of the parent of a child
 
 
 MANUAL = ExecutionOrigin()
@@ -90,24 +100,8 @@ def create_execution(
     digest = origin.digest or request_digest(request)
     if request.name and is_same(context, key, digest):
         return key
-    target = _find_target(context, actor, request.spec)
     _refuse_fields(request.spec)
-    _refuse_unserved(target)
-    inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
-    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(request.spec.labels.values), *mistakes])
-    spec = _effective_spec(request.spec, target, actor, origin)
-    row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
-    graph = read_graph(target.closure)
-    refuse_many_nodes(context, count_nodes_to_run(graph))
-    if longest_node_id(graph) > NODE_ID_BYTES_MAX:
-        raise BadRequest("The workflows are nested so deeply that the ids of the inner nodes become too long.")
-    submit = Submit(context)
-    try:
-        choice = choose_cluster(submit, actor, row, spec, graph)
-    except YardError:
-        context.snapshots.refresh()  # a refusal must not come from an old snapshot
-        choice = choose_cluster(submit, actor, row, spec, graph)
-    row = msgspec.structs.replace(row, cluster=choice.cluster, mode=origin.mode)
+    row = prepare_execution(context, actor, key, request.spec, given, digest=digest, origin=origin)
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
@@ -117,7 +111,7 @@ def create_execution(
         if origin.take_over is not None:
             origin.take_over(batch, row.id)
         batch.topics.add(Topic.EXECUTIONS)
-        record_audit(batch, context, actor, "execution.create", str(key), after={"launches": str(target.entity)})
+        record_audit(batch, context, actor, "execution.create", str(key), after={"launches": launched_text(row)})
         return True
 
     committer = context.committer
@@ -126,6 +120,61 @@ def create_execution(
     if not is_new and not is_same(context, key, digest):  # somebody else was faster, and has ended since
         raise Conflict(f"The execution {key} was created by another request meanwhile.")
     return key
+
+
+def prepare_execution(
+    context: Context,
+    actor: Actor,
+    key: store.ExecutionKey,
+    asked: Any,
+    given: Any,
+    *,
+    digest: bytes,
+    origin: ExecutionOrigin = MANUAL,
+) -> store.ExecutionRow:
+    """Check an execution, and return the row to insert. `asked`: its spec as requested; `given`: its inputs."""
+    target = _find_target(context, actor, asked)
+    _refuse_unserved(target)
+    inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
+    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *mistakes])
+    for address in check_uploads(key.project, key.domain, inputs):
+        uploaded_entry(context, address)
+    spec = _effective_spec(asked, target, actor, origin)
+    row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
+    graph = read_graph(target.closure)
+    refuse_many_nodes(context, count_nodes_to_run(graph))
+    if longest_node_id(graph) > NODE_ID_BYTES_MAX:
+        raise BadRequest("The workflows are nested so deeply that the ids of the inner nodes become too long.")
+    row = msgspec.structs.replace(row, mode=origin.mode, cluster=origin.home)
+    try:
+        return _place(context, actor, row, target, graph)
+    except YardError:
+        context.snapshots.refresh()  # a refusal must not come from an old snapshot
+        return _place(context, actor, row, target, graph)
+
+
+def _place(
+    context: Context, actor: Actor, row: store.ExecutionRow, target: LaunchTarget, graph: ExecutionGraph
+) -> store.ExecutionRow:
+    """Choose the cluster and the place for data. Refuses tasks that the rules forbid, or that fit nowhere."""
+    submit, spec = Submit(context), read_spec(row)
+
+    def plan_of(spec: Any) -> Plan:
+        """How the first task would be decided, on a cluster where all tasks fit."""
+        plan = try_first_task(submit, actor, row, spec, graph)
+        return msgspec.structs.replace(plan, chosen=choose_cluster(submit, actor, row, spec, graph).cluster or None)
+
+    if has_tasks(graph):
+        needs = next(data_of_tasks(target.closure), "")
+        settle_data_place(context, row, spec, target.plan, needs=needs, try_plan=plan_of)
+    choice = choose_cluster(submit, actor, row, spec, graph)
+    return msgspec.structs.replace(row, spec=content_bytes(spec), cluster=choice.cluster)
+
+
+def launched_text(row: store.ExecutionRow) -> str:
+    """What was launched, for the audit."""
+    kind = EntityKind(row.entity_kind)
+    return str(EntityId(kind, row.entity_project, row.entity_domain, row.entity_name, row.entity_version))
 
 
 def request_digest(request: Any) -> bytes:
@@ -174,8 +223,6 @@ def _plan_target(context: Context, actor: Actor, stored: StoredEntity) -> Launch
 
 def _refuse_fields(spec: Any) -> None:
     """Fields that would be ignored are refused instead."""
-    if spec.raw_output_data_config.output_location_prefix:
-        raise _not_served(["raw_output_data_config: data of tasks goes nowhere but into their outputs"])
     if spec.execution_env_assignments:
         raise _not_served(["execution_env_assignments"])
     if spec.metadata.HasField("parent_node_execution"):
@@ -186,8 +233,6 @@ def _refuse_fields(spec: Any) -> None:
 
 def _refuse_unserved(target: LaunchTarget) -> None:
     parts = list(islice(unserved_parts(target.closure), MISTAKES_SHOWN))
-    if target.plan.raw_output_data_config.output_location_prefix:
-        parts.append("the launch plan has a raw_output_data_config")
     if parts:
         raise _not_served(parts)
 
@@ -211,7 +256,8 @@ def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: Exec
     spec.CopyFrom(given)
     spec.ClearField("inputs")
     spec.metadata.principal = actor.name
-    for field in ("system_metadata", "mode", "reference_execution", "scheduled_at", "nesting"):
+    cleared = ["system_metadata", "mode", "reference_execution", "scheduled_at"]
+    for field in (*cleared, *([] if origin.mode == store.CHILD_MODE else ["nesting"])):
         spec.metadata.ClearField(field)
     spec.metadata.mode = spec.metadata.ExecutionMode.Value(origin.mode)
     if origin.reference is not None:
@@ -226,6 +272,7 @@ def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: Exec
     if not spec.envs.values:
         spec.envs.CopyFrom(plan.envs)
     spec.max_parallelism = spec.max_parallelism or plan.max_parallelism
+    spec.overwrite_cache = spec.overwrite_cache or plan.overwrite_cache
     for field in ("interruptible", "security_context"):
         if not spec.HasField(field) and plan.HasField(field):
             getattr(spec, field).CopyFrom(getattr(plan, field))

@@ -28,8 +28,8 @@ from switchyard.service.lifecycle.file_references import refuse_project_over_lim
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store import data_files, file_trees
 from switchyard.store.data_files import DataFileRow, DataGrantRow
+from switchyard.workflow.uploaded_files import SCHEME
 
-SCHEME = "switchyard://"
 UPLOAD_BYTES_MAX = 256 * 2**20  # of one file
 GRANT_S_MAX = 3600
 PATH_CHARS_MAX = 1000

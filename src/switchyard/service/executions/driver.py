@@ -16,15 +16,18 @@ from time import monotonic
 
 import structlog
 
-from switchyard.errors import Internal, LimitReached, YardError
+from switchyard.errors import LimitReached, YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.executions.child_executions import child_end, insert_child, stop_children
 from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
+from switchyard.service.executions.job_starts import JobStarter, StartRefused
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
-from switchyard.service.executions.node_jobs import record_tree
+from switchyard.service.executions.map_driver import MapDriver
+from switchyard.service.executions.map_progress import close_map, new_map
+from switchyard.service.executions.node_cache import LOOKS_MAX, Answers, ask_later, look_up, store_cache
 from switchyard.service.executions.node_rows import (
-    attempt_row,
     node_row,
     queued_node_row,
     signal_row,
@@ -32,18 +35,25 @@ from switchyard.service.executions.node_rows import (
     waiting_row,
 )
 from switchyard.service.executions.step_plan import (
-    PlannedJob,
-    StartRefused,
+    StartPlanner,
     StepPlan,
     WaitingStart,
     held_ends,
     plan_starts,
 )
 from switchyard.service.job.jobs import request_cancel
-from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions, jobs
+from switchyard.store import (
+    child_executions,
+    execution_dynamics,
+    execution_maps,
+    execution_nodes,
+    execution_signals,
+    executions,
+    jobs,
+    task_cache,
+)
 from switchyard.store.execution_due import DueExecution
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
@@ -75,6 +85,8 @@ class ExecutionDriver:
 
     def __init__(self, submit: Submit) -> None:
         self._submit = submit
+        self._starter = JobStarter(submit)
+        self._maps = MapDriver(self._starter)
         self._loader = ExecutionLoader()
         self._due = DueExecutions()
         self._turns = OwnerTurns()
@@ -129,42 +141,53 @@ class ExecutionDriver:
         return pause
 
     def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> int:
-        loaded = self._loader.load(context, ExecutionKey(due.project, due.domain, due.name))
+        key = ExecutionKey(due.project, due.domain, due.name)
+        mapped = self._maps.go(context, leadership, key)
+        loaded = self._loader.load(context, key)
         if loaded is None:
-            return 0
+            return mapped
         if loaded.has_more_ends:
             self._due.note(due.id)
-        if not loaded.is_due and not loaded.ended:
-            return 0  # a job has ended, and its files are on their way
+        others = [*loaded.ended_maps, *map(child_end, loaded.ended_children)]
+        if not loaded.is_due and not loaded.ended and not others:
+            return mapped  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
         waits: dict[tuple[str, int], WaitingStart] = {}
+        cached: Answers = {}
+        looks = 0
         while True:
             held = held_ends(waits)
-            events = [end for key, end in loaded.ended.items() if key not in held]
-            decided = step(loaded.graph, loaded.state, events, refused)
-            plan = plan_starts(context, self._submit, loaded, decided.starts, waits)
-            if plan.refused or any(attempt for _, attempt in plan.waits.keys() - waits.keys()):
-                # The engine is asked again: it learns that these jobs cannot begin, or not yet.
-                refused |= plan.refused
-                waits |= plan.waits
+            events = [*(end for key, end in loaded.ended.items() if key not in held), *others]
+            decided = step(loaded.graph, loaded.state, events, refused, cached)
+            looks += 1
+            if answers := self._look_up(context, loaded, decided, cached, is_last=looks > LOOKS_MAX):
+                cached |= answers  # the engine is asked again: nodes may end at once, or wait
                 continue
-            if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
-                self._pause(context, due, waits=plan.waits)
-                return 0
+            planner = StartPlanner(self._submit, self._starter, cached)
             try:
+                plan = plan_starts(context, planner, loaded, decided.starts, waits)
+                if plan.refused or any(attempt for _, attempt in plan.waits.keys() - waits.keys()):
+                    # The engine is asked again: it learns that these jobs cannot begin, or not yet.
+                    refused |= plan.refused
+                    waits |= plan.waits
+                    continue
+                if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
+                    self._pause(context, due, waits=plan.waits)
+                    return mapped
                 stored = self._carry_out(context, leadership, loaded, decided, plan)
             except StartRefused as exc:
-                if exc.error.transient:
-                    raise exc.error from exc  # the next round tries again
-                key = exc.start.node_id, exc.start.attempt
-                if isinstance(exc.error, LimitReached):
-                    waits[key] = WaitingStart(exc.start, exc.error.detail)
-                else:
-                    refused[key] = AttemptFailure("Refused", exc.error.detail)
+                _note_refusal(exc, refused, waits)
                 continue
             if plan.waits:
                 self._pause(context, due, waits=plan.waits).steps += stored
-            return stored
+            return stored + mapped
+
+    def _look_up(
+        self, context: Context, loaded: LoadedExecution, decided: EngineStep, cached: Answers, *, is_last: bool
+    ) -> Answers:
+        if is_last:
+            return ask_later(decided.starts, cached)
+        return look_up(context, loaded.row, loaded.spec, decided, cached)
 
     def _is_told(
         self, due: DueExecution, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan, *, has_events: bool
@@ -202,7 +225,8 @@ class ExecutionDriver:
             return 0  # another step or a stop came between: the next round reads again
         execution_nodes.waiting_delete(batch.tx, execution_id, sorted(job.start.node_id for job in plan.jobs))
         for job in plan.jobs:
-            self._insert(batch, context, loaded, job)
+            self._starter.insert(batch, context, loaded.row, job)
+        self._store_others(batch, context, loaded, decided, plan)
         held = plan.held
         for attempt in loaded.live:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
@@ -223,30 +247,33 @@ class ExecutionDriver:
             ],
         )
         self._tell_waits(batch, loaded, decided, plan)
+        store_cache(batch, loaded.row, changed, plan.cached)
         # A job that was rejected on arrival has no event of its own.
         is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)
-        is_due = bool(plan.left_out(decided) or plan.waits) or is_rejected or decided.is_due
+        is_due = plan.is_more_due(decided) or is_rejected or decided.is_due
         self._store_execution(batch, loaded, decided, is_due=is_due, cluster=plan.cluster)
         return 1
 
-    def _insert(self, batch: Batch, context: Context, loaded: LoadedExecution, job: PlannedJob) -> None:
-        """Insert a job with its files. Raises StartRefused, and then nothing of the step is stored."""
-        try:
-            record_tree(batch, context, loaded.row.owner_id, job.tree, began_us=job.began_us)
-        except YardError as exc:
-            raise StartRefused(job.start, exc) from exc
-        (result,) = self._submit.apply_inserts(batch, [job.write])
-        if not isinstance(result, AcceptedJob):
-            error = result if isinstance(result, YardError) else Internal()
-            raise StartRefused(job.start, error)
-        row = attempt_row(loaded.row.id, job.start, job_id=job.write.row.id, now_us=batch.now_us)
-        execution_nodes.attempt_insert(batch.tx, [row])
+    def _store_others(
+        self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+    ) -> None:
+        """Store what begins and ends of children and maps, and of waits for the cache."""
+        task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
+        for child in plan.children:
+            insert_child(batch, context, child)
+        child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
+        for start in plan.maps:
+            execution_maps.map_insert(batch.tx, *new_map(loaded.row.id, start, start.template, batch.now_us))
+        for ended in loaded.ended_maps:
+            close_map(batch, loaded.row.id, ended.node_id)
 
     def _tell_waits(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
         """Store nodes that wait for room under a limit, with the reason, for their readers."""
         parents = {node.node_id: node.parent_id for node in decided.nodes}
         for wait in islice(plan.waits.values(), WAITS_TOLD_MAX):
             start = wait.start
+            if not start.is_job:
+                continue
             row = waiting_row(loaded.row.id, start, reason=wait.reason, now_us=batch.now_us)
             execution_nodes.waiting_put(batch.tx, row)
             if not start.attempt:
@@ -265,6 +292,8 @@ class ExecutionDriver:
         ]
         why = f"execution {loaded.row.name} stops"
         request_cancel(batch, list(jobs.job_lock(batch.tx, running).values()), why)
+        execution_maps.maps_stop(batch.tx, loaded.row.id, scopes)
+        stop_children(batch, loaded.row, scopes)
 
     def _store_execution(
         self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool, cluster: str
@@ -287,6 +316,19 @@ class ExecutionDriver:
             outputs=content_bytes(decided.outputs) if decided.outputs is not None else None,
             error=content_bytes(decided.error) if decided.error is not None else None,
         )
+
+
+def _note_refusal(
+    exc: StartRefused, refused: dict[tuple[str, int], AttemptFailure], waits: dict[tuple[str, int], WaitingStart]
+) -> None:
+    """The engine is asked again: it learns that this job or child cannot begin, or not yet."""
+    start = exc.start.node_id, exc.start.attempt
+    if exc.error.transient:
+        raise exc.error from exc  # the next round tries again
+    if isinstance(exc.error, LimitReached):
+        waits[start] = WaitingStart(exc.start, exc.error.detail)
+    else:
+        refused[start] = AttemptFailure("Refused", exc.error.detail)
 
 
 def _key(row: DueExecution) -> str:

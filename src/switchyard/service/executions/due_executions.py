@@ -40,8 +40,8 @@ class DueExecutions:
                 jobs, self.cursor = execution_due.jobs_ended_after(tx, self.cursor, limit=EVENTS_MAX)
                 self.ended |= dict.fromkeys(execution_due.executions_of_jobs(tx, jobs))
             due = {row.id: row for row in execution_due.marked_due(tx, limit=DUE_MAX)}
-            woken = execution_due.executions_woken(tx, context.now_us())
-            rest = [one for one in dict.fromkeys([*self.ended, *woken]) if one not in due][:DUE_MAX]
+            news = execution_due.executions_with_news(tx, context.now_us())
+            rest = [one for one in dict.fromkeys([*self.ended, *news]) if one not in due][:DUE_MAX]
             due |= {row.id: row for row in execution_due.executions_by_id(tx, rest)}
         return list(due.values())
 

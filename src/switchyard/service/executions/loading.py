@@ -6,7 +6,7 @@ other step was stored since: the number of steps says so.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import monotonic
@@ -16,17 +16,27 @@ from flyteidl.core import compiler_pb2, literals_pb2
 
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
-from switchyard.service.executions.attempt_files import is_over, read_end
+from switchyard.service.executions.attempt_ends import end_of_attempt
+from switchyard.service.executions.attempt_files import is_over
+from switchyard.service.executions.child_executions import ENDS_MAX
 from switchyard.service.executions.dynamics import with_dynamic
 from switchyard.service.executions.graphs import GraphCache
+from switchyard.service.executions.map_driver import map_end
 from switchyard.service.executions.node_jobs import read_spec
 from switchyard.service.executions.node_rows import QUEUED, node_state, read_error, task_of
-from switchyard.store import execution_dynamics, execution_nodes, execution_signals, executions
+from switchyard.store import (
+    child_executions,
+    execution_dynamics,
+    execution_maps,
+    execution_nodes,
+    execution_signals,
+    executions,
+    task_cache,
+)
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
-from switchyard.workflow.attempt_result import JobEnd, judge_attempt
-from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
+from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     EngineStep,
@@ -37,10 +47,11 @@ from switchyard.workflow.execution_state import (
 )
 
 KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
+EXPANSIONS_MAX = 20  # dynamic workflows that one step begins with
 NODE_BYTES = 500  # of a node in memory, without these
-# Ends of one step. What is left is read by the next one, after the turns of other owners.
-ENDS_MAX = 200
-READ_BYTES_MAX = 32 * 2**20  # of output files
+# Ends of attempts of one step. What is left is read by the next one, after the turns of other owners.
+ATTEMPT_ENDS_MAX = 200
+READ_BYTES_MAX = 32 * 2**20  # of outputs
 READ_S_MAX = 1.0
 
 
@@ -73,6 +84,11 @@ class LoadedExecution:
     live: list[LiveAttemptRow]
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
     has_more_ends: bool = False
+    expansions: int = 0  # dynamic workflows that were read for this step
+    promised: int = 0  # nodes of the execution, with those of these workflows
+    ended_maps: list[AttemptEnd] = field(default_factory=list)
+    ended_children: list[ExecutionRow] = field(default_factory=list)
+    waits_over: list[str] = field(default_factory=list)  # nodes that need not wait for the cache any more
 
     def graph_around(self, node_id: str) -> tuple[ExecutionGraph, int]:
         """The graph that a node is of, and the number of dynamic workflows around it."""
@@ -110,6 +126,9 @@ class ExecutionLoader:
             rows = execution_nodes.node_list(tx, row.id) if kept is None else []
             dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
             live = execution_nodes.live_attempts(tx, row.id)
+            done = execution_maps.maps_done(tx, row.id)
+            children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX)
+            waits_over = task_cache.waits_over(tx, row.id)
             nodes = kept or _read_nodes(row.steps, rows, dynamics)
             signal_ids = {state.signal_id for state in nodes.table.waiting() if state.signal_id}
             signals = execution_signals.signal_values(tx, row.id, signal_ids)
@@ -122,42 +141,16 @@ class ExecutionLoader:
             is_stopping=bool(row.is_stopping),
             error=read_error(row.error),
             max_parallelism=spec.max_parallelism,
-            is_due=bool(row.is_due),
+            is_due=bool(row.is_due or children or waits_over),  # others may wait for room in the family
             now_us=now_us,
             signals={name: literals_pb2.Literal.FromString(body) for name, body in signals.items()},
             dynamics=nodes.dynamics,
         )
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
-        self._read_ends(context, loaded)
+        loaded.ended_children, loaded.waits_over = children, waits_over
+        loaded.ended_maps = [map_end(context, one) for one in done]
+        _read_ends(context, loaded)
         return loaded
-
-    def _read_ends(self, context: Context, loaded: LoadedExecution) -> None:
-        """Read what ended attempts left, within the bounds of one step."""
-        until, size = monotonic() + READ_S_MAX, 0
-        for attempt in loaded.live:
-            if not is_over(attempt, loaded.state.now_us):
-                continue
-            if len(loaded.ended) >= ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
-                loaded.has_more_ends = True
-                return
-            end = read_end(context, attempt)
-            size += sum(len(body) for body in (end.files or {}).values())
-            loaded.ended[attempt.node_id, attempt.attempt] = self._end(context, loaded, attempt, end)
-
-    def _end(self, context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow, left: JobEnd) -> AttemptEnd:
-        graph, depth = loaded.graph_around(attempt.node_id)
-        task = task_of(attempt)
-        template = graph.tasks[task]
-        end = judge_attempt(
-            attempt.node_id,
-            attempt.attempt,
-            left,
-            has_outputs=bool(template.interface.outputs.variables),
-        )
-        if end.futures is None:
-            return end
-        owner = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
-        return with_dynamic(context, owner, end, task, template, nodes=len(loaded.nodes.table), depth=depth)
 
     def keep(self, loaded: LoadedExecution, decided: EngineStep, changed: Sequence[NodeProgress]) -> None:
         """Keep the nodes of an execution after a step that was stored and was not the last one.
@@ -185,6 +178,66 @@ class ExecutionLoader:
         """The nodes that are kept of an execution, if no other step was stored since."""
         kept = self._kept.get(row.id)
         return kept if kept is not None and kept.steps == row.steps else None
+
+
+def _read_ends(context: Context, loaded: LoadedExecution) -> None:
+    """Read what ended attempts left, within the bounds of one step."""
+    until, size = monotonic() + READ_S_MAX, 0
+    for attempt in loaded.live:
+        node = loaded.nodes.table.get(attempt.node_id)
+        if (node is not None and node.is_array) or not is_over(attempt, loaded.state.now_us):
+            continue  # MapDriver stores the end of a map
+        if len(loaded.ended) >= ATTEMPT_ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
+            loaded.has_more_ends = True
+            return
+        end = _end(context, loaded, attempt)
+        if end is None:
+            loaded.has_more_ends = True
+            continue
+        size += int(end.outputs.ByteSize()) if end.outputs is not None else 0
+        loaded.ended[attempt.node_id, attempt.attempt] = end
+
+
+def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> AttemptEnd | None:
+    """The end of an attempt. None: the next step takes it, because this one has enough dynamic workflows."""
+    graph, depth = loaded.graph_around(attempt.node_id)
+    task = task_of(attempt)
+    template = graph.tasks[task]
+    end = end_of_attempt(context, loaded.row, attempt, template, loaded.state.nodes.get(attempt.node_id))
+    if end.futures is None:
+        return end
+    if loaded.expansions >= EXPANSIONS_MAX:
+        return None
+    if not loaded.expansions:
+        loaded.promised = promised_nodes(loaded.nodes)
+    loaded.expansions += 1
+    owner = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
+    end = with_dynamic(context, owner, end, task, template, nodes=loaded.promised, depth=depth)
+    loaded.promised += count_nodes_to_run(end.dynamic.graph) if end.dynamic is not None else 0
+    return end
+
+
+def promised_nodes(nodes: KeptNodes) -> int:
+    """How many nodes an execution has, with those that its dynamic workflows have not begun yet. Looks at each once."""
+    running = {
+        node_id: graph
+        for (node_id, attempt), graph in nodes.dynamics.items()
+        if (state := nodes.table.get(node_id)) is not None and state.phase.is_live and state.attempts == attempt + 1
+    }
+    nearest = {"": ""}  # the dynamic workflow that the nodes inside a node are of
+    begun: Counter[str] = Counter()
+    for state in nodes.table.values():
+        path, outer = [], state.parent_id
+        while outer not in nearest:
+            path.append(outer)
+            around = nodes.table.get(outer)
+            outer = around.parent_id if around is not None and outer not in running else ""
+        for node_id in reversed(path):
+            nearest[node_id] = node_id if node_id in running else nearest[outer]
+            outer = node_id
+        begun[nearest[state.parent_id]] += 1
+    left = sum(max(0, count_nodes_to_run(graph) - begun[node_id]) for node_id, graph in running.items())
+    return len(nodes.table) + left
 
 
 def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> KeptNodes:

@@ -3,36 +3,64 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from flyteidl.admin import execution_pb2
+from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Busy, Malformed
 from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
-from switchyard.model.file_tree import FileEntry, FolderEntry, chunk_spans, encode_tree, hash_of
+from switchyard.model.file_tree import Entry, FileEntry, FolderEntry, chunk_spans, encode_tree, hash_of
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.scope import LONG_NAME_PATTERN
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.executions.checkpoints import NO_ATTEMPT, PreviousAttempt
+from switchyard.service.executions.data_places import WHAT_TO_SET
 from switchyard.service.executions.data_proxy import SCHEME, file_entry, split_native_url
 from switchyard.service.files.upload_addresses import user_limit_refusal
 from switchyard.store import data_files, file_objects, file_trees
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.workflow.execution_checks import data_of_task
 from switchyard.workflow.execution_state import TaskStart
 from switchyard.workflow.node_job import node_job_spec
-from switchyard.workflow.task_command import FOLDER, AttemptNames, CommandFailed, bundle_addresses
+from switchyard.workflow.raw_container import file_inputs, input_files, is_raw_container
+from switchyard.workflow.task_command import (
+    CONTAINER_IN,
+    CONTAINER_OUT,
+    FOLDER,
+    INPUTS,
+    PREVIOUS_CHECKPOINT,
+    AttemptNames,
+    CommandFailed,
+    bundle_addresses,
+)
+from switchyard.workflow.uploaded_files import FILES_MAX, uploaded_paths, with_places
 
 LABELS_MAX = 60  # of an execution; a job takes 64
 EXECUTION_LABEL, NODE_LABEL = "flyte/execution", "flyte/node"
 ON_LOST_ANNOTATION, LOST_AFTER_ANNOTATION = "switchyard/on-lost", "switchyard/lost-after"
 NO_TREE = "0" * 64  # in a trial, which stores no files
 _LONG_NAME = re.compile(LONG_NAME_PATTERN)
+
+
+@dataclass(slots=True)
+class _Folder:
+    files: list[FileEntry] = field(default_factory=list)
+    folders: dict[str, _Folder] = field(default_factory=dict)
+
+    def below(self, path: Sequence[str]) -> _Folder:
+        """The folder with this path, made if it is missing."""
+        folder = self
+        for name in path:
+            folder = folder.folders.setdefault(name, _Folder())
+        return folder
 
 
 @dataclass(slots=True)
@@ -51,29 +79,60 @@ class NodeTree:
         self.sizes[digest] = len(data)
         return digest
 
-    def add_entry(self, entry: FileEntry) -> None:
-        self.files += 1
-        self.size += entry.size
-        for chunk, span in zip(entry.chunks, chunk_spans(entry.size), strict=True):
-            if chunk:
-                self.sizes[chunk] = span.size
+    def add_file(self, content: bytes) -> FileEntry:
+        chunks = [self.add_object(content[span.offset : span.offset + span.size]) for span in chunk_spans(len(content))]
+        return FileEntry(b"", len(content), False, chunks)
+
+    def build(self, files: Mapping[str, FileEntry], folders: Sequence[str] = ()) -> None:
+        """Make the tree of these files, by path, and of these empty folders."""
+        for entry in files.values():
+            self.files += 1
+            self.size += entry.size
+            for chunk, span in zip(entry.chunks, chunk_spans(entry.size), strict=True):
+                if chunk:
+                    self.sizes[chunk] = span.size
+        top = _Folder()
+        for path in folders:
+            top.below(path.split("/"))
+        for path, entry in files.items():
+            *above, name = path.split("/")
+            top.below(above).files.append(FileEntry(name.encode(), entry.size, entry.is_executable, entry.chunks))
+        self.root = self._add_folder("", top).tree
+
+    def _add_folder(self, name: str, folder: _Folder) -> FolderEntry:
+        below = [self._add_folder(own, inner) for own, inner in folder.folders.items()]
+        entries: list[Entry] = [*folder.files, *below]
+        files = len(folder.files) + sum(one.files for one in below)
+        size = sum(one.size for one in folder.files) + sum(one.size for one in below)
+        return FolderEntry(name.encode(), self.add_object(encode_tree(entries)), files, size)
 
 
-def make_tree(context: Context, inputs: bytes, container: Any) -> tuple[NodeTree, dict[str, str]]:
+def make_tree(
+    context: Context, inputs: bytes, container: Any, previous: PreviousAttempt = NO_ATTEMPT
+) -> tuple[NodeTree, dict[str, str]]:
     """The tree of an attempt, and the path of each code bundle in it, by its address."""
     tree, paths = NodeTree(), dict[str, str]()
-    chunks = [tree.add_object(inputs[span.offset : span.offset + span.size]) for span in chunk_spans(len(inputs))]
-    entries = {b"inputs.pb": FileEntry(b"inputs.pb", len(inputs), False, chunks)}
+    literals: Any = literals_pb2.LiteralMap.FromString(inputs)
+    uploads = uploaded_paths(literals)
+    files = {INPUTS: tree.add_file(content_bytes(with_places(literals, uploads)) if uploads else inputs)}
     for address in bundle_addresses(container):
         if not address.startswith(SCHEME):
             continue  # the task gets it by itself
         found = _bundle(context, address)
-        entries[found.name] = found
         paths[address] = f"{FOLDER}/{found.name.decode()}"
-    for entry in entries.values():
-        tree.add_entry(entry)
-    folder = tree.add_object(encode_tree(list(entries.values())))
-    tree.root = tree.add_object(encode_tree([FolderEntry(FOLDER.encode(), folder, tree.files, tree.size)]))
+        files[paths[address]] = found
+    for address, path in uploads.items():
+        files[path] = uploaded_entry(context, address)
+    files |= {f"{PREVIOUS_CHECKPOINT}/{path}": entry for path, entry in previous.checkpoint.items()}
+    if container.data_config.enabled:
+        files |= {
+            f"{CONTAINER_IN}/{name}": tree.add_file(body)
+            for name, body in input_files(literals, container.data_config).items()
+        }
+        for name, place in file_inputs(literals).items():
+            if place in uploads:
+                files[f"{CONTAINER_IN}/{name}"] = files[uploads[place]]
+    tree.build(files, folders=[CONTAINER_OUT] if container.data_config.enabled else [])
     return tree, paths
 
 
@@ -91,6 +150,31 @@ def _check_bundles(task: EntityId, container: Any) -> None:
     for address in bundle_addresses(container):
         if address.startswith(SCHEME) and split_native_url(address)[:2] != (task.project, task.domain):
             raise _no_bundle(address)
+
+
+def check_uploads(project: str, domain: str, inputs: Any) -> list[str]:
+    """The addresses of files in the inputs. Raises BadRequest for one of another project or domain, or too many."""
+    addresses = list(uploaded_paths(inputs))
+    for address in addresses:
+        if split_native_url(address)[:2] != (project, domain):
+            raise _no_upload(address)
+    if len(addresses) > FILES_MAX:
+        raise BadRequest(f"A task takes at most {FILES_MAX} uploaded files; these inputs have {len(addresses)}.")
+    return addresses
+
+
+def uploaded_entry(context: Context, address: str) -> FileEntry:
+    project, domain, path = split_native_url(address)
+    with context.database.read() as tx:
+        row = data_files.data_file_get(tx, project, domain, path)
+    if row is None:
+        raise _no_upload(address)
+    return file_entry(context, row)
+
+
+def _no_upload(address: str) -> BadRequest:
+    """In the same words for a file that is not there and one of another project, so that nobody learns which."""
+    return BadRequest(f"There is no file {address[:200]} in the project and domain of the execution.")
 
 
 def _no_bundle(address: str) -> BadRequest:
@@ -123,14 +207,29 @@ def record_tree(batch: Batch, context: Context, owner: str, tree: NodeTree, *, b
 
 
 def job_request(
-    row: ExecutionRow, spec: Any, start: TaskStart, template: Any, *, bundles: Mapping[str, str], tree: str
+    row: ExecutionRow,
+    spec: Any,
+    start: TaskStart,
+    template: Any,
+    *,
+    bundles: Mapping[str, str],
+    tree: str,
+    array: str | None = None,
+    previous: PreviousAttempt = NO_ATTEMPT,
 ) -> JobRequest:
     """The request of a job that runs an attempt. Raises Malformed for values that no job can have.
 
     Raises BadRequest for code that is not of the task's own project and domain. So nothing of a tree with such code
-    may be stored before this call.
+    may be stored before this call. `previous`: the attempt before this one.
     """
     _check_bundles(start.task, template.container)
+    check_uploads(row.project, row.domain, start.inputs)
+    if array is not None and is_raw_container(template):
+        raise BadRequest(f"Task {start.task.name} is a raw container, and maps over raw containers are not served.")
+    prefix = spec.raw_output_data_config.output_location_prefix
+    if not prefix and (needs := next(data_of_task(template), "")):
+        # Only of a task that was not known when the execution was created.
+        raise BadRequest(f"{needs}, and the execution has no place for such data.", next_step=WHAT_TO_SET)
     is_plan = row.entity_kind == EntityKind.LAUNCH_PLAN
     names = AttemptNames(
         project=row.project,
@@ -141,6 +240,10 @@ def job_request(
         node_id=start.node_id,
         attempt=start.attempt,
         task=start.task,
+        is_element=array is not None,
+        data_prefix=prefix,
+        previous=previous.key,
+        has_checkpoint=bool(previous.checkpoint),
     )
     envs = {pair.key: pair.value for pair in spec.envs.values}
     try:
@@ -159,6 +262,8 @@ def job_request(
             labels={**_labels(spec), EXECUTION_LABEL: row.name, NODE_LABEL: start.node_id[:256]},
             pool=spec.cluster_assignment.cluster_pool_name or None,
             cluster_label=spec.execution_cluster_label.value or None,
+            array=array,
+            cluster=spec.metadata.system_metadata.execution_cluster or None,
         )
         return msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except (CommandFailed, ValueError, msgspec.MsgspecError) as exc:

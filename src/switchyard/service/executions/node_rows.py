@@ -8,6 +8,7 @@ import msgspec
 from flyteidl.core import execution_pb2, literals_pb2
 
 from switchyard.service.core.batch import Batch
+from switchyard.service.executions.node_cache import stored_status
 from switchyard.store import execution_nodes
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
 from switchyard.store.execution_signals import SignalRow
@@ -31,6 +32,10 @@ def node_state(row: NodeRow) -> NodeProgress:
         spec_id=row.spec_id,
         phase=NodePhase.SUCCEEDED if row.phase == RECOVERED else NodePhase(row.phase),
         is_parent=bool(row.is_parent),
+        is_array=bool(row.is_array),
+        cache_status=row.cache_status or "",
+        cache_key=bytes(row.cache_key or b""),
+        cache_source=row.cache_source or "",
         attempts=row.attempts,
         user_failures=row.user_failures,
         system_failures=row.system_failures,
@@ -49,6 +54,10 @@ def node_row(execution_id: str, node: NodeProgress, now_us: int) -> NodeRow:
         parent_id=node.parent_id,
         spec_id=node.spec_id,
         is_parent=node.is_parent,
+        is_array=node.is_array,
+        cache_status=stored_status(node),
+        cache_key=node.cache_key or None,
+        cache_source=node.cache_source or None,
         phase=node.phase.value,
         attempts=node.attempts,
         user_failures=node.user_failures,
@@ -99,6 +108,10 @@ def queued_node_row(execution_id: str, start: TaskStart, *, parent_id: str, now_
         parent_id=parent_id,
         spec_id=start.node.id,
         is_parent=False,
+        is_array=False,
+        cache_status=None,
+        cache_key=None,
+        cache_source=None,
         phase=QUEUED,
         attempts=0,
         user_failures=0,

@@ -16,7 +16,7 @@ from flyteidl.core import literals_pb2
 from switchyard.errors import BadRequest
 from switchyard.model.job import JobRequest
 from switchyard.model.names import printable_line
-from switchyard.model.verdict import Answer
+from switchyard.model.verdict import Answer, Plan
 from switchyard.route.select.weighted_draw import draw
 from switchyard.service.core.rights import Actor
 from switchyard.service.executions.node_jobs import NO_TREE, job_request
@@ -25,6 +25,7 @@ from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_graph import ExecutionGraph
 from switchyard.workflow.execution_state import TaskStart
+from switchyard.workflow.node_job import trial_template
 from switchyard.workflow.references import all_nodes
 
 SPREAD_ANNOTATION = "switchyard/spread"
@@ -58,11 +59,8 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
     """Choose the cluster of an execution. Raises BadRequest if no cluster, or no one cluster, could ever take it."""
     fits = []
     for node in islice(_different_tasks(graph), TASKS_MAX):
-        task, template = graph.task_of(node)
-        if _names_inputs(template.container):  # its command depends on its inputs, and where it runs does not
-            template = _without_command(template)
-        start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
-        fits.append(_fit(submit, actor, start, job_request(row, spec, start, template, bundles={}, tree=NO_TREE)))
+        start, request = _trial(row, spec, graph, node)
+        fits.append(_fit(submit, actor, start, request))
     if is_spread(spec) or not fits:
         return ClusterChoice("")
     ever = set.intersection(*({*fit.now, *fit.later} for fit in fits))
@@ -71,6 +69,8 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
             f"No one cluster fits all tasks: {'; '.join(_shown(fit) for fit in fits[:TASKS_SHOWN])}.",
             next_step=f"Set the annotation {SPREAD_ANNOTATION}=true: then each node is routed by itself.",
         )
+    if row.cluster in ever:
+        return ClusterChoice(row.cluster)  # of the parent of a child
     common = sorted(set.intersection(*(set(fit.now) for fit in fits)))
     if not common and len(ever) == 1:
         return ClusterChoice(next(iter(ever)))  # no other one can take it: its jobs wait there, and say for what
@@ -79,6 +79,22 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
         shown = [f"{name}: {why}" for name, why in islice(reasons.items(), CLUSTERS_SHOWN)]
         return ClusterChoice("", f"waits for a cluster that takes all tasks: {'; '.join(shown)}")
     return ClusterChoice(common[draw(row.name, common, [fits[0].now[name] for name in common])])
+
+
+def has_tasks(graph: ExecutionGraph) -> bool:
+    return next(_different_tasks(graph), None) is not None
+
+
+def try_first_task(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph) -> Plan:
+    """How a job of the first task would be decided. Stores nothing."""
+    return submit.plan(actor, _trial(row, spec, graph, next(_different_tasks(graph)))[1])
+
+
+def _trial(row: ExecutionRow, spec: Any, graph: ExecutionGraph, node: Any) -> tuple[TaskStart, JobRequest]:
+    task, template = graph.task_of(node)
+    template = trial_template(template)
+    start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
+    return start, job_request(row, spec, start, template, bundles={}, tree=NO_TREE)
 
 
 def _different_tasks(graph: ExecutionGraph) -> Iterator[Any]:
@@ -103,20 +119,6 @@ def _fit(submit: Submit, actor: Actor, start: TaskStart, request: JobRequest) ->
         raise BadRequest(f"node {start.node_id} (task {name}) fits no cluster: {printable_line(ruling.reason)}")
     later = {one.cluster: one.reason for one in ruling.verdicts if one.say is Answer.WAIT}
     return TaskFit(name, dict(zip(ruling.eligible.names, ruling.eligible.weights, strict=True)), later)
-
-
-def _names_inputs(container: Any) -> bool:
-    words = (*container.command, *container.args, *(pair.value for pair in container.env))
-    return any("inputs." in word.lower() for word in words)
-
-
-def _without_command(template: Any) -> Any:
-    copy = type(template)()
-    copy.CopyFrom(template)
-    for field in ("command", "args", "env"):
-        copy.container.ClearField(field)
-    copy.container.args.append("true")
-    return copy
 
 
 def _shown(fit: TaskFit) -> str:

@@ -6,7 +6,7 @@ Secrets of others and names of hidden clusters are removed, as from jobs (`visib
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from switchyard.errors import BadRequest, NotFound
@@ -14,11 +14,14 @@ from switchyard.model.job import State
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import require_read
+from switchyard.service.executions.child_executions import child_name
 from switchyard.service.executions.graphs import missing_execution
+from switchyard.service.executions.map_views import ElementView, read_elements
 from switchyard.service.executions.visible import ExecutionSight
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.store import execution_dynamics, execution_nodes
 from switchyard.store import executions as store
+from switchyard.store.child_executions import names_taken
 from switchyard.store.database import Tx
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
@@ -55,21 +58,26 @@ class ExecutionQuery:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `is_dynamic`: its task made the workflow that runs inside it."""
+    """A node. `is_dynamic`: its task made the workflow that runs inside it.
+
+    `child`: the name of the execution that it started; empty: none.
+    """
 
     row: NodeRow
     is_dynamic: bool
+    child: str
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """An attempt as it is now. `phase`: Flyte's word."""
+    """An attempt as it is now. `phase`: Flyte's word. `elements`: of a map, in its last attempt, the first ones."""
 
     row: NodeAttemptRow
     phase: str
     reason: str
     started_us: int | None
     cluster: str
+    elements: Sequence[ElementView] = ()
 
 
 def get_execution(context: Context, actor: Actor, key: ExecutionKey) -> ExecutionView:
@@ -109,12 +117,14 @@ def list_nodes(
     limit = min(limit, PAGE_ROWS_MAX)
     with context.database.read() as tx:
         execution = find_execution(tx, actor, key)
+        parent = _find_node(tx, execution, parent_id) if parent_id else None
         rows = execution_nodes.node_page(
-            tx, execution.id, parent_id=parent_id, is_descending=is_descending, offset=offset, limit=limit
+            tx, execution.id, parent=parent, is_descending=is_descending, offset=offset, limit=limit
         )
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
+        children = _children(tx, execution, rows)
     sight = ExecutionSight(Visibility(context, actor), execution)
-    views = [NodeView(sight.node(row), row.node_id in dynamic) for row in rows]
+    views = [NodeView(sight.node(row), row.node_id in dynamic, children.get(row.node_id, "")) for row in rows]
     return views, str(offset + len(rows)) if len(rows) == limit else ""
 
 
@@ -123,7 +133,9 @@ def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) ->
         execution = find_execution(tx, actor, key)
         row = _find_node(tx, execution, node_id)
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [node_id] if row.is_parent else [])
-    return NodeView(ExecutionSight(Visibility(context, actor), execution).node(row), bool(dynamic))
+        children = _children(tx, execution, [row])
+    shown = ExecutionSight(Visibility(context, actor), execution).node(row)
+    return NodeView(shown, bool(dynamic), children.get(node_id, ""))
 
 
 def get_dynamic_workflow(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> bytes | None:
@@ -135,16 +147,25 @@ def get_dynamic_workflow(context: Context, actor: Actor, key: ExecutionKey, node
     return bytes(dynamic.closure) if dynamic is not None else None
 
 
+def _children(tx: Tx, execution: ExecutionRow, rows: Sequence[NodeRow]) -> dict[str, str]:
+    """The names of the executions that these nodes started."""
+    names = {row.node_id: child_name(execution.id, row.node_id) for row in rows}
+    taken = names_taken(tx, execution.project, execution.domain, list(names.values()))
+    return {node_id: name for node_id, name in names.items() if name in taken}
+
+
 def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> list[AttemptView]:
     with context.database.read() as tx:
         execution = find_execution(tx, actor, key)
-        _find_node(tx, execution, node_id)
+        node = _find_node(tx, execution, node_id)
         rows = execution_nodes.attempt_list(tx, execution.id, node_id)
+        elements = read_elements(tx, execution.id, node_id) if node.is_array else []
         is_live = any(row.ended_us is None for row in rows)
         live = execution_nodes.live_attempts(tx, execution.id) if is_live else []
     jobs = {(one.node_id, one.attempt): one for one in live}
     sight = ExecutionSight(Visibility(context, actor), execution)
-    return [_attempt_view(sight, row, jobs.get((row.node_id, row.attempt))) for row in rows]
+    views = [_attempt_view(sight, row, jobs.get((row.node_id, row.attempt))) for row in rows]
+    return [*views[:-1], replace(views[-1], elements=elements)] if elements and views else views
 
 
 def get_attempt(context: Context, actor: Actor, key: ExecutionKey, node_id: str, number: int) -> AttemptView:

@@ -91,9 +91,12 @@ def set_signal(context: Context, actor: Actor, key: ExecutionKey, signal_id: str
     if mistake:
         raise Malformed(mistake)
 
+    body = content_bytes(value)
+
     def apply(batch: Batch) -> None:
         execution = _locked(batch, key)
-        body = content_bytes(value)
+        if row.value is not None and bytes(row.value) == body:
+            return  # said twice
         execution_signals.signal_set(batch.tx, execution.id, signal_id, value=body, by=actor.name, now_us=batch.now_us)
         executions.execution_update(batch.tx, execution.id, ExecutionUpdate(is_due=True, steps=execution.steps + 1))
         batch.topics.add(Topic.EXECUTIONS)

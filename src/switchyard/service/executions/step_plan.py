@@ -6,34 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
+import msgspec
+
 from switchyard.errors import LimitReached, YardError
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.child_executions import CHILDREN_MAX, PlannedChild, plan_children
+from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
 from switchyard.service.executions.loading import LoadedExecution
-from switchyard.service.executions.node_jobs import NodeTree, inputs_body, job_request, make_tree, store_objects
+from switchyard.service.executions.node_cache import LATER, Answers
 from switchyard.service.executions.placement import ClusterChoice, choose_cluster, is_spread
-from switchyard.service.lifecycle.bounds import RetryBounds
-from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.workflow.execution_state import AttemptFailure, EngineStep, NodeProgress, TaskStart
 from switchyard.workflow.limits import CONFIG_SECTION
 
+MAPS_MAX = 20  # that begin in one step
 STARTS_MAX = 100  # jobs of one step, which is one transaction; the next step starts the rest
 PLAN_S_MAX = 1.0  # then the step takes what it has
 ROWS_PER_START = 2  # of a node and of its attempt
 AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedJob:
-    """A job to insert with the files that it brings along."""
-
-    start: TaskStart
-    write: JobInsert
-    tree: NodeTree
-    began_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +46,22 @@ class StepPlan:
     refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
     waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
     cluster: str = ""  # that the execution has from this step on, if it had none
+    children: list[PlannedChild] = field(default_factory=list)
+    maps: list[TaskStart] = field(default_factory=list)
+    cached: Answers = field(default_factory=dict)
 
     def left_out(self, decided: EngineStep) -> set[str]:
         """Nodes that do not begin in this step, though the engine would start them."""
-        return {start.node_id for start in decided.starts} - {job.start.node_id for job in self.jobs}
+        planned = [*(job.start for job in self.jobs), *(child.start for child in self.children), *self.maps]
+        return {start.node_id for start in decided.starts} - {start.node_id for start in planned}
+
+    def is_more_due(self, decided: EngineStep) -> bool:
+        """Whether the next step can begin nodes that this one left out. A full family waits for the end of a child."""
+        if LATER in self.cached.values() or self.waits:
+            return True
+        has_room = len(self.children) >= CHILDREN_MAX
+        left_out = self.left_out(decided)
+        return any(start.node_id in left_out and (has_room or not start.is_child) for start in decided.starts)
 
     def changes(self, decided: EngineStep) -> list[NodeProgress]:
         """What to store of nodes: without those that are left out."""
@@ -69,21 +74,22 @@ class StepPlan:
         return held_ends(self.waits)
 
 
-class StartRefused(YardError):
-    """A job of a step could not be inserted. One of our errors, so that the committer undoes this step alone."""
-
-    def __init__(self, start: TaskStart, error: YardError) -> None:
-        super().__init__(error.detail)
-        self.start, self.error = start, error
-
-
 def held_ends(waits: Iterable[AttemptKey]) -> set[AttemptKey]:
     return {(node_id, attempt - 1) for node_id, attempt in waits if attempt}
 
 
+@dataclass(frozen=True, slots=True)
+class StartPlanner:
+    """What plans need: who submits jobs, and which attempts are known to wait."""
+
+    submit: Submit
+    starter: JobStarter
+    cached: Answers
+
+
 def plan_starts(
     context: Context,
-    submit: Submit,
+    planner: StartPlanner,
     loaded: LoadedExecution,
     starts: Sequence[TaskStart],
     waits: Mapping[AttemptKey, WaitingStart],
@@ -92,18 +98,23 @@ def plan_starts(
 
     Further attempts come first and all of them, because the end that they follow is stored with them.
     """
-    plan = StepPlan(waits={key: wait for key, wait in waits.items() if key[1]})
+    plan = StepPlan(waits={key: wait for key, wait in waits.items() if key[1]}, cached=planner.cached)
     actor = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
     until, full = monotonic() + PLAN_S_MAX, ""
     try:
-        choice = _place(context, submit, actor, loaded) if starts else ClusterChoice(loaded.row.cluster)
+        choice = _place(context, planner.submit, actor, loaded) if starts else ClusterChoice(loaded.row.cluster)
     except YardError as exc:
         if exc.transient:
             raise
         plan.refused = {(start.node_id, start.attempt): AttemptFailure("Refused", exc.detail) for start in starts}
         return plan
     plan.cluster, full = choice.cluster, choice.reason
-    for start in sorted(starts, key=lambda start: start.attempt == 0):
+    if not full:
+        plan.children = plan_children(context, loaded.row, loaded.spec, starts)
+        plan.maps = [start for start in starts if start.shape is not None][:MAPS_MAX]
+    row = msgspec.structs.replace(loaded.row, cluster=plan.cluster)
+    jobs = [start for start in starts if start.is_job or full]
+    for start in sorted(jobs, key=lambda start: start.attempt == 0):
         key = start.node_id, start.attempt
         if full or key in waits:
             plan.waits[key] = WaitingStart(start, full) if full else waits[key]
@@ -115,14 +126,16 @@ def plan_starts(
             continue
         try:
             _refuse_over_limit(context, actor, jobs=len(plan.jobs) + 1)
-            plan.jobs.append(_plan(context, submit, actor, loaded, start, cluster=plan.cluster))
-        except LimitReached as exc:
-            full = exc.detail
-            plan.waits[key] = WaitingStart(start, full)
+            plan.jobs.append(planner.starter.plan(context, row, start, start.template, is_counted=True))
         except YardError as exc:
-            if exc.transient:
-                raise
-            plan.refused[key] = AttemptFailure("Refused", exc.detail)
+            error = exc.error if isinstance(exc, StartRefused) else exc
+            if error.transient:
+                raise error from exc
+            if isinstance(error, LimitReached):
+                full = error.detail
+                plan.waits[key] = WaitingStart(start, full)
+            else:
+                plan.refused[key] = AttemptFailure("Refused", error.detail)
     return plan
 
 
@@ -132,19 +145,6 @@ def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecuti
     if is_spread(loaded.spec) or row.cluster in context.snapshots.world.by_name:
         return ClusterChoice(row.cluster)
     return choose_cluster(submit, actor, row, loaded.spec, loaded.graph)
-
-
-def _plan(
-    context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution, start: TaskStart, *, cluster: str
-) -> PlannedJob:
-    row, template = loaded.row, start.template
-    tree, bundles = make_tree(context, inputs_body(start), template.container)
-    request = job_request(row, loaded.spec, start, template, bundles=bundles, tree=tree.root.hex())
-    began_us = store_objects(context, tree)
-    member = context.snapshots.world.by_name.get(cluster)
-    bounds = RetryBounds(None, (), member.id) if member is not None else None
-    write = submit.decide(actor, request, key=None, body=b"", is_one_of_many=True, again=bounds)
-    return PlannedJob(start, write, tree, began_us)
 
 
 def _refuse_over_limit(context: Context, actor: Actor, *, jobs: int) -> None:

@@ -11,6 +11,7 @@ from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
 from switchyard.model.job import JobRequest
 from switchyard.model.quantity import parse_duration_s
+from switchyard.model.site_needs import SiteAsk
 from switchyard.model.spill import opened_pools, parse_rule, pools_in_rules
 from switchyard.policy.draft import Draft
 from switchyard.route.router import Eligibility, evaluate
@@ -48,6 +49,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     begun_on: str | None = None  # the cluster that leased tasks of an array together: the rest stays there
     image: str = ""  # that the job names; empty: none, or a job from before clusters had rules for images
     has_files: bool = False  # files travel with the job; jobs from before this field say no
+    site: SiteAsk | None = None  # what the job needs of a site file
 
     @property
     def is_decided(self) -> bool:
@@ -95,6 +97,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             is_array=self.is_array,
             image=self.image,
             has_files=self.has_files,
+            site=self.site,
             engine=engine,
         )
 
@@ -132,6 +135,7 @@ def bounds_of(
         is_together=request.together and request.array is not None,
         image=request.spec.image or "",
         has_files=request.spec.files is not None,
+        site=None if request.spec.site is None else SiteAsk(request.project, request.spec.site),
     )
 
 

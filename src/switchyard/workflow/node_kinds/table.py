@@ -8,11 +8,15 @@ from typing import Any
 from switchyard.workflow.node_kinds.branch import BranchKind
 from switchyard.workflow.node_kinds.gate import GateKind
 from switchyard.workflow.node_kinds.kind import EngineNodeKind
+from switchyard.workflow.node_kinds.launch_plan import LaunchPlanKind
+from switchyard.workflow.node_kinds.map import MapKind
 from switchyard.workflow.node_kinds.sub_workflow import SubWorkflowKind
 from switchyard.workflow.node_kinds.task import TaskKind
 
 KINDS: Mapping[str | None, EngineNodeKind] = {
+    "array_node": MapKind(),
     "task_node": TaskKind(),
+    "launchplan_ref": LaunchPlanKind(),
     "sub_workflow_ref": SubWorkflowKind(),
     "branch_node": BranchKind(),
     "gate_node": GateKind(),

@@ -12,6 +12,7 @@ from typing import Any
 from switchyard.workflow.dynamic_workflow import no_inputs
 from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
 from switchyard.workflow.execution_state import (
+    CANCELLED,
     SYSTEM,
     USER,
     AttemptEnd,
@@ -25,13 +26,20 @@ from switchyard.workflow.node_kinds.kind import EngineNodeKind
 
 SYSTEM_RETRIES = 3  # as in Flyte: for failures that are not the user's
 EXHAUSTED = "RetriesExhausted|"  # before the code of a failure after which no retry was left
-_CANCELLED = AttemptFailure("Cancelled", "the job was cancelled")  # by hand, and not because the execution stops
 
 
 class TaskKind(EngineNodeKind):
     takes_room = True
 
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        answer = run.cached.get((state.node_id, 0))
+        if answer is not None and answer.is_held:
+            return  # it begins when the node that runs the same has ended
+        if answer is not None:
+            state = replace(state, cache_status=answer.status, cache_key=answer.key, cache_source=answer.source)
+            if answer.outputs is not None:
+                run.put(place, replace(state, phase=NodePhase.SUCCEEDED, outputs=answer.outputs))
+                return
         self._start_job(run, place, replace(state, attempts=1))
 
     def end_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, event: AttemptEnd) -> None:
@@ -52,7 +60,7 @@ class TaskKind(EngineNodeKind):
         elif run.is_halting(place.scope):
             run.put(place, replace(state, phase=NodePhase.ABORTED))
         else:
-            self._fail_attempt(run, place, state, _CANCELLED)
+            self._fail_attempt(run, place, state, CANCELLED)
 
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         if not state.is_parent:

@@ -36,6 +36,7 @@ from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.need import spec_of
 from switchyard.agent.private_files import replace_file
+from switchyard.agent.site_gifts import site_offer
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -110,7 +111,8 @@ class KubernetesBackend:
         return RANGE_MAX
 
     def describe(self) -> Graph:
-        return replace(self._cluster.graph, images=kubernetes_image_offers(self._setting.site))
+        site = self._setting.site
+        return replace(self._cluster.graph, images=kubernetes_image_offers(site), site=site_offer(site))
 
     def look(self) -> bool:
         return self._cluster.look()

@@ -39,7 +39,8 @@ def volumes_of(lease: Lease, site: Site, *, work_root: str) -> Volumes:
         name = f"host-{number}"
         volumes.append({"name": name, "hostPath": {"path": source}})
         mounts.append({"name": name, "mountPath": target, **({"readOnly": True} if is_read_only else {})})
-    if spec_of(lease).files is None:
+    files = spec_of(lease).files
+    if files is None:
         return Volumes(volumes, mounts)
     if site.kubernetes.files_volume is None or site.files.folder is None:
         raise PolicyRefused(
@@ -51,6 +52,8 @@ def volumes_of(lease: Lease, site: Site, *, work_root: str) -> Volumes:
     # Only this attempt's folder: a job must not see the files of others.
     inside = path.relative_to(site.files.folder)
     mounts.append({"name": FILES_VOLUME, "mountPath": str(path), "subPath": str(inside)})
+    for target, inner in files.mounts.items():
+        mounts.append({"name": FILES_VOLUME, "mountPath": target, "subPath": str(inside / inner)})
     return Volumes(volumes, mounts, str(path))
 
 

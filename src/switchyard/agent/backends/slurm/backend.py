@@ -37,7 +37,7 @@ from switchyard.agent.backends.slurm.squeue import ask_squeue
 from switchyard.agent.backends.slurm.states import status_of
 from switchyard.agent.backends.slurm.submitted_scripts import SubmissionRegister, SubmittedScript, merge_leases
 from switchyard.agent.backends.work_folders import WorkFolders
-from switchyard.agent.images import container_program, image_offers, kubernetes_problem
+from switchyard.agent.images import container_program, graph_with_offers, kubernetes_problem
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.log import line
 from switchyard.agent.need import need_of, room_of, spec_of, total_need
@@ -121,7 +121,7 @@ class SlurmBackend:
         return min(RANGE_MAX, self._cluster.array_size_max)
 
     def describe(self) -> Graph:
-        return replace(self._cluster.graph, images=image_offers(self._setting.site, find_problem=kubernetes_problem))
+        return graph_with_offers(self._cluster.graph, self._setting.site, find_problem=kubernetes_problem)
 
     def look(self) -> bool:
         return self._cluster.look()

@@ -132,6 +132,9 @@ def _image_command(
     program, source = rule.run.value, image_source(rule.run.value, spec.image or "")
     options = " ".join(map(quote, site_options(program, site, gpus=spec.resources.asked.gpus)))
     workdir = quote(spec.cwd) if spec.cwd else FOLDER
+    mounts = {} if spec.files is None else spec.files.mounts
+    option = "--bind" if rule.run is ImageRun.APPTAINER else "--volume"
+    options += "".join(f" {option} {FOLDER}/{quote(f'{inner}:{path}:rw')}" for path, inner in mounts.items())
     if rule.run is ImageRun.APPTAINER:
         environment = _words([variable for variable in variables if variable.name != "HOME"], APPTAINER_PREFIX)
         place = f"--pwd {workdir} --home {FOLDER}"

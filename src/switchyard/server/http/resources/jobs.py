@@ -38,7 +38,19 @@ from switchyard.store.jobs import JobFilter
 
 
 def job_list(call: Call) -> Page[Job]:
-    job_filter = JobFilter(
+    return jobs.job_list(
+        call.context,
+        call.actor,
+        read_job_filter(call),
+        before=call.text("cursor"),
+        limit=call.limit,
+        with_spec=call.flag("spec"),
+    )
+
+
+def read_job_filter(call: Call) -> JobFilter:
+    """The filter in the parameters JOB_FILTERS."""
+    return JobFilter(
         states=[_state(text) for text in call.texts("state")],
         cluster=call.text("cluster"),
         is_by_task=True,
@@ -50,9 +62,6 @@ def job_list(call: Call) -> Page[Job]:
         labels=_labels(call.texts("label")),
         ids=call.texts("id"),
         oldest=bulk_cancel.lowest_id_since(call.context, call.number_or_none("since_s")),
-    )
-    return jobs.job_list(
-        call.context, call.actor, job_filter, before=call.text("cursor"), limit=call.limit, with_spec=call.flag("spec")
     )
 
 

@@ -1,0 +1,164 @@
+"""Streams the live blocks of a page to open browsers, as server-sent events.
+
+A stream has no queue: when something happened, the blocks are rendered again, after a pause of the page, and those
+that changed are sent. All streams of one user on the same view share each rendering; of the overview all streams of
+users who may view the platform do. So a slow client costs one rendering of memory, and a hundred open pages cost one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from switchyard.errors import YardError
+from switchyard.model.access import ROLE_RANK, Role
+from switchyard.model.ids import LENGTH, is_id
+from switchyard.server.dashboard.page import WebPage
+from switchyard.server.dashboard.rendering import Renderer
+from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, wait_for_disconnect
+from switchyard.server.http.call import Call
+from switchyard.server.http.event_stream import (
+    RETRY_MS,
+    FollowerStalled,
+    StreamFollower,
+    cut_off,
+    send_part,
+)
+from switchyard.server.runtime import ServerRuntime
+from switchyard.server.wakeup_hub import wait_for_first
+
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+    (b"vary", b"accept, cookie"),
+]
+
+STEP_S = 2.0  # between two looks whether rights have changed
+BEAT_S = 5.0  # between two lines when nothing changes: a browser that hears none for long says that it is not live
+BEAT = b"event: here\ndata: {}\n\n"
+VIEWERS = ":viewers"  # in a key: all who may view the platform; no user can be called so
+
+_encoder = msgspec.json.Encoder()
+LoadFragments = Callable[[Call], Awaitable[dict[str, str]]]
+
+
+@dataclass
+class _View:
+    """One open page: what it shows, and what it has got of it."""
+
+    page: WebPage
+    call: Call
+    load: LoadFragments
+    sent: dict[str, int] = field(default_factory=dict)  # block → hash of its last text
+    spoke_at: float = 0.0
+
+    @property
+    def job_id(self) -> str | None:
+        """The job whose changes wake the view; None: all events do."""
+        job = self.call.path.get("job", "")
+        return job if len(job) == LENGTH and is_id(job) else None
+
+    def changes(self, fragments: dict[str, str]) -> bytes:
+        """The blocks that changed since the last call, as events."""
+        parts = []
+        for name, html in fragments.items():
+            if self.sent.get(name) != hash(html):
+                self.sent[name] = hash(html)
+                parts.append(b"event: block\ndata: %b\n\n" % _encoder.encode({"name": name, "html": html}))
+        return b"".join(parts)
+
+
+async def stream_fragments(
+    server: ServerRuntime,
+    scope: AsgiScope,
+    receive: AsgiReceive,
+    send: AsgiSend,
+    *,
+    page: WebPage,
+    call: Call,
+    load: LoadFragments,
+    renderer: Renderer,
+) -> None:
+    """Follow a page until the browser leaves it, the session ends, or the server stops."""
+    follower = StreamFollower(call.actor, server.context.snapshots.access)
+    with server.limiter.hold_open(call.actor, "streams"):
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        hello = _encoder.encode({"version": renderer.version, "now_us": server.context.now_us(), "beat_s": BEAT_S})
+        gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
+        try:
+            await send_part(send, f"retry: {RETRY_MS}\nevent: hello\ndata: {hello.decode()}\n\n".encode())
+            await _follow(server, scope, send, _View(page, call, load), gone, follower=follower)
+        except FollowerStalled:
+            cut_off(send)
+        finally:
+            gone.cancel()
+
+
+async def _follow(
+    server: ServerRuntime,
+    scope: AsgiScope,
+    send: AsgiSend,
+    view: _View,
+    gone: asyncio.Task[object],
+    *,
+    follower: StreamFollower,
+) -> None:
+    loop, hub = asyncio.get_running_loop(), server.wakeups.hub
+    while not gone.done() and not hub.is_closing:
+        with hub.event_waiter(view.job_id) as waiter:
+            # Register first, then read: an event in between would wake nobody.
+            try:
+                await follower.authenticate_again(server, scope)  # a revoked session ends the stream
+                view.call = replace(view.call, actor=follower.actor)
+                fragments = await _read_shared(server, view)
+            except YardError:
+                break  # the browser hears the reason when it asks again
+            if part := view.changes(fragments):
+                await send_part(send, part)
+                view.spoke_at = loop.time()
+            deadline = loop.time() + view.page.refresh_s
+            while not waiter.done() and server.context.snapshots.access is follower.rights and loop.time() < deadline:
+                if not await _wait(server, send, view, waiter, gone, seconds=deadline - loop.time()):
+                    break
+        await _wait(server, send, view, loop.create_future(), gone, seconds=view.page.pause_s)
+    await send_part(send, b"", more=False)
+
+
+async def _wait(
+    server: ServerRuntime,
+    send: AsgiSend,
+    view: _View,
+    waiter: asyncio.Future[None],
+    gone: asyncio.Task[object],
+    *,
+    seconds: float,
+) -> bool:
+    """Wait for a short while, and let the browser know that the server lives. False: the stream is over."""
+    await wait_for_first(waiter, gone, min(seconds, STEP_S))
+    if gone.done() or server.wakeups.hub.is_closing:
+        return False
+    now = asyncio.get_running_loop().time()
+    if now - view.spoke_at >= BEAT_S:
+        await send_part(send, BEAT)
+        view.spoke_at = now
+    return True
+
+
+async def _read_shared(server: ServerRuntime, view: _View) -> dict[str, str]:
+    """Render once for all streams of one user on this view. The access version is in the key: grants may change."""
+    call = view.call
+    is_same = view.page.is_same_for_viewers and call.actor.rights.platform >= ROLE_RANK[Role.VIEW]
+    key = (
+        "page",
+        view.page.path,
+        VIEWERS if is_same else call.actor.id,
+        server.context.snapshots.access.version,
+        tuple(sorted(call.path.items())),
+        tuple(call.query),
+    )
+    fragments: dict[str, str] = await server.wakeups.reads.read(key, lambda: view.load(call))
+    return fragments

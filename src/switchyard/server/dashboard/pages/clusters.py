@@ -1,0 +1,101 @@
+"""The list of clusters, and one cluster: its nodes by use, agents, values and jobs."""
+
+from __future__ import annotations
+
+from switchyard.model.access import Role
+from switchyard.model.cluster import Health
+from switchyard.server.dashboard.node_map import LEVELS, draw_nodes, draw_tree
+from switchyard.server.dashboard.page import PageValues, WebPage
+from switchyard.server.dashboard.pages.overview import TROUBLES, sum_of, use_of
+from switchyard.server.http.call import Call
+from switchyard.server.http.query_parameters import QueryParameter
+from switchyard.service.cluster import agents, cluster_show, clusters, graphs
+from switchyard.service.core.visible_clusters import visible_cluster
+from switchyard.service.job import jobs
+from switchyard.store.jobs import JobFilter
+
+ROWS = 100  # clusters on a page
+JOBS_SHOWN = 12
+AGENTS_SHOWN = 50
+LIST_QUERY = (
+    QueryParameter("text", about="a part of the name, of a label or of a group"),
+    QueryParameter("health", about="only with this health", words=tuple(health.value for health in Health)),
+    QueryParameter("cursor"),
+)
+
+
+def load_list(call: Call) -> PageValues:
+    """Those in trouble first, then by name. The cursor is the place in this order."""
+    listed = clusters.cluster_list(call.context, call.actor)
+    text, health = (call.text("text") or "").lower(), call.text("health")
+    uses = [
+        use_of(cluster)
+        for cluster in listed
+        if (health is None or cluster.health.value == health)
+        and (not text or any(text in part.lower() for part in _texts(cluster)))
+    ]
+    uses.sort(key=lambda use: (use.cluster.health not in TROUBLES, use.cluster.name))
+    cursor = call.text("cursor") or "0"
+    start = int(cursor) if cursor.isdigit() and len(cursor) < 8 else 0
+    healths = {one.value: sum(cluster.health is one for cluster in listed) for one in Health}
+    return {
+        "uses": uses[start : start + ROWS],
+        "shown": len(uses),
+        "listed": len(listed),
+        "start": start,
+        "next": start + ROWS if start + ROWS < len(uses) else None,
+        "total": sum_of(uses),
+        "healths": {name: count for name, count in healths.items() if count},
+        "health": health,
+        "may_add": call.actor.is_platform_admin,
+    }
+
+
+def _texts(cluster: clusters.Cluster) -> list[str]:
+    return [cluster.name, cluster.backend, *cluster.groups, *(f"{key}={text}" for key, text in cluster.labels.items())]
+
+
+def load_one(call: Call) -> PageValues:
+    context, actor, name = call.context, call.actor, call.path["cluster"]
+    cluster = cluster_show.cluster_get(context, actor, name)
+    member = visible_cluster(context, actor, name)
+    graph = graphs.graph_get(context, call.caller, name) if member.graph is not None else None
+    recent = jobs.job_list(
+        context, actor, JobFilter(cluster=name, is_by_task=True), before=None, limit=JOBS_SHOWN, with_spec=False
+    )
+    listed = agents.agent_list(context, actor, name)
+    return {
+        "title": cluster.name,
+        "cluster": cluster,
+        "use": use_of(cluster),
+        "kinds": draw_nodes(graph, cluster.load) if graph is not None else [],
+        "tree": draw_tree(graph) if graph is not None else [],
+        "nodes": graph.nodes if graph is not None else 0,
+        "levels": LEVELS,
+        "agents": listed[:AGENTS_SHOWN],
+        "agents_left": max(0, len(listed) - AGENTS_SHOWN),
+        "jobs": recent.items,
+        "may_operate": actor.may_cluster(Role.OPERATE, member),
+        "may_admin": actor.may_cluster(Role.ADMIN, member),
+    }
+
+
+LIST_PAGE = WebPage(
+    "/clusters",
+    "clusters.html",
+    "Clusters",
+    load_list,
+    LIST_QUERY,
+    live=("healths", "rows"),
+    refresh_s=5.0,
+    pause_s=3.0,
+)
+ONE_PAGE = WebPage(
+    "/clusters/{cluster}",
+    "cluster.html",
+    "Cluster",
+    load_one,
+    live=("heading", "use", "nodes", "agents", "state", "jobs"),
+    refresh_s=5.0,
+    pause_s=2.0,
+)

@@ -1,0 +1,73 @@
+"""The list of jobs: filters and groups are in the address, so a view can be sent to a colleague."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from switchyard.model.job import State
+from switchyard.server.dashboard.page import PageValues, WebPage
+from switchyard.server.http.call import Call
+from switchyard.server.http.query_parameters import JOB_FILTERS, QueryParameter
+from switchyard.server.http.resources.jobs import read_job_filter
+from switchyard.service.job import job_groups, jobs
+from switchyard.store.jobs import JobFilter
+
+ROWS = 50  # a page of jobs on a screen
+CHIPS_MAX = 24  # groups that are shown; the rest is one number
+SINCE_CHOICES = (("3600", "last hour"), ("86400", "last day"), ("604800", "last week"))
+MORE_FIELDS = ("project", "domain", "owner", "cluster", "queue", "workflow", "label")
+NOT_HERE = ("spec", "limit")
+
+QUERY = (
+    *(parameter for parameter in JOB_FILTERS if parameter.name not in NOT_HERE),
+    QueryParameter("queue"),
+    QueryParameter("text", about="a part of the name"),
+    QueryParameter("group", about="count by this field", words=job_groups.GROUPED_BY),
+)
+
+
+def load(call: Call) -> PageValues:
+    wanted = wanted_jobs(call)
+    page = jobs.job_list(call.context, call.actor, wanted, before=call.text("cursor"), limit=ROWS, with_spec=False)
+    by = call.text("group") or "state"
+    # The counts by state are those of all states, so that each of them can be chosen.
+    grouped = replace(wanted, states=()) if by == "state" else wanted
+    groups = job_groups.count_groups(call.context, call.actor, grouped, by=by)
+    filters = _filters(call)
+    return {
+        "jobs": page.items,
+        "next": page.next,
+        "is_first": call.text("cursor") is None,
+        "groups": groups,
+        "chips": groups.counts[:CHIPS_MAX],
+        "chips_left": len(groups.counts) - CHIPS_MAX,
+        "grouped_by": job_groups.GROUPED_BY,
+        "filters": filters,
+        "has_filters": bool(set(filters) - {"group"}),
+        "states": [state.value for state in State],
+        "chosen_states": [text.upper() for text in call.texts("state")],
+        "since_choices": SINCE_CHOICES,
+        "more_fields": MORE_FIELDS,
+        "has_more_filters": not filters.keys().isdisjoint(MORE_FIELDS),
+    }
+
+
+def wanted_jobs(call: Call) -> JobFilter:
+    return replace(read_job_filter(call), queue=call.text("queue"), text=call.text("text"))
+
+
+def _filters(call: Call) -> dict[str, Any]:
+    """The parameters of the view without the cursor; one that may be repeated is a list."""
+    repeatable = {parameter.name for parameter in QUERY if parameter.is_repeatable}
+    filters: dict[str, Any] = {}
+    for name, value in call.query:
+        if name != "cursor":
+            if name in repeatable:
+                filters.setdefault(name, []).append(value)
+            else:
+                filters[name] = value
+    return filters
+
+
+PAGE = WebPage("/jobs", "jobs.html", "Jobs", load, QUERY, live=("chips", "rows"), refresh_s=30)

@@ -1,0 +1,105 @@
+"""Sessions of browsers: a cookie instead of a token in each request.
+
+A session is a token of the user, made with the token that they signed in with. So it lives in the database like any
+token: it survives a restart, holds at every server, is listed and revoked like others, and ends with its parent. The
+cookie is read at the dashboard's addresses alone; the API at `/v1` never reads it.
+"""
+
+from __future__ import annotations
+
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qsl, urlsplit
+
+from switchyard.errors import Denied, Malformed
+from switchyard.model.access import TokenRequest
+from switchyard.server.http.asgi_messages import AsgiScope, header
+from switchyard.service.access import user_tokens
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+
+COOKIE = "yard_session"
+SECURE_COOKIE = "__Host-yard_session"  # browsers accept this prefix only from this host, over TLS
+THEME_COOKIE = "yard_theme"
+SESSION_S = 7 * 86_400  # a page on the second screen of an operator lasts for a week
+SESSION_NOTE = "dashboard session"
+# A page of another origin cannot send this header without asking first, and this server never allows it.
+PAGE_HEADER = b"x-yard-page"
+FORM_FIELDS_MAX = 10
+SAME_ORIGIN = (b"same-origin", b"none")
+
+
+def is_secure(scope: AsgiScope) -> bool:
+    """Whether the browser came over TLS, here or at a proxy before this server."""
+    return scope.get("scheme") == "https" or header(scope, b"x-forwarded-proto") == b"https"
+
+
+def read_cookies(scope: AsgiScope) -> dict[str, str]:
+    try:
+        parsed = SimpleCookie((header(scope, b"cookie") or b"").decode("latin-1"))
+    except CookieError:
+        return {}
+    return {name: morsel.value for name, morsel in parsed.items()}
+
+
+def session_token(scope: AsgiScope) -> str:
+    """The token in the session's cookie; empty: there is none."""
+    return read_cookies(scope).get(SECURE_COOKIE if is_secure(scope) else COOKIE, "")
+
+
+def with_session(scope: AsgiScope) -> AsgiScope:
+    """The request as if the token of its cookie stood in its Authorization header."""
+    token = session_token(scope)
+    if not token or header(scope, b"authorization") is not None:
+        return dict(scope)
+    return {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {token}".encode("latin-1"))]}
+
+
+def refuse_other_sites(scope: AsgiScope) -> None:
+    """Refuse a request that a page of another site has made. Browsers say where a request comes from."""
+    site = header(scope, b"sec-fetch-site")
+    if site is not None and site in SAME_ORIGIN:
+        return
+    origin = (header(scope, b"origin") or b"").decode("latin-1")
+    host = (header(scope, b"host") or b"").decode("latin-1")
+    if site is None and origin and urlsplit(origin).netloc == host:
+        return
+    raise Denied("This request does not come from a page of this server.", next_step="Use the dashboard's own form.")
+
+
+def need_page_header(scope: AsgiScope) -> None:
+    """Refuse a call of the API by cookie unless a script of our own pages has made it."""
+    refuse_other_sites(scope)
+    if header(scope, PAGE_HEADER) is None:
+        raise Denied("Only the dashboard's own pages use this address.", next_step="Use `/v1` with a token.")
+
+
+def open_session(context: Context, actor: Actor) -> str:
+    """Make a session for the user of a token. Return the value of its cookie."""
+    return user_tokens.token_create(context, actor, TokenRequest(note=SESSION_NOTE, expires_s=SESSION_S)).token
+
+
+def close_session(context: Context, actor: Actor) -> None:
+    """End a session: nobody can use a copy of its cookie afterwards."""
+    if actor.token_id is not None:
+        user_tokens.token_revoke(context, actor, actor.token_id)
+
+
+def session_cookie(scope: AsgiScope, value: str) -> tuple[bytes, bytes]:
+    """The header that sets the cookie. An empty value removes it."""
+    is_tls = is_secure(scope)
+    name, secure = (SECURE_COOKIE, "; Secure") if is_tls else (COOKIE, "")
+    age = SESSION_S if value else 0
+    return b"set-cookie", f"{name}={value}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age}{secure}".encode("latin-1")
+
+
+def read_form(body: bytes) -> dict[str, str]:
+    try:
+        return dict(parse_qsl(body.decode("ascii"), max_num_fields=FORM_FIELDS_MAX, errors="strict"))
+    except ValueError as exc:
+        raise Malformed("The form is not well-formed.") from exc
+
+
+def local_address(address: str) -> str:
+    """Where to go after the sign-in: an address of this server, whatever the link says."""
+    is_local = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
+    return address if is_local and "\\" not in address else "/"

@@ -1,0 +1,248 @@
+// Keeps an open page true: blocks that changed come from the server as they are rendered there. Also times that go on,
+// keys, the theme. Works without the rest: a page is complete without any script.
+
+const body = document.body;
+const notice = document.querySelector("[data-notice]");
+const liveState = document.querySelector("[data-live-state]");
+let clockOffsetUs = 0; // the server's clock minus this one's
+let awaySince = null;
+
+const nowUs = () => Date.now() * 1000 + clockOffsetUs;
+
+// --- times ---
+
+const UNITS = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+
+function words(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  for (let at = 0; at < UNITS.length; at++) {
+    const [size, unit] = UNITS[at];
+    if (whole >= size || unit === "s") {
+      const rest = UNITS[at + 1];
+      const second = rest ? Math.floor((whole % size) / rest[0]) : 0;
+      return `${Math.floor(whole / size)}${unit}` + (second ? ` ${second}${rest[1]}` : "");
+    }
+  }
+  return "";
+}
+
+function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export function showTimes(root = document) {
+  const now = nowUs();
+  for (const element of root.querySelectorAll("time[data-us]")) {
+    const seconds = (now - Number(element.dataset.us)) / 1e6;
+    const text = words(Math.abs(seconds)).split(" ")[0];
+    setText(element, seconds < -1 ? `in ${text}` : `${text} ago`);
+  }
+  for (const element of root.querySelectorAll("time[data-since]")) {
+    setText(element, words((now - Number(element.dataset.since)) / 1e6));
+  }
+}
+
+// --- the server's blocks ---
+
+function replaceBlock(name, html) {
+  const element = document.querySelector(`[data-block="${CSS.escape(name)}"]`);
+  if (!element) return;
+  const active = element.contains(document.activeElement) ? document.activeElement : null;
+  const key = active && (active.getAttribute("href") || active.value || active.dataset.act);
+  const opened = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
+  element.innerHTML = html; // rendered and escaped by the server, as the page itself was
+  for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
+  showTimes(element);
+  if (key) {
+    const same = [...element.querySelectorAll("a, button, input")].find(
+      (one) => [one.getAttribute("href"), one.value, one.dataset.act].includes(key));
+    same?.focus({ preventScroll: true });
+  }
+  document.dispatchEvent(new CustomEvent("yard:block", { detail: { name, element } }));
+}
+
+function setLive(isOn, text) {
+  liveState.dataset.on = isOn ? "yes" : "no";
+  setText(liveState, text);
+}
+
+function isBack() {
+  awaySince = null;
+  notice.hidden = true;
+  setLive(true, "live");
+}
+
+function isAway(why) {
+  awaySince ??= new Date();
+  setLive(false, "not live");
+  notice.hidden = false;
+  setText(notice, `${why} What you see is from ${awaySince.toLocaleTimeString()}; this page tries again by itself.`);
+}
+
+function signIn() {
+  location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
+}
+
+// A stream that was refused says nothing of the reason: ask once more for the blocks alone.
+async function poll() {
+  const answer = await fetch(location.href, { headers: { accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout?.(10000) });
+  if (answer.status === 401) return signIn();
+  if (!answer.ok) {
+    const problem = await answer.json().catch(() => ({}));
+    throw new Error(problem.detail || `The server answers ${answer.status}.`);
+  }
+  for (const [name, html] of Object.entries(await answer.json())) replaceBlock(name, html);
+  isBack();
+  return undefined;
+}
+
+function away(error) {
+  isAway(error instanceof TypeError || error.name === "TimeoutError" ? "The server does not answer." : error.message);
+}
+
+let stream = null;
+let retryMs = 1000;
+let beatMs = 5000;
+let heardAt = Date.now();
+
+// A server that hangs, or a network that swallows everything, closes no connection: silence shows it.
+setInterval(() => {
+  if (stream && stream.readyState === EventSource.OPEN && Date.now() - heardAt > 3 * beatMs) {
+    stream.close();
+    isAway("The server is silent.");
+    setTimeout(follow, retryMs);
+  }
+}, 1000);
+
+function follow() {
+  if (!("EventSource" in window)) { // old browsers look every few seconds
+    const look = () => poll().catch(away).finally(() => setTimeout(look, 5000));
+    look();
+    return;
+  }
+  stream = new EventSource(location.href);
+  stream.onopen = () => { heardAt = Date.now(); };
+  stream.addEventListener("here", () => { heardAt = Date.now(); });
+  stream.addEventListener("hello", (event) => {
+    const hello = JSON.parse(event.data);
+    clockOffsetUs = hello.now_us - Date.now() * 1000;
+    retryMs = 1000;
+    beatMs = hello.beat_s * 1000;
+    heardAt = Date.now();
+    if (hello.version !== body.dataset.version) location.reload(); // a newer server has other scripts
+    isBack();
+    showTimes();
+  });
+  stream.addEventListener("block", (event) => {
+    heardAt = Date.now();
+    const block = JSON.parse(event.data);
+    replaceBlock(block.name, block.html);
+  });
+  stream.onerror = () => {
+    if (stream.readyState === EventSource.CONNECTING) { // the browser tries again by itself
+      isAway("The server does not answer.");
+      return;
+    }
+    stream.close();
+    poll().catch(away).finally(() => {
+      setTimeout(follow, retryMs);
+      retryMs = Math.min(retryMs * 2, 15000);
+    });
+  };
+}
+
+// --- keys ---
+
+const PLACES = { o: "/", j: "/jobs", c: "/clusters", p: "/plan", r: "/rules" };
+let isGoing = false;
+let rowAt = -1;
+
+function move(step) {
+  const rows = [...document.querySelectorAll("[data-row]")];
+  if (!rows.length) return;
+  rowAt = Math.min(Math.max(rowAt + step, 0), rows.length - 1);
+  markRow(rows);
+  rows[rowAt].querySelector("[data-open]")?.focus();
+  rows[rowAt].scrollIntoView({ block: "nearest" });
+}
+
+function markRow(rows = [...document.querySelectorAll("[data-row]")]) {
+  rows.forEach((row, at) => row.classList.toggle("at", at === rowAt));
+}
+
+document.addEventListener("yard:block", () => markRow());
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (isTyping) {
+    if (event.key === "Escape" && !event.target.closest("dialog")) event.target.blur();
+    return;
+  }
+  if (isGoing) {
+    isGoing = false;
+    if (PLACES[event.key]) location.assign(PLACES[event.key]);
+  } else if (event.key === "/") {
+    document.querySelector("[data-search]")?.focus();
+  } else if (event.key === "j") move(1);
+  else if (event.key === "k") move(-1);
+  else if (event.key === "x") document.querySelector("[data-row].at [data-pick]")?.click();
+  else if (event.key === "g") isGoing = true;
+  else if (event.key === "?") document.querySelector("[data-help-dialog]")?.showModal();
+  else return;
+  event.preventDefault();
+});
+
+document.querySelector("[data-help]")?.addEventListener("click", () => document.querySelector("[data-help-dialog]").showModal());
+
+// --- search: an id opens the job ---
+
+document.querySelector(".search")?.addEventListener("submit", (event) => {
+  const text = event.target.elements.text.value.trim();
+  if (/^[0-9A-Za-z]{26}$/.test(text)) {
+    event.preventDefault();
+    location.assign(`/jobs/${text}`);
+  }
+});
+
+// --- filters: the address has only what was filled in ---
+
+document.querySelector("[data-filters]")?.addEventListener("submit", (event) => {
+  for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
+});
+addEventListener("pageshow", () => document.querySelectorAll("[data-filters] :disabled").forEach((field) => { field.disabled = false; }));
+
+// --- the plan follows the form as it is filled in ---
+
+const planForm = document.querySelector("[data-plan]");
+let planTimer = 0;
+
+function showPlan() {
+  const query = new URLSearchParams([...new FormData(planForm)].filter(([, value]) => value.trim()));
+  history.replaceState(null, "", query.size ? `/plan?${query}` : "/plan");
+  stream?.close();
+  follow(); // the first blocks of the stream are the new plan
+}
+
+planForm?.addEventListener("input", () => {
+  clearTimeout(planTimer);
+  planTimer = setTimeout(showPlan, 250);
+});
+planForm?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  showPlan();
+});
+
+// --- theme ---
+
+document.querySelector("[data-theme-switch]")?.addEventListener("click", () => {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  document.cookie = `yard_theme=${root.dataset.theme}; path=/; max-age=31536000; samesite=lax`;
+});
+
+showTimes();
+setInterval(showTimes, 1000);
+if ("live" in body.dataset) follow();
+addEventListener("pagehide", () => stream?.close());
+addEventListener("pageshow", (event) => { if (event.persisted && "live" in body.dataset) follow(); });

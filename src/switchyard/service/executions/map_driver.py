@@ -1,0 +1,277 @@
+"""Drives the elements of maps: starts arrays, stores the ends of elements in batches, and ends the map.
+
+A map is beside the engine: the engine starts it and learns its end. Each step here is one transaction that changes one
+map by at most one batch of elements or one array, so a large map holds up nobody for long. A kill at any line leaves
+the map before a step or after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import msgspec
+from flyteidl.core import execution_pb2, literals_pb2, workflow_pb2
+
+from switchyard.errors import Busy, LimitReached
+from switchyard.model.idset import IdSet
+from switchyard.model.job import State
+from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.context import Context
+from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
+from switchyard.service.executions.map_progress import (
+    DONE,
+    RUNNING,
+    STARTING,
+    STOPPING,
+    MapProgress,
+    add_end,
+    encoded_failure,
+    error_of,
+    fitting_indexes,
+    judge_element,
+    reopened,
+    results_of,
+    template_of,
+)
+from switchyard.service.executions.map_results import (
+    BATCH_MAX,
+    OutputScan,
+    ends_of_ended,
+    ends_of_running,
+    gone_ends,
+    open_elements,
+    read_ends,
+)
+from switchyard.service.job.jobs import request_cancel
+from switchyard.service.upkeep.leadership import Leadership
+from switchyard.store import execution_maps, execution_nodes, executions, jobs
+from switchyard.store.execution_maps import MapJob, MapPart, MapRow, MapUpdate
+from switchyard.store.executions import ExecutionKey, ExecutionRow
+from switchyard.workflow.attempt_result import OUTPUT_BYTES_MAX, JobEnd
+from switchyard.workflow.entity_id import EntityKind, read_id
+from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, TaskStart
+from switchyard.workflow.map_elements import PART_SIZE, ElementState, gather_outputs
+
+MAPS_MAX = 2  # of one execution that go on in one round
+SCANS_MAX = 1000  # arrays whose scans are remembered
+AGAIN = bytes([ElementState.AGAIN])
+CHANGED = "The map has changed since it was read."
+
+
+def map_end(context: Context, row: MapRow) -> AttemptEnd:
+    """The end of a map that is done, as the engine takes it."""
+    if row.error is not None:
+        error: Any = execution_pb2.ExecutionError.FromString(row.error)
+        is_system = error.kind == execution_pb2.ExecutionError.SYSTEM
+        return AttemptEnd(row.node_id, 0, failure=AttemptFailure(error.code, error.message, is_system=is_system))
+    if row.succeeded + row.failed < row.size:
+        return AttemptEnd(row.node_id, 0)  # it was stopped
+    with context.database.read() as tx:
+        parts = execution_maps.map_parts(tx, row.execution_id, row.node_id)
+    results = {number: results_of(part.results) for number, part in parts.items()}
+    declared = sorted(template_of(row).interface.outputs.variables)
+    return AttemptEnd(row.node_id, 0, outputs=gather_outputs(declared, row.size, results))
+
+
+class MapDriver:
+    def __init__(self, starter: JobStarter) -> None:
+        self._starter = starter
+        self._scans: dict[str, OutputScan] = {}  # by the id of the array
+
+    def go(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
+        """Go on with maps of an execution, each by one step. Returns how many steps were stored."""
+        with context.database.read() as tx:
+            row = executions.execution_get(tx, key)
+            live = execution_maps.maps_live(tx, row.id, limit=MAPS_MAX) if row is not None else []
+        if row is None:
+            return 0
+        if len(self._scans) > SCANS_MAX:
+            self._scans.clear()
+        return sum(MapStep(context, leadership, row, one, self._starter, self._scans).advance() for one in live)
+
+
+@dataclass(frozen=True, slots=True)
+class MapStep:
+    """One step of one map."""
+
+    context: Context
+    leadership: Leadership
+    execution: ExecutionRow
+    row: MapRow
+    starter: JobStarter
+    scans: dict[str, OutputScan]
+
+    def advance(self) -> int:
+        """Returns how many steps were stored: 0 or 1."""
+        row = self.row
+        if row.phase == STARTING:
+            return self._start()
+        with self.context.database.read() as tx:
+            job = execution_maps.map_job(tx, row.job_id or "")
+            states = execution_maps.map_states(tx, row.execution_id, row.node_id)
+        if row.phase == STOPPING:
+            return self._end(job) if job is None or job.state in FINAL_STATES else 0
+        wanted = list(islice(open_elements(row, states), BATCH_MAX))
+        ends = self._read_ends(job, states, wanted) if wanted else []
+        if not ends and wanted:
+            return 0  # output files are on their way
+        return self._store_ends(job, ends)
+
+    def _read_ends(
+        self, job: MapJob | None, states: Mapping[int, bytes], wanted: Sequence[int]
+    ) -> list[tuple[int, JobEnd]]:
+        """The ends of elements that are not stored yet, at most one batch. `wanted`: the first such elements."""
+        if job is None:
+            return gone_ends(wanted)
+        with self.context.database.read() as tx:
+            if job.state in FINAL_STATES:
+                self.scans.pop(job.id, None)
+                found = ends_of_ended(tx, job, wanted, self.context.now_us())
+            else:
+                found = ends_of_running(tx, job, states, self.scans.setdefault(job.id, OutputScan()))
+        return read_ends(self.context, job, found)
+
+    def _start(self) -> int:
+        """Start an array for all elements that are open or tried again."""
+        row, execution = self.row, self.execution
+        with self.context.database.read() as tx:
+            states = execution_maps.map_states(tx, row.execution_id, row.node_id)
+            node = execution_nodes.node_get(tx, row.execution_id, row.node_id)
+        indexes = fitting_indexes(
+            part * PART_SIZE + position
+            for part, body in states.items()
+            for position, state in enumerate(body)
+            if state in (ElementState.OPEN, ElementState.AGAIN)
+        )
+        if not indexes or row.is_stopped or node is None:
+            return self._end(None)
+        template, inputs = template_of(row), literals_pb2.LiteralMap.FromString(node.inputs or b"")
+        task = read_id(template.id, EntityKind.TASK)
+        start = TaskStart(row.node_id, row.attempt + 1, task, workflow_pb2.Node.FromString(row.node), inputs)
+        most = f"%{row.parallelism}" if 0 < row.parallelism < len(indexes) else ""
+        try:
+            planned = self.starter.plan(self.context, execution, start, template, array=f"{indexes}{most}")
+            return self.leadership.commit(
+                self.context, lambda batch: self._store_start(batch, planned, indexes, states)
+            )
+        except StartRefused as exc:
+            if exc.error.transient or isinstance(exc.error, LimitReached):
+                raise exc.error from exc  # the next round tries again
+            return self._end(None, AttemptFailure("Refused", exc.error.detail))
+
+    def _store_start(self, batch: Batch, planned: PlannedJob, indexes: IdSet, states: Mapping[int, bytes]) -> int:
+        row = self.row
+        if not self._holds(batch):
+            return 0
+        self.starter.insert(batch, self.context, self.execution, planned)
+        update = MapUpdate(
+            phase=RUNNING,
+            attempt=planned.start.attempt,
+            job_id=planned.write.row.id,
+            indexes=str(indexes),
+            seen=0,
+            updated_us=batch.now_us,
+        )
+        self._update(batch, update)
+        changed = {part: reopened(part, body, indexes) for part, body in states.items() if AGAIN in body}
+        execution_maps.states_put(batch.tx, row.execution_id, row.node_id, changed)
+        return 1
+
+    def _store_ends(self, job: MapJob | None, ends: Sequence[tuple[int, JobEnd]]) -> int:
+        row, template = self.row, template_of(self.row)
+        inner: Any = workflow_pb2.Node.FromString(row.node)
+        retries = int(inner.metadata.retries.retries or template.metadata.retries.retries)
+        declared = frozenset(template.interface.outputs.variables)
+        judged = [(index, judge_element(row, index, end, declared)) for index, end in ends]
+
+        def apply(batch: Batch) -> int:
+            if not self._holds(batch):
+                return 0
+            numbers = {index // PART_SIZE for index, _ in judged}
+            stored = execution_maps.map_parts(batch.tx, row.execution_id, row.node_id, numbers)
+            parts = {number: (bytearray(part.states), results_of(part.results)) for number, part in stored.items()}
+            progress = MapProgress(row, row.succeeded, row.failed, row.output_bytes, parts)
+            for index, end in judged:
+                add_end(progress, index, end, retries=retries, is_stopping=bool(row.is_stopped))
+            self._put(batch, job, progress, len(judged))
+            return 1
+
+        return self.leadership.commit(self.context, apply, locks=[job.id] if job is not None else [])
+
+    def _put(self, batch: Batch, job: MapJob | None, progress: MapProgress, count: int) -> None:
+        """Store a batch of ends, and what follows from it: another array, the end, or that the rest is cancelled."""
+        row, tx = self.row, batch.tx
+        parts = [
+            MapPart(number, bytes(states), msgspec.msgpack.encode(results))
+            for number, (states, results) in progress.parts.items()
+        ]
+        execution_maps.parts_put(tx, row.execution_id, row.node_id, parts)
+        error = error_of(progress) if row.error is None else None
+        is_failed = error is not None or row.error is not None
+        seen, phase = row.seen + count, RUNNING
+        if seen >= len(IdSet.stored(row.indexes)):
+            phase = DONE if is_failed or progress.is_complete or row.is_stopped else STARTING
+            _end_attempt(batch, row, job, error=error or row.error)
+        elif is_failed and not (row.runs_all and progress.output_bytes <= OUTPUT_BYTES_MAX):
+            phase = STOPPING
+            if job is not None:
+                words = f"map {row.node_id} of execution {self.execution.name} has failed"
+                request_cancel(batch, list(jobs.job_lock(tx, [job.id]).values()), words)
+        update = MapUpdate(
+            phase=phase,
+            seen=seen,
+            succeeded=progress.succeeded,
+            failed=progress.failed,
+            output_bytes=progress.output_bytes,
+            updated_us=batch.now_us,
+        )
+        self._update(batch, update, error)
+
+    def _end(self, job: MapJob | None, failure: AttemptFailure | None = None) -> int:
+        """End a map whose array is over or was never started."""
+        row = self.row
+
+        def apply(batch: Batch) -> int:
+            if not self._holds(batch):
+                return 0
+            if row.job_id is not None:
+                _end_attempt(batch, row, job, error=row.error)
+            error = encoded_failure(failure) if failure is not None else None
+            self._update(batch, MapUpdate(phase=DONE, updated_us=batch.now_us), error)
+            return 1
+
+        return self.leadership.commit(self.context, apply)
+
+    def _update(self, batch: Batch, update: MapUpdate, error: bytes | None = None) -> None:
+        """Change the map, and have the leader look at it again."""
+        if not execution_maps.map_update(batch.tx, self.row, update, error=error):
+            raise Busy(CHANGED)
+        batch.topics.add(Topic.EXECUTIONS)
+
+    def _holds(self, batch: Batch) -> bool:
+        """Whether the execution is as it was read: no stop and no step of the engine came between."""
+        locked = executions.execution_lock(batch.tx, self.execution.key)
+        return locked is not None and locked.steps == self.execution.steps
+
+
+def _end_attempt(batch: Batch, row: MapRow, job: MapJob | None, *, error: bytes | None) -> None:
+    """Store the end of the array of a map."""
+    live = execution_nodes.live_attempts(batch.tx, row.execution_id)
+    for attempt in live:
+        if (attempt.node_id, attempt.attempt) == (row.node_id, row.attempt):
+            is_aborted = job is not None and job.state == State.CANCELLED and error is None
+            phase = "FAILED" if error is not None else "ABORTED" if is_aborted else "SUCCEEDED"
+            reason = (job.reason if job is not None else "") or ""
+            execution_nodes.attempt_end(
+                batch.tx,
+                attempt,
+                execution_id=row.execution_id,
+                phase=phase,
+                reason=reason,
+                error=error,
+                at_us=batch.now_us,
+            )

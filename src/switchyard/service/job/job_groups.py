@@ -1,0 +1,44 @@
+"""Count the jobs that a reader may see, by one of their fields."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from switchyard.model.queue import queue_of_lane
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
+from switchyard.service.lifecycle.visible_jobs import visible_filter
+from switchyard.store import job_groups
+from switchyard.store.jobs import JobFilter
+
+READ_MAX = 20_000  # jobs read: tens of milliseconds, however many there are
+GROUPS_MAX = 1000  # read; of more groups the largest are counted
+GROUPED_BY = tuple(job_groups.GROUP_COLUMNS)
+NONE = ""  # the name of jobs that have no value, such as pending jobs without a cluster
+
+
+@dataclass(frozen=True, slots=True)
+class JobGroups:
+    """Counts by name, the largest first. `is_whole`: all jobs were counted; else only the newest `jobs_read`."""
+
+    by: str
+    counts: list[tuple[str, int]]
+    jobs_read: int
+    is_whole: bool
+
+
+def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str) -> JobGroups:
+    with context.database.read() as tx:
+        rows, jobs_read = job_groups.count_groups(
+            tx, visible_filter(context, actor, wanted), by=by, budget=READ_MAX, limit=GROUPS_MAX
+        )
+    visibility = Visibility(context, actor)
+    counts: Counter[str] = Counter()
+    for row in rows:
+        name = row.name or NONE
+        if by == "cluster" and not visibility.sees(row.cluster_id, row.name, is_own=bool(row.is_own)):
+            name = HIDDEN
+        counts[queue_of_lane(name) if by == "queue" else name] += row.size
+    return JobGroups(by, counts.most_common(), jobs_read, is_whole=jobs_read < READ_MAX)

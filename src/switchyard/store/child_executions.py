@@ -1,0 +1,55 @@
+"""Queries about executions that nodes of other executions started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.executions import ExecutionRow, ExecutionUpdate
+from switchyard.store.fetch import columns_of, fetch_all
+from switchyard.store.schema_executions import AWAITED_EXECUTION, executions
+
+FINAL_PHASES = ("SUCCEEDED", "FAILED", "ABORTED")
+_IS_AWAITED = sa.text(f"executions.{AWAITED_EXECUTION}")
+
+
+def children_ended(tx: Tx, parent_id: str, *, limit: int) -> list[ExecutionRow]:
+    """Children that have ended, and whose nodes do not know it yet."""
+    query = sa.select(*columns_of(ExecutionRow, executions)).where(
+        executions.c.parent_id == parent_id, _IS_AWAITED, executions.c.ended_us.is_not(None)
+    )
+    return fetch_all(tx, ExecutionRow, query.order_by(executions.c.ended_us, executions.c.id).limit(limit))
+
+
+def children_close(tx: Tx, ids: Sequence[str]) -> None:
+    """The nodes know the ends of these children."""
+    if ids:
+        tx.execute(sa.update(executions).where(executions.c.id.in_(ids)).values(is_awaited=False))
+
+
+def children_stop(tx: Tx, parent_id: str, prefixes: Iterable[str], *, cause: str, by: str, now_us: int) -> int:
+    """Ask for the end of children whose nodes have ids that begin so. Returns how many were asked for."""
+    columns = executions.c
+    of_scopes = [sa.func.substr(columns.parent_node, 1, len(prefix)) == prefix for prefix in prefixes]
+    is_live = columns.phase.not_in((*FINAL_PHASES, "ABORTING"))
+    update = ExecutionUpdate(
+        phase="ABORTING", is_due=True, is_stopping=False, abort_cause=cause, abort_by=by, updated_us=now_us
+    )
+    statement = sa.update(executions).where(columns.parent_id == parent_id, _IS_AWAITED, is_live, sa.or_(*of_scopes))
+    return tx.execute(statement.values({**update.columns(), "steps": columns.steps + 1})).rowcount
+
+
+def live_count(tx: Tx, *, root_id: str | None = None, parent_id: str | None = None) -> int:
+    """How many children of one execution, or of all that began with one, nodes wait for."""
+    query = sa.select(sa.func.count()).select_from(executions).where(_IS_AWAITED)
+    query = query.where(executions.c.root_id == root_id if root_id is not None else executions.c.parent_id == parent_id)
+    return int(tx.execute(query).scalar_one())
+
+
+def names_taken(tx: Tx, project: str, domain: str, names: Sequence[str]) -> set[str]:
+    """Those of these names that executions have."""
+    columns = executions.c
+    query = sa.select(columns.name).where(columns.project == project, columns.domain == domain, columns.name.in_(names))
+    return set(tx.execute(query).scalars())

@@ -1,0 +1,57 @@
+"""Count jobs by one of their fields, in one query that reads a bounded number of jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.fetch import StoredRow, fetch_all
+from switchyard.store.jobs import JobFilter, filter_conditions
+from switchyard.store.schema import clusters, jobs
+
+GROUP_COLUMNS: dict[str, sa.ColumnElement[str | None]] = {
+    "state": jobs.c.state,
+    "project": jobs.c.project,
+    "domain": jobs.c.domain,
+    "owner": jobs.c.owner,
+    "queue": jobs.c.lane,
+    "cluster": clusters.c.name,
+    "workflow": jobs.c.workflow,
+}
+
+
+class GroupCount(StoredRow, frozen=True):
+    """How many jobs (`size`) have the same value. `is_own`: the reader's jobs are counted apart from others' jobs."""
+
+    name: str | None
+    cluster_id: str | None
+    is_own: bool | None
+    size: int
+
+
+def count_groups(tx: Tx, wanted: JobFilter, *, by: str, budget: int, limit: int) -> tuple[list[GroupCount], int]:
+    """Group the newest `budget` jobs that match, by a key of GROUP_COLUMNS. Also returns how many jobs were read."""
+    window = sa.select(jobs.c.id).order_by(jobs.c.id.desc()).limit(budget)
+    if wanted.oldest is not None:
+        window = window.where(jobs.c.id >= wanted.oldest)
+    lowest, read_count = tx.execute(sa.select(sa.func.min(window.subquery().c.id), sa.func.count())).one()
+    if lowest is None:
+        return [], 0
+    is_own = jobs.c.owner_id == (wanted.reader or "")
+    groups: list[sa.ColumnElement[Any]] = [GROUP_COLUMNS[by], is_own, *([jobs.c.cluster_id] if by == "cluster" else [])]
+    query = (
+        sa.select(
+            GROUP_COLUMNS[by].label("name"),
+            (jobs.c.cluster_id if by == "cluster" else sa.null()).label("cluster_id"),
+            is_own.label("is_own"),
+            sa.func.count().label("size"),
+        )
+        .select_from(jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id))
+        .where(jobs.c.id >= lowest, *filter_conditions(wanted))
+        .group_by(*groups)
+        .order_by(sa.desc("size"))
+        .limit(limit)
+    )
+    return fetch_all(tx, GroupCount, query), read_count

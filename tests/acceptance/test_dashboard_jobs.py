@@ -1,0 +1,270 @@
+"""The list of jobs and the page of one job, in a real browser: what they show, and how they stay true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from switchyard.model.job import State
+from tests.acceptance.stage import Stage, staged, waiting_for
+from tests.browser import Visitor
+from tests.programs import call
+
+HOSTILE_NAME = "<img src=x onerror=alert(1)> & 😀"
+PHONE = {"width": 390, "height": 800}
+DESKTOP = {"width": 1280, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with (
+        staged(tmp_path_factory.mktemp("jobs")) as made,
+        made.agent("alpha", cores=8),
+        made.agent("beta", cores=2),
+    ):
+        yield made
+
+
+@pytest.fixture
+def visitor(stage: Stage, browser: Browser) -> Iterator[Visitor]:
+    with Visitor(browser, stage.url, viewport=DESKTOP) as person:
+        yield person
+        assert person.faults == []
+
+
+def test_a_new_job_appears_and_changes_in_an_open_list(stage: Stage, visitor: Visitor, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    page = visitor.open("/jobs")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    stage.submit("sh", "-c", waiting_for(gate), name="appears")
+    row = page.get_by_role("row").filter(has_text="appears")
+    expect(row).to_contain_text("running")
+    gate.touch()
+    expect(row).to_contain_text("succeeded")
+
+
+def test_the_address_holds_the_view(stage: Stage, visitor: Visitor) -> None:
+    wanted = stage.submit("true", name="Wanted One", labels={"run": "a b&c=d"})
+    stage.ended(stage.submit("false", name="other"))
+    stage.ended(wanted)
+    page = visitor.open("/jobs")
+    page.get_by_label("name", exact=True).fill("wanted")
+    page.get_by_text("More filters").click()
+    page.get_by_label("label", exact=True).fill("run=a b&c=d")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("[data-row]")).to_have_count(1)
+    assert "owner=" not in page.url, "the address has only what was filled in"
+    page.locator(".chip").filter(has_text="succeeded").click()
+    page.wait_for_url(re.compile("state=SUCCEEDED"))
+    address = page.url.removeprefix(stage.url)
+    with Visitor(visitor.context.browser, stage.url) as colleague:  # type: ignore[arg-type]
+        expect(colleague.open(address).locator("[data-row]")).to_have_count(1)
+    page.get_by_label("count by").select_option("cluster")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#chips")).to_contain_text(re.compile("alpha|beta"))
+
+
+def test_a_long_list_has_pages(stage: Stage, visitor: Visitor) -> None:
+    jobs = [{"spec": {"command": ["true"]}, "name": f"page-{number:02}", "hold": True} for number in range(60)]
+    stage.post("/v1/jobs/bulk", {"jobs": jobs})
+    page = visitor.open("/jobs?text=page-")
+    expect(page.locator("[data-row]")).to_have_count(50)
+    expect(page.locator("#chips")).to_contain_text("60")
+    page.get_by_role("link", name="Older").click()
+    expect(page.locator("[data-row]")).to_have_count(10)
+    expect(page.locator("[data-row]").last).to_contain_text("page-00")
+    page.get_by_role("link", name="Newest").click()
+    expect(page.locator("[data-row]").first).to_contain_text("page-59")
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["state=NONSENSE", "cursor=x", "nonsense=1", "label=x", "since_s=-1", "text=%00", "group=name", "text=a&text=b"],
+)
+def test_nonsense_in_the_address_is_explained(stage: Stage, query: str) -> None:
+    answer = call("GET", f"{stage.url}/jobs?{query}", headers={"Accept": "text/html"})
+    assert answer.status == 400
+    assert b"<h1>400" in answer.body
+    assert b"All jobs" in answer.body
+
+
+def test_names_and_reasons_are_shown_and_never_run(stage: Stage, visitor: Visitor) -> None:
+    job = stage.submit("sh", "-c", "exit 3", name=HOSTILE_NAME, labels={"x": "<script>alert(1)</script>"})
+    stage.ended(job)
+    expect(visitor.open("/jobs").get_by_role("link", name=HOSTILE_NAME)).to_be_visible()
+    page = visitor.open(f"/jobs/{job}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_NAME)
+    expect(page.locator("#heading")).to_contain_text("exit 3")
+    expect(page.get_by_role("link", name="<script>alert(1)</script>")).to_be_visible()
+    assert page.locator("#main img, #main script").count() == 0
+
+
+def test_output_is_followed_with_colours_and_never_run(stage: Stage, visitor: Visitor, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    script = (
+        r"printf '\033[1;31mred\033[0m \033]0;title\007<b>plain</b>\a\n'; echo '<script>alert(1)</script>'; "
+        f"{waiting_for(gate)}; printf '10%%\\r100%%\\n'; head -c 1000000 /dev/zero | tr '\\0' x; echo; echo the end"
+    )
+    page = visitor.open(f"/jobs/{stage.submit('sh', '-c', script, name='writes')}")
+    text = page.locator("[data-text]")
+    expect(text).to_contain_text("red <b>plain</b>")
+    expect(text).to_contain_text("<script>alert(1)</script>")
+    expect(text.locator(".f1.a1, .a1.f1")).to_have_text("red")
+    assert text.locator("b, script").count() == 0
+    gate.touch()
+    expect(text).to_contain_text("the end")
+    expect(page.locator("[data-output-state]")).to_contain_text("This is all")
+    shown = text.inner_text()
+    assert "100%" in shown
+    assert "10%\n" not in shown
+    assert "\x07" not in shown
+    assert shown.count("x") >= 1_000_000
+    page.get_by_label("Find in the output").fill("THE END")
+    expect(page.locator("[data-found]")).to_have_text("1 hit")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download").click()
+    assert Path(download.value.path()).stat().st_size > 1_000_000
+
+
+def test_a_job_page_says_why_and_what_would_help(stage: Stage, visitor: Visitor) -> None:
+    job = stage.submit("true", name="too-big", spec={"resources": {"cores": 64}})
+    page = visitor.open(f"/jobs/{job}")
+    expect(page.locator("#heading")).to_contain_text("rejected")
+    verdicts = page.get_by_role("table").filter(has_text="Verdict")
+    expect(verdicts.get_by_role("row").filter(has_text="alpha")).to_contain_text("best node has 8")
+    expect(page.locator("#verdicts")).to_contain_text("What would help")
+
+
+def test_the_timeline_is_to_scale(stage: Stage, visitor: Visitor) -> None:
+    job = stage.ended(stage.submit("sleep", "2", name="two-seconds"))
+    page = visitor.open(f"/jobs/{job['id']}")
+    bar = page.locator("#timeline rect.b-running")
+    expect(bar).to_have_count(1)
+    whole_us = job["ended_us"] - job["created_us"]
+    drawn = float(bar.get_attribute("width") or 0) / 1000
+    assert drawn == pytest.approx((job["ended_us"] - job["started_us"]) / whole_us, abs=0.02)
+    expect(bar.locator("title")).to_contain_text("running on")
+
+
+def test_failed_tasks_of_an_array_are_one_click_away(stage: Stage, visitor: Visitor) -> None:
+    script = 'echo "task $SWITCHYARD_ARRAY_INDEX"; [ $SWITCHYARD_ARRAY_INDEX != 7 ]'
+    job = stage.submit("sh", "-c", script, name="sweep", array="0-19")
+    stage.until_state(job, State.FAILED)
+    page = visitor.open(f"/jobs/{job}")
+    expect(page.locator(".taskmap path.b-failed")).to_have_count(1)
+    page.locator("#tasks").get_by_role("link", name="7", exact=True).click()
+    expect(page.locator("[data-text]")).to_contain_text("task 7")
+    page.go_back()
+    box = page.locator(".taskmap").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] * 3.5 / 20, box["y"] + box["height"] / 2)
+    expect(page.locator("[data-text]")).to_contain_text("task 3")
+
+
+def test_actions_show_what_they_touch_first(stage: Stage, visitor: Visitor) -> None:
+    jobs = [stage.submit("sleep", "600", name=f"act-{number}") for number in range(3)]
+    stage.ended(stage.submit("true", name="act-over"))
+    page = visitor.open("/jobs?text=act-")
+    for name in ("act-0", "act-1", "act-over"):
+        page.get_by_label(f"Select {name}").check()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("listitem")).to_have_count(2)
+    expect(dialog).to_contain_text("1 of the 3 selected is left alone")
+    dialog.get_by_role("button", name="Leave it").click()
+    assert stage.job(jobs[0])["state"] != "CANCELLED"
+    page.get_by_role("button", name="Cancel…").click()
+    dialog.get_by_role("button", name="Cancel 2 jobs").click()
+    for job in jobs[:2]:
+        stage.until_state(job, State.CANCELLED)
+    expect(page.get_by_role("row").filter(has_text="act-1")).to_contain_text("cancelled")
+    page = visitor.open(f"/jobs/{jobs[2]}")
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#heading")).to_contain_text("cancelled")
+    page.get_by_role("button", name="Retry…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry the job").click()
+    page.wait_for_url(lambda url: "/jobs/" in url and jobs[2] not in url)
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#heading")).to_contain_text("cancelled")
+
+
+def test_two_pages_that_both_cancel_agree(stage: Stage, browser: Browser) -> None:
+    job = stage.submit("sleep", "600", name="twice")
+    with Visitor(browser, stage.url) as one, Visitor(browser, stage.url) as two:
+        pages = [person.open(f"/jobs/{job}") for person in (one, two)]
+        for page in pages:
+            page.get_by_role("button", name="Cancel…").click()
+        for page in pages:
+            page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+            expect(page.locator("#heading")).to_contain_text("cancelled")
+        assert one.faults + two.faults == []
+
+
+def test_the_keyboard_is_enough(stage: Stage, visitor: Visitor) -> None:
+    for number in range(3):
+        stage.submit("true", name=f"keys-{number}", hold=True)
+    page = visitor.open("/jobs?text=keys-")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.locator("[data-selected-count]")).to_have_text("1")
+    page.keyboard.press("k")
+    page.keyboard.press("j")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("search jobs")
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox", name="Search jobs by name")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("keys-0")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_and_a_phone_scrolls_only_down(stage: Stage, browser: Browser, scheme: str) -> None:
+    job = stage.ended(stage.submit("sh", "-c", "echo out; exit 1", name="x" * 200, labels={"a": "b"}))["id"]
+    array = stage.submit("true", name="array", array="0-9")
+    stage.ended(array)
+    with Visitor(browser, stage.url, color_scheme=scheme) as person:
+        for path in ("/jobs", f"/jobs/{job}", f"/jobs/{array}", "/jobs?text=no-such-name", "/jobs/no/such"):
+            person.page.set_viewport_size(DESKTOP)  # type: ignore[arg-type]
+            page = person.open(path)
+            assert person.accessibility_faults() == [], path
+            page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+            assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+        assert person.faults == []
+
+
+def test_the_theme_is_the_readers_and_stays(stage: Stage, visitor: Visitor) -> None:
+    page = visitor.open("/jobs")
+    page.get_by_role("button", name="Switch between light and dark").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    assert 'data-theme="dark"' in page.request.get(f"{stage.url}/jobs").text()
+
+
+def test_an_old_browser_without_streams_looks_again(stage: Stage, browser: Browser) -> None:
+    with Visitor(browser, stage.url) as person:
+        person.context.add_init_script("delete window.EventSource")
+        page = person.open("/jobs?text=polled")
+        expect(page.locator("[data-live-state]")).to_have_text("live")
+        stage.submit("true", name="polled")
+        expect(page.locator("[data-row]")).to_have_count(1)
+
+
+def test_a_page_is_small_on_the_wire(stage: Stage) -> None:
+    page = call("GET", f"{stage.url}/jobs", headers={"Accept": "text/html", "Accept-Encoding": "gzip"})
+    plain = call("GET", f"{stage.url}/jobs", headers={"Accept": "text/html"}).body.decode()
+    parts = {
+        path: call("GET", stage.url + path, headers={"Accept-Encoding": "gzip"})
+        for path in re.findall(r'(?:href|src)="(/static/[^"]+)"', plain)
+    }
+    assert len(parts) == 4
+    assert all("immutable" in part.headers["cache-control"] for part in parts.values())
+    assert len(page.body) + sum(len(part.body) for part in parts.values()) < 60_000

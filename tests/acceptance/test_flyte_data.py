@@ -1,0 +1,88 @@
+"""Data of Flyte's tasks, by unmodified flytekit: files, directories, pickled values, checkpoints and secrets.
+
+Once in a folder of the cluster, once in a bucket of a real S3 server.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, FlyteSite, flyte_site
+from tests.acceptance.test_flyte_runs import difference
+from tests.s3_service import REGION, S3Server, s3_running
+from tests.workflow.corpus import FOLDER
+
+pytestmark = pytest.mark.xdist_group("flyte-data")
+MODULES = ("17_timeout", "21_files", "22_shell", "23_container", "25_types", "27_checkpoint", "28_context")
+BUCKET_MODULES = ("21_files", "25_types", "27_checkpoint")
+SECRET = "sesame"
+DEBIAN_RULE = {"match": "debian:*", "run": "host"}
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_running() as server:
+        yield server
+
+
+def secret_rule(folder: Path, **more: Any) -> dict[str, Any]:
+    file = folder / "vault-word"
+    file.write_text(f"{SECRET}\n")
+    return {"group": "vault", "key": "word", "file": str(file), **more}
+
+
+def check_corpus(site: FlyteSite, modules: tuple[str, ...], environment: dict[str, str] | None = None) -> None:
+    for module in modules:
+        shutil.copy(FOLDER / f"{module}.py", site.folder / "flows")
+    site.register()
+    results = site.run(*modules, environment=environment)
+    assert [wrong for found in results if (wrong := difference(found))] == []
+
+
+def places(root: Path) -> list[tuple[str, ...]]:
+    """The folders of attempts below a place for data: project, domain, execution, node and attempt, job and fence."""
+    return [path.relative_to(root).parts for path in root.glob("*/*/*/*/*")]
+
+
+def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    site_file = {"data": {"folder": str(data)}, "secrets": [secret_rule(tmp_path)], "images": [HOST_RULE, DEBIAN_RULE]}
+    with flyte_site(tmp_path, site=site_file) as site:
+        check_corpus(site, MODULES)
+        assert {place[:2] for place in places(data)} == {(PROJECT, DEV)}
+        assert len(places(data)) == len(set(places(data)))
+        refuse_secret_in(site)
+
+
+def refuse_secret_in(site: FlyteSite) -> None:
+    """The value of the secret is in no file but the one that the site file names, and in no answer."""
+    for job in site.doors.v1("GET", "/v1/jobs?limit=500")["items"]:
+        assert SECRET not in str(site.doors.v1("GET", f"/v1/jobs/{job['id']}"))
+    assert SECRET not in site.server.log + site.agent.log
+
+
+def test_data_in_a_bucket(tmp_path: Path, s3: S3Server) -> None:
+    bucket = s3.create_bucket()
+    key_file = tmp_path / "key"
+    key_file.write_text(s3.secret_key)
+    variables = {
+        "FLYTE_AWS_ENDPOINT": {"value": s3.endpoint},
+        "FLYTE_AWS_ACCESS_KEY_ID": {"value": s3.access_key},
+        "FLYTE_AWS_SECRET_ACCESS_KEY": {"file": str(key_file)},
+        "AWS_DEFAULT_REGION": {"value": REGION},
+    }
+    store = {"prefix": f"s3://{bucket}", "projects": [PROJECT], "variables": variables}
+    config = {"execution_config": {"raw_output_data_config": {"output_location_prefix": f"s3://{bucket}/flyte"}}}
+    with flyte_site(tmp_path, site={"data": {"stores": [store]}}, config=config) as site:
+        client = {**s3.credentials, "AWS_ENDPOINT_URL": s3.endpoint, "AWS_DEFAULT_REGION": REGION}
+        check_corpus(site, BUCKET_MODULES, environment=client)
+        assert {place[:2] for place in places(s3.buckets / bucket / "flyte")} == {(PROJECT, DEV)}
+        for job in site.doors.v1("GET", "/v1/jobs?limit=500")["items"]:
+            assert s3.secret_key not in str(site.doors.v1("GET", f"/v1/jobs/{job['id']}"))
+        assert s3.secret_key not in site.server.log + site.agent.log

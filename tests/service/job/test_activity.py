@@ -1,0 +1,101 @@
+"""Counts that the dashboard shows: by field, over time, and as flows; on both databases, and only of visible jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from switchyard.model.access import GrantTarget, Role
+from switchyard.service.job import activity, job_groups, task_map
+from switchyard.service.job.jobs import job_list
+from switchyard.service.lifecycle.visibility import HIDDEN
+from switchyard.store.jobs import JobFilter
+from tests.builders import a_request
+from tests.service.rig import ADMIN, Rig
+
+
+def counts(rig: Rig, actor: object, by: str, wanted: JobFilter | None = None) -> dict[str, int]:
+    found = job_groups.count_groups(rig.context, actor, wanted or JobFilter(), by=by)  # type: ignore[arg-type]
+    return dict(found.counts)
+
+
+def test_jobs_are_counted_by_any_field_that_a_reader_may_see(rig: Rig) -> None:
+    rig.cluster("vault", is_private=True)
+    rig.cluster("plain")
+    rig.project("web")
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.CLUSTER, "vault"))
+    bob = rig.user("bob")
+    rig.submit(a_request(cluster="vault"), actor=ann)
+    rig.submit(a_request(cluster="plain"), actor=bob)
+    rig.submit(a_request(project="web", cluster="plain"))
+    assert counts(rig, ADMIN, "cluster") == {"plain": 2, "vault": 1}
+    assert counts(rig, ann, "cluster") == {"vault": 1, "plain": 1}
+    assert counts(rig, bob, "cluster") == {HIDDEN: 1, "plain": 1}
+    assert counts(rig, ADMIN, "project") == {"default": 2, "web": 1}
+    assert counts(rig, bob, "project") == {"default": 2}
+    assert counts(rig, ADMIN, "state") == {"ASSIGNED": 3}
+    assert counts(rig, ADMIN, "queue") == {"default": 3}
+    assert counts(rig, ADMIN, "owner", JobFilter(project="default")) == {"ann": 1, "bob": 1}
+    assert counts(rig, ADMIN, "workflow") == {"": 3}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (JobFilter(text="TRAIN"), ["train_1"]),
+        (JobFilter(text="train_"), ["train_1"]),
+        (JobFilter(text="%"), []),
+        (JobFilter(queue="default"), ["other", "train_1"]),
+        (JobFilter(queue="d_fault"), []),
+    ],
+)
+def test_jobs_are_found_by_a_part_of_the_name_and_by_queue(rig: Rig, wanted: JobFilter, names: list[str]) -> None:
+    rig.cluster("alpha")
+    for name in ("train_1", "other"):
+        rig.submit(a_request(name=name))
+    found = job_list(rig.context, ADMIN, wanted, before=None, limit=10, with_spec=False)
+    assert [job.name for job in found.items] == names
+
+
+def test_activity_has_spans_of_time_and_flows(rig: Rig) -> None:
+    rig.cluster("alpha")
+    rig.submit()
+    rig.clock.wait(600)
+    rig.submit()
+    rig.submit(a_request(hold=True))
+    seen = activity.recent_activity(rig.context, ADMIN, since_s=3600, spans=60)
+    assert len(seen.spans) == 60
+    filled = [(dict(span.by_state), dict(span.by_cluster)) for span in seen.spans if span.by_state]
+    assert filled[0] == ({"ASSIGNED": 1}, {"alpha": 1})
+    assert {key: sum(span.by_state[key] for span in seen.spans) for key in ("ASSIGNED", "PENDING")} == {
+        "ASSIGNED": 2,
+        "PENDING": 1,
+    }
+    assert dict(seen.flows) == {("any cluster", "alpha"): 2, ("any cluster", "no cluster yet"): 1}
+    assert (seen.jobs, seen.is_whole) == (3, True)
+    rig.clock.wait(7200)
+    assert activity.recent_activity(rig.context, ADMIN, since_s=3600, spans=60).jobs == 0
+
+
+def test_counts_say_when_they_are_of_the_newest_only(lite: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    lite.cluster("alpha")
+    for _ in range(5):
+        lite.submit()
+    monkeypatch.setattr(job_groups, "READ_MAX", 3)
+    found = job_groups.count_groups(lite.context, ADMIN, JobFilter(), by="state")
+    assert (found.counts, found.jobs_read, found.is_whole) == ([("ASSIGNED", 3)], 3, False)
+
+
+def test_the_map_of_an_array_has_a_cell_for_every_task(lite: Rig) -> None:
+    lite.cluster("alpha")
+    job = lite.submit(a_request(array="0-98:2")).id
+    tasks = task_map.task_map(lite.context, ADMIN, job)
+    assert tasks is not None
+    assert [(cell.word, cell.index) for cell in tasks.cells] == [("waiting", index) for index in range(0, 99, 2)]
+    assert task_map.task_map(lite.context, ADMIN, lite.submit().id) is None
+
+
+def test_a_large_array_is_drawn_in_few_cells(lite: Rig) -> None:
+    lite.cluster("alpha")
+    tasks = task_map.task_map(lite.context, ADMIN, lite.submit(a_request(array="0-99999")).id)
+    assert tasks is not None
+    assert (tasks.total, tasks.per_cell, len(tasks.cells)) == (100_000, 50, 2000)
