@@ -84,6 +84,7 @@ PATHS = {
     "ListNodeExecutions": ("GET", "", f"/api/v1/node_executions/{of('workflow_execution_id')}"),
     "GetNodeExecution": ("GET", "", f"/api/v1/node_executions/{NODE}"),
     "GetNodeExecutionData": ("GET", "", f"/api/v1/data/node_executions/{NODE}"),
+    "GetDynamicNodeWorkflow": ("GET", "", f"/api/v1/node_executions/{NODE}/dynamic_workflow"),
     "ListTaskExecutions": ("GET", "", f"/api/v1/task_executions/{of_node('node_execution_id')}"),
     "GetTaskExecution": ("GET", "", f"/api/v1/task_executions/{ATTEMPT}"),
     "GetTaskExecutionData": ("GET", "", f"/api/v1/data/task_executions/{ATTEMPT}"),

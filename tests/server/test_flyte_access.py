@@ -79,6 +79,7 @@ RUN = {"project": "own", "domain": DEV, "name": "e1"}
 NO_RUN = {**RUN, "name": "e9"}
 NO_NODE = {"execution_id": RUN, "node_id": "n9"}
 NO_ATTEMPT = {"node_execution_id": NO_NODE, "task_id": an_id("TASK", "t"), "retry_attempt": 0}
+TRUE = {"scalar": {"primitive": {"boolean": True}}}
 TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     *((f"Update{level}Attributes", {"attributes": {**named(level), **LABEL}}, WRITE) for level in LEVELS),
     *((f"Get{level}Attributes", {**named(level), "resource_type": 3}, READ) for level in LEVELS),
@@ -111,8 +112,11 @@ TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     ("ListExecutions", {"id": {"project": "own", "domain": DEV}, **PAGE}, READ),
     ("ListNodeExecutions", {"workflow_execution_id": RUN, **PAGE}, READ),
     *((f"GetNodeExecution{what}", {"id": NO_NODE}, ABSENT) for what in ("", "Data")),
+    ("GetDynamicNodeWorkflow", {"id": NO_NODE}, ABSENT),
     ("ListTaskExecutions", {"node_execution_id": NO_NODE, **PAGE}, ABSENT),
     *((f"GetTaskExecution{what}", {"id": NO_ATTEMPT}, ABSENT) for what in ("", "Data")),
+    ("ListSignals", {"workflow_execution_id": RUN, **PAGE}, READ),
+    ("SetSignal", {"id": {"signal_id": "s", "execution_id": NO_RUN}, "value": TRUE}, ABSENT),
 ]
 
 

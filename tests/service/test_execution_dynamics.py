@@ -100,13 +100,13 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "the wrong output": (lambda: futures([a_node()], brought(), gives="text"), "does not compile"),
     "a task of no project": (lambda: futures([a_node(project="")], brought(project="")), "bad id"),
-    "a cached task": (lambda: futures([a_node()], _cached()), "is cached"),
+    "an eager task": (lambda: futures([a_node()], _eager()), "is eager"),
 }
 
 
-def _cached() -> Any:
+def _eager() -> Any:
     task = brought()
-    task.metadata.discoverable, task.metadata.discovery_version = True, "1"
+    task.metadata.is_eager = True
     return task
 
 

@@ -126,6 +126,7 @@ def execution_row(number: int) -> dict[str, Any]:
     """One of ten is live, one of fifty is due."""
     row: dict[str, Any] = {column.name: "" for column in schema_executions.executions.c}
     row |= dict.fromkeys(("digest", "spec", "inputs"), b"") | dict.fromkeys(("outputs", "error", "started_us"))
+    row |= dict.fromkeys(("parent_id", "parent_node", "root_id", "is_awaited"))
     row |= dict.fromkeys(("is_archived", "is_stopping", "is_removed"), False)
     row |= {"id": an_id(number), "name": f"e{number}", "project": f"p{number % 20}", "owner_id": f"u{number % 20}"}
     row |= {"is_due": number % 50 == 0, "steps": 1, "created_us": NOW_US, "updated_us": NOW_US}
