@@ -44,6 +44,7 @@ CATCH_ALL_PLACES = (
     "sdk/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
     "service/core/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
     "service/executions/driver.py",  # the loop over executions: one damaged row must not cost the others
+    "service/executions/schedules.py",  # the loop over schedules: the same
 )
 # Where print is the work itself: commands that answer a person.
 PRINT_PLACES = ("server/command.py", "server/db_command.py")

@@ -92,7 +92,7 @@ def flyte_site(
     site_file = folder / "site.yaml"
     site_file.write_text(yaml.safe_dump({"images": [HOST_RULE], **(site or {})}))
     port, config_file = free_port(), folder / "server.yaml"
-    config_file.write_text(yaml.safe_dump({"workflows": {"executions": True}, **(config or {})}))
+    config_file.write_text(yaml.safe_dump(dict(config or {})))
     extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config_file)]
     with (
         start_server(folder, database=database, extra=extra) as server,

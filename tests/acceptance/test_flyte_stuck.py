@@ -54,9 +54,16 @@ def test_a_damaged_execution_holds_up_no_other(tmp_path: Path) -> None:
 def test_an_execution_without_room_for_its_files_waits_and_says_so(tmp_path: Path) -> None:
     with registered(tmp_path, files={"project_bytes": "1"}) as (server, doors):
         create(doors, "full")
-        until(lambda: "execution not driven" in server.log, PATIENCE_S, "the log says it")
-        assert "the files of project" in server.log, "the limit, and no defect"
-        assert "StartRefused" not in server.log
+        run = {**HERE, "name": "full"}
+        nodes = {"workflow_execution_id": run, "limit": 9}
+        until(lambda: doors.by_grpc("ListNodeExecutions", nodes).answer.get("node_executions"), PATIENCE_S, "it waits")
+        (node,) = doors.by_grpc("ListNodeExecutions", nodes).answer["node_executions"]
+        asked = {"node_execution_id": node["id"], "limit": 9}
+        (attempt,) = doors.by_grpc("ListTaskExecutions", asked).answer["task_executions"]
+        assert (node["closure"]["phase"], attempt["closure"]["phase"]) == ("QUEUED", "WAITING_FOR_RESOURCES")
+        assert "the files of project" in attempt["closure"]["reason"], "the limit, and no defect"
+        assert "logs" not in attempt["closure"]
+        assert "execution not driven" not in server.log
         assert jobs_of(doors, "full") == []
 
 

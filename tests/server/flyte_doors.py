@@ -105,7 +105,6 @@ CONFIG = {
     "queues": [{"name": "q", "attributes": ["bar", "baz"]}],
     "quality_of_service": {"tierExecutionValues": {"HIGH": {"queueingBudget": "10m"}}},
     "execution_config": {"max_parallelism": 3, "security_context": {"run_as": {"iam_role": "myrole"}}},
-    "workflows": {"executions": True},
 }
 
 

@@ -52,8 +52,8 @@ def phase_of(doors: Doors, name: str) -> str:
     return str(doors.by_grpc("GetExecution", {"id": {**HERE, "name": name}}).answer["closure"]["phase"])
 
 
-def test_a_server_runs_executions_only_if_its_config_says_so(tmp_path: Path) -> None:
-    with opened(tmp_path, workflows={}) as off:
+def test_a_server_runs_no_executions_if_its_config_says_so(tmp_path: Path) -> None:
+    with opened(tmp_path, workflows={"executions": False}) as off:
         off.v1("POST", "/v1/projects", {"name": PROJECT})
         for door in off.ways().values():
             refused = door("CreateExecution", a_request("29_schedule.wf"))

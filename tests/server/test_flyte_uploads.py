@@ -49,7 +49,7 @@ def put(address: Any, content: bytes) -> Answer:
 
 
 def test_a_server_without_executions_takes_no_uploads(tmp_path: Path) -> None:
-    with opened(tmp_path, workflows={}) as off:
+    with opened(tmp_path, workflows={"executions": False}) as off:
         code, words = location(off, "bundle.tar.gz", b"code")
         assert (code, "`workflows.executions` is off" in words) == ("UNIMPLEMENTED", True), words
 

@@ -54,7 +54,7 @@ def store_execution(rig: Rig, owner: Actor) -> None:
         outputs=None,
         error=ERROR,
         phase="FAILED",
-        **dict.fromkeys(("is_archived", "is_due", "is_stopping", "is_awaited"), False),
+        **dict.fromkeys(("is_archived", "is_due", "is_stopping", "is_removed", "is_awaited"), False),
         steps=1,
         updated_us=2,
         **TIMES,

@@ -17,11 +17,14 @@ from switchyard.store import (
     concurrency_groups,
     decision_events,
     events,
+    execution_due,
+    executions,
     jobs,
     leases,
     live_job_counts,
     queues,
     schema,
+    schema_executions,
     spread_arrays,
     usage,
 )
@@ -57,6 +60,18 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     ),
     "the next of a crowd": (lambda tx: concurrency_groups.concurrency_group_release(tx, "p/d/w", 3), "ix_jobs_parked"),
     "crowds with somebody parked": (lambda tx: concurrency_groups.concurrency_groups_parked(tx, 9), "ix_jobs_parked"),
+    "executions that are due": (lambda tx: execution_due.marked_due(tx, limit=9), "ix_executions_due"),
+    "live executions": (execution_due.is_any_live, "ix_executions_live"),
+    "live executions of a user": (lambda tx: executions.live_count(tx, owner_id="u"), "ix_executions_live_owner_id"),
+    "live executions of a project": (lambda tx: executions.live_count(tx, project="p"), "ix_executions_live_project"),
+    "executions of ended jobs": (
+        lambda tx: execution_due.executions_of_jobs(tx, ["j1", "j2"]),
+        "ix_execution_attempts_live",
+    ),
+    "jobs that executions wait for": (
+        lambda tx: execution_due.jobs_awaited(tx, ["j1", "j2"]),
+        "ix_execution_attempts_live",
+    ),
     "late": (lambda tx: jobs.job_ids_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
     "decisions of a job": (
         lambda tx: decision_events.decision_list(tx, an_id(1), states=["PENDING"], but=[EventKind.LEASED], limit=9),
@@ -107,6 +122,24 @@ def event_row(number: int) -> dict[str, Any]:
     return {**row, "seq": 10_000 + number, "job_id": an_id(1 + number % 499), "reason": ""}
 
 
+def execution_row(number: int) -> dict[str, Any]:
+    """One of ten is live, one of fifty is due."""
+    row: dict[str, Any] = {column.name: "" for column in schema_executions.executions.c}
+    row |= dict.fromkeys(("digest", "spec", "inputs"), b"") | dict.fromkeys(("outputs", "error", "started_us"))
+    row |= dict.fromkeys(("parent_id", "parent_node", "root_id", "is_awaited"))
+    row |= dict.fromkeys(("is_archived", "is_stopping", "is_removed"), False)
+    row |= {"id": an_id(number), "name": f"e{number}", "project": f"p{number % 20}", "owner_id": f"u{number % 20}"}
+    row |= {"is_due": number % 50 == 0, "steps": 1, "created_us": NOW_US, "updated_us": NOW_US}
+    return {**row, "ended_us": NOW_US if number % 10 else None}
+
+
+def attempt_row(number: int) -> dict[str, Any]:
+    row: dict[str, Any] = {column.name: "" for column in schema_executions.execution_attempts.c}
+    row |= {"execution_id": an_id(number % 500), "node_id": f"n{number}", "attempt": 0, "job_id": an_id(number)}
+    row |= {"error": None, "created_us": NOW_US, "started_us": NOW_US, "ended_us": NOW_US if number % 10 else None}
+    return row
+
+
 @pytest.fixture
 def filled(store: Database) -> Database:
     with store.write() as tx:
@@ -115,6 +148,8 @@ def filled(store: Database) -> Database:
         put_jobs(tx, *(job_row(number, state="SUCCEEDED", agent_id="a1") for number in range(1, 500)))
         put_jobs(tx, job_row(900), job_row(901, state="PENDING", cluster_id=None))
         put_jobs(tx, job_row(902, state="RUNNING", agent_id="a1", cancel_us=NOW_US))
+        tx.execute(sa.insert(schema_executions.executions), [execution_row(number) for number in range(500)])
+        tx.execute(sa.insert(schema_executions.execution_attempts), [attempt_row(number) for number in range(2000)])
         # Of an empty table PostgreSQL takes any index.
         tx.execute(sa.insert(schema.events), [event_row(number) for number in range(5000)])
     if not store.is_sqlite:  # nobody ever runs ANALYZE on SQLite; PostgreSQL does it by itself

@@ -29,6 +29,7 @@ class UserLimits:
     tasks: int = 10_000_000
     bytes: int = 100 * 2**30
     changes: int = 200_000
+    executions: int = 1000
 
 
 _DEFAULTS = UserLimits()
@@ -109,6 +110,13 @@ LIMITS: dict[str, Limit] = {
             PER_SERVER,
             "Change less often; the units come back over a day.",
             retry_s=30,
+        ),
+        Limit(
+            "executions",
+            "live executions of Flyte's tasks and workflows: not yet over. Those that a node of another execution "
+            "started are not counted",
+            ALL_SERVERS,
+            "Wait until some end, or terminate some.",
         ),
     )
 }

@@ -16,7 +16,9 @@ from switchyard.route.verdicts import GroupVerdict
 from switchyard.route.world import World
 
 PINNED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "the request names other clusters")
-PROMISED_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its submitter was told another cluster")
+PROMISED_ELSEWHERE = GroupVerdict(
+    Answer.NO, "pin", "its submitter was told another cluster, or its execution runs on another one"
+)
 BEGUN_ELSEWHERE = GroupVerdict(Answer.NO, "pin", "its tasks stay together, and another cluster has begun them")
 NOT_GRANTED = GroupVerdict(Answer.NO, "grant", "you have no grant to submit here")
 

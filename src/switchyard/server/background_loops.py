@@ -42,10 +42,11 @@ from switchyard.service.upkeep.render_namespaces import NamespaceRendering
 from switchyard.service.upkeep.report_late_jobs import report_late_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.service.upkeep.settle_dependencies import settle_dependencies
-from switchyard.store import access, clusters, executions, leases, spread_arrays
+from switchyard.store import access, clusters, execution_due, leases, schedules, spread_arrays
 
 if TYPE_CHECKING:
     from switchyard.service.executions.driver import ExecutionDriver
+    from switchyard.service.executions.schedules import ScheduleChore
 
 log = structlog.get_logger()
 # Pending jobs are routed at least this often, in case every wake-up was lost.
@@ -57,6 +58,7 @@ CLEAN_S_MAX = 600.0  # between two clean-ups; sooner where a retention period is
 CLEAN_AFTER_JUMP_S = 3600.0  # after the clock jumped: nothing is removed before somebody can notice a wrong clock
 # until the next round after one that moved jobs: more may move, as the tasks of an array do
 NEXT_MOVE_S = 0.25
+RETENTION_NAMES = ("jobs", "logs", "events", "audit", "executions")
 FAILURE_PAUSE_S = 1.0  # after a round that failed: each writes a log line, and the disk may be full
 UNNOTIFIED_SWEEP_S = 1.0  # between two sweeps of a server that cannot LISTEN
 FILES_PAUSE_S = 20.0  # between two rounds of the collection of files
@@ -75,13 +77,14 @@ class BackgroundLoops:
         self._tasks: list[asyncio.Task[None]] = []
         retention = server.settings.config.retention
         self._retention = RetentionChore(
-            RetentionTerms(*(retention.period_us(name) for name in ("jobs", "logs", "events", "audit"))),
+            RetentionTerms(*(retention.period_us(name) for name in RETENTION_NAMES)),
         )
         self._flushed: dict[str, Load | None] = {}  # agent → the load that is written down
         self._clean_at = 0.0  # on the monotonic clock
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
         self._executions: ExecutionDriver | None = None  # made for the first execution
+        self._schedules: ScheduleChore | None = None
         self._quoting = QuoteChore(server.context)
         self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
         self._rest_until = self._look_at = self._enforce_at = 0.0
@@ -219,19 +222,29 @@ class BackgroundLoops:
     async def _drive_executions(self) -> None:
         self._server.wakeups.execution_kick.clear()
         if self._leadership.epoch is not None:
-            await self._server.workers.in_file_thread(self._drive_due_executions)
+            is_more_due = await self._server.workers.in_file_thread(self._drive_due_executions)
+            if is_more_due:
+                self._server.wakeups.execution_kick.set()
 
-    def _drive_due_executions(self) -> None:
-        """Flyte's messages are imported only where there are executions."""
+    def _drive_due_executions(self) -> bool:
+        """Returns whether more is due. Flyte's messages are imported only where there are executions."""
         context = self._server.context
         with context.database.read() as tx:
-            is_any_due = bool(executions.execution_keys_due(tx, now_us=context.now_us(), limit=1))
-        if is_any_due and is_flyteidl_installed():
-            if self._executions is None:
-                from switchyard.service.executions.driver import ExecutionDriver
+            is_any_live = execution_due.is_any_live(tx)
+            is_time = schedules.is_any_due(tx, context.now_us())
+        if not (is_any_live or is_time) or not is_flyteidl_installed():
+            return False
+        if is_time and context.workflows.has_executions:
+            if self._schedules is None:
+                from switchyard.service.executions.schedules import ScheduleChore
 
-                self._executions = ExecutionDriver(self._server.services.submit)
-            self._executions.go(context, self._leadership)
+                self._schedules = ScheduleChore()
+            self._schedules.go(context, self._leadership)
+        if self._executions is None:
+            from switchyard.service.executions.driver import ExecutionDriver
+
+            self._executions = ExecutionDriver(self._server.services.submit)
+        return self._executions.go(context, self._leadership)
 
     async def _flush(self) -> None:
         if (

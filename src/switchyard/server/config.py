@@ -218,12 +218,14 @@ RetentionPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str,
 
 
 class RetentionSection(Section, frozen=True):
-    """How long ended jobs, output, events and audit entries are kept: 30d, 12h, or seconds; 0 or never: for ever."""
+    """How long ended jobs and executions, output, events and audit entries are kept: 30d, 12h, or seconds; 0 or never:
+    for ever."""
 
     jobs: RetentionPeriod = "30d"  # from a job's end on; with its attempts, events and output
     logs: RetentionPeriod = "7d"  # likewise, its output alone
     events: RetentionPeriod = "30d"
     audit: RetentionPeriod = "365d"
+    executions: RetentionPeriod = "30d"  # from an execution's end on; with its nodes, their inputs and outputs
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

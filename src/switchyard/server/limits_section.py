@@ -30,6 +30,7 @@ class UserLimitsSection(Struct, frozen=True, forbid_unknown_fields=True):
     tasks: LimitValue | None = None
     bytes: ByteLimit | None = None
     changes: LimitValue | None = None
+    executions: LimitValue | None = None
 
     def __post_init__(self) -> None:
         if self.bytes is not None:
@@ -48,6 +49,7 @@ class LimitsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     tasks: LimitValue = _DEFAULTS.tasks
     bytes: ByteLimit = _DEFAULTS.bytes
     changes: LimitValue = _DEFAULTS.changes
+    executions: LimitValue = _DEFAULTS.executions
     users: dict[Name, UserLimitsSection] = {}
 
     def __post_init__(self) -> None:

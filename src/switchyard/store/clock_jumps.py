@@ -10,6 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.store import schedules
 from switchyard.store.database import Tx
 from switchyard.store.events import counter_take
 from switchyard.store.job_update import JobUpdate
@@ -82,6 +83,7 @@ def shift_after_set_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = Fa
         tx.execute(sa.update(table).where(first > ahead_us).values(changes))
     cap_future_times(tx, now_us=now_us)
     if not is_again:
+        schedules.recompute_all(tx)  # only leaders write them, so there is nothing for a second pass
         _shift_gates(tx, execution_nodes.c.created_us > ahead_us, by_us=-by_us)
         _shift_token_leases(tx, now_us=now_us, by_us=-by_us)
 

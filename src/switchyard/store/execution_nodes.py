@@ -137,6 +137,34 @@ def attempt_insert(tx: Tx, rows: Sequence[NodeAttemptRow]) -> None:
         tx.execute(sa.insert(execution_attempts), [asdict(row) for row in rows])
 
 
+def waiting_put(tx: Tx, row: NodeAttemptRow) -> None:
+    """Store an attempt that waits and has no job, or the reason why it still waits."""
+    put = dialect.insert_statement(tx, execution_attempts).values(**asdict(row))
+    keys = ["execution_id", "node_id", "attempt"]
+    tx.execute(
+        put.on_conflict_do_update(
+            index_elements=keys, set_={"reason": row.reason}, where=execution_attempts.c.job_id == ""
+        )
+    )
+
+
+def waiting_delete(tx: Tx, execution_id: str, node_ids: Sequence[str]) -> None:
+    """Delete attempts that waited without a job: they begin now."""
+    attempts = execution_attempts.c
+    if node_ids:
+        is_waiting = sa.and_(attempts.execution_id == execution_id, attempts.job_id == "")
+        tx.execute(sa.delete(execution_attempts).where(is_waiting, attempts.node_id.in_(node_ids)))
+
+
+def waiting_end(tx: Tx, execution_id: str, *, now_us: int) -> None:
+    """The execution is over: what waits will never begin."""
+    attempts, nodes = execution_attempts.c, execution_nodes.c
+    is_waiting = sa.and_(attempts.execution_id == execution_id, attempts.job_id == "")
+    tx.execute(sa.update(execution_attempts).where(is_waiting).values(phase="ABORTED"))
+    is_queued = sa.and_(nodes.execution_id == execution_id, nodes.phase == "QUEUED")
+    tx.execute(sa.update(execution_nodes).where(is_queued).values(phase="ABORTED", ended_us=now_us, updated_us=now_us))
+
+
 def attempt_end(
     tx: Tx, row: LiveAttemptRow, *, execution_id: str, phase: str, reason: str, error: bytes | None, at_us: int
 ) -> None:

@@ -13,19 +13,10 @@ from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.schema import FINAL_STATES, jobs
-from switchyard.store.schema_cache import cache_reservations, cache_waits
-from switchyard.store.schema_executions import (
-    AWAITED_EXECUTION,
-    DUE_EXECUTION,
-    LIVE_ATTEMPT,
-    WAKING_NODE,
-    execution_attempts,
-    execution_nodes,
-    executions,
-)
-from switchyard.store.schema_maps import LIVE_MAP, execution_maps
+from switchyard.store.schema_executions import LIVE_EXECUTION, executions
 from switchyard.workflow.list_query import ListFilter, ListOrder
+
+CHILD_MODE = "CHILD_WORKFLOW"  # of an execution that a node of another one started
 
 
 class ExecutionKey(StoredRow, frozen=True):
@@ -75,6 +66,9 @@ class ExecutionRow(StoredRow, frozen=True):
     parent_node: str | None = None
     root_id: str | None = None
     is_awaited: bool | None = None
+    mode: str = "MANUAL"
+    is_removed: bool = False
+    cluster: str = ""
 
     @property
     def key(self) -> ExecutionKey:
@@ -89,6 +83,7 @@ class ExecutionUpdate(ColumnUpdate, frozen=True, kw_only=True):
     is_due: bool | UnsetType = UNSET
     is_stopping: bool | UnsetType = UNSET
     steps: int | UnsetType = UNSET
+    cluster: str | UnsetType = UNSET
     abort_cause: str | UnsetType = UNSET
     abort_by: str | UnsetType = UNSET
     updated_us: int | UnsetType = UNSET
@@ -123,62 +118,12 @@ def execution_update(
     tx.execute(sa.update(executions).where(executions.c.id == execution_id).values(columns))
 
 
-def execution_keys_due(tx: Tx, *, now_us: int, limit: int) -> list[ExecutionKey]:
-    """Executions that the engine has to look at: marked as due, or with a job that has ended or is gone, or with a node
-    whose time has come."""
-    columns = columns_of(ExecutionKey, executions)
-    marked = sa.select(*columns).where(sa.text(f"executions.{DUE_EXECUTION}"))
-    ended = (
-        sa.select(*columns)
-        .select_from(
-            execution_attempts.join(executions, executions.c.id == execution_attempts.c.execution_id).outerjoin(
-                jobs, jobs.c.id == execution_attempts.c.job_id
-            )
-        )
-        .where(
-            sa.text(f"execution_attempts.{LIVE_ATTEMPT}"),
-            sa.or_(jobs.c.id.is_(None), jobs.c.state.in_(FINAL_STATES)),
-        )
-    )
-    woken = (
-        sa.select(*columns)
-        .select_from(execution_nodes.join(executions, executions.c.id == execution_nodes.c.execution_id))
-        .where(sa.text(f"execution_nodes.{WAKING_NODE}"), execution_nodes.c.wake_us <= now_us)
-    )
-    # Maps that have to start an array, or have elements whose end is not stored.
-    has_ended_tasks = jobs.c.tasks_ok + jobs.c.tasks_failed + jobs.c.tasks_cancelled > execution_maps.c.seen
-    mapped = (
-        sa.select(*columns)
-        .select_from(
-            execution_maps.join(executions, executions.c.id == execution_maps.c.execution_id).outerjoin(
-                jobs, jobs.c.id == execution_maps.c.job_id
-            )
-        )
-        .where(
-            sa.text(f"execution_maps.{LIVE_MAP}"),
-            sa.or_(
-                jobs.c.id.is_(None),
-                jobs.c.state.in_(FINAL_STATES),
-                has_ended_tasks,
-                execution_maps.c.phase.in_(("STARTING", "DONE")),
-            ),
-        )
-    )
-    child = executions.alias("child")
-    parents = (
-        sa.select(*columns)
-        .join(child, child.c.parent_id == executions.c.id)
-        .where(sa.text(f"child.{AWAITED_EXECUTION}"), child.c.ended_us.is_not(None))
-    )
-    freed = (
-        sa.select(*columns)
-        .join(cache_waits, cache_waits.c.execution_id == executions.c.id)
-        .where(~sa.exists().where(cache_reservations.c.key == cache_waits.c.key))
-    )
-    keys: dict[ExecutionKey, None] = {}
-    for query in (marked, ended.distinct(), mapped.distinct(), woken.distinct(), parents.distinct(), freed.distinct()):
-        keys |= dict.fromkeys(fetch_all(tx, ExecutionKey, query.limit(limit)))
-    return list(keys)[:limit]
+def live_count(tx: Tx, *, owner_id: str | None = None, project: str | None = None) -> int:
+    """Count live executions of a user or a project, without those that a node of another one started."""
+    column, value = (executions.c.owner_id, owner_id) if owner_id is not None else (executions.c.project, project)
+    query = sa.select(sa.func.count()).select_from(executions)
+    is_live = sa.text(f"executions.{LIVE_EXECUTION}")
+    return int(tx.execute(query.where(is_live, column == value, executions.c.mode != CHILD_MODE)).scalar_one())
 
 
 def execution_list(
@@ -193,7 +138,7 @@ def execution_list(
     with_archived: bool,
 ) -> list[ExecutionRow]:
     query = sa.select(*columns_of(ExecutionRow, executions)).where(
-        executions.c.project == project, executions.c.domain == domain
+        executions.c.project == project, executions.c.domain == domain, sa.not_(executions.c.is_removed)
     )
     if not with_archived:
         query = query.where(sa.not_(executions.c.is_archived))
@@ -213,4 +158,5 @@ def _column(name: str) -> sa.ColumnElement[object]:
 
 
 def _is(key: ExecutionKey) -> list[sa.ColumnElement[bool]]:
-    return [executions.c[word] == getattr(key, word) for word in ExecutionKey.__struct_fields__]
+    is_named = [executions.c[word] == getattr(key, word) for word in ExecutionKey.__struct_fields__]
+    return [*is_named, sa.not_(executions.c.is_removed)]

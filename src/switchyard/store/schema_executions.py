@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, false, text
 
 from switchyard.store.metadata import metadata
 
 DUE_EXECUTION = "is_due"
 AWAITED_EXECUTION = "is_awaited"
 LIVE_ATTEMPT = "ended_us IS NULL"
+LIVE_EXECUTION = "ended_us IS NULL"
+ENDED_EXECUTION = "ended_us IS NOT NULL"
 WAKING_NODE = "wake_us IS NOT NULL"
 
 # One row per execution. Messages of Flyte's are stored in their own form.
@@ -50,6 +52,9 @@ executions = Table(
     Column("parent_node", Text, nullable=True),
     Column("root_id", Text, nullable=True),  # the execution that all of them began with
     Column("is_awaited", Boolean, nullable=True),  # a node waits for its end
+    Column("mode", Text, nullable=False, server_default="MANUAL"),  # Flyte's word: who or what began it
+    Column("is_removed", Boolean, nullable=False, server_default=false()),  # its rows are being removed in pieces
+    Column("cluster", Text, nullable=False, server_default=""),  # of all of its nodes; empty: none yet, or each its own
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)
@@ -58,6 +63,19 @@ Index(
     executions.c.id,
     sqlite_where=text(DUE_EXECUTION),
     postgresql_where=text(DUE_EXECUTION),
+)
+for _column in (executions.c.owner_id, executions.c.project):  # live executions are counted before a new one
+    Index(
+        f"ix_executions_live_{_column.name}",
+        _column,
+        sqlite_where=text(LIVE_EXECUTION),
+        postgresql_where=text(LIVE_EXECUTION),
+    )
+Index(
+    "ix_executions_ended",
+    executions.c.ended_us,
+    sqlite_where=text(ENDED_EXECUTION),
+    postgresql_where=text(ENDED_EXECUTION),
 )
 
 Index(
@@ -155,6 +173,23 @@ Index(
     sqlite_where=text(LIVE_ATTEMPT),
     postgresql_where=text(LIVE_ATTEMPT),
 )
+
+# One row per active launch plan with a schedule.
+schedules = Table(
+    "schedules",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("domain", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # who made the plan active: the executions are theirs
+    Column("owner_id", Text, nullable=False),
+    Column("since_us", BigInteger, nullable=False),  # when it became active: rates count from there
+    Column("last_us", BigInteger, nullable=True),  # the last time that was due
+    Column("next_us", BigInteger, nullable=False),  # the next one; 0: to be computed
+    Column("error", Text, nullable=False),  # why the last execution was not created; empty: it was
+)
+Index("ix_schedules_next", schedules.c.next_us)
 
 # Files that Flyte's clients uploaded: bundles of code. A path never gets another content.
 data_files = Table(

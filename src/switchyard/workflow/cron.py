@@ -1,4 +1,4 @@
-"""Whether a text is a cron schedule: five fields, or a word such as @daily."""
+"""Whether a text is a cron schedule: five fields, or a word such as @daily; a time zone may stand before them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ FIELDS: tuple[tuple[str, int, int, dict[str, int]], ...] = (
     ("day of the week", 0, 7, _DAYS),  # both 0 and 7 are Sunday
 )
 _PART = re.compile(r"(?P<low>\*|\?|\w{1,9})(?:-(?P<high>\w{1,9}))?(?:/(?P<step>[0-9]{1,4}))?\Z", re.ASCII)
+_ZONE = re.compile(r"(?:CRON_)?TZ=(?P<zone>[A-Za-z0-9_+\-/]{1,64})\s+(?P<rest>.*)\Z", re.ASCII)
 SCHEDULE_CHARS_MAX = 1000
 
 
 def cron_mistake(text: str) -> str:
     """What is wrong with a schedule. Empty: nothing."""
+    _, text = split_zone(text)
     if text.strip().lower() in DESCRIPTORS:
         return ""
     parts = text.split()
@@ -33,6 +35,12 @@ def cron_mistake(text: str) -> str:
         if not all(_is_range(one, low, high, words) for one in part.split(",")):
             return f"{part[:80]!r} is no {name} of a cron schedule ({low} to {high})"
     return ""
+
+
+def split_zone(text: str) -> tuple[str, str]:
+    """The time zone in `CRON_TZ=Europe/Berlin 0 3 * * *`, and the schedule. Empty: there is none."""
+    match = _ZONE.match(text.strip())
+    return (match["zone"], match["rest"]) if match is not None else ("", text)
 
 
 def _is_range(text: str, low: int, high: int, words: dict[str, int]) -> bool:

@@ -1,4 +1,4 @@
-"""Bounds of registered entities. Knows no message of Flyte's, so that a server without flyteidl can read it."""
+"""Bounds of registered entities and of executions. Knows no message of Flyte's: a server without flyteidl reads it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ MISTAKES_SHOWN = 50  # of one compilation
 
 @dataclass(frozen=True, slots=True)
 class WorkflowLimits:
-    """How much may be registered, and whether it may be executed. 0: no limit."""
+    """How much may be registered and executed. 0: no limit."""
 
     nodes: int = 10_000  # of one workflow with its sub-workflows, with the nodes in branches
     project_entities: int = 100_000  # versions of tasks, workflows and launch plans in one project
     project_bytes: int = 10 * 2**30  # of their contents
-    has_executions: bool = False  # a trial: the sizes of executions have no bound for each user yet
+    has_executions: bool = True
+    project_executions: int = 5000  # live ones in one project, without those that nodes of others started
+    # Of one execution: rows of its nodes and their attempts, and bytes of what its nodes take and give. A step of the
+    # engine reads them all, so these bound its memory and its time.
+    execution_rows: int = 100_000
+    execution_bytes: int = 256 * 2**20
+    missed_runs: str = "last"  # of schedules: skip, last or all

@@ -92,7 +92,7 @@ def test_explain_has_the_verdicts_and_the_algorithm_by_which_it_was_chosen(lite:
     assert said["small"][1] not in ("pin", "select")  # it does not fit, whatever it costs
     assert said["other"] == (Answer.NO, "pin", "the request names other clusters")
     now = {each.cluster: each.reason for each in found.now}
-    assert now["a"] == "its submitter was told another cluster"
+    assert now["a"] == "its submitter was told another cluster, or its execution runs on another one"
 
 
 def test_it_stays_where_its_submitter_was_told_whatever_the_selection_would_say_now(

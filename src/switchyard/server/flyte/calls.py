@@ -80,6 +80,8 @@ CALLS: dict[str, FlyteCall] = {
     "GetNamedEntity": FlyteCall(named_entities.get_named),
     "UpdateNamedEntity": FlyteCall(named_entities.update_named),
     "CreateExecution": FlyteCall(executions.create, is_entity=True),
+    "RelaunchExecution": FlyteCall(executions.relaunch_execution),
+    "RecoverExecution": FlyteCall(executions.recover_execution),
     "GetExecution": FlyteCall(executions.get),
     "GetExecutionData": FlyteCall(executions.get_data),
     "GetExecutionMetrics": FlyteCall(executions.get_metrics),

@@ -11,7 +11,7 @@ from flyteidl.core import identifier_pb2, literals_pb2
 from switchyard.server.flyte.grpc_status import FlyteInvalid
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.executions import changes, creation, reads
+from switchyard.service.executions import changes, creation, reads, relaunch
 from switchyard.service.executions.reads import ExecutionQuery, ExecutionView, read_key
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
@@ -23,7 +23,16 @@ _Phase = core_execution_pb2.WorkflowExecution
 
 
 def create(context: Context, actor: Actor, request: Any) -> Any:
-    return execution_pb2.ExecutionCreateResponse(id=_id(creation.create_execution(context, actor, request)))
+    make = relaunch.create_again if relaunch.is_again(request) else creation.create_execution
+    return execution_pb2.ExecutionCreateResponse(id=_id(make(context, actor, request)))
+
+
+def relaunch_execution(context: Context, actor: Actor, request: Any) -> Any:
+    return execution_pb2.ExecutionCreateResponse(id=_id(relaunch.relaunch(context, actor, request)))
+
+
+def recover_execution(context: Context, actor: Actor, request: Any) -> Any:
+    return execution_pb2.ExecutionCreateResponse(id=_id(relaunch.recover(context, actor, request)))
 
 
 def get(context: Context, actor: Actor, request: Any) -> Any:

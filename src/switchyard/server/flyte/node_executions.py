@@ -184,12 +184,13 @@ def _task(key: ExecutionKey, view: AttemptView) -> Any:
             phase=execution_pb2.TaskExecution.Phase.Value(element.phase),
             cache_status=catalog_pb2.CACHE_HIT if element.is_cached else catalog_pb2.CACHE_DISABLED,
         )
-    where = f" on {view.cluster}" if view.cluster else ""
-    closure.logs.add(
-        name=f"yard logs {row.job_id}{where}",
-        uri=f"/v1/jobs/{row.job_id}/logs",
-        message_format=execution_pb2.TaskLog.UNKNOWN,
-    )
+    if row.job_id:  # an attempt that waits for room under a limit has none
+        where = f" on {view.cluster}" if view.cluster else ""
+        closure.logs.add(
+            name=f"yard logs {row.job_id}{where}",
+            uri=f"/v1/jobs/{row.job_id}/logs",
+            message_format=execution_pb2.TaskLog.UNKNOWN,
+        )
     if row.error is not None:
         closure.error.CopyFrom(execution_pb2.ExecutionError.FromString(row.error))
     return answer

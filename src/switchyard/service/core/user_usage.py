@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COUNT_INTERVAL_S = 1.0  # between two rounds; every round recounts the users near a limit
 NEAR_LIMIT_SHARE = 0.5  # a user who has used this share of a limit is near it
 STALE_ROUNDS = 30  # other users are recounted after this many rounds
-UNLIMITED = UserLimits(0, 0, 0, 0, 1, 0, 0, 0, 0)
+UNLIMITED = UserLimits(0, 0, 0, 0, 1, 0, 0, 0, 0, 0)
 
 
 class LimitedUser(Protocol):
@@ -100,6 +100,12 @@ class UserUsage:
             raise self._refusal("tasks", limits.tasks, used.tasks, tasks)
         if exceeds_limit(limits.bytes, used.bytes, size):
             raise self._refusal("bytes", limits.bytes, used.bytes, size)
+
+    def refuse_executions(self, actor: LimitedUser, live: int) -> None:
+        """Raise LimitReached if one more execution exceeds the user's limit. `live`: how many there are."""
+        limit = self._limits_of(actor.name).executions
+        if not actor.is_platform_admin and exceeds_limit(limit, live, 1):
+            raise self._refusal("executions", limit, live, 1)
 
     def _refusal(self, name: str, limit: int, used: int, asked: int) -> YardError:
         self._refused(name)

@@ -13,12 +13,13 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.entities.entity_reads import PAGE_ROWS_MAX
 from switchyard.service.entities.scope import missing_entity, require_read, require_write, stored_key
 from switchyard.store import entities as store
-from switchyard.store import entity_names
+from switchyard.store import entity_names, schedules
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
 DESCRIPTION_CHARS_MAX = 1000
 STATES = (0, 1, 2)  # Flyte's: active, archived, system-generated
+NO_SCHEDULE = "NONE"
 BY_NAME = ListOrder("name", is_descending=False)
 
 
@@ -47,6 +48,7 @@ def set_active(context: Context, actor: Actor, plan: EntityId, *, is_active: boo
         row = store.entity_get(batch.tx, key)
         if row is None:
             raise missing_entity(plan)
+        _set_schedule(batch, actor, row, is_active=is_active)
         if bool(row.is_active) == is_active:
             return
         store.entity_set_active(batch.tx, key, is_active=is_active, at_us=batch.now_us)
@@ -54,6 +56,23 @@ def set_active(context: Context, actor: Actor, plan: EntityId, *, is_active: boo
         record_audit(batch, context, actor, action, str(plan))
 
     context.committer.call(apply)
+
+
+def _set_schedule(batch: Batch, actor: Actor, row: store.EntityRow, *, is_active: bool) -> None:
+    """The executions of a schedule belong to the user who made the launch plan active."""
+    current = schedules.schedule_get(batch.tx, row.project, row.domain, row.name)
+    is_own = current is not None and current.version == row.version
+    if is_active and row.schedule_type != NO_SCHEDULE:
+        new = schedules.ScheduleRow(
+            *(row.project, row.domain, row.name, row.version, actor.name, actor.id),
+            since_us=batch.now_us,
+            last_us=None,
+            next_us=schedules.COMPUTE,
+            error="",
+        )
+        schedules.schedule_put(batch.tx, new)
+    elif is_active or is_own:
+        schedules.schedule_delete(batch.tx, row.project, row.domain, row.name)
 
 
 def get_name(context: Context, actor: Actor, key: entity_names.EntityNameKey) -> entity_names.EntityNameRow:

@@ -24,7 +24,7 @@ from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.entities.scope import require_write
-from switchyard.service.executions.creation import launched_text, prepare_execution
+from switchyard.service.executions.creation import ExecutionOrigin, launched_text, prepare_execution
 from switchyard.service.executions.job_starts import StartRefused
 from switchyard.store import child_executions as store
 from switchyard.store import executions
@@ -73,7 +73,8 @@ def _plan(context: Context, parent: ExecutionRow, spec: Any, start: TaskStart) -
             raise BadRequest(f"executions are nested more than {NESTING_MAX} deep")
         require_write(context, actor, parent.project, parent.domain)
         asked, digest = _child_spec(parent, spec, start), sha256(f"{parent.id}/{start.node_id}".encode()).digest()
-        row = prepare_execution(context, actor, key, asked, start.inputs, digest=digest)
+        origin = ExecutionOrigin(executions.CHILD_MODE, home=parent.cluster)
+        row = prepare_execution(context, actor, key, asked, start.inputs, digest=digest, origin=origin)
     except YardError as exc:
         raise StartRefused(start, exc) from exc
     related = {"parent_id": parent.id, "parent_node": start.node_id, "root_id": parent.root_id or parent.id}

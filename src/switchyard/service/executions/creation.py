@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import string
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -14,10 +15,8 @@ from typing import Any
 
 import msgspec
 from flyteidl.admin import launch_plan_pb2
-from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
-from switchyard.model.names import printable_line
 from switchyard.model.verdict import Plan
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
@@ -27,9 +26,11 @@ from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
 from switchyard.service.executions.data_places import settle_data_place
+from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
-from switchyard.service.executions.node_jobs import NO_TREE, check_uploads, job_request, read_spec, uploaded_entry
-from switchyard.service.executions.trial import require_executions
+from switchyard.service.executions.live_limits import refuse_over_limits
+from switchyard.service.executions.node_jobs import check_uploads, read_spec, uploaded_entry
+from switchyard.service.executions.placement import choose_cluster, has_tasks, try_first_task
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
@@ -42,17 +43,14 @@ from switchyard.workflow.execution_checks import (
     unserved_parts,
 )
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
-from switchyard.workflow.execution_state import ExecutionPhase, TaskStart
+from switchyard.workflow.execution_state import ExecutionPhase
 from switchyard.workflow.launch_plan_checks import label_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
-from switchyard.workflow.node_job import trial_template
-from switchyard.workflow.references import all_nodes
 from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX, longest_node_id, run_id_mistakes
 from switchyard.workflow.signature import of_interface
 
 REQUEST_BYTES_MAX = 4 * 2**20
 MISTAKES_SHOWN = 20
-TRIALS_MAX = 100  # tasks of a workflow that are tried against the rules and the clusters before it begins
 NAME_CHARS = 20
 LARGE_BYTES_MIN = 64 * 2**10  # such an execution is written in the queue of large writes
 
@@ -68,7 +66,27 @@ class LaunchTarget:
     plan: Any
 
 
-def create_execution(context: Context, actor: Actor, request: Any) -> store.ExecutionKey:
+@dataclass(frozen=True, slots=True)
+class ExecutionOrigin:
+    """What a new execution comes from. `mode`: Flyte's word. `digest`: of the request that was sent.
+
+    `take_over`: stores nodes of another execution as nodes of the new one, in the transaction that inserts it.
+    """
+
+    mode: str = "MANUAL"
+    digest: bytes = b""
+    reference: Any = None
+    scheduled_us: int | None = None
+    take_over: Callable[[Batch, str], None] | None = None
+    home: str = ""  # the cluster of the parent of a child
+
+
+MANUAL = ExecutionOrigin()
+
+
+def create_execution(
+    context: Context, actor: Actor, request: Any, origin: ExecutionOrigin = MANUAL
+) -> store.ExecutionKey:
     require_write(context, actor, request.project, request.domain)
     require_executions(context)
     if (size := request.ByteSize()) > REQUEST_BYTES_MAX:
@@ -79,30 +97,40 @@ def create_execution(context: Context, actor: Actor, request: Any) -> store.Exec
     given = request.inputs if request.inputs.literals else request.spec.inputs
     check_inputs_depth(given)
     key = store.ExecutionKey(request.project, request.domain, name)
-    digest = sha256(content_bytes(request)).digest()
-    if request.name and _is_same(context, key, digest):
+    digest = origin.digest or request_digest(request)
+    if request.name and is_same(context, key, digest):
         return key
     _refuse_fields(request.spec)
-    row = prepare_execution(context, actor, key, request.spec, given, digest=digest)
+    row = prepare_execution(context, actor, key, request.spec, given, digest=digest, origin=origin)
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
+        refuse_over_limits(batch, context, actor, key.project)
         if not store.execution_insert(batch.tx, row):
             return False
+        if origin.take_over is not None:
+            origin.take_over(batch, row.id)
         batch.topics.add(Topic.EXECUTIONS)
         record_audit(batch, context, actor, "execution.create", str(key), after={"launches": launched_text(row)})
         return True
 
     committer = context.committer
-    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN
+    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN or origin.take_over is not None
     is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
-    if not is_new and not _is_same(context, key, digest):  # somebody else was faster, and has ended since
+    if not is_new and not is_same(context, key, digest):  # somebody else was faster, and has ended since
         raise Conflict(f"The execution {key} was created by another request meanwhile.")
     return key
 
 
 def prepare_execution(
-    context: Context, actor: Actor, key: store.ExecutionKey, asked: Any, given: Any, *, digest: bytes
+    context: Context,
+    actor: Actor,
+    key: store.ExecutionKey,
+    asked: Any,
+    given: Any,
+    *,
+    digest: bytes,
+    origin: ExecutionOrigin = MANUAL,
 ) -> store.ExecutionRow:
     """Check an execution, and return the row to insert. `asked`: its spec as requested; `given`: its inputs."""
     target = _find_target(context, actor, asked)
@@ -111,18 +139,36 @@ def prepare_execution(
     _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *mistakes])
     for address in check_uploads(key.project, key.domain, inputs):
         uploaded_entry(context, address)
-    spec = _effective_spec(asked, target, actor)
+    spec = _effective_spec(asked, target, actor, origin)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))
     if longest_node_id(graph) > NODE_ID_BYTES_MAX:
         raise BadRequest("The workflows are nested so deeply that the ids of the inner nodes become too long.")
+    row = msgspec.structs.replace(row, mode=origin.mode, cluster=origin.home)
     try:
-        spec = _try_execution(context, actor, row, target, graph)
+        return _place(context, actor, row, target, graph)
     except YardError:
         context.snapshots.refresh()  # a refusal must not come from an old snapshot
-        spec = _try_execution(context, actor, row, target, graph)
-    return msgspec.structs.replace(row, spec=content_bytes(spec))
+        return _place(context, actor, row, target, graph)
+
+
+def _place(
+    context: Context, actor: Actor, row: store.ExecutionRow, target: LaunchTarget, graph: ExecutionGraph
+) -> store.ExecutionRow:
+    """Choose the cluster and the place for data. Refuses tasks that the rules forbid, or that fit nowhere."""
+    submit, spec = Submit(context), read_spec(row)
+
+    def plan_of(spec: Any) -> Plan:
+        """How the first task would be decided, on a cluster where all tasks fit."""
+        plan = try_first_task(submit, actor, row, spec, graph)
+        return msgspec.structs.replace(plan, chosen=choose_cluster(submit, actor, row, spec, graph).cluster or None)
+
+    if has_tasks(graph):
+        needs = next(data_of_tasks(target.closure), "")
+        settle_data_place(context, row, spec, target.plan, needs=needs, try_plan=plan_of)
+    choice = choose_cluster(submit, actor, row, spec, graph)
+    return msgspec.structs.replace(row, spec=content_bytes(spec), cluster=choice.cluster)
 
 
 def launched_text(row: store.ExecutionRow) -> str:
@@ -131,7 +177,11 @@ def launched_text(row: store.ExecutionRow) -> str:
     return str(EntityId(kind, row.entity_project, row.entity_domain, row.entity_name, row.entity_version))
 
 
-def _is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
+def request_digest(request: Any) -> bytes:
+    return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(request)).digest()
+
+
+def is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
     """Whether this very request has made the execution. Raises Conflict if another one has."""
     with context.database.read() as tx:
         row = store.execution_get(tx, key)
@@ -200,13 +250,20 @@ def _refuse_mistakes(mistakes: list[str]) -> None:
         raise Malformed("; ".join([*mistakes[:MISTAKES_SHOWN], *more]))
 
 
-def _effective_spec(given: Any, target: LaunchTarget, actor: Actor) -> Any:
+def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: ExecutionOrigin) -> Any:
     """The spec with what the launch plan says where the request says nothing; maps are replaced whole."""
     spec = type(given)()
     spec.CopyFrom(given)
     spec.ClearField("inputs")
     spec.metadata.principal = actor.name
-    spec.metadata.ClearField("system_metadata")
+    cleared = ["system_metadata", "mode", "reference_execution", "scheduled_at"]
+    for field in (*cleared, *([] if origin.mode == store.CHILD_MODE else ["nesting"])):
+        spec.metadata.ClearField(field)
+    spec.metadata.mode = spec.metadata.ExecutionMode.Value(origin.mode)
+    if origin.reference is not None:
+        spec.metadata.reference_execution.CopyFrom(origin.reference)
+    if origin.scheduled_us is not None:
+        spec.metadata.scheduled_at.FromMicroseconds(origin.scheduled_us)
     spec.launch_plan.resource_type = target.entity.kind.number
     plan = target.plan
     for field in ("labels", "annotations"):
@@ -266,37 +323,6 @@ def _row(
         started_us=None,
         ended_us=None,
     )
-
-
-def _try_execution(
-    context: Context, actor: Actor, row: store.ExecutionRow, target: LaunchTarget, graph: ExecutionGraph
-) -> Any:
-    """Refuse an execution with a task that the rules forbid, or that no cluster could ever run. Stores nothing.
-
-    Returns its spec, with the place for data of its tasks.
-    """
-    submit, spec = Submit(context), read_spec(row)
-    nodes = [
-        node
-        for workflow in (graph.primary, *graph.subs.values())
-        for node in all_nodes(workflow.template)
-        if node.HasField("task_node")
-    ]
-
-    def plan_of(node: Any, spec: Any) -> Plan:
-        task, template = graph.task_of(node)
-        start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap())
-        return submit.plan(actor, job_request(row, spec, start, trial_template(template), bundles={}, tree=NO_TREE))
-
-    needs = next(data_of_tasks(target.closure), "")
-    if nodes:
-        settle_data_place(context, row, spec, target.plan, needs=needs, try_plan=lambda spec: plan_of(nodes[0], spec))
-    for node in nodes[:TRIALS_MAX]:
-        plan = plan_of(node, spec)
-        if plan.outcome == "reject":
-            name = graph.task_of(node)[0].name
-            raise BadRequest(f"node {node.id} (task {name}) fits no cluster: {printable_line(plan.reason)}")
-    return spec
 
 
 def _random_name() -> str:

@@ -21,7 +21,7 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import require_active_project, require_read, require_write
-from switchyard.service.executions.trial import require_executions
+from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit

@@ -2,40 +2,44 @@
 
 A step is one transaction: nodes, new jobs with their files, cancels and the execution's phase. So a server that is
 killed at any line leaves the execution before a step or after it, and no job is started twice or forgotten.
+
+Owners take turns by the time that their steps take, and the work of one step is bounded (`loading.py`,
+`step_plan.py`). So neither a user with a thousand executions nor an execution of ten thousand nodes holds up others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from time import monotonic
 
 import structlog
-from flyteidl.core import execution_pb2
 
 from switchyard.errors import LimitReached, YardError
 from switchyard.log_pace import LogPace
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.executions.child_executions import (
-    CHILDREN_MAX,
-    PlannedChild,
-    child_end,
-    insert_child,
-    plan_children,
-    stop_children,
-)
-from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
+from switchyard.service.executions.child_executions import child_end, insert_child, stop_children
+from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
+from switchyard.service.executions.job_starts import JobStarter, StartRefused
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
 from switchyard.service.executions.map_driver import MapDriver
 from switchyard.service.executions.map_progress import close_map, new_map
-from switchyard.service.executions.node_cache import (
-    LATER,
-    LOOKS_MAX,
-    Answers,
-    ask_later,
-    look_up,
-    store_cache,
-    stored_status,
+from switchyard.service.executions.node_cache import LOOKS_MAX, Answers, ask_later, look_up, store_cache
+from switchyard.service.executions.node_rows import (
+    node_row,
+    queued_node_row,
+    signal_row,
+    store_end,
+    waiting_row,
+)
+from switchyard.service.executions.step_plan import (
+    StartPlanner,
+    StepPlan,
+    WaitingStart,
+    held_ends,
+    plan_starts,
 )
 from switchyard.service.job.jobs import request_cancel
 from switchyard.service.submit.submit import Submit
@@ -50,188 +54,234 @@ from switchyard.store import (
     jobs,
     task_cache,
 )
+from switchyard.store.execution_due import DueExecution
 from switchyard.store.execution_dynamics import DynamicRow
-from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
-from switchyard.store.execution_signals import SignalRow
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
-from switchyard.workflow.execution_state import (
-    AttemptEnd,
-    AttemptFailure,
-    EngineStep,
-    NodeProgress,
-    SignalRequest,
-    TaskStart,
-)
+from switchyard.workflow.execution_state import AttemptFailure, EngineStep
 
 log = structlog.get_logger()
-ROUND_MAX = 200  # executions of one round
-MAPS_MAX = 20  # that begin in one step
-STARTS_MAX = 500  # jobs of one step, which is one transaction; the next step starts the rest
+ROUND_S = 1.0  # then what is due is read again: a new owner waits for this, and for one step
+LIMIT_PAUSE_US = 2_000_000  # before an execution that waits for room under a limit is tried again
+FAULT_PAUSE_US = 1_000_000  # before an execution that cannot go on is tried again; doubled each time
+FAULT_PAUSE_US_MAX = 30_000_000
+WAITS_TOLD_MAX = 100  # nodes of one step that are stored because they wait; the others just have not begun
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step with what it inserts. `nodes`: without those that were left out of this step."""
+@dataclass(slots=True)
+class Pause:
+    """An execution that cannot go on now. `steps`: its number then; a stop raises it, and ends the pause."""
 
-    decided: EngineStep
-    jobs: list[PlannedJob]
-    children: list[PlannedChild]
-    cached: Answers
-
-    @property
-    def maps(self) -> list[TaskStart]:
-        return [start for start in self.decided.starts if start.shape is not None][:MAPS_MAX]
-
-    @property
-    def left_out(self) -> set[str]:
-        planned = [*(job.start for job in self.jobs), *(child.start for child in self.children), *self.maps]
-        return {start.node_id for start in self.decided.starts} - {start.node_id for start in planned}
-
-    @property
-    def is_more_due(self) -> bool:
-        """Whether the next step can begin nodes that this one left out. A full family waits for the end of a child."""
-        if LATER in self.cached.values():
-            return True
-        has_room = len(self.children) >= CHILDREN_MAX
-        left_out = self.left_out
-        return any(start.node_id in left_out and (has_room or not start.is_child) for start in self.decided.starts)
-
-    @property
-    def nodes(self) -> list[NodeProgress]:
-        left_out = self.left_out
-        return [node for node in self.decided.nodes if node.node_id not in left_out]
+    steps: int
+    until_us: int  # on the steady clock
+    length_us: int
+    waits: frozenset[tuple[str, int]] = frozenset()  # attempts that wait for room under a limit, as stored
+    pace: LogPace = field(default_factory=LogPace)
 
 
 class ExecutionDriver:
     """The leader's chore for executions."""
 
     def __init__(self, submit: Submit) -> None:
+        self._submit = submit
         self._starter = JobStarter(submit)
         self._maps = MapDriver(self._starter)
         self._loader = ExecutionLoader()
-        self._faults: dict[ExecutionKey, LogPace] = {}
+        self._due = DueExecutions()
+        self._turns = OwnerTurns()
+        self._pauses: dict[str, Pause] = {}
 
-    def go(self, context: Context, leadership: Leadership) -> int:
-        """Step all executions that something has happened to. Returns how many steps were stored."""
-        with context.database.read() as tx:
-            due = executions.execution_keys_due(tx, now_us=context.now_us(), limit=ROUND_MAX)
-        self._faults = {key: pace for key, pace in self._faults.items() if key in set(due)}
-        done = 0
-        for key in due:
-            try:
-                done += self._drive(context, leadership, key)
-            except YardError as exc:  # one that cannot go on now must not hold up the others
-                if self._pace_of(key).note(exc.inner):
-                    log.warning("execution not driven", execution=str(key), error=exc.inner)
-            except Exception as exc:  # a defect, or a damaged row: neither must hold up the others
-                if self._pace_of(key).note(str(exc)):
-                    log.exception("execution not driven", execution=str(key))
-        return done
+    def go(self, context: Context, leadership: Leadership) -> bool:
+        """Step executions that something has happened to, for a bounded time. Returns whether more may be due now."""
+        due = self._due.read(context, leadership.epoch)
+        ids = {row.id for row in due}
+        self._pauses = {key: pause for key, pause in self._pauses.items() if key in ids}
+        now_us, until, stored = context.steady_us(), monotonic() + ROUND_S, 0
+        for row in self._turns.order(row for row in due if not self._is_paused(row, now_us)):
+            began = monotonic()
+            stored += self._take_turn(context, leadership, row)
+            self._turns.spend(row.owner_id, monotonic() - began)
+            if monotonic() > until:
+                return True
+        return stored > 0
 
-    def _pace_of(self, key: ExecutionKey) -> LogPace:
-        return self._faults.setdefault(key, LogPace())
+    def _is_paused(self, row: DueExecution, now_us: int) -> bool:
+        pause = self._pauses.get(row.id)
+        return pause is not None and pause.steps == row.steps and pause.until_us > now_us
 
-    def _drive(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
+    def _take_turn(self, context: Context, leadership: Leadership, row: DueExecution) -> int:
+        """Drive one execution. One that cannot go on now must not hold up the others."""
+        self._due.forget(row.id)  # first: an end from here on is noticed again
+        earlier = self._pauses.get(row.id)
+        try:
+            stored = self._drive(context, leadership, row)
+        except YardError as exc:
+            if self._pause(context, row).pace.note(exc.inner):
+                log.warning("execution not driven", execution=_key(row), error=exc.inner)
+            return 0
+        except Exception as exc:  # a defect, or a damaged row
+            if self._pause(context, row).pace.note(str(exc)):
+                log.exception("execution not driven", execution=_key(row))
+            return 0
+        if stored and self._pauses.get(row.id) is earlier:
+            self._pauses.pop(row.id, None)
+        return stored
+
+    def _pause(self, context: Context, row: DueExecution, waits: Iterable[tuple[str, int]] = ()) -> Pause:
+        """Look at an execution again after a while. `waits`: attempts that a limit holds up."""
+        self._due.note(row.id)
+        earlier = self._pauses.get(row.id)
+        length_us = min(FAULT_PAUSE_US_MAX, 2 * earlier.length_us) if earlier is not None else FAULT_PAUSE_US
+        pause = Pause(row.steps, context.steady_us() + length_us, length_us)
+        if waiting := frozenset(waits):
+            pause = Pause(row.steps, context.steady_us() + LIMIT_PAUSE_US, FAULT_PAUSE_US, waiting)
+        pause.pace = earlier.pace if earlier is not None else pause.pace
+        self._pauses[row.id] = pause
+        return pause
+
+    def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> int:
+        key = ExecutionKey(due.project, due.domain, due.name)
         mapped = self._maps.go(context, leadership, key)
         loaded = self._loader.load(context, key)
         if loaded is None:
             return mapped
-        events = [*loaded.ended.values(), *loaded.ended_maps, *map(child_end, loaded.ended_children)]
-        if not loaded.is_due and not events:
+        if loaded.has_more_ends:
+            self._due.note(due.id)
+        others = [*loaded.ended_maps, *map(child_end, loaded.ended_children)]
+        if not loaded.is_due and not loaded.ended and not others:
             return mapped  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
+        waits: dict[tuple[str, int], WaitingStart] = {}
         cached: Answers = {}
         looks = 0
         while True:
+            held = held_ends(waits)
+            events = [*(end for key, end in loaded.ended.items() if key not in held), *others]
             decided = step(loaded.graph, loaded.state, events, refused, cached)
             looks += 1
-            if answers := (
-                look_up(context, loaded.row, loaded.spec, decided, cached)
-                if looks <= LOOKS_MAX
-                else ask_later(decided.starts, cached)
-            ):
+            if answers := self._look_up(context, loaded, decided, cached, is_last=looks > LOOKS_MAX):
                 cached |= answers  # the engine is asked again: nodes may end at once, or wait
                 continue
+            planner = StartPlanner(self._submit, self._starter, cached)
             try:
-                return self._carry_out(context, leadership, loaded, decided, cached)
+                plan = plan_starts(context, planner, loaded, decided.starts, waits)
+                if plan.refused or any(attempt for _, attempt in plan.waits.keys() - waits.keys()):
+                    # The engine is asked again: it learns that these jobs cannot begin, or not yet.
+                    refused |= plan.refused
+                    waits |= plan.waits
+                    continue
+                if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
+                    self._pause(context, due, waits=plan.waits)
+                    return mapped
+                stored = self._carry_out(context, leadership, loaded, decided, plan)
             except StartRefused as exc:
-                if exc.error.transient or isinstance(exc.error, LimitReached):
-                    raise exc.error from exc  # the next round tries again
-                # The engine is asked again: it learns that this job cannot begin.
-                refused[exc.start.node_id, exc.start.attempt] = AttemptFailure("Refused", exc.error.detail)
+                _note_refusal(exc, refused, waits)
+                continue
+            if plan.waits:
+                self._pause(context, due, waits=plan.waits).steps += stored
+            return stored + mapped
+
+    def _look_up(
+        self, context: Context, loaded: LoadedExecution, decided: EngineStep, cached: Answers, *, is_last: bool
+    ) -> Answers:
+        if is_last:
+            return ask_later(decided.starts, cached)
+        return look_up(context, loaded.row, loaded.spec, decided, cached)
+
+    def _is_told(
+        self, due: DueExecution, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan, *, has_events: bool
+    ) -> bool:
+        """Whether all that a step would store is that nodes wait, and that is stored."""
+        pause = self._pauses.get(due.id)
+        if not plan.waits or plan.jobs or has_events or pause is None or pause.steps != loaded.row.steps:
+            return False
+        is_same_phase = decided.phase.value == loaded.row.phase and decided.is_stopping == loaded.row.is_stopping
+        waiting = {wait.start.node_id for wait in plan.waits.values()}
+        return (
+            is_same_phase and plan.waits.keys() == pause.waits and {node.node_id for node in decided.nodes} <= waiting
+        )
 
     def _carry_out(
-        self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep, cached: Answers
+        self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
     ) -> int:
-        children = plan_children(context, loaded.row, loaded.spec, decided.starts)
-        planned = PlannedStep(decided, self._plan_starts(context, loaded, decided.starts), children, cached)
         stored = leadership.commit(
             context,
-            lambda batch: self._store(batch, context, loaded, planned),
+            lambda batch: self._store(batch, context, loaded, decided, plan),
             locks=[row.job_id for row in loaded.live] if decided.is_stopping or decided.stopped_scopes else [],
         )
         if stored and not decided.phase.is_final:
-            self._loader.keep(loaded, decided, planned.nodes)
+            self._loader.keep(loaded, decided, plan.changes(decided))
         else:
             self._loader.forget(loaded.row.id)
         return stored
 
-    def _plan_starts(self, context: Context, loaded: LoadedExecution, starts: Sequence[TaskStart]) -> list[PlannedJob]:
-        """Plan the jobs of a step, as many as one transaction and the limits of the user take.
-
-        Further attempts come first and all of them, because the end that they follow is stored with them. First
-        attempts that are left out are decided again by the next step.
-        """
-        planned: list[PlannedJob] = []
-        for start in sorted((one for one in starts if one.is_job), key=lambda start: start.attempt == 0):
-            if start.attempt == 0 and len(planned) >= STARTS_MAX:
-                break
-            try:
-                planned.append(self._starter.plan(context, loaded.row, start, start.template))
-            except StartRefused as exc:
-                if isinstance(exc.error, LimitReached) and start.attempt == 0 and planned:
-                    break
-                raise
-        return planned
-
-    def _store(self, batch: Batch, context: Context, loaded: LoadedExecution, planned: PlannedStep) -> int:
-        decided = planned.decided
+    def _store(
+        self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+    ) -> int:
+        execution_id = loaded.row.id
         row = executions.execution_lock(batch.tx, loaded.row.key)
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
-        for job in planned.jobs:
+        execution_nodes.waiting_delete(batch.tx, execution_id, sorted(job.start.node_id for job in plan.jobs))
+        for job in plan.jobs:
             self._starter.insert(batch, context, loaded.row, job)
-        task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
-        for child in planned.children:
-            insert_child(batch, context, child)
-        child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
-        for start in planned.maps:
-            execution_maps.map_insert(batch.tx, *new_map(loaded.row.id, start, start.template, batch.now_us))
-        for ended in loaded.ended_maps:
-            close_map(batch, loaded.row.id, ended.node_id)
+        self._store_others(batch, context, loaded, decided, plan)
+        held = plan.held
         for attempt in loaded.live:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
-            if end is not None:
-                _store_end(batch, loaded.row.id, attempt, end)
+            if end is not None and (attempt.node_id, attempt.attempt) not in held:
+                store_end(batch, execution_id, attempt, end)
         if decided.is_stopping and not row.is_stopping:
             self._stop(batch, loaded, ("",))
         elif decided.stopped_scopes:
             self._stop(batch, loaded, decided.stopped_scopes)
-        execution_nodes.node_put(batch.tx, [_node_row(loaded, node, batch.now_us) for node in planned.nodes])
-        execution_signals.signal_put(batch.tx, [_signal_row(loaded, one, batch.now_us) for one in decided.signals])
+        changed = plan.changes(decided)
+        execution_nodes.node_put(batch.tx, [node_row(execution_id, node, batch.now_us) for node in changed])
+        execution_signals.signal_put(batch.tx, [signal_row(execution_id, one, batch.now_us) for one in decided.signals])
         execution_dynamics.dynamic_insert(
             batch.tx,
             [
-                DynamicRow(loaded.row.id, node_id, attempt, content_bytes(dynamic.closure))
+                DynamicRow(execution_id, node_id, attempt, content_bytes(dynamic.closure))
                 for node_id, attempt, dynamic in decided.dynamics
             ],
         )
-        store_cache(batch, loaded.row, planned.nodes, planned.cached)
-        self._store_execution(batch, loaded, decided, is_due=planned.is_more_due or decided.is_due)
-        batch.topics.add(Topic.EXECUTIONS)  # the next step may have something to do at once
+        self._tell_waits(batch, loaded, decided, plan)
+        store_cache(batch, loaded.row, changed, plan.cached)
+        # A job that was rejected on arrival has no event of its own.
+        is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)
+        is_due = plan.is_more_due(decided) or is_rejected or decided.is_due
+        self._store_execution(batch, loaded, decided, is_due=is_due, cluster=plan.cluster)
         return 1
+
+    def _store_others(
+        self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+    ) -> None:
+        """Store what begins and ends of children and maps, and of waits for the cache."""
+        task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
+        for child in plan.children:
+            insert_child(batch, context, child)
+        child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
+        for start in plan.maps:
+            execution_maps.map_insert(batch.tx, *new_map(loaded.row.id, start, start.template, batch.now_us))
+        for ended in loaded.ended_maps:
+            close_map(batch, loaded.row.id, ended.node_id)
+
+    def _tell_waits(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
+        """Store nodes that wait for room under a limit, with the reason, for their readers."""
+        parents = {node.node_id: node.parent_id for node in decided.nodes}
+        for wait in islice(plan.waits.values(), WAITS_TOLD_MAX):
+            start = wait.start
+            if not start.is_job:
+                continue
+            row = waiting_row(loaded.row.id, start, reason=wait.reason, now_us=batch.now_us)
+            execution_nodes.waiting_put(batch.tx, row)
+            if not start.attempt:
+                parent_id = parents.get(start.node_id, "")
+                queued = queued_node_row(loaded.row.id, start, parent_id=parent_id, now_us=batch.now_us)
+                execution_nodes.node_put(batch.tx, [queued])
+        if decided.phase.is_final:
+            execution_nodes.waiting_end(batch.tx, loaded.row.id, now_us=batch.now_us)
 
     def _stop(self, batch: Batch, loaded: LoadedExecution, scopes: tuple[str, ...]) -> None:
         """Cancel the jobs of an execution that have not ended and whose node ids begin with one of `scopes`."""
@@ -245,13 +295,16 @@ class ExecutionDriver:
         execution_maps.maps_stop(batch.tx, loaded.row.id, scopes)
         stop_children(batch, loaded.row, scopes)
 
-    def _store_execution(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool) -> None:
+    def _store_execution(
+        self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool, cluster: str
+    ) -> None:
         row, now_us = loaded.row, batch.now_us
         update = ExecutionUpdate(
             phase=decided.phase.value,
-            is_due=is_due,
+            is_due=is_due and not decided.phase.is_final,
             is_stopping=decided.is_stopping,
             steps=row.steps + 1,
+            cluster=cluster,
             updated_us=now_us,
             started_us=row.started_us or now_us,
             ended_us=now_us if decided.phase.is_final else None,
@@ -265,49 +318,18 @@ class ExecutionDriver:
         )
 
 
-def _node_row(loaded: LoadedExecution, node: NodeProgress, now_us: int) -> NodeRow:
-    return NodeRow(
-        execution_id=loaded.row.id,
-        node_id=node.node_id,
-        parent_id=node.parent_id,
-        spec_id=node.spec_id,
-        is_parent=node.is_parent,
-        is_array=node.is_array,
-        cache_status=stored_status(node),
-        cache_key=node.cache_key or None,
-        cache_source=node.cache_source or None,
-        phase=node.phase.value,
-        attempts=node.attempts,
-        user_failures=node.user_failures,
-        system_failures=node.system_failures,
-        inputs=content_bytes(node.inputs) if node.inputs is not None else None,
-        outputs=content_bytes(node.outputs) if node.outputs is not None else None,
-        error=content_bytes(node.error) if node.error is not None else None,
-        created_us=now_us,  # counts for a new node only
-        updated_us=now_us,
-        ended_us=None if node.phase.is_live else now_us,
-        wake_us=node.wake_us if node.phase.is_live else None,
-        signal_id=node.signal_id,
-    )
+def _note_refusal(
+    exc: StartRefused, refused: dict[tuple[str, int], AttemptFailure], waits: dict[tuple[str, int], WaitingStart]
+) -> None:
+    """The engine is asked again: it learns that this job or child cannot begin, or not yet."""
+    start = exc.start.node_id, exc.start.attempt
+    if exc.error.transient:
+        raise exc.error from exc  # the next round tries again
+    if isinstance(exc.error, LimitReached):
+        waits[start] = WaitingStart(exc.start, exc.error.detail)
+    else:
+        refused[start] = AttemptFailure("Refused", exc.error.detail)
 
 
-def _signal_row(loaded: LoadedExecution, request: SignalRequest, now_us: int) -> SignalRow:
-    return SignalRow(loaded.row.id, request.signal_id, content_bytes(request.type), None, now_us, None, "")
-
-
-def _store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: AttemptEnd) -> None:
-    failure, error = end.failure, None
-    phase = "SUCCEEDED" if end.outputs is not None or end.dynamic is not None else "ABORTED"
-    if failure is not None:
-        phase = "RETRYABLE_FAILED" if failure.is_recoverable else "FAILED"
-        kind = execution_pb2.ExecutionError.SYSTEM if failure.is_system else execution_pb2.ExecutionError.USER
-        error = execution_pb2.ExecutionError(code=failure.code, message=failure.message, kind=kind)
-    execution_nodes.attempt_end(
-        batch.tx,
-        attempt,
-        execution_id=execution_id,
-        phase=phase,
-        reason=attempt.reason or "",
-        error=content_bytes(error) if error is not None else None,
-        at_us=batch.now_us,
-    )
+def _key(row: DueExecution) -> str:
+    return f"{row.project}:{row.domain}:{row.name}"

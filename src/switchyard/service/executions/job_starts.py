@@ -19,11 +19,12 @@ from switchyard.service.executions.node_jobs import (
     record_tree,
     store_objects,
 )
+from switchyard.service.executions.node_rows import attempt_row
+from switchyard.service.lifecycle.bounds import RetryBounds
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.store import execution_nodes
-from switchyard.store.execution_nodes import NodeAttemptRow
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.execution_state import TaskStart
 
@@ -51,9 +52,19 @@ class JobStarter:
         self._submit = submit
 
     def plan(
-        self, context: Context, row: ExecutionRow, start: TaskStart, template: Any, *, array: str | None = None
+        self,
+        context: Context,
+        row: ExecutionRow,
+        start: TaskStart,
+        template: Any,
+        *,
+        array: str | None = None,
+        is_counted: bool = False,
     ) -> PlannedJob:
-        """Decide a job and put its files into the store. `array`: the indexes of its tasks. Raises StartRefused."""
+        """Decide a job and put its files into the store. Raises StartRefused.
+
+        `array`: the indexes of its tasks. `is_counted`: the caller has compared the user's jobs with the limits.
+        """
         actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
         try:
             previous = NO_ATTEMPT if array is not None else previous_attempt(context, row, start, template)
@@ -69,7 +80,9 @@ class JobStarter:
                 previous=previous,
             )
             began_us = store_objects(context, tree)
-            write = self._submit.decide(actor, request, key=None, body=b"")
+            home = context.snapshots.world.by_name.get(row.cluster)
+            bounds = RetryBounds(None, (), home.id) if home is not None and not request.cluster else None
+            write = self._submit.decide(actor, request, key=None, body=b"", is_one_of_many=is_counted, again=bounds)
         except YardError as exc:
             raise StartRefused(start, exc) from exc
         return PlannedJob(start, write, tree, began_us)
@@ -84,21 +97,5 @@ class JobStarter:
         if not isinstance(result, AcceptedJob):
             error = result if isinstance(result, YardError) else Internal()
             raise StartRefused(job.start, error)
-        attempt = NodeAttemptRow(
-            execution_id=row.id,
-            node_id=job.start.node_id,
-            attempt=job.start.attempt,
-            job_id=job.write.row.id,
-            task_project=job.start.task.project,
-            task_domain=job.start.task.domain,
-            task_name=job.start.task.name,
-            task_version=job.start.task.version,
-            phase="QUEUED",
-            reason="",
-            cluster="",
-            error=None,
-            created_us=batch.now_us,
-            started_us=None,
-            ended_us=None,
-        )
+        attempt = attempt_row(row.id, job.start, job_id=job.write.row.id, now_us=batch.now_us)
         execution_nodes.attempt_insert(batch.tx, [attempt])

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any
 
-from flyteidl.core import compiler_pb2, execution_pb2, literals_pb2
+from flyteidl.core import compiler_pb2, literals_pb2
 
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
@@ -22,6 +23,7 @@ from switchyard.service.executions.dynamics import with_dynamic
 from switchyard.service.executions.graphs import GraphCache
 from switchyard.service.executions.map_driver import map_end
 from switchyard.service.executions.node_jobs import read_spec
+from switchyard.service.executions.node_rows import QUEUED, node_state, read_error, task_of
 from switchyard.store import (
     child_executions,
     execution_dynamics,
@@ -34,14 +36,12 @@ from switchyard.store import (
 from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
-from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     EngineStep,
     ExecutionPhase,
     ExecutionState,
-    NodePhase,
     NodeProgress,
     NodeTable,
 )
@@ -49,6 +49,10 @@ from switchyard.workflow.execution_state import (
 KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
 EXPANSIONS_MAX = 20  # dynamic workflows that one step begins with
 NODE_BYTES = 500  # of a node in memory, without these
+# Ends of attempts of one step. What is left is read by the next one, after the turns of other owners.
+ATTEMPT_ENDS_MAX = 200
+READ_BYTES_MAX = 32 * 2**20  # of outputs
+READ_S_MAX = 1.0
 
 
 @dataclass(slots=True)
@@ -57,13 +61,20 @@ class KeptNodes:
 
     steps: int
     table: NodeTable
-    size: int
+    size: int = 0
     dynamics: dict[tuple[str, int], ExecutionGraph] = field(default_factory=dict)  # by node and attempt
+    rows: int = 0  # of nodes and attempts
+
+    def put(self, state: NodeProgress) -> None:
+        old = self.table.get(state.node_id)
+        self.table.put(state)
+        self.size += _size(state) - (_size(old) if old is not None else 0)
+        self.rows += state.attempts - old.attempts if old is not None else 1 + state.attempts
 
 
 @dataclass(slots=True)
 class LoadedExecution:
-    """An execution with its nodes and live attempts, as of one moment."""
+    """An execution with its nodes and live attempts, as of one moment. `has_more_ends`: not all ends were read."""
 
     row: ExecutionRow
     spec: Any
@@ -72,6 +83,7 @@ class LoadedExecution:
     nodes: KeptNodes
     live: list[LiveAttemptRow]
     ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
+    has_more_ends: bool = False
     expansions: int = 0  # dynamic workflows that were read for this step
     promised: int = 0  # nodes of the execution, with those of these workflows
     ended_maps: list[AttemptEnd] = field(default_factory=list)
@@ -127,7 +139,7 @@ class ExecutionLoader:
             inputs=literals_pb2.LiteralMap.FromString(row.inputs),
             nodes=nodes.table,
             is_stopping=bool(row.is_stopping),
-            error=_error(row.error),
+            error=read_error(row.error),
             max_parallelism=spec.max_parallelism,
             is_due=bool(row.is_due or children or waits_over),  # others may wait for room in the family
             now_us=now_us,
@@ -137,13 +149,7 @@ class ExecutionLoader:
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
         loaded.ended_children, loaded.waits_over = children, waits_over
         loaded.ended_maps = [map_end(context, one) for one in done]
-        for attempt in live:
-            node = nodes.table.get(attempt.node_id)
-            if node is not None and node.is_array:
-                continue  # MapDriver stores its end
-            if is_over(attempt, now_us):
-                end = _end(context, loaded, attempt)
-                loaded.ended |= {(attempt.node_id, attempt.attempt): end} if end is not None else {}
+        _read_ends(context, loaded)
         return loaded
 
     def keep(self, loaded: LoadedExecution, decided: EngineStep, changed: Sequence[NodeProgress]) -> None:
@@ -158,8 +164,7 @@ class ExecutionLoader:
             nodes.size += int(dynamic.closure.ByteSize())
         nodes.steps = loaded.row.steps + 1
         for state in changed:
-            nodes.table.put(state)
-            nodes.size += _size(state)
+            nodes.put(state)
         self._kept[loaded.row.id] = nodes
         self._size += nodes.size
         while self._size > KEPT_BYTES_MAX:
@@ -175,10 +180,28 @@ class ExecutionLoader:
         return kept if kept is not None and kept.steps == row.steps else None
 
 
+def _read_ends(context: Context, loaded: LoadedExecution) -> None:
+    """Read what ended attempts left, within the bounds of one step."""
+    until, size = monotonic() + READ_S_MAX, 0
+    for attempt in loaded.live:
+        node = loaded.nodes.table.get(attempt.node_id)
+        if (node is not None and node.is_array) or not is_over(attempt, loaded.state.now_us):
+            continue  # MapDriver stores the end of a map
+        if len(loaded.ended) >= ATTEMPT_ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
+            loaded.has_more_ends = True
+            return
+        end = _end(context, loaded, attempt)
+        if end is None:
+            loaded.has_more_ends = True
+            continue
+        size += int(end.outputs.ByteSize()) if end.outputs is not None else 0
+        loaded.ended[attempt.node_id, attempt.attempt] = end
+
+
 def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> AttemptEnd | None:
     """The end of an attempt. None: the next step takes it, because this one has enough dynamic workflows."""
     graph, depth = loaded.graph_around(attempt.node_id)
-    task = _task_of(attempt)
+    task = task_of(attempt)
     template = graph.tasks[task]
     end = end_of_attempt(context, loaded.row, attempt, template, loaded.state.nodes.get(attempt.node_id))
     if end.futures is None:
@@ -218,48 +241,16 @@ def promised_nodes(nodes: KeptNodes) -> int:
 
 
 def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> KeptNodes:
-    states = [_node_state(row) for row in rows]
     graphs = {
         (row.node_id, row.attempt): read_graph(compiler_pb2.CompiledWorkflowClosure.FromString(row.closure))
         for row in dynamics
     }
-    size = sum(_size(state) for state in states) + sum(len(row.closure) for row in dynamics)
-    return KeptNodes(steps, NodeTable(states), size, graphs)
+    nodes = KeptNodes(steps, NodeTable(), sum(len(row.closure) for row in dynamics), graphs)
+    for row in rows:
+        if row.phase != QUEUED:  # it waits for room under a limit, and is stored for its readers alone
+            nodes.put(node_state(row))
+    return nodes
 
 
 def _size(state: NodeProgress) -> int:
     return NODE_BYTES + sum(int(values.ByteSize()) for values in (state.inputs, state.outputs) if values is not None)
-
-
-def _task_of(row: LiveAttemptRow) -> EntityId:
-    return EntityId(EntityKind.TASK, row.task_project, row.task_domain, row.task_name, row.task_version)
-
-
-def _node_state(row: NodeRow) -> NodeProgress:
-    return NodeProgress(
-        node_id=row.node_id,
-        parent_id=row.parent_id,
-        spec_id=row.spec_id,
-        phase=NodePhase(row.phase),
-        is_parent=bool(row.is_parent),
-        is_array=bool(row.is_array),
-        cache_status=row.cache_status or "",
-        cache_key=bytes(row.cache_key or b""),
-        cache_source=row.cache_source or "",
-        attempts=row.attempts,
-        user_failures=row.user_failures,
-        system_failures=row.system_failures,
-        inputs=_literals(row.inputs),
-        outputs=_literals(row.outputs),
-        error=_error(row.error),
-        wake_us=row.wake_us,
-        signal_id=row.signal_id,
-    )
-
-
-def _literals(body: bytes | None) -> Any:
-    return None if body is None else literals_pb2.LiteralMap.FromString(body)
-
-
-def _error(body: bytes | None) -> Any:
-    return None if body is None else execution_pb2.ExecutionError.FromString(body)

@@ -15,7 +15,7 @@ from switchyard.errors import BadRequest, Busy, Malformed
 from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.file_tree import Entry, FileEntry, FolderEntry, chunk_spans, encode_tree, hash_of
 from switchyard.model.idset import IdSet
-from switchyard.model.job import JobRequest
+from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.scope import LONG_NAME_PATTERN
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
@@ -45,6 +45,7 @@ from switchyard.workflow.uploaded_files import FILES_MAX, uploaded_paths, with_p
 
 LABELS_MAX = 60  # of an execution; a job takes 64
 EXECUTION_LABEL, NODE_LABEL = "flyte/execution", "flyte/node"
+ON_LOST_ANNOTATION, LOST_AFTER_ANNOTATION = "switchyard/on-lost", "switchyard/lost-after"
 NO_TREE = "0" * 64  # in a trial, which stores no files
 _LONG_NAME = re.compile(LONG_NAME_PATTERN)
 
@@ -251,7 +252,7 @@ def job_request(
         )
         workflow = row.workflow_name if is_plan and _LONG_NAME.match(row.workflow_name) else None
         request = JobRequest(
-            spec=msgspec.structs.replace(job_spec, execution=_execution_config(spec)),
+            spec=_with_on_lost(msgspec.structs.replace(job_spec, execution=_execution_config(spec)), spec),
             name=f"{row.name}/{start.node_id}"[:256],
             project=row.project,
             domain=row.domain,
@@ -267,6 +268,13 @@ def job_request(
         return msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except (CommandFailed, ValueError, msgspec.MsgspecError) as exc:
         raise Malformed(f"Task {start.task.name} of node {start.node_id} cannot be a job: {exc}") from exc
+
+
+def _with_on_lost(job: JobSpec, spec: Any) -> JobSpec:
+    """What happens to nodes on a cluster that falls silent, as the execution's annotations say."""
+    given = spec.annotations.values
+    on_lost, lost_after = given.get(ON_LOST_ANNOTATION, job.on_lost), given.get(LOST_AFTER_ANNOTATION, job.lost_after)
+    return msgspec.structs.replace(job, on_lost=on_lost, lost_after=lost_after)
 
 
 def _labels(spec: Any) -> dict[str, str]:

@@ -199,6 +199,7 @@ def _find_node(tx: Tx, execution: ExecutionRow, node_id: str) -> NodeRow:
 
 def _execution_view(visibility: Visibility, row: ExecutionRow, clusters: list[str]) -> ExecutionView:
     sight = ExecutionSight(visibility, row)
+    clusters = [row.cluster] if row.cluster else clusters
     return ExecutionView(sight.execution(row), sight.clusters(clusters))
 
 

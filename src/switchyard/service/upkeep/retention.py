@@ -1,7 +1,7 @@
-"""Delete old data: ended jobs with all their rows, output, events, audit records, and unused specs.
+"""Delete old data: ended jobs and executions with all their rows, output, events, audit records, and unused specs.
 
 The leader does this in small transactions, so that other writes can go in between. Live jobs are never deleted, nor
-jobs that another job still depends on.
+jobs that another job still depends on, nor jobs whose end an execution has not stored.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER, Leadership
-from switchyard.store import attributes, events, jobs, retention, usage
+from switchyard.store import attributes, events, execution_due, execution_retention, jobs, retention, usage
 
 JOBS_MAX = 200  # jobs per transaction: about ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output is deleted in one transaction: up to 16 MiB per job, if the bound allows
 ROWS_MAX = 2000  # small rows per transaction
+EXECUTION_ROWS_MAX = 200  # rows of nodes and attempts per transaction; each may have some MiB of inputs and outputs
 KEYS_KEPT_US = 7 * 86_400_000_000  # how long a repeated request gets the answer of the first request
 JOBS_READ_MAX = 1000  # jobs read in one query
 ROUND_S = 1.0  # length of one round; the next round continues
@@ -41,11 +42,12 @@ class RetentionTerms:
     logs_us: int | None = None
     events_us: int | None = None
     audit_us: int | None = None
+    executions_us: int | None = None
 
     @property
     def shortest_us(self) -> int | None:
-        given = [term for term in (self.jobs_us, self.logs_us, self.events_us, self.audit_us) if term is not None]
-        return min(given, default=None)
+        terms = (self.jobs_us, self.logs_us, self.events_us, self.audit_us, self.executions_us)
+        return min((term for term in terms if term is not None), default=None)
 
 
 @dataclass(slots=True)
@@ -77,7 +79,10 @@ class RetentionChore:
             return False
         until = monotonic() + ROUND_S
         is_left = False
-        for step in (self._keys, self._rules, self._logs, self._jobs, self._events, self._audit, self._shared):
+        for step in (
+            *(self._keys, self._rules, self._executions, self._logs, self._jobs),
+            *(self._events, self._audit, self._shared),
+        ):
             while step(context, leadership):
                 if monotonic() > until:
                     is_left = True
@@ -116,6 +121,19 @@ class RetentionChore:
                 self._delete_output(context, leadership, job_ids[first : first + step])
             self._do(context, leadership, "jobs", partial(_delete_jobs, context=context, job_ids=job_ids))
         return last is not None
+
+    def _executions(self, context: Context, leadership: Leadership) -> bool:
+        """Hide old executions, then delete their rows in pieces: one may have a hundred thousand."""
+        kept_us = self.terms.executions_us
+
+        def apply(batch: Batch) -> int:
+            hidden = execution_retention.hidden_execution(batch.tx)
+            if hidden is not None:
+                return execution_retention.execution_delete_rows(batch.tx, hidden, limit=EXECUTION_ROWS_MAX)
+            before_us = batch.now_us - (kept_us or 0)
+            return execution_retention.executions_hide(batch.tx, ended_before_us=before_us, limit=JOBS_MAX)
+
+        return kept_us is not None and self._do(context, leadership, "execution rows", apply)
 
     def _logs(self, context: Context, leadership: Leadership) -> bool:
         if self.terms.logs_us is None:
@@ -227,7 +245,7 @@ def _delete_jobs(batch: Batch, *, context: Context, job_ids: list[str]) -> int:
     """Delete jobs that no other job depends on. A dependent job submitted in between finds its dependency removed."""
     locked = jobs.job_lock(batch.tx, job_ids)
     depended_on = retention.job_ids_depended_on(batch.tx, sorted(locked))
-    deletable = sorted(set(locked) - depended_on)
+    deletable = sorted(set(locked) - depended_on - execution_due.jobs_awaited(batch.tx, sorted(locked)))
     freed = usage.spec_bytes(batch.tx, deletable, job_bytes=JOB_OVERHEAD_BYTES)
     context.usage.note_bytes(batch, {owner: -size for owner, size in freed.items()})
     return retention.jobs_delete(batch.tx, deletable)

@@ -1,0 +1,127 @@
+"""The cluster of an execution: one draw on its name, among the clusters where all of its known tasks fit.
+
+All nodes of an execution stay on that cluster. Tasks that are not known before they run, as those of dynamic
+workflows, stay there too. An execution that asks for `spread` has each of its nodes routed by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from flyteidl.core import literals_pb2
+
+from switchyard.errors import BadRequest
+from switchyard.model.job import JobRequest
+from switchyard.model.names import printable_line
+from switchyard.model.verdict import Answer, Plan
+from switchyard.route.select.weighted_draw import draw
+from switchyard.service.core.rights import Actor
+from switchyard.service.executions.node_jobs import NO_TREE, job_request
+from switchyard.service.submit.submit import Submit
+from switchyard.store.executions import ExecutionRow
+from switchyard.workflow.entity_id import EntityId
+from switchyard.workflow.execution_graph import ExecutionGraph
+from switchyard.workflow.execution_state import TaskStart
+from switchyard.workflow.node_job import trial_template
+from switchyard.workflow.references import all_nodes
+
+SPREAD_ANNOTATION = "switchyard/spread"
+TASKS_MAX = 1000  # different tasks of a workflow that are compared with the clusters: about a second
+TASKS_SHOWN = 5
+CLUSTERS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterChoice:
+    """`cluster`: its name; empty: none can take all tasks now, and `reason` says why."""
+
+    cluster: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFit:
+    """Where one task could run. `now`: weights of eligible clusters. `later`: clusters that cannot take it now."""
+
+    task: str
+    now: dict[str, float]
+    later: dict[str, str]
+
+
+def is_spread(spec: Any) -> bool:
+    return str(spec.annotations.values.get(SPREAD_ANNOTATION, "")).lower() == "true"
+
+
+def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph) -> ClusterChoice:
+    """Choose the cluster of an execution. Raises BadRequest if no cluster, or no one cluster, could ever take it."""
+    fits = []
+    for node in islice(_different_tasks(graph), TASKS_MAX):
+        start, request = _trial(row, spec, graph, node)
+        fits.append(_fit(submit, actor, start, request))
+    if is_spread(spec) or not fits:
+        return ClusterChoice("")
+    ever = set.intersection(*({*fit.now, *fit.later} for fit in fits))
+    if not ever:
+        raise BadRequest(
+            f"No one cluster fits all tasks: {'; '.join(_shown(fit) for fit in fits[:TASKS_SHOWN])}.",
+            next_step=f"Set the annotation {SPREAD_ANNOTATION}=true: then each node is routed by itself.",
+        )
+    if row.cluster in ever:
+        return ClusterChoice(row.cluster)  # of the parent of a child
+    common = sorted(set.intersection(*(set(fit.now) for fit in fits)))
+    if not common and len(ever) == 1:
+        return ClusterChoice(next(iter(ever)))  # no other one can take it: its jobs wait there, and say for what
+    if not common:
+        reasons = {name: fit.later[name] for fit in fits for name in sorted(ever) if name in fit.later}
+        shown = [f"{name}: {why}" for name, why in islice(reasons.items(), CLUSTERS_SHOWN)]
+        return ClusterChoice("", f"waits for a cluster that takes all tasks: {'; '.join(shown)}")
+    return ClusterChoice(common[draw(row.name, common, [fits[0].now[name] for name in common])])
+
+
+def has_tasks(graph: ExecutionGraph) -> bool:
+    return next(_different_tasks(graph), None) is not None
+
+
+def try_first_task(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph) -> Plan:
+    """How a job of the first task would be decided. Stores nothing."""
+    return submit.plan(actor, _trial(row, spec, graph, next(_different_tasks(graph)))[1])
+
+
+def _trial(row: ExecutionRow, spec: Any, graph: ExecutionGraph, node: Any) -> tuple[TaskStart, JobRequest]:
+    task, template = graph.task_of(node)
+    template = trial_template(template)
+    start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
+    return start, job_request(row, spec, start, template, bundles={}, tree=NO_TREE)
+
+
+def _different_tasks(graph: ExecutionGraph) -> Iterator[Any]:
+    """The task nodes of a graph, one of those that ask for the same."""
+    seen: set[tuple[EntityId, bytes, bytes]] = set()
+    for workflow in (graph.primary, *graph.subs.values()):
+        for node in all_nodes(workflow.template):
+            if not node.HasField("task_node"):
+                continue
+            overrides, limits = node.task_node.overrides, node.metadata.timeout
+            key = (graph.task_of(node)[0], overrides.SerializeToString(), limits.SerializeToString())
+            if key not in seen:
+                seen.add(key)
+                yield node
+
+
+def _fit(submit: Submit, actor: Actor, start: TaskStart, request: JobRequest) -> TaskFit:
+    """Where the task of a node could run. Raises BadRequest if nowhere, and what the rules refuse. Stores nothing."""
+    _, ruling = submit.eligibility(actor, request)
+    name = start.task.name
+    if ruling.outcome == "reject":
+        raise BadRequest(f"node {start.node_id} (task {name}) fits no cluster: {printable_line(ruling.reason)}")
+    later = {one.cluster: one.reason for one in ruling.verdicts if one.say is Answer.WAIT}
+    return TaskFit(name, dict(zip(ruling.eligible.names, ruling.eligible.weights, strict=True)), later)
+
+
+def _shown(fit: TaskFit) -> str:
+    names = sorted({*fit.now, *fit.later})
+    more = ", …" if len(names) > CLUSTERS_SHOWN else ""
+    return f"{fit.task} fits {', '.join(names[:CLUSTERS_SHOWN])}{more}"

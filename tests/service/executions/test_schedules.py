@@ -1,0 +1,164 @@
+"""Schedules of active launch plans: each time runs once, missed ones as the policy says, and refusals are told."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from flyteidl.admin import common_pb2, execution_pb2, launch_plan_pb2, schedule_pb2
+from flyteidl.core import literals_pb2, types_pb2
+
+from switchyard.model.access import GrantTarget, Role
+from switchyard.service.access import users
+from switchyard.service.entities import entity_changes, registration
+from switchyard.service.executions import reads
+from switchyard.service.executions.reads import ExecutionQuery
+from switchyard.service.executions.schedules import ScheduleChore
+from switchyard.service.upkeep.leadership import Leadership
+from switchyard.store import schedules
+from switchyard.workflow.entity_id import EntityId, EntityKind
+from tests.service.entities.requests import DOMAIN, PROJECT, plan_request, workflow_request
+from tests.service.executions.bed import ExecutionBed
+from tests.service.rig import ADMIN, Rig
+from tests.workflow.builders import task_node
+
+NOON_US = int(datetime(2026, 11, 17, 12, 0, 30, tzinfo=UTC).timestamp()) * 1_000_000
+MINUTELY = schedule_pb2.Schedule(cron_schedule=schedule_pb2.CronSchedule(schedule="* * * * *"))
+OFTEN = schedule_pb2.Schedule(rate=schedule_pb2.FixedRate(value=10, unit=schedule_pb2.MINUTE))
+
+
+class ScheduleBed:
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.chore = rig, ScheduleChore()
+        rig.clock.at_us = NOON_US
+        rig.leader.take(rig.context)
+        self.bed = ExecutionBed(rig)
+        self.bed.wide("one", 1)
+
+    def plan(self, name: str, schedule: Any, *, actor: Any = ADMIN, version: str = "v1", **spec: Any) -> EntityId:
+        metadata = launch_plan_pb2.LaunchPlanMetadata(schedule=schedule)
+        request = plan_request(name, version, workflow="one", entity_metadata=metadata, **spec)
+        registration.create_launch_plan(self.rig.context, ADMIN, request)
+        plan = EntityId(EntityKind.LAUNCH_PLAN, PROJECT, DOMAIN, name, version)
+        entity_changes.set_active(self.rig.context, actor, plan, is_active=True)
+        self.go()
+        return plan
+
+    def go(self) -> None:
+        self.rig.leader.take(self.rig.context)
+        for agent in self.bed.agents.values():
+            agent.seen()
+        self.chore.go(self.rig.context, self.rig.leader)
+
+    def wait(self, seconds: float) -> None:
+        self.rig.clock.wait(seconds)
+        self.go()
+
+    def runs(self) -> list[str]:
+        """The times of the executions, the oldest first."""
+        views, _ = reads.list_executions(self.rig.context, ADMIN, ExecutionQuery(PROJECT, DOMAIN))
+        specs = [execution_pb2.ExecutionSpec.FromString(view.row.spec) for view in views]
+        moments = [spec.metadata.scheduled_at.ToDatetime() for spec in specs]
+        assert {spec.metadata.mode for spec in specs} <= {execution_pb2.ExecutionMetadata.SCHEDULED}
+        return [moment.strftime("%H:%M") for moment in sorted(moments)]
+
+    def stored(self, name: str) -> Any:
+        with self.rig.context.database.read() as tx:
+            return schedules.schedule_get(tx, PROJECT, DOMAIN, name)
+
+
+def test_a_cron_schedule_and_a_rate_run_on_time(rig: Rig) -> None:
+    bed = ScheduleBed(rig)
+    bed.plan("minutely", MINUTELY)
+    bed.plan("often", OFTEN)
+    assert bed.runs() == []
+    bed.wait(30)
+    assert bed.runs() == ["12:01"]
+    bed.go()
+    assert bed.runs() == ["12:01"], "once"
+    bed.wait(60)
+    assert bed.runs() == ["12:01", "12:02"]
+    bed.wait(9 * 60)  # the rate counts from the activation; of the minutes, the last one
+    assert bed.runs() == ["12:01", "12:02", "12:10", "12:11"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "runs"), [("skip", []), ("last", ["12:05"]), ("all", ["12:01", "12:02", "12:03", "12:04", "12:05"])]
+)
+def test_missed_runs_go_by_the_policy_of_the_plan(rig: Rig, policy: str, runs: list[str]) -> None:
+    bed = ScheduleBed(rig)
+    weekly = schedule_pb2.Schedule(cron_schedule=schedule_pb2.CronSchedule(schedule="1-5 12 * * *"))
+    bed.plan("missed", weekly, annotations=common_pb2.Annotations(values={"switchyard/missed-runs": policy}))
+    bed.wait(3600)  # no server was there for an hour
+    assert bed.runs() == runs
+
+
+def test_a_time_never_runs_twice(rig: Rig) -> None:
+    """A leader was killed after the creation, and another one believes to lead."""
+    bed = ScheduleBed(rig)
+    bed.plan("minutely", MINUTELY)
+    rig.clock.wait(30)
+    gone = Leadership("one")  # without a term: what it would advance is not stored
+    bed.chore.go(rig.context, gone)
+    assert bed.runs() == ["12:01"]
+    bed.go()
+    assert (bed.runs(), bed.stored("minutely").next_us) == (["12:01"], NOON_US + 90_000_000)
+
+
+def test_a_schedule_ends_with_its_plan_and_changes_with_its_version(rig: Rig) -> None:
+    bed = ScheduleBed(rig)
+    first = bed.plan("often", OFTEN)
+    second = bed.plan("often", MINUTELY, version="v2")
+    assert bed.stored("often").version == "v2"
+    entity_changes.set_active(rig.context, ADMIN, first, is_active=False)  # it is not active
+    assert bed.stored("often") is not None
+    entity_changes.set_active(rig.context, ADMIN, second, is_active=False)
+    bed.wait(600)
+    assert (bed.stored("often"), bed.runs()) == (None, [])
+
+
+def test_the_time_is_the_kickoff_input(rig: Rig) -> None:
+    bed = ScheduleBed(rig)
+    moment = types_pb2.LiteralType(simple=types_pb2.DATETIME)
+    request = workflow_request("timed", nodes=[task_node("n0", a=1, b=1)], when=moment)
+    registration.create_workflow(rig.context, ADMIN, request)
+    schedule = schedule_pb2.Schedule(kickoff_time_input_arg="when")
+    schedule.MergeFrom(MINUTELY)
+    metadata = launch_plan_pb2.LaunchPlanMetadata(schedule=schedule)
+    registration.create_launch_plan(
+        rig.context, ADMIN, plan_request("timed", workflow="timed", entity_metadata=metadata)
+    )
+    plan = EntityId(EntityKind.LAUNCH_PLAN, PROJECT, DOMAIN, "timed", "v1")
+    entity_changes.set_active(rig.context, ADMIN, plan, is_active=True)
+    bed.go()
+    bed.wait(30)
+    assert bed.runs() == ["12:01"]
+    views, _ = reads.list_executions(rig.context, ADMIN, ExecutionQuery(PROJECT, DOMAIN))
+    inputs = literals_pb2.LiteralMap.FromString(views[0].row.inputs)
+    assert inputs.literals["when"].scalar.primitive.datetime.ToDatetime() == datetime(2026, 11, 17, 12, 1)  # noqa: DTZ001
+
+
+def test_a_user_without_the_right_is_told_and_holds_up_nobody(rig: Rig) -> None:
+    bed = ScheduleBed(rig)
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, PROJECT))
+    bed.plan("hers", MINUTELY, actor=ann)
+    users.user_delete(rig.context, ADMIN, "ann")
+    rig.context.snapshots.refresh(force=True)
+    bed.plan("ours", MINUTELY)
+    bed.wait(30)
+    assert bed.runs() == ["12:01"]
+    assert bed.stored("hers").error != ""
+    assert bed.stored("ours").error == ""
+
+
+def test_a_clock_that_is_set_back_stops_no_schedule(rig: Rig) -> None:
+    bed = ScheduleBed(rig)
+    bed.plan("often", OFTEN)
+    bed.plan("minutely", MINUTELY)
+    bed.wait(30)
+    rig.clock.at_us -= 3_600_000_000
+    bed.go()
+    bed.wait(60)
+    assert bed.runs() == ["11:02", "12:01"]
+    assert bed.stored("often").next_us <= rig.clock() + 600_000_000

@@ -1,0 +1,198 @@
+"""The driver's turns and bounds: nobody's executions hold up those of others, and no limit loses a node."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.errors import LimitReached
+from switchyard.model.access import GrantTarget, Role
+from switchyard.server.config import Config
+from switchyard.server.limits_section import LimitsSection
+from switchyard.server.workflows_section import WorkflowsSection
+from switchyard.service.executions import changes, driver, loading, step_plan
+from switchyard.service.executions.due_executions import OwnerTurns
+from switchyard.store import executions as store
+from switchyard.store.execution_due import DueExecution
+from tests.service.entities.requests import PROJECT
+from tests.service.executions.bed import ExecutionBed
+from tests.service.rig import Rig, running
+from tests.workflow.builders import task_node
+
+SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
+
+
+def a_due(owner: str, number: int) -> DueExecution:
+    return DueExecution(f"{owner}{number}", PROJECT, "development", f"{owner}{number}", owner, 0)
+
+
+def test_an_owner_with_many_executions_takes_turns_with_the_others() -> None:
+    turns, order = OwnerTurns(), []
+    due = [*(a_due("ann", number) for number in range(1000)), a_due("bob", 0), a_due("eve", 0)]
+    for row in turns.order(due):
+        order.append(row.owner_id)
+        turns.spend(row.owner_id, 1.0 if row.owner_id == "ann" else 0.1)
+    assert set(order[:3]) == {"ann", "bob", "eve"}
+
+
+def test_an_owner_whose_steps_take_long_waits_for_the_others() -> None:
+    turns, order = OwnerTurns(), []
+    due = [*(a_due("ann", number) for number in range(9)), *(a_due("bob", number) for number in range(9))]
+    for row in turns.order(due):
+        order.append(row.owner_id)
+        turns.spend(row.owner_id, 5.0 if row.owner_id == "ann" else 1.0)
+    assert order[:7] == ["ann", "bob", "bob", "bob", "bob", "bob", "ann"]
+
+
+def test_a_large_execution_does_not_hold_up_a_small_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round is as short as can be here: one step, then the clock of the round has run out."""
+    monkeypatch.setattr(driver, "ROUND_S", -1.0)
+    monkeypatch.setattr(step_plan, "STARTS_MAX", 5)
+    bed = ExecutionBed(rig)
+    ann, bob = (rig.user(name, SUBMIT, (Role.SUBMIT, GrantTarget.CLUSTER, "c1")) for name in ("ann", "bob"))
+    bed.wide("large", 60)
+    bed.wide("small", 1)
+    bed.create("large", "large", actor=ann)
+    bed.driver.go(rig.context, rig.leader)
+    bed.create("small", "small", actor=bob)
+    for _ in range(2):
+        bed.driver.go(rig.context, rig.leader)
+    assert bed.nodes("small") == {"n0": "RUNNING"}
+    assert 5 <= len(bed.nodes("large")) <= 10
+    bed.drive()
+    assert len(bed.nodes("large")) == 60
+
+
+def test_the_ends_of_a_step_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "ATTEMPT_ENDS_MAX", 3)
+    bed = ExecutionBed(rig)
+    bed.wide("wide", 10)
+    bed.create("wide", "e")
+    bed.drive()
+    for lease in bed.lease():
+        bed.succeed(lease)
+    assert bed.drive() >= 4
+    assert bed.phase("e") == "SUCCEEDED"
+
+
+def test_a_new_leader_sees_what_ended_before_its_term(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    bed.wide("wide", 2)
+    bed.create("wide", "e")
+    bed.drive()
+    for lease in bed.lease():
+        bed.succeed(lease)
+    bed.driver = driver.ExecutionDriver(rig.submits)
+    bed.drive()
+    assert bed.phase("e") == "SUCCEEDED"
+
+
+def limited(store_url: str, folder: Any, workflows: WorkflowsSection | None = None, **limits: Any) -> Any:
+    config = Config(limits=LimitsSection(**limits), workflows=workflows or WorkflowsSection())
+    return running(store_url, folder, config=config)
+
+
+def a_user(rig: Rig, name: str = "ann") -> Any:
+    return rig.user(name, SUBMIT, (Role.SUBMIT, GrantTarget.CLUSTER, "c1"))
+
+
+def test_live_executions_of_a_user_and_a_project_are_limited(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, WorkflowsSection(project_executions=3), executions=2) as rig:
+        bed = ExecutionBed(rig)
+        ann, bob = a_user(rig), a_user(rig, "bob")
+        bed.wide("one", 1)
+        for name in ("a1", "a2"):
+            bed.create("one", name, actor=ann)
+        with pytest.raises(LimitReached, match="limit `executions` is reached: you have 2, and one user may have 2"):
+            bed.create("one", "a3", actor=ann)
+        assert bed.create("one", "a1", actor=ann).name == "a1"  # the same request again is no other execution
+        bed.create("one", "b1", actor=bob)
+        with pytest.raises(LimitReached, match=r"`workflows.project_executions` is reached: project default has 3"):
+            bed.create("one", "b2", actor=bob)
+        bed.run_all()
+        bed.create("one", "a3", actor=ann)
+
+
+def test_a_node_waits_at_the_limit_of_jobs_and_says_so(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, jobs=2) as rig:
+        bed = ExecutionBed(rig)
+        ann = a_user(rig)
+        bed.wide("wide", 3)
+        bed.create("wide", "e", actor=ann)
+        bed.drive()
+        assert sorted(bed.nodes("e").values()) == ["QUEUED", "RUNNING", "RUNNING"]
+        (waiting,) = [node for node, phase in bed.nodes("e").items() if phase == "QUEUED"]
+        (attempt,) = bed.attempts("e", waiting)
+        assert attempt.phase == "WAITING_FOR_RESOURCES"
+        assert "limit `jobs` is reached" in attempt.reason
+        steps = bed.row("e").steps
+        rig.clock.wait(5)
+        bed.drive()
+        assert bed.row("e").steps == steps, "that it still waits is not stored again"
+        for lease in bed.lease():
+            bed.succeed(lease)
+        wait_for_room(rig)
+        bed.drive()
+        assert bed.nodes("e")[waiting] == "RUNNING"
+        assert [view.phase for view in bed.attempts("e", waiting)] == ["QUEUED"]
+        bed.run_all()
+        assert bed.phase("e") == "SUCCEEDED"
+
+
+def test_a_retry_at_the_limit_of_jobs_is_not_lost(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, jobs=1) as rig:
+        bed = ExecutionBed(rig)
+        ann = a_user(rig)
+        bed.wide("one", 1)
+        bed.create("one", "first", actor=ann)
+        bed.drive()
+        (lease,) = bed.lease()
+        bed.crash(lease)  # a failure of the system is tried again
+        other = bed.create("one", "second", actor=ann)
+        with rig.context.database.read() as tx:
+            assert store.execution_get(tx, other) is not None
+        rig.submit(actor=ann, request=None)  # takes the one place
+        wait_for_room(rig)
+        bed.drive()
+        assert bed.phase("first") == "RUNNING"
+        ended, waiting = bed.attempts("first")
+        assert (waiting.phase, ended.row.attempt, waiting.row.attempt) == ("WAITING_FOR_RESOURCES", 0, 1)
+        for _ in range(4):
+            for lease in bed.lease():
+                bed.succeed(lease)
+            wait_for_room(rig)
+            bed.drive()
+        assert (bed.phase("first"), bed.phase("second")) == ("SUCCEEDED", "SUCCEEDED")
+        assert [view.phase for view in bed.attempts("first")] == ["RETRYABLE_FAILED", "SUCCEEDED"]
+
+
+def wait_for_room(rig: Rig) -> None:
+    """Time passes: pauses end, and the server counts the jobs of its users again."""
+    rig.clock.wait(5)
+    rig.context.usage.refresh(rig.context.database, rig.committer)
+
+
+def test_an_execution_that_waits_can_be_stopped(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, jobs=1) as rig:
+        bed = ExecutionBed(rig)
+        ann = a_user(rig)
+        bed.wide("wide", 2)
+        key = bed.create("wide", "e", actor=ann)
+        bed.drive()
+        changes.terminate(rig.context, ann, key, "enough")
+        bed.drive()
+        assert bed.phase("e") == "ABORTED"
+        assert set(bed.nodes("e").values()) == {"ABORTED"}
+
+
+def test_an_execution_with_too_many_rows_fails_with_the_reason(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, WorkflowsSection(execution_rows=6)) as rig:
+        bed = ExecutionBed(rig)
+        bed.flow(
+            "chain", [task_node("n0", a=1, b=1), *(task_node(f"n{n}", a=f"@n{n - 1}.o0", b=1) for n in range(1, 9))]
+        )
+        bed.create("chain", "e")
+        bed.run_all()
+        row = bed.row("e")
+        assert (row.phase, b"workflows.execution_rows" in (row.error or b"")) == ("FAILED", True)
