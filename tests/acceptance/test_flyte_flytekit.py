@@ -117,6 +117,10 @@ def test_flytekits_external_command_brings_the_users_token(tmp_path: Path) -> No
 
 def denied(said: str) -> list[str]:
     next_step = "Ask an administrator for the grant named above (`yard grant add`)."
+    if " on project " in said:
+        next_step = (
+            "`yard project ls` lists the projects you may use; an administrator grants others (`yard grant add`)."
+        )
     return ["FlyteSystemException", "PERMISSION_DENIED", f"This needs the role {said} {next_step}"]
 
 

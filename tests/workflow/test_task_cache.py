@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tests.workflow.engine_runs import AGAIN, Run, diamond, graph_of, literals, 
 
 TASK = EntityId(EntityKind.TASK, "p", "d", "t", "v1")
 RULE = CacheRule("1", is_serial=False)
+SCOPE = ("p", "d", "")
 
 
 def a_task(**metadata: Any) -> Any:
@@ -23,8 +25,10 @@ def a_task(**metadata: Any) -> Any:
     return template
 
 
-def key(task: EntityId = TASK, template: Any = None, rule: CacheRule = RULE, **inputs: Any) -> bytes:
-    return cache_key(task, template or a_task(), rule, literals(**inputs))
+def key(
+    task: EntityId = TASK, template: Any = None, rule: CacheRule = RULE, scope: Sequence[str] = SCOPE, **inputs: Any
+) -> bytes:
+    return cache_key(task, template or a_task(), rule, literals(**inputs), scope=scope)
 
 
 def test_a_key_is_of_the_task_its_cache_version_its_interface_and_its_inputs() -> None:
@@ -45,13 +49,18 @@ def test_a_key_is_of_the_task_its_cache_version_its_interface_and_its_inputs() -
     assert len({same, *others}) == 7
 
 
+def test_outputs_made_in_another_project_or_in_the_folder_of_another_cluster_are_not_used() -> None:
+    keys = {key(scope=scope, a=1, b=2) for scope in (SCOPE, ("q", "d", ""), ("p", "d", "c1:/data"))}
+    assert len(keys) == 3
+
+
 def test_ignored_inputs_do_not_count_and_hashes_count_for_values() -> None:
     loose = a_task(cache_ignore_input_vars=["b"])
     assert key(template=loose, a=1, b=2) == key(template=loose, a=1, b=3)
     first, second, other = literals(a=1), literals(a=2), literals(a=2)
     for values, text in ((first, "same"), (second, "same"), (other, "other")):
         values.literals["a"].hash = text
-    keys = [cache_key(TASK, a_task(), RULE, values) for values in (first, second, other)]
+    keys = [cache_key(TASK, a_task(), RULE, values, scope=SCOPE) for values in (first, second, other)]
     assert (keys[0] == keys[1], keys[0] == keys[2]) == (True, False)
 
 

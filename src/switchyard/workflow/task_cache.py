@@ -6,6 +6,7 @@ inputs; not the version of the task. A literal that has a hash counts by it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -49,13 +50,17 @@ def cache_rule(template: Any, node: Any) -> CacheRule | None:
     return CacheRule(version, bool(is_serial))
 
 
-def cache_key(task: EntityId, template: Any, rule: CacheRule, inputs: Any) -> bytes:
+def cache_key(task: EntityId, template: Any, rule: CacheRule, inputs: Any, *, scope: Sequence[str]) -> bytes:
+    """The key of outputs. `scope`: where they may be used.
+
+    Whoever may run a task of another project must not choose what that project gets from its cache.
+    """
     ignored = set(template.metadata.cache_ignore_input_vars)
     counted = literals_pb2.LiteralMap()
     for name, literal in inputs.literals.items():
         if name not in ignored:
             counted.literals[name].CopyFrom(_counted(literal))
-    parts = [text.encode() for text in (task.project, task.domain, task.name, rule.version)]
+    parts = [text.encode() for text in (*scope, task.project, task.domain, task.name, rule.version)]
     parts += [_interface_bytes(template.interface), content_bytes(counted)]
     digest = sha256()
     for part in parts:

@@ -142,15 +142,21 @@ class ExecutionDriver:
 
     def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> int:
         key = ExecutionKey(due.project, due.domain, due.name)
-        mapped = self._maps.go(context, leadership, key)
+        mapped, trouble = self._maps.go(context, leadership, key)
+        stored = self._step(context, leadership, due, key)
+        if trouble is not None:
+            raise trouble  # now: a map that cannot start holds up no other node, nor the end of the execution
+        return mapped + stored
+
+    def _step(self, context: Context, leadership: Leadership, due: DueExecution, key: ExecutionKey) -> int:
         loaded = self._loader.load(context, key)
         if loaded is None:
-            return mapped
+            return 0
         if loaded.has_more_ends:
             self._due.note(due.id)
         others = [*loaded.ended_maps, *map(child_end, loaded.ended_children)]
         if not loaded.is_due and not loaded.ended and not others:
-            return mapped  # a job has ended, and its files are on their way
+            return 0  # a job has ended, and its files are on their way
         refused: dict[tuple[str, int], AttemptFailure] = {}
         waits: dict[tuple[str, int], WaitingStart] = {}
         cached: Answers = {}
@@ -173,14 +179,14 @@ class ExecutionDriver:
                     continue
                 if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
                     self._pause(context, due, waits=plan.waits)
-                    return mapped
+                    return 0
                 stored = self._carry_out(context, leadership, loaded, decided, plan)
             except StartRefused as exc:
                 _note_refusal(exc, refused, waits)
                 continue
             if plan.waits:
                 self._pause(context, due, waits=plan.waits).steps += stored
-            return stored + mapped
+            return stored
 
     def _look_up(
         self, context: Context, loaded: LoadedExecution, decided: EngineStep, cached: Answers, *, is_last: bool
@@ -223,6 +229,11 @@ class ExecutionDriver:
         row = executions.execution_lock(batch.tx, loaded.row.key)
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
+        # First: the jobs, maps and children that this step begins are to clean up, and go on.
+        if decided.is_stopping and not row.is_stopping:
+            self._stop(batch, loaded, ("",))
+        elif decided.stopped_scopes:
+            self._stop(batch, loaded, decided.stopped_scopes)
         execution_nodes.waiting_delete(batch.tx, execution_id, sorted(job.start.node_id for job in plan.jobs))
         for job in plan.jobs:
             self._starter.insert(batch, context, loaded.row, job)
@@ -232,10 +243,6 @@ class ExecutionDriver:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
             if end is not None and (attempt.node_id, attempt.attempt) not in held:
                 store_end(batch, execution_id, attempt, end)
-        if decided.is_stopping and not row.is_stopping:
-            self._stop(batch, loaded, ("",))
-        elif decided.stopped_scopes:
-            self._stop(batch, loaded, decided.stopped_scopes)
         changed = plan.changes(decided)
         execution_nodes.node_put(batch.tx, [node_row(execution_id, node, batch.now_us) for node in changed])
         execution_signals.signal_put(batch.tx, [signal_row(execution_id, one, batch.now_us) for one in decided.signals])

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from flyteidl.core import execution_pb2, literals_pb2, workflow_pb2
 
-from switchyard.errors import Busy, LimitReached
+from switchyard.errors import Busy, LimitReached, YardError
 from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
@@ -53,7 +53,7 @@ from switchyard.store.execution_maps import MapJob, MapPart, MapRow, MapUpdate
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.attempt_result import OUTPUT_BYTES_MAX, JobEnd
 from switchyard.workflow.entity_id import EntityKind, read_id
-from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, TaskStart
+from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, TaskStart
 from switchyard.workflow.map_elements import PART_SIZE, ElementState, gather_outputs
 
 MAPS_MAX = 2  # of one execution that go on in one round
@@ -82,16 +82,25 @@ class MapDriver:
         self._starter = starter
         self._scans: dict[str, OutputScan] = {}  # by the id of the array
 
-    def go(self, context: Context, leadership: Leadership, key: ExecutionKey) -> int:
-        """Go on with maps of an execution, each by one step. Returns how many steps were stored."""
+    def go(self, context: Context, leadership: Leadership, key: ExecutionKey) -> tuple[int, YardError | None]:
+        """Go on with maps of an execution, each by one step.
+
+        Returns how many steps were stored, and why the last of the maps that cannot go on does not.
+        """
         with context.database.read() as tx:
             row = executions.execution_get(tx, key)
             live = execution_maps.maps_live(tx, row.id, limit=MAPS_MAX) if row is not None else []
         if row is None:
-            return 0
+            return 0, None
         if len(self._scans) > SCANS_MAX:
             self._scans.clear()
-        return sum(MapStep(context, leadership, row, one, self._starter, self._scans).advance() for one in live)
+        stored, trouble = 0, None
+        for one in live:
+            try:
+                stored += MapStep(context, leadership, row, one, self._starter, self._scans).advance()
+            except YardError as exc:
+                trouble = exc
+        return stored, trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +156,8 @@ class MapStep:
             for position, state in enumerate(body)
             if state in (ElementState.OPEN, ElementState.AGAIN)
         )
-        if not indexes or row.is_stopped or node is None:
+        is_stopping = row.is_stopped or execution.phase == ExecutionPhase.ABORTING
+        if not indexes or is_stopping or node is None:
             return self._end(None)
         template, inputs = template_of(row), literals_pb2.LiteralMap.FromString(node.inputs or b"")
         task = read_id(template.id, EntityKind.TASK)

@@ -41,7 +41,8 @@ def look_up(
         place = start.node_id, start.attempt
         rule = _rule(start) if place not in known else None
         if rule is not None:
-            asked[place] = cache_key(start.task, start.template, rule, start.inputs), rule.is_serial
+            key = cache_key(start.task, start.template, rule, start.inputs, scope=_scope(execution, spec))
+            asked[place] = key, rule.is_serial
     if not asked:
         return {}
     keys = [key for key, _ in asked.values()]
@@ -63,6 +64,14 @@ def look_up(
         if is_serial:
             held.add(key)
     return answers
+
+
+def _scope(execution: ExecutionRow, spec: Any) -> tuple[str, str, str]:
+    """Project and domain; and the folder of a cluster, if data is there: other clusters do not have it."""
+    prefix = spec.raw_output_data_config.output_location_prefix
+    is_folder = prefix.startswith("/")
+    cluster = spec.metadata.system_metadata.execution_cluster
+    return execution.project, execution.domain, f"{cluster}:{prefix}" if is_folder else ""
 
 
 def ask_later(starts: Iterable[TaskStart], known: Mapping[Any, CacheAnswer]) -> Answers:
