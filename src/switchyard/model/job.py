@@ -190,6 +190,7 @@ def native_problem(native: Native | None) -> str:
 class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What runs and what it needs. Stored once, by hash; never changes."""
 
+    SCHEMA: ClassVar[dict[str, Any]] = requires_field("site", "files")
     command: Annotated[list[Word], Meta(min_length=1, max_length=10_000, extra_json_schema=PROGRAM_SCHEMA)]
     env: Annotated[dict[EnvKey, Word], Meta(max_length=10_000)] = {}
     cwd: Word | None = None
