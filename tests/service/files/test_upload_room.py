@@ -16,6 +16,7 @@ from switchyard.service.files import seal, upload_room
 from switchyard.service.files.outputs import files_usage
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
+from switchyard.store import file_objects
 from tests.service.files.test_submit_with_files import with_files
 from tests.service.files.trees import Tree, a_tree, send
 from tests.service.rig import ADMIN, Rig, running
@@ -108,3 +109,14 @@ def test_a_release_that_meets_a_seal_is_undone(rig: Rig, monkeypatch: pytest.Mon
         release_unused(rig.context, OWNER)
     assert used(rig) == size_of(tree)
     assert missing_objects(rig.context, OWNER, [digest.hex() for digest in tree.objects]).missing == []
+
+
+def test_a_lost_object_is_released_with_the_others(rig: Rig) -> None:
+    tree = a_tree({"x": b"x"})
+    send(rig.context, OWNER, tree.frames())
+    rig.clock.wait(31)
+    now_us = rig.context.now_us()
+    with rig.context.database.write() as tx:
+        assert file_objects.loss_put(tx, [tree.root], read_us=now_us, now_us=now_us) == [tree.root]
+    assert release_unused(rig.context, OWNER).bytes == size_of(tree)
+    assert used(rig) == 0

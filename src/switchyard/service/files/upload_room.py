@@ -134,7 +134,8 @@ def _take_from(
 ) -> ReleasedBytes:
     """`unneeded`: those of the objects that nobody's tree has. If nobody else holds them, the store removes them."""
     before_us = batch.now_us - UNDER_WAY_US
-    held = file_objects.held_sizes(batch.tx, owner, digests)
+    # Lost objects count as used bytes too.
+    held = file_objects.object_sizes(batch.tx, file_objects.holdings(batch.tx, owner, digests))
     gone = file_collection.holders_delete(batch.tx, [(item, owner) for item in digests], used_before_us=before_us)
     freed = sum(held[digest] for digest, _ in gone)
     if gone:
