@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.files import uploads
+from switchyard.agent.files.records import FolderRecords, FolderStage
 from switchyard.agent.site import FilesSite
 from switchyard.errors import LimitReached, Unavailable
 from switchyard.model.files import JobFiles, OutputRoom, OutputState, RoomLimit
@@ -90,7 +91,10 @@ def test_files_over_a_limit_are_given_up_after_the_time_of_the_site(site: Site) 
     assert site.end_of(lease).seen is ObservedState.SUCCEEDED
     wait_until(lambda: states(site)[-1:] == [OutputState.READY], "what fits is sent")
     assert [text.split("; the agent")[0] for text in site.objects.told[-1].skipped] == ["b: over the limit"]
-    wait_until(lambda: site.record(lease) is None, "the folder is removed")
+    wait_until(lambda: site.record(lease) is FolderStage.KEPT, "the upload is given up")
+    [kept] = FolderRecords(site.directory / "files" / "records").all()
+    assert kept.remove_at_s - kept.ended_at_s >= uploads.FAILED_KEEP_S, "somebody may look for the file"
+    assert (site.folder(lease) / "b").stat().st_size == 5000
 
 
 def test_a_user_without_any_room_has_failed_outputs_until_there_is_room(site: Site) -> None:

@@ -178,7 +178,7 @@ class Uploads:
             return
         if time.time() > record.ended_at_s + self._retry_s:
             log.error(line("upload-incomplete", job=record.job, fence=record.fence, over=",".join(sorted(needed))))
-            self._done(key)
+            self._done(key, keep_s=max(self._keep_s, FAILED_KEEP_S))
             return
         try:
             room = ask_room(AttemptRights(record.job, record.fence), self._transfers())
