@@ -141,8 +141,9 @@ def parts_between(
         file_tree_parts.c.last >= first,
     )
     if owner is not None:
-        is_of_owner = sa.and_(file_tree_owners.c.root == file_tree_parts.c.root, file_tree_owners.c.owner == owner)
-        query = query.where(sa.exists().where(is_of_owner))
+        # With `EXISTS`, SQLite reads the trees of all users.
+        roots = sa.select(file_tree_owners.c.root).where(file_tree_owners.c.owner == owner)
+        query = query.where(file_tree_parts.c.root.in_(roots))
     rows = fetch_all(tx, PartRow, query.order_by(file_tree_parts.c.root, file_tree_parts.c.first).limit(limit))
     return [PartRow(bytes(row.root), bytes(row.first), bytes(row.digests)) for row in rows]
 

@@ -16,7 +16,7 @@ from switchyard.service.files import seal, upload_room
 from switchyard.service.files.outputs import files_usage
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
-from switchyard.store import file_objects
+from switchyard.store import file_collection, file_objects
 from tests.service.files.test_submit_with_files import with_files
 from tests.service.files.trees import Tree, a_tree, send
 from tests.service.rig import ADMIN, Rig, running
@@ -120,3 +120,52 @@ def test_a_lost_object_is_released_with_the_others(rig: Rig) -> None:
         assert file_objects.loss_put(tx, [tree.root], read_us=now_us, now_us=now_us) == [tree.root]
     assert release_unused(rig.context, OWNER).bytes == size_of(tree)
     assert used(rig) == 0
+
+
+def test_a_release_reads_no_tree_of_other_users_and_leaves_the_objects_to_the_leader(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, others, loose = (a_tree({"x": letter * 200}) for letter in (b"a", b"b", b"c"))
+    for owner, tree in ((OWNER, mine), ("somebody else", others)):
+        send(rig.context, owner, tree.frames())
+        assert seal.seal_tree(rig.context, owner, tree.name).missing == []
+    send(rig.context, OWNER, loose.frames())
+    rig.clock.wait(31)
+    read: set[bytes] = set()
+    parts_between = file_collection.parts_between
+
+    def read_and_note(*args: Any, **named: Any) -> list[file_collection.PartRow]:
+        parts = parts_between(*args, **named)
+        read.update(part.root for part in parts)
+        return parts
+
+    monkeypatch.setattr(file_collection, "parts_between", read_and_note)
+    assert release_unused(rig.context, OWNER).bytes == size_of(loose)
+    assert read == {mine.root}
+    with rig.context.database.read() as tx:
+        assert file_objects.object_sizes(tx, loose.objects).keys() == loose.objects.keys()
+        assert file_objects.holdings(tx, OWNER, loose.objects) == set()
+
+
+def test_a_user_has_one_release_at_a_time_and_a_pause_after_a_slow_one(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = a_tree({"x": b"x"})
+    send(rig.context, OWNER, tree.frames())
+    rig.clock.wait(31)
+    find = upload_room._in_trees
+
+    def find_slowly(*args: Any) -> set[bytes]:
+        with pytest.raises(Busy, match="just looked"):
+            release_unused(rig.context, OWNER)
+        assert release_unused(rig.context, "somebody else").bytes == 0
+        rig.clock.wait(1)
+        return find(*args)
+
+    monkeypatch.setattr(upload_room, "_in_trees", find_slowly)
+    assert release_unused(rig.context, OWNER).bytes == size_of(tree)
+    rig.clock.wait(19)
+    with pytest.raises(Busy, match="just looked"):
+        release_unused(rig.context, OWNER)
+    rig.clock.wait(1)
+    assert release_unused(rig.context, OWNER).bytes == 0

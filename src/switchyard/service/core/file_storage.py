@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from switchyard.errors import LimitReached, Unavailable
 from switchyard.model.quantity import show_bytes
+from switchyard.service.core.release_pace import ReleasePace
 from switchyard.service.core.upload_grants import UploadGrants
 from switchyard.storage.object_store import ObjectStore
 
@@ -49,6 +50,7 @@ class FileStorage:
         self.limits = limits or FileLimits()
         self.signed_s = signed_s  # how long an address of an object holds
         self.grants = UploadGrants()
+        self.releases = ReleasePace()
 
     @property
     def abandoned_us(self) -> int:

@@ -2,7 +2,8 @@
 
 A client that is refused, or killed between upload and submit, leaves objects that no tree has, or a tree that no job
 needs. They count until the end of the grace. If they are in the way of an upload of the same user, they are released
-here: this upload is what the user wants now.
+here: this upload is what the user wants now. The user no longer holds them then. Objects that nobody holds are removed
+by the leader, because only a sweep knows whether a tree of another user has them.
 
 A release and a seal of one user exclude each other. The release sets `released_us` in the user's row of usage, and a
 seal that began before is refused as busy. A release that finds a tree sealed since its beginning is undone.
@@ -29,8 +30,7 @@ from switchyard.store.file_trees import common_digests
 OBJECTS_READ = 20_000  # objects of the user that are compared with all trees of the user at once
 PARTS_READ = 64  # rows of trees in memory at a time: 8 MiB
 TREES_MAX = 1000  # released at once
-# What was sent or sealed within this time may be part of an upload that goes on, or about to be submitted. It is also
-# longer than a transaction of an upload, so that no object is removed that another user sends at this moment.
+# What was sent or sealed within this time may be part of an upload that goes on, or about to be submitted.
 UNDER_WAY_US = 30_000_000
 
 
@@ -81,7 +81,15 @@ def _refuse_over_project(context: Context, query: UploadQuery, project: str) -> 
 
 
 def release_unused(context: Context, owner: str) -> ReleasedBytes:
-    """Take from a user the objects that are in none of the user's trees; if there are none, also of unused trees."""
+    """Take from a user the objects that are in none of the user's trees; if there are none, also of unused trees.
+
+    Raises Busy if the server has just done it for this user.
+    """
+    with context.files.releases.look(owner, context.steady_us):
+        return _release(context, owner)
+
+
+def _release(context: Context, owner: str) -> ReleasedBytes:
     released = _release_objects(context, owner)
     before_us = context.now_us() - UNDER_WAY_US
     with context.database.read() as tx:
@@ -104,17 +112,16 @@ def _release_objects(context: Context, owner: str) -> ReleasedBytes:
             page = file_collection.holders_of(tx, owner, after, OBJECTS_READ)
         if not page:
             return ReleasedBytes(released, under_way)
-        loose = sorted(set(page) - _in_trees(context, page, owner=owner))
+        loose = sorted(set(page) - _in_trees(context, page, owner))
         if loose:
-            unneeded = sorted(set(loose) - _in_trees(context, loose, owner=None))
-            take = partial(_take_from, owner=owner, digests=loose, unneeded=unneeded, began_us=began_us)
+            take = partial(_take_from, owner=owner, digests=loose, began_us=began_us)
             freed: ReleasedBytes = large_write(context, owner, take)
             released, under_way = released + freed.bytes, under_way + freed.under_way
         after = page[-1]
 
 
-def _in_trees(context: Context, digests: list[bytes], *, owner: str | None) -> set[bytes]:
-    """Those of these objects that are in a tree of the user, or of anybody. `digests`: sorted."""
+def _in_trees(context: Context, digests: list[bytes], owner: str) -> set[bytes]:
+    """Those of these objects that are in a tree of the user. `digests`: sorted."""
     found: set[bytes] = set()
     after = (b"", b"")
     while True:
@@ -129,19 +136,15 @@ def _in_trees(context: Context, digests: list[bytes], *, owner: str | None) -> s
         after = (parts[-1].root, parts[-1].first)
 
 
-def _take_from(
-    batch: Batch, *, owner: str, digests: list[bytes], unneeded: list[bytes], began_us: int
-) -> ReleasedBytes:
-    """`unneeded`: those of the objects that nobody's tree has. If nobody else holds them, the store removes them."""
+def _take_from(batch: Batch, *, owner: str, digests: list[bytes], began_us: int) -> ReleasedBytes:
     before_us = batch.now_us - UNDER_WAY_US
     # Lost objects count as used bytes too.
     held = file_objects.object_sizes(batch.tx, file_objects.holdings(batch.tx, owner, digests))
     gone = file_collection.holders_delete(batch.tx, [(item, owner) for item in digests], used_before_us=before_us)
     freed = sum(held[digest] for digest, _ in gone)
     if gone:
-        # The last lock, as in an upload: objects, holders, usage.
+        # The last lock, as in an upload, which locks objects, holders and usage.
         file_objects.usage_release(batch.tx, owner, freed, now_us=batch.now_us)
         if file_trees.has_sealed_since(batch.tx, owner, began_us):
             raise Busy("Another upload of this user ended at this moment.")
-        file_collection.objects_delete(batch.tx, unneeded, used_before_us=before_us, now_us=batch.now_us)
     return ReleasedBytes(freed, sum(held.values()) - freed)
