@@ -173,6 +173,13 @@ def holders_delete(tx: Tx, holders: Iterable[tuple[bytes, str]], *, used_before_
     return removed
 
 
+def objects_lock(tx: Tx, digests: Iterable[bytes]) -> None:
+    """Lock objects before holders and usage, as an upload does: else two servers could block each other for ever."""
+    for page in pages(digests):
+        query = sa.select(file_objects.c.digest).where(file_objects.c.digest.in_(page))
+        tx.execute(query.order_by(file_objects.c.digest).with_for_update()).all()
+
+
 def objects_delete(tx: Tx, digests: Iterable[bytes], *, used_before_us: int, now_us: int) -> int:
     """Remove objects that nobody holds and nobody used since; the store removes their bytes afterwards."""
     is_held = sa.exists().where(file_holders.c.digest == file_objects.c.digest)

@@ -219,6 +219,7 @@ class _PageSweep:
         return _PageSweep(idle, sorted(idle.keys() | loose), loose, sizes, before_us)
 
     def delete(self, batch: Batch, *, digests: list[bytes]) -> int:
+        file_collection.objects_lock(batch.tx, digests)
         holders = [(digest, owner) for digest in digests for owner in self.idle.get(digest, ())]
         gone = file_collection.holders_delete(batch.tx, holders, used_before_us=self.before_us)
         freed = file_collection.sizes_by_owner(gone, self.sizes)
