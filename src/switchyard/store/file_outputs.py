@@ -81,6 +81,17 @@ def uploading_count(tx: Tx, cluster_id: str, agent_ids: Collection[str]) -> int:
     return tx.scalar(sa.select(sa.func.count()).select_from(file_outputs).where(_uploading(cluster_id, agent_ids))) or 0
 
 
+def uploading_since(tx: Tx, owner: str, *, since_us: int) -> dict[str | None, int]:
+    """When an agent first spoke of output files that are still on their way to this user, by agent, since a time."""
+    query = (
+        sa.select(file_outputs.c.agent_id, sa.func.min(file_outputs.c.at_us))
+        .join(jobs, jobs.c.id == file_outputs.c.job_id)
+        .where(sa.text("file_outputs." + UPLOADING), jobs.c.owner_id == owner, file_outputs.c.at_us >= since_us)
+        .group_by(file_outputs.c.agent_id)
+    )
+    return {row[0]: row[1] for row in tx.execute(query)}
+
+
 def uploading_fail(tx: Tx, cluster_id: str, agent_ids: Collection[str], *, error: str) -> set[str]:
     """The output files that are on their way from these agents cannot be had. Returns the jobs."""
     update = sa.update(file_outputs).where(_uploading(cluster_id, agent_ids))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Busy, LimitReached
-from switchyard.model.files import JobFiles, TreeSize, UploadQuery, UploadRoom
+from switchyard.model.files import AttemptOutputs, JobFiles, OutputState, TreeSize, UploadQuery, UploadRoom
 from switchyard.server.config import Config
 from switchyard.server.files_section import FilesSection
 from switchyard.service.files import seal, upload_room
-from switchyard.service.files.outputs import files_usage
+from switchyard.service.files.outputs import files_usage, record_outputs
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
 from switchyard.store import file_collection, file_objects
@@ -169,3 +169,31 @@ def test_a_user_has_one_release_at_a_time_and_a_pause_after_a_slow_one(
         release_unused(rig.context, OWNER)
     rig.clock.wait(1)
     assert release_unused(rig.context, OWNER).bytes == 0
+
+
+def test_what_a_client_was_told_to_be_there_is_not_released(rig: Rig) -> None:
+    told, unused = a_tree({"x": b"x"}), a_tree({"y": b"y"})
+    for tree in (told, unused):
+        send(rig.context, OWNER, tree.frames())
+    rig.clock.wait(31)
+    assert missing_objects(rig.context, OWNER, [digest.hex() for digest in told.objects]).missing == []
+    assert release_unused(rig.context, OWNER) == (size_of(unused), size_of(told))
+    assert used(rig) == size_of(told)
+
+
+def test_objects_of_output_files_that_are_on_their_way_are_not_released(rig: Rig) -> None:
+    agent = rig.join("c", "a")
+    agent.sync()
+    abandoned, output = a_tree({"x": b"x"}), a_tree({"y": b"y"})
+    send(rig.context, OWNER, abandoned.frames())
+    rig.clock.wait(1)
+    job = rig.submit(with_files(JobFiles(out=["*"])))
+    lease = agent.lease_one()
+    entry = rig.context.snapshots.fleet.agents[agent.id]
+    record_outputs(rig.context, entry, AttemptOutputs(job.id, lease.fence, OutputState.UPLOADING))
+    send(rig.context, OWNER, output.frames())
+    rig.clock.wait(300)
+    agent.sync()
+    assert release_unused(rig.context, OWNER) == (size_of(abandoned), size_of(output))
+    record_outputs(rig.context, entry, AttemptOutputs(job.id, lease.fence, OutputState.FAILED, error="no room"))
+    assert release_unused(rig.context, OWNER) == (size_of(output), 0)

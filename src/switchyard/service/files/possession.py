@@ -16,6 +16,9 @@ from switchyard.store import file_objects
 
 R = TypeVar("R")
 LARGE_WRITE_WAIT_S = 60  # large writes of other users come in between
+# A client does not send an object that it is told to be there. So this is a use. It is stored again after this time, so
+# that a release of unused uploads leaves the object alone.
+TOLD_STALE_US = 10_000_000
 
 
 def missing_objects(context: Context, owner: str, objects: Sequence[str], sizes: Sequence[int] = ()) -> MissingAnswer:
@@ -25,16 +28,22 @@ def missing_objects(context: Context, owner: str, objects: Sequence[str], sizes:
     none.
     """
     asked = {bytes.fromhex(name): name for name in objects}
-    held = held_objects(context, owner, asked)
+    stale_us = min(TOLD_STALE_US, context.files.limits.stale_us)
+    held = held_objects(context, owner, asked, stale_us=stale_us)
     missing = {name: digest for digest, name in asked.items() if digest not in held}
     missing_sizes = {missing[name]: size for name, size in zip(objects, sizes, strict=False) if name in missing}
     return MissingAnswer(list(missing), upload_addresses(context, owner, missing_sizes))
 
 
-def held_objects(context: Context, owner: str, digests: Iterable[bytes]) -> dict[bytes, int]:
-    """The objects among these that a user holds, with their sizes. They stay for at least half of the grace."""
+def held_objects(
+    context: Context, owner: str, digests: Iterable[bytes], *, stale_us: int | None = None
+) -> dict[bytes, int]:
+    """The objects among these that a user holds, with their sizes. They stay for at least half of the grace.
+
+    `stale_us`: a use that is older is stored again; by default half of the grace.
+    """
     asked = list(digests)
-    before_us = context.now_us() - context.files.limits.stale_us
+    before_us = context.now_us() - (context.files.limits.stale_us if stale_us is None else stale_us)
     with context.database.read() as tx:
         sizes = file_objects.held_sizes(tx, owner, asked)
         stale = file_objects.holder_touch_due(tx, owner, sizes, used_before_us=before_us) if sizes else []

@@ -24,7 +24,7 @@ from switchyard.service.core.file_storage import files_refusal
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.possession import large_write
 from switchyard.service.files.upload_addresses import user_limit_refusal
-from switchyard.store import file_collection, file_objects, file_trees
+from switchyard.store import file_collection, file_objects, file_outputs, file_trees
 from switchyard.store.file_trees import common_digests
 
 OBJECTS_READ = 20_000  # objects of the user that are compared with all trees of the user at once
@@ -32,6 +32,9 @@ PARTS_READ = 64  # rows of trees in memory at a time: 8 MiB
 TREES_MAX = 1000  # released at once
 # What was sent or sealed within this time may be part of an upload that goes on, or about to be submitted.
 UNDER_WAY_US = 30_000_000
+# An agent may send output files of the user's jobs for longer. What was used since its beginning is left alone, but not
+# for longer than this: an upload that hangs does not keep the user's room for ever.
+OUTPUTS_US_MAX = 3_600_000_000
 
 
 class ReleasedBytes(NamedTuple):
@@ -62,7 +65,8 @@ def check_upload(context: Context, actor: Actor, query: UploadQuery) -> UploadRo
     if released.under_way and used - released.under_way + query.new_bytes <= limits.user_bytes:
         raise Busy(
             f"{show_bytes(released.under_way)} of this user are being uploaded, or were a moment ago. If nothing uses "
-            f"them, they are released within {UNDER_WAY_US // 1_000_000} s.",
+            f"them, they are released within {UNDER_WAY_US // 1_000_000} s, or once output files of this user's jobs "
+            "are sent.",
             next_step="Ask again in a few seconds.",
         )
     raise user_limit_refusal(context, used, query.new_bytes)
@@ -90,8 +94,8 @@ def release_unused(context: Context, owner: str) -> ReleasedBytes:
 
 
 def _release(context: Context, owner: str) -> ReleasedBytes:
-    released = _release_objects(context, owner)
-    before_us = context.now_us() - UNDER_WAY_US
+    before_us = _unused_before_us(context, owner)
+    released = _release_objects(context, owner, before_us)
     with context.database.read() as tx:
         idle = file_collection.idle_tree_owners(tx, used_before_us=before_us, limit=TREES_MAX, owner=owner)
         young = file_collection.idle_tree_bytes(tx, owner, used_since_us=before_us)
@@ -102,10 +106,19 @@ def _release(context: Context, owner: str) -> ReleasedBytes:
         owner,
         lambda batch: file_collection.tree_owners_delete(batch.tx, set(idle), used_before_us=before_us),
     )
-    return _release_objects(context, owner)
+    return _release_objects(context, owner, before_us)
 
 
-def _release_objects(context: Context, owner: str) -> ReleasedBytes:
+def _unused_before_us(context: Context, owner: str) -> int:
+    """Objects and trees that were used since are part of an upload that goes on, by the user or by an agent."""
+    now_us = context.now_us()
+    with context.database.read() as tx:
+        begins = file_outputs.uploading_since(tx, owner, since_us=now_us - OUTPUTS_US_MAX)
+    live = [begin_us for agent, begin_us in begins.items() if agent is None or context.snapshots.is_live(agent)]
+    return min([now_us - UNDER_WAY_US, *live])
+
+
+def _release_objects(context: Context, owner: str, before_us: int) -> ReleasedBytes:
     released, under_way, after, began_us = 0, 0, b"", context.now_us()
     while True:
         with context.database.read() as tx:
@@ -114,7 +127,7 @@ def _release_objects(context: Context, owner: str) -> ReleasedBytes:
             return ReleasedBytes(released, under_way)
         loose = sorted(set(page) - _in_trees(context, page, owner))
         if loose:
-            take = partial(_take_from, owner=owner, digests=loose, began_us=began_us)
+            take = partial(_take_from, owner=owner, digests=loose, before_us=before_us, began_us=began_us)
             freed: ReleasedBytes = large_write(context, owner, take)
             released, under_way = released + freed.bytes, under_way + freed.under_way
         after = page[-1]
@@ -136,8 +149,7 @@ def _in_trees(context: Context, digests: list[bytes], owner: str) -> set[bytes]:
         after = (parts[-1].root, parts[-1].first)
 
 
-def _take_from(batch: Batch, *, owner: str, digests: list[bytes], began_us: int) -> ReleasedBytes:
-    before_us = batch.now_us - UNDER_WAY_US
+def _take_from(batch: Batch, *, owner: str, digests: list[bytes], before_us: int, began_us: int) -> ReleasedBytes:
     # Lost objects count as used bytes too.
     held = file_objects.object_sizes(batch.tx, file_objects.holdings(batch.tx, owner, digests))
     gone = file_collection.holders_delete(batch.tx, [(item, owner) for item in digests], used_before_us=before_us)
