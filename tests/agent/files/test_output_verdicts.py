@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,11 @@ from switchyard.agent.files import uploads
 from switchyard.agent.files.records import FolderRecords, FolderStage
 from switchyard.agent.site import FilesSite
 from switchyard.errors import LimitReached, Unavailable
-from switchyard.model.files import JobFiles, OutputRoom, OutputState, RoomLimit
+from switchyard.model.files import AttemptOutputs, JobFiles, OutputRoom, OutputState, RoomLimit
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
-from tests.agent.files.builders import wait_until
+from tests.agent.files.builders import WAIT_S, wait_until
 from tests.agent.files.test_attempt_files import Site
 
 REQUIRED = JobFiles(out=["a", "b"], out_required=True)
@@ -114,3 +116,32 @@ def test_a_user_without_any_room_has_failed_outputs_until_there_is_room(site: Si
     site.objects.send = send  # type: ignore[method-assign]
     site.objects.room_left = OutputRoom()
     wait_until(lambda: states(site)[-1:] == [OutputState.READY], "sent after all")
+
+
+def test_the_server_knows_of_files_that_wait_for_other_uploads(site: Site) -> None:
+    is_open = threading.Event()
+    send, errors = site.objects.send, [Unavailable("the server restarts")]
+
+    def send_later(*args: Any) -> None:
+        assert is_open.wait(WAIT_S)
+        send(*args)
+
+    tell = site.objects.tell
+
+    def tell_after_an_error(outputs: AttemptOutputs) -> None:
+        if outputs.job == leases[-1].job and errors:
+            raise errors.pop()
+        tell(outputs)
+
+    site.objects.send = send_later  # type: ignore[method-assign, assignment]
+    site.objects.tell = tell_after_an_error  # type: ignore[method-assign]
+    leases = [site.lease(SCRIPT, JobFiles(out=["*"])) for _ in range(uploads.UPLOADS_AT_ONCE + 2)]
+    for lease in leases:
+        site.end_of(lease)
+    jobs = {lease.job for lease in leases}
+    try:
+        wait_until(lambda: {told.job for told in site.objects.told} == jobs, "all are told")
+        assert set(states(site)) == {OutputState.UPLOADING}
+    finally:
+        is_open.set()
+    wait_until(lambda: states(site).count(OutputState.READY) == len(leases), "all are sent")

@@ -34,6 +34,7 @@ from switchyard.model.files import AttemptOutputs, OutputState
 
 UPLOADS_AT_ONCE = 2  # attempts; their transfers run on threads of their own
 SHORT_TASKS_AT_ONCE = 2
+QUEUED_TELL_S = 0.5  # an upload that has not begun after this time is told to the server
 RETRY_S_MIN, RETRY_S_MAX = 0.5, 60.0
 ROOM_RETRY_S_MIN, ROOM_RETRY_S_MAX = 2.0, 300.0  # of files over a limit of the server: one small request
 REMOVAL_RETRY_S_MIN, REMOVAL_RETRY_S_MAX = 5.0, 3600.0  # of a folder of which something was left
@@ -49,6 +50,9 @@ log = logging.getLogger(__name__)
 class _Upload:
     """The upload of one attempt in this process. `kept`: files that are at the server, with their sizes."""
 
+    telling: threading.Lock = field(default_factory=threading.Lock)  # no late word of a queued upload after later ones
+    is_begun: bool = False
+    is_told: bool = False  # the server knows that the files are on their way
     is_released: bool = False  # the journal has the attempt's end
     is_done: bool = False
     keep_s: float | None = None  # of the folder, once it is done
@@ -92,6 +96,7 @@ class Uploads:
             if upload is None:
                 upload = self._uploads[key] = _Upload()
                 self._queue.put(lambda: self._upload(key, tries=1))
+                self._short_queue.put(lambda: self._tell_queued(key, tries=1), after_s=QUEUED_TELL_S)
             upload.is_released |= is_released
             return upload
 
@@ -115,12 +120,16 @@ class Uploads:
         record, upload = self._records.get(key), self._uploads[key]
         if record is None or self._is_stopped.is_set():
             return
+        with upload.telling:
+            upload.is_begun = True
         if not record.ended_at_s:  # a record of an older agent
             record = replace(record, ended_at_s=time.time())
             self._records.write(record)
         try:
             if not upload.kept and not upload.is_failure_told:
-                self._tell_uploading(record, upload.trouble)
+                if upload.trouble or not upload.is_told:
+                    self._tell_uploading(record, upload.trouble)
+                upload.is_told = True
             uploaded = upload_outputs(self._request(record, upload), self._transfers(), is_over=self._is_stopped.is_set)
         except (YardError, OSError) as exc:
             if not self._is_stopped.is_set():
@@ -207,7 +216,10 @@ class Uploads:
             self._tell_failure(record, why, tries=1)
             return
         log.warning(line("upload-delayed", **ids, tries=tries, error=why))
-        self._uploads[record.key].trouble = why[:ERROR_CHARS_MAX]
+        upload = self._uploads[record.key]
+        upload.trouble, upload.is_begun = why[:ERROR_CHARS_MAX], False
+        if not upload.is_told:
+            self._short_queue.put(lambda: self._tell_queued(record.key, tries=1), after_s=QUEUED_TELL_S)
         after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
         self._queue.put(lambda: self._upload(record.key, tries=tries + 1), after_s=after_s)
 
@@ -220,6 +232,22 @@ class Uploads:
             self._tell_failed(record, exc.detail + self._note(record))
             upload.is_failure_told = True
         self._upload_rest_later(record.key, {USER: LISTING_BYTES}, tries=tries + 1)
+
+    def _tell_queued(self, key: AttemptKey, *, tries: int) -> None:
+        """Say that the files will come. Otherwise the server knows nothing of attempts that wait for other uploads."""
+        record, upload = self._records.get(key), self._uploads.get(key)
+        if record is None or upload is None:
+            return
+        with upload.telling:
+            if upload.is_begun or upload.is_told or self._is_stopped.is_set():
+                return
+            try:
+                self._tell_uploading(record, upload.trouble)
+                upload.is_told = True
+            except YardError as exc:
+                if exc.transient:
+                    after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+                    self._short_queue.put(lambda: self._tell_queued(key, tries=tries + 1), after_s=after_s)
 
     def _tell_uploading(self, record: FolderRecord, trouble: str) -> None:
         """Say that the files are on their way, and why they were delayed."""
