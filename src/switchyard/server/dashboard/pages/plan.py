@@ -47,19 +47,15 @@ def load(call: Call) -> PageValues:
         "verdicts": _ranked(plan)[:VERDICTS_MAX],
         "verdict_count": len(plan.verdicts),
         "body": msgspec.json.encode(request).decode(),
-        "shell": _shell(fields),
-        "python": _python(fields),
+        "shell": shell_form(fields),
+        "python": python_form(fields),
     }
 
 
 def read_request(fields: dict[str, str]) -> JobRequest:
     """The job that the form describes, checked as a body of the API is."""
-    try:
-        command = shlex.split(fields.get("command", ""))
-    except ValueError as exc:
-        raise Malformed(f"The command cannot be read: {exc}.") from exc
     resources = {name: _number(fields[name]) for name in RESOURCES if name in fields}
-    spec: dict[str, Any] = {"command": command or ["true"]}
+    spec: dict[str, Any] = {"command": _command(fields)}
     spec |= {"resources": resources} if resources else {}
     spec |= {"image": fields["image"]} if "image" in fields else {}
     body: dict[str, Any] = {"spec": spec}
@@ -67,6 +63,14 @@ def read_request(fields: dict[str, str]) -> JobRequest:
     body |= {"array": fields["array"]} if "array" in fields else {}
     request: JobRequest = _request.read(msgspec.json.encode(body))
     return request
+
+
+def _command(fields: dict[str, str]) -> list[str]:
+    """The words of the command. No shell runs them, so `;` and `$` are plain text."""
+    try:
+        return shlex.split(fields.get("command", "")) or ["true"]
+    except ValueError as exc:
+        raise Malformed(f"The command cannot be read: {exc}.") from exc
 
 
 def _number(text: str) -> int | str:
@@ -79,18 +83,18 @@ def _ranked(plan: Plan) -> list[Any]:
     )
 
 
-def _shell(fields: dict[str, str]) -> str:
-    """The same job as a command line."""
+def shell_form(fields: dict[str, str]) -> str:
+    """The same job as a command line. Each word is quoted: a shell that gets it pasted runs `yard` alone."""
     words = ["yard", "submit"]
     for name, value in fields.items():
         if name != "command":
             words += [f"--{name.replace('_', '-')}", value]
-    return f"{shlex.join(words)} -- {fields.get('command', 'true')}"
+    return shlex.join([*words, "--", *_command(fields)])
 
 
-def _python(fields: dict[str, str]) -> str:
+def python_form(fields: dict[str, str]) -> str:
     """The same job in Python."""
-    arguments = [repr(shlex.split(fields.get("command", "true")))]
+    arguments = [repr(_command(fields))]
     arguments += [f"{name}={_number(value)!r}" for name, value in fields.items() if name != "command"]
     return f"from switchyard import Client\n\nwith Client() as yard:\n    job = yard.submit({', '.join(arguments)})"
 
