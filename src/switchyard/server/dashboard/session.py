@@ -7,7 +7,6 @@ cookie is read at the dashboard's addresses alone; the API at `/v1` never reads 
 
 from __future__ import annotations
 
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlsplit
 
 from switchyard.errors import Denied, Malformed
@@ -34,11 +33,12 @@ def is_secure(scope: AsgiScope) -> bool:
 
 
 def read_cookies(scope: AsgiScope) -> dict[str, str]:
-    try:
-        parsed = SimpleCookie((header(scope, b"cookie") or b"").decode("latin-1"))
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in parsed.items()}
+    """The cookies by name. Other programs on this host set cookies in any form, and those must not hide ours.
+
+    `http.cookies` is not used: it drops all cookies after the first one that it cannot parse.
+    """
+    pairs = (part.partition("=") for part in (header(scope, b"cookie") or b"").decode("latin-1").split(";"))
+    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def session_token(scope: AsgiScope) -> str:
@@ -55,22 +55,36 @@ def with_session(scope: AsgiScope) -> AsgiScope:
 
 
 def refuse_other_sites(scope: AsgiScope) -> None:
-    """Refuse a request that a page of another site has made. Browsers say where a request comes from."""
-    site = header(scope, b"sec-fetch-site")
-    if site is not None and site in SAME_ORIGIN:
-        return
-    origin = (header(scope, b"origin") or b"").decode("latin-1")
-    host = (header(scope, b"host") or b"").decode("latin-1")
-    if site is None and origin and urlsplit(origin).netloc == host:
-        return
-    raise Denied("This request does not come from a page of this server.", next_step="Use the dashboard's own form.")
+    """Refuse a form that a page of another site has sent. Browsers say where a form comes from."""
+    if not _is_from_our_page(scope):
+        raise Denied(
+            "This request does not come from a page of this server.", next_step="Use the dashboard's own form."
+        )
 
 
 def need_page_header(scope: AsgiScope) -> None:
-    """Refuse a call of the API by cookie unless a script of our own pages has made it."""
-    refuse_other_sites(scope)
-    if header(scope, PAGE_HEADER) is None:
+    """Refuse a call of the API by cookie unless a script of our own pages has made it.
+
+    The header is the proof. A browser need not say where a call comes from: for a GET of the same origin it sends no
+    Origin, and over plain HTTP no Sec-Fetch-Site unless the host is loopback. What it says must be right.
+    """
+    if header(scope, PAGE_HEADER) is None or _is_from_our_page(scope) is False:
         raise Denied("Only the dashboard's own pages use this address.", next_step="Use `/v1` with a token.")
+
+
+def _is_from_our_page(scope: AsgiScope) -> bool | None:
+    """Whether the browser says that a page of this server makes the request; None: it says nothing."""
+    site = header(scope, b"sec-fetch-site")
+    if site is not None:
+        return site in SAME_ORIGIN
+    origin = header(scope, b"origin")
+    if origin is None:
+        return None
+    host = (header(scope, b"host") or b"").decode("latin-1")
+    try:
+        return bool(host) and urlsplit(origin.decode("latin-1")).netloc == host
+    except ValueError:
+        return False
 
 
 def open_session(context: Context, actor: Actor) -> str:

@@ -1,0 +1,89 @@
+"""What the dashboard reads from requests of browsers, and the forms of a job that its plan offers."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from switchyard.errors import Denied, Malformed
+from switchyard.server.dashboard import session
+from switchyard.server.dashboard.pages import plan
+
+HOST = {"host": "yard.example:8080"}
+PAGE = {**HOST, "x-yard-page": "1"}
+
+
+def a_scope(**headers: str) -> dict[str, object]:
+    named = ((name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items())
+    return {"scheme": "http", "headers": list(named)}
+
+
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        "yard_session=yard_1",
+        "a=1; yard_session=yard_1; b=2",
+        'prefs={"a": [1, 2]}; yard_session=yard_1',
+        "odd name=1;; =; novalue; yard_session=yard_1",
+        'quoted="a\\; yard_session=yard_1',
+        "caf\xe9=\xfc; yard_session=yard_1",
+    ],
+)
+def test_odd_cookies_of_other_programs_do_not_hide_the_session(cookies: str) -> None:
+    assert session.session_token(a_scope(cookie=cookies)) == "yard_1"
+
+
+@pytest.mark.parametrize("cookies", ["", "x_yard_session=1", "yard_session", "__Host-yard_session=1"])
+def test_other_cookies_are_no_session(cookies: str) -> None:
+    assert session.session_token(a_scope(cookie=cookies)) == ""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"sec-fetch-site": "same-origin"}, {"origin": "http://yard.example:8080"}],
+    ids=["plain HTTP by name, or an old browser", "Sec-Fetch-Site", "Origin"],
+)
+def test_a_script_of_our_pages_may_call_from_every_browser(told: dict[str, str]) -> None:
+    session.need_page_header(a_scope(**PAGE, **told))
+    with pytest.raises(Denied):
+        session.need_page_header(a_scope(**HOST, **told))  # without the header of our pages
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": ""},
+        {"origin": "http://[evil"},
+        {"sec-fetch-site": "cross-site", "origin": "http://yard.example:8080"},
+    ],
+)
+def test_a_request_of_another_site_is_refused(told: dict[str, str]) -> None:
+    for refuse in (session.need_page_header, session.refuse_other_sites):
+        with pytest.raises(Denied):
+            refuse(a_scope(**PAGE, **told))
+
+
+def test_a_form_needs_a_browser_that_says_where_it_comes_from() -> None:
+    with pytest.raises(Denied):
+        session.refuse_other_sites(a_scope(**PAGE))
+
+
+@pytest.mark.parametrize("command", ["true; reboot", "echo $(id) `id` > x", "echo 'a b' \"c\"", "  ", "a\nb"])
+def test_the_command_line_of_a_plan_runs_nothing_else_in_a_shell(command: str) -> None:
+    fields = {"command": command, "name": "a; b"}
+    expected = shlex.split(command) or ["true"]
+    assert plan.read_request(fields).spec.command == expected
+    line = plan.shell_form(fields)
+    assert shlex.split(line) == ["yard", "submit", "--name", "a; b", "--", *expected]
+    assert [*shlex.shlex(line, posix=True, punctuation_chars=True)].count(";") == 0
+    assert f"yard.submit({expected!r}, name='a; b')" in plan.python_form(fields)
+
+
+def test_a_command_with_an_open_quote_is_refused() -> None:
+    with pytest.raises(Malformed, match="cannot be read"):
+        plan.read_request({"command": "echo 'a"})
