@@ -52,6 +52,15 @@ def test_a_timeline_of_a_job_without_events_uses_its_times() -> None:
     assert [(bar.word, bar.width) for bar in row.bars] == [("assigned", WIDTH / 2), ("running", WIDTH / 2)]
 
 
+def test_a_timeline_of_the_newest_events_draws_nothing_before_them() -> None:
+    job = a_job(attempt=40, cluster="alpha")
+    events = [an_event(60, "RUNNING", 39), an_event(70, "PENDING", 40), an_event(80, "RUNNING", 40)]
+    drawn = draw_timeline(job, events, BEGIN_US + 100 * SECOND_US, is_whole=False)
+    assert [row.attempt for row in drawn.rows] == [39, 40]
+    assert (drawn.rows[0].bars[0].word, drawn.rows[0].bars[0].x) == ("running", 600)
+    assert drawn.left_out == 38
+
+
 def test_columns_stack_to_the_largest_and_few_names_get_a_colour() -> None:
     chart = draw_columns([(0, {"a": 3, "b": 1}), (1, {}), (2, {"a": 1})])
     assert chart.series == [("a", 4), ("b", 1)]

@@ -50,6 +50,10 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
         lambda tx: events.event_list(tx, job_id=an_id(1), projects=None, after=0, limit=9),
         "ix_events_job",
     ),
+    "newest events of a job": (
+        lambda tx: events.event_list(tx, job_id=an_id(1), projects=None, after=0, limit=9, is_newest_first=True),
+        "ix_events_job",
+    ),
     "events after a number": (
         lambda tx: events.event_list(tx, job_id=None, projects=None, after=5, limit=9),
         "ix_jobs_seq",

@@ -145,12 +145,20 @@ def event_list_of_array(tx: Tx, job_id: str, kinds: list[str], *, limit: int) ->
 
 
 def event_list(
-    tx: Tx, *, job_id: str | None, projects: list[str] | None, reader: str | None = None, after: int, limit: int
+    tx: Tx,
+    *,
+    job_id: str | None,
+    projects: list[str] | None,
+    reader: str | None = None,
+    after: int,
+    limit: int,
+    is_newest_first: bool = False,
 ) -> list[EventDetails]:
     """List events after a number. The `accepted` events are read from the rows of the jobs.
 
     `projects`: those the reader may view, besides their own jobs; None: all.
     """
+    in_order = sa.desc if is_newest_first else sa.asc
     source: sa.Join = events.outerjoin(clusters, clusters.c.id == events.c.cluster_id)
     owner_id: sa.ColumnElement[str | None] = sa.cast(sa.null(), sa.Text)
     if projects is not None:  # only then the service may have to hide a cluster from the reader
@@ -201,7 +209,7 @@ def event_list(
         happened, accepted = happened.where(is_visible), accepted.where(is_visible)
     # Each half has its own limit: without it the union would read both tables completely.
     parts = sa.union_all(
-        sa.select(happened.order_by(events.c.seq).limit(limit).subquery()),
-        sa.select(accepted.order_by(jobs.c.seq).limit(limit).subquery()),
+        sa.select(happened.order_by(in_order(events.c.seq)).limit(limit).subquery()),
+        sa.select(accepted.order_by(in_order(jobs.c.seq)).limit(limit).subquery()),
     ).subquery()
-    return fetch_all(tx, EventDetails, sa.select(parts).order_by(parts.c.seq).limit(limit))
+    return fetch_all(tx, EventDetails, sa.select(parts).order_by(in_order(parts.c.seq)).limit(limit))

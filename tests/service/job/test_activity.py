@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from switchyard.model.access import GrantTarget, Role
+from switchyard.model.api import JobChange
 from switchyard.service.job import activity, job_groups, task_map
-from switchyard.service.job.jobs import job_list
+from switchyard.service.job.job_control import job_change
+from switchyard.service.job.jobs import job_events, job_list, newest_job_events
 from switchyard.service.lifecycle.visibility import HIDDEN
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
@@ -99,3 +101,27 @@ def test_a_large_array_is_drawn_in_few_cells(lite: Rig) -> None:
     tasks = task_map.task_map(lite.context, ADMIN, lite.submit(a_request(array="0-99999")).id)
     assert tasks is not None
     assert (tasks.total, tasks.per_cell, len(tasks.cells)) == (100_000, 50, 2000)
+
+
+def test_an_array_in_too_many_ranges_has_counts_and_no_wrong_map(lite: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = lite.cluster("alpha")
+    job = lite.submit(a_request(array="0-9")).id
+    for _ in range(3):
+        assert agent.lease(want=1)
+    monkeypatch.setattr(task_map, "RANGES_MAX", 3)
+    tasks = task_map.task_map(lite.context, ADMIN, job)
+    assert tasks is not None
+    assert [cell.word for cell in tasks.cells] == ["assigned"] * 3 + ["waiting"] * 7
+    assert agent.lease(want=1)
+    assert task_map.task_map(lite.context, ADMIN, job) == task_map.TaskMap(10, 0)
+
+
+def test_the_newest_events_of_a_job_are_its_last_ones(rig: Rig) -> None:
+    rig.cluster("alpha")
+    job = rig.submit().id
+    for is_held in (True, False) * 3:
+        job_change(rig.context, ADMIN, job, JobChange(hold=is_held))
+    every = job_events(rig.context, ADMIN, job, after=0, limit=100).items
+    assert len(every) > 5
+    assert newest_job_events(rig.context, ADMIN, job, limit=4) == (every[-4:], False)
+    assert newest_job_events(rig.context, ADMIN, job, limit=len(every)) == (every, True)

@@ -64,10 +64,11 @@ class _Point:
     cluster: str
 
 
-def draw_timeline(job: Job, events: Sequence[Event], now_us: int) -> Timeline:
+def draw_timeline(job: Job, events: Sequence[Event], now_us: int, *, is_whole: bool = True) -> Timeline:
+    """Draw a job from its events. `is_whole`: these are all of its events; else only the newest ones."""
     is_over = job.state in FINAL_STATES and job.ended_us is not None
     end_us = max(job.ended_us or now_us, job.created_us + 1)
-    points = _points(job, events, end_us)
+    points = _points(job, events, end_us, is_whole=is_whole)
     scale = WIDTH / (end_us - job.created_us)
     rows: dict[int, TimelineRow] = {}
     for point, following in zip(points, [*points[1:], None], strict=True):
@@ -89,12 +90,15 @@ def draw_timeline(job: Job, events: Sequence[Event], now_us: int) -> Timeline:
         (end_us - job.created_us) / 1_000_000,
         is_over,
         _ticks((end_us - job.created_us) / 1_000_000),
-        max(0, len(ordered) - ROWS_MAX),
+        max(0, len(ordered) - ROWS_MAX) + (0 if is_whole else max(0, points[0].attempt - 1)),
     )
 
 
-def _points(job: Job, events: Sequence[Event], end_us: int) -> list[_Point]:
-    """The changes of state, from the events and, where there is no event, from the job's own times."""
+def _points(job: Job, events: Sequence[Event], end_us: int, *, is_whole: bool) -> list[_Point]:
+    """The changes of state, from the events and, where there is no event, from the job's own times.
+
+    If older events are missing, the drawing begins with the first event: nobody knows what the job did before.
+    """
     attempt = 1 if job.array is not None else max(job.attempt, 1)
     points = [_Point(job.created_us, State.PENDING, 1 if job.attempt else 0, "")]
     for event in events:
@@ -104,6 +108,8 @@ def _points(job: Job, events: Sequence[Event], end_us: int) -> list[_Point]:
         if at_us is not None and not any(point.state is state and point.attempt == attempt for point in points):
             points.append(_Point(at_us, state, attempt, job.cluster or ""))
     points.sort(key=lambda point: point.at_us)
+    if not is_whole and len(points) > 1:
+        del points[0]
     changes = points[:1]
     for point in points[1:]:
         last = changes[-1]

@@ -191,6 +191,15 @@ def job_events(context: Context, actor: Actor, ref: str, *, after: int, limit: i
     return _event_page(rows, limit, Visibility(context, actor), owner_id=row.owner_id)
 
 
+def newest_job_events(context: Context, actor: Actor, ref: str, *, limit: int) -> tuple[list[Event], bool]:
+    """Return the newest events of a job, oldest first, and whether they are all of its events."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        rows = events.event_list(tx, job_id=row.id, projects=None, after=0, limit=limit + 1, is_newest_first=True)
+    page = _event_page(rows[limit - 1 :: -1], limit, Visibility(context, actor), owner_id=row.owner_id)
+    return list(page.items), len(rows) <= limit
+
+
 def all_events(context: Context, actor: Actor, *, after: int, limit: int, since_s: int | None = None) -> Page[Event]:
     with context.database.read() as tx:
         if since_s is not None:

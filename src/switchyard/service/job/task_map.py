@@ -15,7 +15,7 @@ from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.store import ranges
 
 MAP_TASKS_MAX = 200_000  # of a larger array only the counts are shown: the map would have no readable cells
-RANGES_MAX = 20_000
+RANGES_MAX = 20_000  # of an array that was leased in more ranges only the counts are shown
 CELLS_MAX = 2000
 FAILED_MAX = 200  # failed tasks that are listed by index
 
@@ -43,7 +43,7 @@ class TaskCell:
 
 @dataclass(frozen=True, slots=True)
 class TaskMap:
-    """`per_cell`: tasks in one square. `cells` is empty if the array is too large to draw."""
+    """`per_cell`: tasks in one square. `cells` is empty if the array has too many tasks or ranges to draw."""
 
     total: int
     per_cell: int
@@ -61,7 +61,9 @@ def task_map(context: Context, actor: Actor, ref: str) -> TaskMap | None:
         indexes = IdSet.parse(row.array)
         if len(indexes) > MAP_TASKS_MAX:
             return TaskMap(len(indexes), 0)
-        rows = ranges.range_list(tx, row.id, limit=RANGES_MAX)
+        rows = ranges.range_list(tx, row.id, limit=RANGES_MAX + 1)
+    if len(rows) > RANGES_MAX:  # the newest ranges, which count, would be missing
+        return TaskMap(len(indexes), 0)
     is_over = State(row.state) in FINAL_STATES or row.cancel_us is not None
     order = list(indexes)
     words = _words(order, rows, unleased=_CANCELLED if is_over else _WAITING)

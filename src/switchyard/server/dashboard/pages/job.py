@@ -19,7 +19,7 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.service.job import explanation, jobs, task_map
 
-EVENTS_MAX = 500  # of one job on its page; `yard events` has all of them
+EVENTS_MAX = 500  # the newest of a job, for its timeline; `yard events` has all of them
 EVENTS_SHOWN = 40  # the newest of them
 VERDICTS_MAX = 100  # clusters that are listed; of more only the counts are shown
 ANSWER_ORDER = {Answer.YES: 0, Answer.WAIT: 1, Answer.NO: 2}
@@ -33,7 +33,7 @@ def load(call: Call) -> PageValues:
     context, actor, ref = call.context, call.actor, call.path["job"]
     job = jobs.job_get(context, actor, ref)
     told = explanation.job_explain(context, actor, job.id)
-    events = jobs.job_events(context, actor, job.id, after=0, limit=EVENTS_MAX).items
+    events, has_all_events = jobs.newest_job_events(context, actor, job.id, limit=EVENTS_MAX)
     tasks = task_map.task_map(context, actor, job.id)
     verdicts = _verdicts(job, told)
     return {
@@ -49,7 +49,7 @@ def load(call: Call) -> PageValues:
         "is_final": job.state in FINAL_STATES,
         "events": events[: -EVENTS_SHOWN - 1 : -1],
         "events_left": max(0, len(events) - EVENTS_SHOWN),
-        "timeline": draw_timeline(job, events, context.now_us()),
+        "timeline": draw_timeline(job, events, context.now_us(), is_whole=has_all_events),
         "tasks": tasks,
         "drawing": draw_task_map(tasks) if tasks and tasks.cells else None,
         "task": call.number_or_none("task"),
