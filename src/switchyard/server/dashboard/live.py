@@ -1,14 +1,15 @@
 """Streams the live blocks of a page to open browsers, as server-sent events.
 
-A stream has no queue: when something happened, the blocks are rendered again, after a pause of the page, and those
-that changed are sent. All streams of one user on the same view share each rendering; of the overview all streams of
-users who may view the platform do. So a slow client costs one rendering of memory, and a hundred open pages cost one.
+A stream has no queue: when something happened, the blocks are rendered again, after a pause, and those that changed
+are sent. The pause grows with what a rendering costs and with the open streams of the user. All streams of one user on
+the same view share each rendering; of the overview, all streams of users with the same rights do. So a slow client
+costs one rendering of memory, and a hundred open pages cost one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -29,6 +30,7 @@ from switchyard.server.http.event_stream import (
 )
 from switchyard.server.runtime import ServerRuntime
 from switchyard.server.wakeup_hub import wait_for_first
+from switchyard.service.core.rights import Actor
 
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -41,6 +43,9 @@ STEP_S = 2.0  # between two looks whether rights have changed
 BEAT_S = 5.0  # between two lines when nothing changes: a browser that hears none for long says that it is not live
 BEAT = b"event: here\ndata: {}\n\n"
 VIEWERS = ":viewers"  # in a key: all who may view the platform; no user can be called so
+RENDER_SHARE = 10  # a stream waits so many times as long as its last rendering took: it keeps a tenth of a thread busy
+PAUSE_PER_STREAM_S = 0.1  # for each open stream of the user: many streams of one user are slower
+PAUSE_MAX_S = 15.0
 
 _encoder = msgspec.json.Encoder()
 LoadFragments = Callable[[Call], Awaitable[dict[str, str]]]
@@ -108,24 +113,39 @@ async def _follow(
     follower: StreamFollower,
 ) -> None:
     loop, hub = asyncio.get_running_loop(), server.wakeups.hub
-    while not gone.done() and not hub.is_closing:
-        with hub.event_waiter(view.job_id) as waiter:
-            # Register first, then read: an event in between would wake nobody.
-            try:
-                await follower.authenticate_again(server, scope)  # a revoked session ends the stream
-                view.call = replace(view.call, actor=follower.actor)
-                fragments = await _read_shared(server, view)
-            except YardError:
-                break  # the browser hears the reason when it asks again
-            if part := view.changes(fragments):
-                await send_part(send, part)
-                view.spoke_at = loop.time()
-            deadline = loop.time() + view.page.refresh_s
-            while not waiter.done() and server.context.snapshots.access is follower.rights and loop.time() < deadline:
-                if not await _wait(server, send, view, waiter, gone, seconds=deadline - loop.time()):
-                    break
-        await _wait(server, send, view, loop.create_future(), gone, seconds=view.page.pause_s)
+
+    async def wait(waiter: asyncio.Future[None], seconds: float) -> None:
+        """Wait for an event or a change of the user's rights. A revoked session raises Unauthenticated."""
+        deadline, rights = loop.time() + seconds, rights_key(view.call.actor)
+        while not waiter.done() and rights_key(view.call.actor) == rights and (left := deadline - loop.time()) > 0:
+            if not await _wait(server, send, view, waiter, gone, seconds=left):
+                break
+            await authenticate()
+
+    async def authenticate() -> None:
+        await follower.authenticate_again(server, scope)
+        view.call = replace(view.call, actor=follower.actor)
+
+    try:
+        while not gone.done() and not hub.is_closing:
+            with hub.event_waiter(view.job_id) as waiter:
+                # Register first, then read: an event in between would wake nobody.
+                await authenticate()
+                fragments, cost_s = await _read_shared(server, view)
+                if part := view.changes(fragments):
+                    await send_part(send, part)
+                    view.spoke_at = loop.time()
+                await wait(waiter, view.page.refresh_s)
+            user_streams = server.limiter.open["streams"].of(view.call.actor.name)
+            await wait(loop.create_future(), pause_s(view.page, cost_s, user_streams))
+    except YardError:
+        pass  # the browser hears the reason when it asks again
     await send_part(send, b"", more=False)
+
+
+def pause_s(page: WebPage, cost_s: float, user_streams: int) -> float:
+    """The time between two renderings of one stream. `cost_s`: how long the last rendering took."""
+    return min(PAUSE_MAX_S, max(page.pause_s, RENDER_SHARE * cost_s, PAUSE_PER_STREAM_S * user_streams))
 
 
 async def _wait(
@@ -148,17 +168,35 @@ async def _wait(
     return True
 
 
-async def _read_shared(server: ServerRuntime, view: _View) -> dict[str, str]:
-    """Render once for all streams of one user on this view. The access version is in the key: grants may change."""
-    call = view.call
-    is_same = view.page.is_same_for_viewers and call.actor.rights.platform >= ROLE_RANK[Role.VIEW]
-    key = (
-        "page",
-        view.page.path,
-        VIEWERS if is_same else call.actor.id,
-        server.context.snapshots.access.version,
-        tuple(sorted(call.path.items())),
-        tuple(call.query),
-    )
-    fragments: dict[str, str] = await server.wakeups.reads.read(key, lambda: view.load(call))
+async def _read_shared(server: ServerRuntime, view: _View) -> tuple[dict[str, str], float]:
+    """Render once for all streams on this view whose users have the same rights. Return the blocks and the seconds."""
+    call, loop = view.call, asyncio.get_running_loop()
+
+    async def load() -> tuple[dict[str, str], float]:
+        begun = loop.time()
+        return await view.load(call), loop.time() - begun
+
+    fragments: tuple[dict[str, str], float] = await server.wakeups.reads.read(view_key(view.page, call), load)
     return fragments
+
+
+def view_key(page: WebPage, call: Call) -> Hashable:
+    """What the live blocks of a page depend on, besides the data: the address, and who looks with which rights."""
+    is_same = page.is_same_for_viewers and call.actor.rights.platform >= ROLE_RANK[Role.VIEW]
+    query = tuple((name, value) for name, value in call.query if name not in page.still_query)
+    reader = VIEWERS if is_same else call.actor.id
+    return (
+        "page",
+        page.path,
+        reader,
+        rights_key(call.actor, with_projects=not is_same),
+        (*sorted(call.path.items()),),
+        query,
+    )
+
+
+def rights_key(actor: Actor, *, with_projects: bool = True) -> Hashable:
+    """The rights of a user as a key. Projects do not matter for one who may view the platform and so all projects."""
+    rights = actor.rights
+    projects = frozenset(rights.projects.items()) if with_projects else None
+    return rights.platform, projects, frozenset(rights.clusters.items()), frozenset(rights.cluster_groups.items())

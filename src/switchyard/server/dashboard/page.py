@@ -18,7 +18,8 @@ class WebPage:
 
     `live`: blocks of the template that open pages get again when they have changed. `refresh_s`: how often the server
     looks without an event, because loads and healths of clusters are no events. `pause_s`: at least between two
-    renderings. `is_same_for_viewers`: the live blocks are equal for all who may view the platform, who share them.
+    renderings. `is_same_for_viewers`: the live blocks are equal for all who may view the platform and have the same
+    roles on clusters; their streams share each rendering. `still_query`: parameters that change no live block.
     """
 
     path: str
@@ -31,6 +32,7 @@ class WebPage:
     pause_s: float = 1.0
     is_heavy: bool = False
     is_same_for_viewers: bool = False
+    still_query: tuple[str, ...] = ()
 
 
 def without_empty_fields(call: Call) -> Call:

@@ -89,6 +89,7 @@ LIST_PAGE = WebPage(
     live=("healths", "rows"),
     refresh_s=5.0,
     pause_s=3.0,
+    is_heavy=True,
 )
 ONE_PAGE = WebPage(
     "/clusters/{cluster}",
@@ -98,4 +99,5 @@ ONE_PAGE = WebPage(
     live=("heading", "use", "nodes", "agents", "state", "jobs"),
     refresh_s=5.0,
     pause_s=2.0,
+    is_heavy=True,
 )

@@ -86,4 +86,6 @@ PAGE = WebPage(
     QUERY,
     live=("heading", "actions", "timeline", "verdicts", "tasks", "facts", "events"),
     refresh_s=30,
+    is_heavy=True,
+    still_query=("task", "stream"),
 )

@@ -70,4 +70,4 @@ def _filters(call: Call) -> dict[str, Any]:
     return filters
 
 
-PAGE = WebPage("/jobs", "jobs.html", "Jobs", load, QUERY, live=("chips", "rows"), refresh_s=30)
+PAGE = WebPage("/jobs", "jobs.html", "Jobs", load, QUERY, live=("chips", "rows"), refresh_s=30, is_heavy=True)

@@ -99,4 +99,4 @@ def python_form(fields: dict[str, str]) -> str:
     return f"from switchyard import Client\n\nwith Client() as yard:\n    job = yard.submit({', '.join(arguments)})"
 
 
-PAGE = WebPage("/plan", "plan.html", "Plan", load, QUERY, live=("result",), refresh_s=10.0, pause_s=2.0)
+PAGE = WebPage("/plan", "plan.html", "Plan", load, QUERY, live=("result",), refresh_s=10.0, pause_s=2.0, is_heavy=True)
