@@ -9,6 +9,7 @@ from switchyard.model.api import JobChange
 from switchyard.service.job import activity, job_groups, task_map
 from switchyard.service.job.job_control import job_change
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
+from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
@@ -101,6 +102,18 @@ def test_a_large_array_is_drawn_in_few_cells(lite: Rig) -> None:
     tasks = task_map.task_map(lite.context, ADMIN, lite.submit(a_request(array="0-99999")).id)
     assert tasks is not None
     assert (tasks.total, tasks.per_cell, len(tasks.cells)) == (100_000, 50, 2000)
+
+
+def test_cores_of_hidden_projects_are_in_no_sum(rig: Rig) -> None:
+    agent = rig.cluster("alpha")
+    rig.project("web")
+    bob = rig.user("bob")
+    rig.submit(a_request(project="web"))
+    rig.submit(actor=bob)
+    assert len(agent.lease()) == 2
+    assert queue_shares(rig.context, ADMIN).cores == 2
+    shares = queue_shares(rig.context, bob)
+    assert ([share.project for share in shares.projects], shares.cores) == (["default"], 1)
 
 
 def test_an_array_in_too_many_ranges_has_counts_and_no_wrong_map(lite: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

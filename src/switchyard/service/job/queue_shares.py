@@ -25,7 +25,7 @@ class QueueShares:
 
     queues: dict[str, Queue]
     projects: list[ProjectShare]
-    cores: float  # of all projects, also of those that the reader may not view
+    cores: float  # of all projects that the reader may view, also of those that are not listed
 
 
 def queue_shares(context: Context, actor: Actor) -> QueueShares:
@@ -37,5 +37,5 @@ def queue_shares(context: Context, actor: Actor) -> QueueShares:
     return QueueShares(
         {name: queue_named(queues, name) for name in sorted({*queues, DEFAULT_QUEUE})},
         shares[:PROJECTS_MAX],
-        sum(cores.values()),
+        sum(share.cores for share in shares),
     )
