@@ -90,7 +90,9 @@ def test_a_plan_follows_the_form_and_is_submitted(stage: Stage, admin: Visitor) 
     expect(page.get_by_label("Command line")).to_have_text("yard submit --cores 2 --cluster alpha -- echo planned")
     assert "cores=2" in page.url, "the address holds the plan"
     page.get_by_role("button", name="Submit this job…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Submit", exact=True).click()
+    with page.expect_request("**/session/v1/jobs") as sent:
+        page.get_by_role("dialog").get_by_role("button", name="Submit", exact=True).click()
+    assert len(sent.value.headers["idempotency-key"]) == 32, "a second click would find the same job"
     page.wait_for_url("**/jobs/*")
     expect(page.locator("[data-text]")).to_contain_text("planned")
     stage.until_state(page.url.rsplit("/", 1)[1], State.SUCCEEDED)

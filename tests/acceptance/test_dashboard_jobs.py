@@ -47,6 +47,30 @@ def test_a_new_job_appears_and_changes_in_an_open_list(stage: Stage, visitor: Vi
     expect(row).to_contain_text("succeeded")
 
 
+def test_a_hidden_page_leaves_its_connections_to_others(stage: Stage, visitor: Visitor, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    job = stage.submit("sh", "-c", f"echo before; {waiting_for(gate)}; echo after", name="unseen")
+    page = visitor.open(f"/jobs/{job}")
+    expect(page.locator("[data-text]")).to_contain_text("before")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    show = """(isShown) => {
+        Object.defineProperty(document, "hidden", { configurable: true, get: () => !isShown });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    ended: list[str] = []
+    page.on("requestfailed", lambda request: ended.append(request.url))
+    page.evaluate(show, False)
+    expect(page.locator("[data-live-state]")).to_have_text("paused")
+    gate.touch()
+    stage.until_state(job, State.SUCCEEDED)
+    assert [address for address in ended if "/output" in address], "the wait for output has ended"
+    expect(page.locator("[data-text]")).not_to_contain_text("after")
+    page.evaluate(show, True)
+    expect(page.locator("[data-text]")).to_contain_text("after")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    expect(page.locator("#heading")).to_contain_text("succeeded")
+
+
 def test_the_address_holds_the_view(stage: Stage, visitor: Visitor) -> None:
     wanted = stage.submit("true", name="Wanted One", labels={"run": "a b&c=d"})
     stage.ended(stage.submit("false", name="other"))

@@ -4,10 +4,10 @@
 const dialog = document.querySelector("[data-confirm]");
 const SHOWN_MAX = 20; // jobs that are named before an action
 
-export async function call(method, path, payload, options = {}) {
+export async function call(method, path, payload, { headers = {}, ...options } = {}) {
   const answer = await fetch(`/session/v1${path}`, {
     method,
-    headers: { "x-yard-page": "1", ...(payload === undefined ? {} : { "content-type": "application/json" }) },
+    headers: { "x-yard-page": "1", ...(payload === undefined ? {} : { "content-type": "application/json" }), ...headers },
     body: payload === undefined ? undefined : JSON.stringify(payload),
     ...options,
   });
@@ -89,6 +89,7 @@ function actOn(name, jobs) {
     parts,
     button: touched.length ? `${act.verb} ${plural}` : "",
     act: async () => {
+      if (act.kind === "number" && touched.length && !field.value.trim()) throw new Error("Enter a number.");
       const failures = [];
       let last = null;
       for (const job of touched) {
@@ -189,12 +190,14 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-submit]");
   if (!button) return;
   const body = JSON.parse(button.dataset.submit);
+  // One key for one dialog: a second click after a lost answer finds the job of the first one.
+  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   ask({
     title: "Submit this job?",
     parts: [make("pre", body.spec.command.join(" "), { className: "command" })],
     button: "Submit",
     act: async () => {
-      const made = await call("POST", "/jobs", body);
+      const made = await call("POST", "/jobs", body, { headers: { "idempotency-key": key } });
       location.assign(`/jobs/${made.id}`);
     },
   });
@@ -221,6 +224,21 @@ const SGR = /\x1b\[([0-9;]*)m/g;
 // Every other escape sequence, and control characters but tab: they have no look here.
 const OTHER = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]/g;
 
+const gapWords = (bytes) => `${bytes.toLocaleString("en")} bytes were too many to keep`;
+
+// Resolves when a person sees the page: a hidden one leaves its connections to the others.
+function whenVisible() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
+}
+
 class OutputView {
   constructor(root) {
     this.root = root;
@@ -239,6 +257,7 @@ class OutputView {
     root.querySelector("[data-download]").addEventListener("click", () => this.download());
     this.text.addEventListener("wheel", (event) => { if (event.deltaY < 0) root.querySelector("[data-follow]").checked = false; }, { passive: true });
     addEventListener("pagehide", () => { this.isOver = true; });
+    document.addEventListener("visibilitychange", () => { if (document.hidden) this.waiting?.abort(); });
   }
 
   address(offset, waitS) {
@@ -251,9 +270,13 @@ class OutputView {
     let attempt = 0;
     while (!this.isOver) {
       let output;
+      await whenVisible();
+      this.waiting = new AbortController();
       try {
-        output = await call("GET", this.address(this.offset, 20));
+        output = await call("GET", this.address(this.offset, 20), undefined, { signal: this.waiting.signal });
+        if (this.waiting.signal.aborted) continue; // perhaps in the middle of the answer
       } catch (error) {
+        if (this.waiting.signal.aborted) continue;
         this.state.textContent = error instanceof TypeError ? "The server does not answer; trying again." : error.message;
         await new Promise((resolve) => { setTimeout(resolve, 2000); });
         continue;
@@ -277,7 +300,7 @@ class OutputView {
 
   add(output) {
     for (const chunk of output.chunks ?? []) {
-      if (chunk.offset > this.offset) this.note(`${(chunk.offset - this.offset).toLocaleString("en")} bytes were too many to keep`);
+      if (chunk.offset > this.offset) this.note(gapWords(chunk.offset - this.offset));
       const bytes = Uint8Array.from(atob(chunk.data), (char) => char.charCodeAt(0));
       this.offset = chunk.offset + bytes.length;
       this.partial += this.decoder.decode(bytes, { stream: true });
@@ -378,10 +401,16 @@ class OutputView {
   async download() {
     const parts = [];
     let offset = 0;
+    let end = 0; // of the last piece
     try {
       for (;;) {
         const output = await call("GET", this.address(offset, 0));
-        for (const chunk of output.chunks ?? []) parts.push(Uint8Array.from(atob(chunk.data), (char) => char.charCodeAt(0)));
+        for (const chunk of output.chunks ?? []) {
+          const bytes = Uint8Array.from(atob(chunk.data), (char) => char.charCodeAt(0));
+          if (chunk.offset > end) parts.push(`\n— ${gapWords(chunk.offset - end)} —\n`);
+          parts.push(bytes);
+          end = chunk.offset + bytes.length;
+        }
         if (!output.chunks?.length || output.next === offset) break;
         offset = output.next;
       }

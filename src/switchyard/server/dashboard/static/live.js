@@ -100,7 +100,10 @@ function away(error) {
   isAway(error instanceof TypeError || error.name === "TimeoutError" ? "The server does not answer." : error.message);
 }
 
+const RELOAD_PAUSE_MS = 60000;
 let stream = null;
+let retryTimer = 0;
+let isPolling = false;
 let retryMs = 1000;
 let beatMs = 5000;
 let heardAt = Date.now();
@@ -110,16 +113,33 @@ setInterval(() => {
   if (stream && stream.readyState === EventSource.OPEN && Date.now() - heardAt > 3 * beatMs) {
     stream.close();
     isAway("The server is silent.");
-    setTimeout(follow, retryMs);
+    followLater();
   }
 }, 1000);
 
+function followLater() {
+  clearTimeout(retryTimer);
+  retryTimer = setTimeout(follow, retryMs);
+}
+
+// A newer server has other scripts. Servers of two versions behind one address must not reload the page without end.
+function reloadSeldom() {
+  if (Date.now() - (history.state?.reloadedAt ?? 0) < RELOAD_PAUSE_MS) return;
+  history.replaceState({ reloadedAt: Date.now() }, "");
+  location.reload();
+}
+
 function follow() {
   if (!("EventSource" in window)) { // old browsers look every few seconds
-    const look = () => poll().catch(away).finally(() => setTimeout(look, 5000));
+    if (isPolling) return;
+    isPolling = true;
+    const look = () => (document.hidden ? Promise.resolve() : poll().catch(away)).finally(() => setTimeout(look, 5000));
     look();
     return;
   }
+  clearTimeout(retryTimer);
+  stream?.close();
+  if (document.hidden) return; // a browser has six connections to a server, for all tabs
   stream = new EventSource(location.href);
   stream.onopen = () => { heardAt = Date.now(); };
   stream.addEventListener("here", () => { heardAt = Date.now(); });
@@ -129,7 +149,7 @@ function follow() {
     retryMs = 1000;
     beatMs = hello.beat_s * 1000;
     heardAt = Date.now();
-    if (hello.version !== body.dataset.version) location.reload(); // a newer server has other scripts
+    if (hello.version !== body.dataset.version) reloadSeldom();
     isBack();
     showTimes();
   });
@@ -145,7 +165,7 @@ function follow() {
     }
     stream.close();
     poll().catch(away).finally(() => {
-      setTimeout(follow, retryMs);
+      followLater();
       retryMs = Math.min(retryMs * 2, 15000);
     });
   };
@@ -218,7 +238,7 @@ let planTimer = 0;
 
 function showPlan() {
   const query = new URLSearchParams([...new FormData(planForm)].filter(([, value]) => value.trim()));
-  history.replaceState(null, "", query.size ? `/plan?${query}` : "/plan");
+  history.replaceState(history.state, "", query.size ? `/plan?${query}` : "/plan");
   stream?.close();
   follow(); // the first blocks of the stream are the new plan
 }
@@ -244,5 +264,10 @@ document.querySelector("[data-theme-switch]")?.addEventListener("click", () => {
 showTimes();
 setInterval(showTimes, 1000);
 if ("live" in body.dataset) follow();
+document.addEventListener("visibilitychange", () => {
+  if (!("live" in body.dataset)) return;
+  if (document.hidden) setLive(false, "paused");
+  follow(); // closes the stream of a hidden page; the first blocks of a new one are what changed since
+});
 addEventListener("pagehide", () => stream?.close());
 addEventListener("pageshow", (event) => { if (event.persisted && "live" in body.dataset) follow(); });
