@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, expect
 
+from switchyard.server.dashboard.session import SIGN_INS_MAX, SIGN_INS_S
 from tests.acceptance.stage import Secret, Stage, staged, submitters
 from tests.browser import Visitor
 from tests.programs import Answer, call
@@ -167,6 +168,16 @@ def test_a_user_sees_and_does_no_more_than_by_the_api(
         assert b"adas-job" not in answer.body
     own = {"Cookie": f"yard_session={session}", "Origin": stage.url, "X-Yard-Page": "1"}
     assert call("POST", f"{stage.url}/session/v1/jobs/{job}/cancel", {}, headers=own).status == 404
+
+
+def test_a_user_signs_in_so_often_and_no_more(stage: Stage) -> None:
+    token = submitters(stage, "max")["max"]
+    for _ in range(SIGN_INS_MAX):
+        session_of(stage, token)
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": stage.url}
+    answer = call("POST", f"{stage.url}/sign-in", f"token={token}".encode(), headers=form)
+    assert (answer.status, "set-cookie" in answer.headers) == (429, False)
+    assert 1 <= int(answer.headers["retry-after"]) <= SIGN_INS_S
 
 
 def session_of(stage: Stage, token: str) -> str:

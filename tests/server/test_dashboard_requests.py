@@ -6,9 +6,10 @@ import shlex
 
 import pytest
 
-from switchyard.errors import Denied, Malformed
+from switchyard.errors import Denied, Malformed, Throttled
 from switchyard.server.dashboard import session
 from switchyard.server.dashboard.pages import plan
+from switchyard.service.core.rights import Actor, Rights
 
 HOST = {"host": "yard.example:8080"}
 PAGE = {**HOST, "x-yard-page": "1"}
@@ -71,6 +72,23 @@ def test_a_request_of_another_site_is_refused(told: dict[str, str]) -> None:
 def test_a_form_needs_a_browser_that_says_where_it_comes_from() -> None:
     with pytest.raises(Denied):
         session.refuse_other_sites(a_scope(**PAGE))
+
+
+def test_sign_ins_of_one_user_are_bounded_and_others_sign_in() -> None:
+    clock = [0.0]
+    limiter = session.SignInLimiter(lambda: clock[0])
+    ann, bob = Actor("ann", Rights()), Actor("bob", Rights())
+    for second in range(session.SIGN_INS_MAX):
+        clock[0] = float(second)
+        limiter.count(ann)
+    with pytest.raises(Throttled) as refused:
+        limiter.count(ann)
+    assert refused.value.retry_after_s == session.SIGN_INS_S - clock[0]
+    limiter.count(bob)
+    clock[0] = session.SIGN_INS_S
+    limiter.count(ann)
+    with pytest.raises(Throttled):
+        limiter.count(ann)
 
 
 @pytest.mark.parametrize("command", ["true; reboot", "echo $(id) `id` > x", "echo 'a b' \"c\"", "  ", "a\nb"])

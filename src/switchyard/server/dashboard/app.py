@@ -56,6 +56,7 @@ class DashboardApp:
         self._server = server
         self._api = api
         self._renderer = Renderer()
+        self._sign_ins = session.SignInLimiter()
         routes = [Route(page.path, _Served(server, PageRoute(page, self._renderer))) for page in PAGES]
         self._router = Router(routes=routes, default=_not_found, redirect_slashes=False)
 
@@ -109,10 +110,11 @@ class DashboardApp:
             await _redirect(send, target)
             return
         try:
-            actor = await self._server.authenticator.token(form.get("token", "").strip())
+            actor = await self._server.authenticator.user(session.with_token(scope, form.get("token", "").strip()))
         except Unauthenticated as exc:
             await self._send_sign_in(scope, send, 401, target=target, problem=exc.detail)
             return
+        self._sign_ins.count(actor)
         cookie = await self._server.workers.in_thread(session.open_session, self._server.context, actor)
         await _redirect(send, target, session.session_cookie(scope, cookie))
 
@@ -121,7 +123,7 @@ class DashboardApp:
         await read_bounded(self._server.bodies, scope, receive, SMALL_BODY)
         token = session.session_token(scope)
         try:
-            actor = await self._server.authenticator.token(token)
+            actor = await self._server.authenticator.user(session.with_token(scope, token))
         except Unauthenticated:
             pass  # it has ended already
         else:

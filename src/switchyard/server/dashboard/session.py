@@ -7,9 +7,12 @@ cookie is read at the dashboard's addresses alone; the API at `/v1` never reads 
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
 from urllib.parse import parse_qsl, urlsplit
 
-from switchyard.errors import Denied, Malformed
+from switchyard.errors import Denied, Malformed, Throttled
 from switchyard.model.access import TokenRequest
 from switchyard.server.http.asgi_messages import AsgiScope, header
 from switchyard.service.access import user_tokens
@@ -25,6 +28,8 @@ SESSION_NOTE = "dashboard session"
 PAGE_HEADER = b"x-yard-page"
 FORM_FIELDS_MAX = 10
 SAME_ORIGIN = (b"same-origin", b"none")
+SIGN_INS_MAX = 30  # of one user on one server in SIGN_INS_S: each makes a token, which every server then reads
+SIGN_INS_S = 60.0
 
 
 def is_secure(scope: AsgiScope) -> bool:
@@ -49,9 +54,13 @@ def session_token(scope: AsgiScope) -> str:
 def with_session(scope: AsgiScope) -> AsgiScope:
     """The request as if the token of its cookie stood in its Authorization header."""
     token = session_token(scope)
-    if not token or header(scope, b"authorization") is not None:
-        return dict(scope)
-    return {**scope, "headers": [*scope["headers"], (b"authorization", f"Bearer {token}".encode("latin-1"))]}
+    return with_token(scope, token) if token and header(scope, b"authorization") is None else dict(scope)
+
+
+def with_token(scope: AsgiScope, token: str) -> AsgiScope:
+    """The request as if this token stood in its Authorization header."""
+    others = [(name, value) for name, value in scope["headers"] if name != b"authorization"]
+    return {**scope, "headers": [*others, (b"authorization", f"Bearer {token}".encode())]}
 
 
 def refuse_other_sites(scope: AsgiScope) -> None:
@@ -85,6 +94,30 @@ def _is_from_our_page(scope: AsgiScope) -> bool | None:
         return bool(host) and urlsplit(origin.decode("latin-1")).netloc == host
     except ValueError:
         return False
+
+
+class SignInLimiter:
+    """Counts the sign-ins of each user, also of administrators. Lives on the event loop."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._times: dict[str, deque[float]] = {}  # the user who signed in longest ago is first
+
+    def count(self, actor: Actor) -> None:
+        """Count a sign-in. Raises Throttled for one too many."""
+        now = self._clock()
+        while self._times and (oldest := next(iter(self._times))) and self._times[oldest][-1] <= now - SIGN_INS_S:
+            del self._times[oldest]
+        times = self._times.pop(actor.id, None) or deque(maxlen=SIGN_INS_MAX)
+        self._times[actor.id] = times
+        if len(times) == SIGN_INS_MAX and times[0] > now - SIGN_INS_S:
+            error = Throttled(
+                f"You have signed in {SIGN_INS_MAX} times within {SIGN_INS_S:g} seconds, the most for one user.",
+                next_step="Use the session that you have, or `/v1` with a token.",
+            )
+            error.retry_after_s = max(1, round(times[0] + SIGN_INS_S - now))
+            raise error
+        times.append(now)
 
 
 def open_session(context: Context, actor: Actor) -> str:
