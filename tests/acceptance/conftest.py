@@ -27,9 +27,12 @@ def client(stage: Stage) -> Iterator[Client]:
         yield opened
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The Chromium that the tests of the dashboard of this worker share. Each takes a `Visitor` of its own."""
+    """The Chromium that the tests of one file share. Each takes a `Visitor` of its own.
+
+    Playwright runs an event loop in this thread until it ends, and other files need the thread without one.
+    """
     from tests.browser import browser_running
 
     with browser_running() as running:

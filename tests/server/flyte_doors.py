@@ -75,6 +75,8 @@ PATHS = {
     "GetNamedEntity": ("GET", "id", "/api/v1/named_entities/{resource_type}/{project}/{domain}/{name}"),
     "UpdateNamedEntity": ("PUT", "id", "/api/v1/named_entities/{resource_type}/{project}/{domain}/{name}"),
     "CreateExecution": ("POST", "", "/api/v1/executions"),
+    "RelaunchExecution": ("POST", "", "/api/v1/executions/relaunch"),
+    "RecoverExecution": ("POST", "", "/api/v1/executions/recover"),
     "GetExecution": ("GET", "", f"/api/v1/executions/{EXECUTION}"),
     "UpdateExecution": ("PUT", "", f"/api/v1/executions/{EXECUTION}"),
     "TerminateExecution": ("DELETE", "", f"/api/v1/executions/{EXECUTION}"),

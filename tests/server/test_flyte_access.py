@@ -106,6 +106,8 @@ TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     ("GetNamedEntity", {"resource_type": "WORKFLOW", "id": HERE_NAMED}, READ),
     ("UpdateNamedEntity", {"resource_type": "WORKFLOW", "id": HERE_NAMED, "metadata": {"description": "x"}}, SUBMIT),
     ("CreateExecution", {**RUN, "spec": {"launch_plan": an_id("TASK", "t")}}, SUBMIT),
+    ("RelaunchExecution", {"id": NO_RUN, "name": "e8"}, ABSENT),
+    ("RecoverExecution", {"id": NO_RUN, "name": "e8"}, ABSENT),
     ("UpdateExecution", {"id": RUN, "state": "EXECUTION_ACTIVE"}, SUBMIT),
     ("TerminateExecution", {"id": NO_RUN, "cause": "x"}, ABSENT),
     *((f"GetExecution{what}", {"id": RUN}, READ) for what in ("", "Data", "Metrics")),

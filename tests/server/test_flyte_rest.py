@@ -134,7 +134,7 @@ PATHS: list[tuple[str, str, str, int, int]] = [
     ("too deep", "GET", "/domains/x/y", 404, 5),
     ("the root", "GET", "/", 404, 5),
     ("another method", "POST", "/domains", 501, 12),
-    ("a relaunch", "POST", "/executions/relaunch", 501, 12),
+    ("a relaunch of nothing", "POST", "/executions/relaunch", 400, 3),
     ("executions without a limit", "GET", "/executions/default/development", 400, 3),
     ("an execution that is not there", "GET", "/executions/default/development/x", 404, 5),
     ("a task that is not there", "GET", "/tasks/default/development/n/v", 404, 5),

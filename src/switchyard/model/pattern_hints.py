@@ -34,6 +34,19 @@ PATTERN_HINTS = {
     r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$": (
         "Not a dependency (the id of a job, or #N for one of the same bulk request; then nothing, :ok, :any or :notok)"
     ),
+    r"^((s3|gs|abfs|abfss)://[^\u0000-\u0020\u007f/]+)?(/(?!\.{1,2}(/|$|\n))[^\u0000-\u0020\u007f/]+)*/?(?!\n)$": (
+        "Not a place for data (an absolute path, or an address with s3://, gs://, abfs:// or abfss://)"
+    ),
+    r"^(/(?!\.{1,2}(/|$|\n))[^\u0000-\u0020:,/]+)+(?!\n)$": (
+        "Not an absolute path (without blanks, colons, commas, and . or .. as a part)"
+    ),
+    r"^(?!/)((^|/)(?!\.{1,2}(/|$|\n))[^\u0000-\u0020:,/]+)+(?!\n)$": (
+        "Not a path in the job's folder (without blanks, colons, commas, and . or .. as a part)"
+    ),
+    r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$": "Not the name of a variable (a letter or _, then letters, digits and _)",
+    r"^([A-Za-z_][A-Za-z0-9_]*)?(?!\n)$": "Not the name of a variable (a letter or _, then letters, digits and _)",
+    r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(?!\n)$": "Not the name of a secret (letters, digits, _ - and, not first, .)",
+    r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*)?(?!\n)$": "Not the group of a secret (letters, digits, _ - and, not first, .)",
     r"^[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,3}(-[0-9]{1,3})?)*(?!\n)$": (
         "Not exit codes (numbers and ranges, with commas between them: 1,75,100-120)"
     ),

@@ -80,7 +80,7 @@ def test_what_is_unknown_or_denied_is_refused_and_nothing_is_stored(rig: Rig) ->
     rig.project("web")
     ann = rig.user("ann")
     refused = [
-        (a_request(project="nowhere"), UnknownName),
+        (a_request(project="nowhere"), Denied),  # as for a project that exists
         (a_request(domain="nowhere"), UnknownName),
         (a_request(cluster="nowhere"), UnknownName),
         (a_request(cluster="secret"), UnknownName),
