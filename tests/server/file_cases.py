@@ -12,6 +12,8 @@ OBJECTS = send(root=HASH, objects=[HASH])
 
 FILE_CASES = [
     Case("POST /v1/files/missing", "own", USERS, body=send(objects=[HASH])),
+    Case("POST /v1/files/room", "own", USERS, body=send(new_bytes=1)),
+    Case("GET /v1/agents/files/room", "no attempt", NO_ATTEMPT, lambda *_: f"/v1/agents/files/room{ATTEMPT}"),
     Case("POST /v1/files/objects", "no frames", "401 401 401 415 415 415 415 415 415", body=send()),
     Case("POST /v1/files/trees", "own", USERS, body=send(root=HASH)),
     Case("GET /v1/files/usage", "own", USERS),

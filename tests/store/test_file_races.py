@@ -23,8 +23,10 @@ def meanwhile(url: str, work: Callable[[Tx], Any]) -> Future[Any]:
 
     def run() -> None:
         try:
-            with closing(Database(url)) as other, other.write() as tx:
-                result.set_result(work(tx))
+            with closing(Database(url)) as other:
+                with other.write() as tx:
+                    value = work(tx)
+                result.set_result(value)  # after the commit
         except BaseException as exc:  # noqa: BLE001  the test shows it
             result.set_exception(exc)
 
