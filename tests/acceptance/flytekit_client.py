@@ -75,7 +75,7 @@ def attributes(client: Any) -> Any:
     found = {
         "missing": missing,
         "refused": refused,
-        "not served": failure(lambda: client.relaunch_execution(WorkflowExecutionIdentifier(PROJECT, DOMAIN, "x"))),
+        "no execution": failure(lambda: client.relaunch_execution(WorkflowExecutionIdentifier(PROJECT, DOMAIN, "x"))),
         "of the domain": [plain(client.get_project_domain_attributes(PROJECT, DOMAIN, kind)) for kind in (1, 2, 3, 5)],
         "of the workflow": plain(client.get_workflow_attributes(PROJECT, DOMAIN, "app.flow", LABEL)),
         "of another workflow": plain(client.get_workflow_attributes(PROJECT, DOMAIN, "other", LABEL)),

@@ -70,7 +70,7 @@ def look(remote: Any) -> Any:
         ],
         "missing": failure(lambda: remote.fetch_task(name="flows.add", version="v9")),
         "by version": sorted(task.id.name for task in remote.list_tasks_by_version("v1")),
-        "not served": failure(lambda: remote.client.relaunch_execution(NO_EXECUTION)),
+        "no execution": failure(lambda: remote.client.relaunch_execution(NO_EXECUTION)),
     }
 
 

@@ -66,7 +66,7 @@ def assert_attributes(told: Any) -> None:
     refused = told.pop("refused")
     assert refused[:2] == ["FlyteInvalidInputException", "INVALID_ARGUMENT"]
     assert "no label 'nowhere'" in refused[2]
-    assert told.pop("not served")[1] == "UNIMPLEMENTED"
+    assert told.pop("no execution")[1] == "NOT_FOUND"
     override = {"task_type": "python", "plugin_id": ["plugin"], "missing_plugin_behavior": "USE_DEFAULT"}
     of_the_domain = [
         {"cluster_resource_attributes": {"attributes": {"projectQuotaCpu": "1000"}}},

@@ -132,7 +132,7 @@ def assert_found(found: Any) -> None:
     missing = found.pop("missing")
     assert missing[:2] == ["FlyteEntityNotExistException", "NOT_FOUND"]
     assert "missing entity of type TASK" in missing[2]
-    assert found.pop("not served")[1] == "UNIMPLEMENTED"
+    assert found.pop("no execution")[1] == "NOT_FOUND"
     assert found == {
         "task": ["v1", ["a", "b"], "example/image:1"],
         "newest": "v1",
