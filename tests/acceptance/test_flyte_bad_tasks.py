@@ -20,7 +20,7 @@ from tests.processes import PATIENCE_S, until
 from tests.programs import call
 from tests.server.test_flyte_uploads import asked, location, put
 
-pytestmark = pytest.mark.xdist_group("flyte-bad-tasks")
+pytestmark = [pytest.mark.xdist_group("flyte-bad-tasks"), pytest.mark.timeout(340)]  # each task starts flytekit
 HERE = {"project": PROJECT, "domain": DEV}
 DONE = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
 INTEGER = {"simple": "INTEGER"}

@@ -17,7 +17,7 @@ from tests.acceptance.test_flyte_runs import difference
 from tests.s3_service import REGION, S3Server, s3_running
 from tests.workflow.corpus import FOLDER
 
-pytestmark = pytest.mark.xdist_group("flyte-data")
+pytestmark = [pytest.mark.xdist_group("flyte-data"), pytest.mark.timeout(340)]  # each task starts flytekit
 MODULES = ("17_timeout", "21_files", "22_shell", "23_container", "25_types", "27_checkpoint", "28_context")
 BUCKET_MODULES = ("21_files", "25_types", "27_checkpoint")
 SECRET = "sesame"

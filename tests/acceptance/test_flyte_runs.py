@@ -12,7 +12,7 @@ import pytest
 from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
 from tests.workflow.corpus import FOLDER
 
-pytestmark = pytest.mark.xdist_group("flyte-runs")
+pytestmark = [pytest.mark.xdist_group("flyte-runs"), pytest.mark.timeout(340)]  # each task starts flytekit
 FLOW = """
 from flytekit import task, workflow
 
