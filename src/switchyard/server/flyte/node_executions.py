@@ -42,9 +42,7 @@ def get_node(context: Context, actor: Actor, request: Any) -> Any:
 
 def get_node_data(context: Context, actor: Actor, request: Any) -> Any:
     key, node_id = read_key(request.id.execution_id), request.id.node_id
-    view = reads.get_node(context, actor, key, node_id)
-    row, answer = view.row, node_execution_pb2.NodeExecutionGetDataResponse()
-    row = reads.get_node(context, actor, read_key(request.id.execution_id), request.id.node_id).row
+    row = reads.get_node(context, actor, key, node_id).row
     answer = node_execution_pb2.NodeExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.inputs or b""))
     answer.full_outputs.CopyFrom(literals_pb2.LiteralMap.FromString(row.outputs or b""))
@@ -87,10 +85,6 @@ def get_task_data(context: Context, actor: Actor, request: Any) -> Any:
     key, node_id, number = _attempt_of(request)
     view = reads.get_attempt(context, actor, key, node_id, number)
     node = reads.get_node(context, actor, key, node_id).row
-    view, node = (
-        reads.get_attempt(context, actor, key, node_id, number),
-        reads.get_node(context, actor, key, node_id).row,
-    )
     answer = task_execution_pb2.TaskExecutionGetDataResponse()
     answer.full_inputs.CopyFrom(literals_pb2.LiteralMap.FromString(node.inputs or b""))
     if view.phase == "SUCCEEDED":
