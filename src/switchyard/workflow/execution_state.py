@@ -21,7 +21,6 @@ class ExecutionPhase(StrEnum):
     QUEUED = "QUEUED"
     RUNNING = "RUNNING"
     SUCCEEDED = "SUCCEEDED"
-    DYNAMIC_RUNNING = "DYNAMIC_RUNNING"  # its task has ended, and the workflow that the task made runs
     FAILING = "FAILING"
     FAILED = "FAILED"
     ABORTING = "ABORTING"
