@@ -95,7 +95,13 @@ class SteppedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_left = max(0, self._body_left - len(body))
-        super().on_body(body)
+        was_empty = not self.cycle.body
+        super().on_body(b"" if was_empty else body)
+        if was_empty and not self.cycle.response_complete:
+            # As it is: the base class would copy it twice. It pauses reading by itself only after the next piece.
+            self.cycle.body = body  # type: ignore[assignment]
+            if len(body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
         self._body_left = 0
