@@ -20,8 +20,7 @@ ENDS_S = 3600.0
 ABOUT = (
     f"An array of {TASKS:,} tasks that sleep {TASK_S:g} s on three clusters of 2, 4 and 8 cores (local backend, one "
     "machine). From the submit to the end of the array. *Ideal*: all 14 cores busy to the end, and nothing else. "
-    "*Together*: the same array with `--together`, on the cluster that was drawn; its idle neighbours take it over "
-    "after 30 s, as they do with any job."
+    "*Together*: the same array with `--together`, all on the cluster that was drawn."
 )
 
 
