@@ -19,12 +19,15 @@ from switchyard.store import (
     events,
     execution_due,
     executions,
+    file_collection,
+    file_outputs,
     jobs,
     leases,
     live_job_counts,
     queues,
     schema,
     schema_executions,
+    schema_files,
     spread_arrays,
     usage,
 )
@@ -113,8 +116,23 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
         lambda tx: events.event_list_of_array(tx, an_id(1), ["task-failed"], limit=9),
         "ix_events_task",
     ),
+    "what a user holds": (lambda tx: file_collection.holders_of(tx, "u", b"", 9), "ix_file_holders_owner"),
+    "output files that agents still send": (
+        lambda tx: file_outputs.unsent_count(tx, "c1", ["a1"], now_us=NOW_US),
+        "ix_file_outputs_unsent",
+    ),
+    "output files on their way to a user": (
+        lambda tx: file_outputs.uploading_since(tx, "u", since_us=NOW_US),
+        "ix_file_outputs_unsent",
+    ),
     "old keys": (lambda tx: jobs.idempotency_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }
+
+
+def output_row(number: int) -> dict[str, Any]:
+    """Output files that were sent."""
+    texts = {"missing": "[]", "skipped": "[]", "error": "", "cluster_id": "c1", "agent_id": "a1", "state": "ready"}
+    return {"job_id": an_id(number), "fence": 1, "files": 1, "size": 1, "at_us": NOW_US, **texts}
 
 
 def held_by_silent(tx: Tx) -> Any:
@@ -155,6 +173,7 @@ def filled(store: Database) -> Database:
         tx.execute(sa.insert(schema_executions.executions), [execution_row(number) for number in range(500)])
         tx.execute(sa.insert(schema_executions.execution_attempts), [attempt_row(number) for number in range(2000)])
         # Of an empty table PostgreSQL takes any index.
+        tx.execute(sa.insert(schema_files.file_outputs), [output_row(number) for number in range(2000)])
         tx.execute(sa.insert(schema.events), [event_row(number) for number in range(5000)])
     if not store.is_sqlite:  # nobody ever runs ANALYZE on SQLite; PostgreSQL does it by itself
         with store.write() as tx:

@@ -243,6 +243,7 @@ def format_outputs(job: str, outputs: Sequence[OutputSet]) -> str:
         f"{count} file{'' if count == 1 else 's'}, {size}: yard fetch {job}" if ready else "",
         "on their way" + (f" from {moving} tasks" if moving > 1 else "") if moving else "",
         f"no file for {' '.join(patterns)}" if patterns else "",
+        next((f"not all: {found.error}" for found in ready if found.error), ""),
         f"cannot be had: {failed[0].error or 'the cluster did not say why'}" if failed else "",
     ]
     return printable("; ".join(filter(None, parts)))

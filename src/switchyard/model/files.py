@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from switchyard.model.file_tree import TREE_BYTES_MAX
 from switchyard.model.names import Name
+from switchyard.model.quantity import DURATION_S_MAX
 
 OBJECTS_ASKED_MAX = 10_000  # hashes in one request
 OUT_PATTERNS_MAX = 100
@@ -152,6 +153,7 @@ class AttemptOutputs(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     missing: Annotated[list[OutPattern], Meta(max_length=MISSING_LISTED_MAX)] = []  # patterns without a file
     skipped: Annotated[list[FileText], Meta(max_length=MISSING_LISTED_MAX)] = []  # matching files not taken, with why
     error: FileText = ""
+    retry_s: Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] = 0  # how long the agent tries files that did not fit
 
 
 class RoomLimit(Struct, frozen=True):
@@ -184,7 +186,7 @@ class OutputSet(Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     missing: list[str] = []
     skipped: list[str] = []
-    error: str = ""  # why there are none; of files on their way: why they are late
+    error: str = ""  # why there are none, or not all; of files on their way: why they are late
     silent_since_us: int | None = None  # of files on their way: when the server last heard of a silent agent
 
 

@@ -13,7 +13,7 @@ from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.file_trees import OUT
 from switchyard.store.schema import attempts, clusters, jobs, ranges
-from switchyard.store.schema_files import UPLOADING, file_outputs, file_refs
+from switchyard.store.schema_files import UNSENT, UPLOADING, file_outputs, file_refs
 
 
 class AttemptPlace(StoredRow, frozen=True):
@@ -40,6 +40,7 @@ class OutputRow(StoredRow, frozen=True):
     error: str
     at_us: int
     agent_id: str | None
+    retry_until_us: int | None
 
 
 class OutputOnCluster(OutputRow, frozen=True):
@@ -76,9 +77,10 @@ def output_put(tx: Tx, row: dict[str, Any]) -> None:
     tx.execute(put.on_conflict_do_update(index_elements=["job_id", "fence"], set_=changes))
 
 
-def uploading_count(tx: Tx, cluster_id: str, agent_ids: Collection[str]) -> int:
-    """The attempts whose output files are on their way from one of these agents."""
-    return tx.scalar(sa.select(sa.func.count()).select_from(file_outputs).where(_uploading(cluster_id, agent_ids))) or 0
+def unsent_count(tx: Tx, cluster_id: str, agent_ids: Collection[str] | None, *, now_us: int) -> int:
+    """Count the attempts of which one of these agents has output files that it still sends. None: all of the cluster"""
+    query = sa.select(sa.func.count()).select_from(file_outputs).where(_is_unsent(cluster_id, agent_ids, now_us))
+    return tx.scalar(query) or 0
 
 
 def uploading_since(tx: Tx, owner: str, *, since_us: int) -> dict[str | None, int]:
@@ -92,17 +94,28 @@ def uploading_since(tx: Tx, owner: str, *, since_us: int) -> dict[str | None, in
     return {row[0]: row[1] for row in tx.execute(query)}
 
 
-def uploading_fail(tx: Tx, cluster_id: str, agent_ids: Collection[str], *, error: str) -> set[str]:
-    """The output files that are on their way from these agents cannot be had. Returns the jobs."""
-    update = sa.update(file_outputs).where(_uploading(cluster_id, agent_ids))
-    failed = update.values(state=OutputState.FAILED.value, error=error).returning(file_outputs.c.job_id)
-    return set(tx.execute(failed).scalars())
+def unsent_give_up(
+    tx: Tx, cluster_id: str, agent_ids: Collection[str] | None, *, now_us: int, error: str, rest_error: str
+) -> set[str]:
+    """Record that files which these agents still send will not come. Returns the jobs.
+
+    Outputs of which a part was sent stay ready, with the error `rest_error`. All others fail with `error`.
+    """
+    is_ready = file_outputs.c.state == OutputState.READY.value
+    update = sa.update(file_outputs).where(_is_unsent(cluster_id, agent_ids, now_us))
+    given_up = update.values(
+        state=sa.case((is_ready, file_outputs.c.state), else_=OutputState.FAILED.value),
+        error=sa.case((is_ready, rest_error), else_=error),
+        retry_until_us=None,
+    )
+    return set(tx.execute(given_up.returning(file_outputs.c.job_id)).scalars())
 
 
-def _uploading(cluster_id: str, agent_ids: Collection[str]) -> sa.ColumnElement[bool]:
-    """Outputs without an agent are those from before the server noted agents."""
-    is_theirs = sa.or_(file_outputs.c.agent_id.in_(sorted(agent_ids)), file_outputs.c.agent_id.is_(None))
-    return sa.and_(sa.text(UPLOADING), file_outputs.c.cluster_id == cluster_id, is_theirs)
+def _is_unsent(cluster_id: str, agent_ids: Collection[str] | None, now_us: int) -> sa.ColumnElement[bool]:
+    """`agent_ids`: None is all agents of the cluster, and outputs of which no agent is known."""
+    is_theirs = [] if agent_ids is None else [file_outputs.c.agent_id.in_(sorted(agent_ids))]
+    is_expected = sa.or_(sa.text(UPLOADING), file_outputs.c.retry_until_us > now_us)
+    return sa.and_(sa.text(UNSENT), is_expected, file_outputs.c.cluster_id == cluster_id, *is_theirs)
 
 
 def is_root_shared(tx: Tx, project: str, job_id: str, fence: int, root: bytes) -> bool:

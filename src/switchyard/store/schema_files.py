@@ -26,6 +26,7 @@ file_holders = Table(
     Column("owner", Text, primary_key=True),  # a user's id
     Column("used_us", BigInteger, nullable=False),
 )
+Index("ix_file_holders_owner", file_holders.c.owner, file_holders.c.digest)  # what one user holds, by hash
 
 file_trees = Table(
     "file_trees",
@@ -86,15 +87,17 @@ file_outputs = Table(
     Column("error", Text, nullable=False),
     Column("at_us", BigInteger, nullable=False),
     Column("agent_id", Text, nullable=True),  # who has the files while they are on their way
+    Column("retry_until_us", BigInteger, nullable=True),  # how long the agent tries to send files that did not fit
 )
 Index("ix_file_outputs_task", file_outputs.c.job_id, file_outputs.c.task)
 UPLOADING = "state = 'uploading'"
+UNSENT = "(state = 'uploading' OR retry_until_us IS NOT NULL)"
 Index(
-    "ix_file_outputs_uploading",
+    "ix_file_outputs_unsent",
     file_outputs.c.cluster_id,
     file_outputs.c.agent_id,
-    sqlite_where=text(UPLOADING),
-    postgresql_where=text(UPLOADING),
+    sqlite_where=text(UNSENT),
+    postgresql_where=text(UNSENT),
 )
 
 # Objects that the leader removes from the store. A row stays for a while after that, because an upload that found the

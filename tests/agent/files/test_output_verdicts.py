@@ -80,8 +80,10 @@ def test_a_required_file_over_a_limit_fails_the_attempt_and_comes_later(site: Si
     assert (end.seen, end.cause) == (ObservedState.FAILED, Cause.JOB)
     assert end.reason.startswith("output files could not be taken: b: over the limit; the agent tries again until")
     assert (site.objects.told[-1].files, site.objects.told[-1].missing) == (1, [])
+    assert 0 < site.objects.told[-1].retry_s <= site.site.out_retry_s, "the server learns that more may come"
     site.objects.room_left = OutputRoom()
     wait_until(lambda: site.objects.told[-1].files == 2, "the rest is sent")
+    assert site.objects.told[-1].retry_s == 0
     wait_until(lambda: site.record(lease) is None, "the folder is removed")
 
 
@@ -113,6 +115,7 @@ def test_a_user_without_any_room_has_failed_outputs_until_there_is_room(site: Si
     assert site.end_of(lease).seen is ObservedState.SUCCEEDED
     wait_until(lambda: states(site)[-1:] == [OutputState.FAILED], "the failure is told")
     assert "the user is full; the agent tries again until" in site.objects.told[-1].error
+    assert site.objects.told[-1].retry_s > 0
     site.objects.send = send  # type: ignore[method-assign]
     site.objects.room_left = OutputRoom()
     wait_until(lambda: states(site)[-1:] == [OutputState.READY], "sent after all")

@@ -60,7 +60,8 @@ Walk = Generator[Transfer, None, Entry | None]
 class OutputRequest:
     """What to collect, from where, and in whose name.
 
-    `kept`: files that an earlier upload took, with their sizes. `note`: follows the reason of files over a limit.
+    `kept`: files that an earlier upload took, with their sizes. `note`: follows the reason of files over a limit, which
+    the agent tries again for `retry_s`.
     """
 
     rights: AttemptRights
@@ -70,6 +71,7 @@ class OutputRequest:
     account: LocalAccount | None = None
     kept: Mapping[TreePath, int] = field(default_factory=dict)
     note: str = ""
+    retry_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,7 @@ class _OutputWalk:
             bytes=self._budget.bytes,
             missing=missing[:MISSING_LISTED_MAX],
             skipped=self._budget.listed_skipped(),
+            retry_s=self._request.retry_s if self._budget.needed() else 0,
         )
 
     def run(self) -> Iterator[Transfer]:

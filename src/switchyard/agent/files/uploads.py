@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import random
 import threading
 import time
@@ -162,12 +163,18 @@ class Uploads:
             account=find_account(record.account) if record.account else None,
             kept=upload.kept,
             note=self._note(record),
+            retry_s=self._retry_left_s(record),
         )
 
     def _note(self, record: FolderRecord) -> str:
         """What follows the reason of files over a limit."""
-        until_s = record.ended_at_s + self._retry_s
-        return f"; the agent tries again until {_show_time(until_s)}" if time.time() < until_s else ""
+        if not self._retry_left_s(record):
+            return ""
+        return f"; the agent tries again until {_show_time(record.ended_at_s + self._retry_s)}"
+
+    def _retry_left_s(self, record: FolderRecord) -> int:
+        """How long files over a limit are tried again from now on; 0: no longer."""
+        return max(0, math.ceil(record.ended_at_s + self._retry_s - time.time()))
 
     def _judge(self, record: FolderRecord, verdict: str) -> None:
         """Note whether required output files are at the server. The first verdict counts: the job's end follows it."""
@@ -229,7 +236,7 @@ class Uploads:
         log.warning(line("upload-refused", job=record.job, fence=record.fence, tries=tries, error=exc.detail))
         self._judge(record, f"its output files could not be taken: {exc.detail}"[:ERROR_CHARS_MAX])
         with contextlib.suppress(YardError):  # else with the next try
-            self._tell_failed(record, exc.detail + self._note(record))
+            self._tell_failed(record, exc.detail + self._note(record), retry_s=self._retry_left_s(record))
             upload.is_failure_told = True
         self._upload_rest_later(record.key, {USER: LISTING_BYTES}, tries=tries + 1)
 
@@ -264,8 +271,9 @@ class Uploads:
             log.error(line("outputs-not-wanted", job=record.job, fence=record.fence, error=exc.detail))
         self._done(record.key, keep_s=max(self._keep_s, FAILED_KEEP_S))
 
-    def _tell_failed(self, record: FolderRecord, why: str) -> None:
-        self._tell(AttemptOutputs(record.job, record.fence, OutputState.FAILED, error=why[:ERROR_CHARS_MAX]))
+    def _tell_failed(self, record: FolderRecord, why: str, *, retry_s: int = 0) -> None:
+        error = why[:ERROR_CHARS_MAX]
+        self._tell(AttemptOutputs(record.job, record.fence, OutputState.FAILED, error=error, retry_s=retry_s))
 
     def _tell(self, outputs: AttemptOutputs) -> None:
         self._transfers().run([lambda calls: calls.tell(outputs)])

@@ -107,7 +107,9 @@ def agent_remove(context: Context, actor: Actor, agent_id: str, *, abandon: bool
 
     def apply(batch: Batch) -> int:
         refuse_while_jobs_live(batch, [agent_id], f"agent {entry.name}", abandon)
-        unsent = give_up_outputs(batch, member.id, [agent_id], f"agent {entry.name}", abandon)
+        # Nobody else sends what the last agent of a cluster leaves.
+        senders = [agent_id] if clusters.agent_count(batch.tx, member.id) > 1 else None
+        unsent = give_up_outputs(batch, member.id, senders, f"agent {entry.name}", abandon)
         clusters.agent_change(batch.tx, agent_id, clusters.AgentUpdate(deleted_us=batch.now_us))
         bump_version(batch, Topic.CLUSTERS)
         batch.clusters.add(member.id)  # wake the agent's parked poll, which now answers that the agent is gone

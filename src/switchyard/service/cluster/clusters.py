@@ -222,7 +222,7 @@ def end_registration(context: Context, member: Member, *, by: str, abandon: bool
     def apply(batch: Batch) -> int:
         agents = context.snapshots.fleet.by_cluster.get(member.id, ())
         refuse_while_jobs_live(batch, agents, f"cluster {member.name}", abandon)
-        unsent = give_up_outputs(batch, member.id, agents, f"cluster {member.name}", abandon)
+        unsent = give_up_outputs(batch, member.id, None, f"cluster {member.name}", abandon)
         clusters.cluster_change(batch.tx, member.id, clusters.ClusterUpdate(deleted_us=batch.now_us, graph=None))
         graphs.source_delete_of(batch.tx, member.id)
         namespace_resources.report_delete_of(batch.tx, member.id)
@@ -265,12 +265,12 @@ def refuse_while_jobs_live(batch: Batch, agent_ids: Sequence[str], what: str, ab
         )
 
 
-def give_up_outputs(batch: Batch, cluster_id: str, agent_ids: Sequence[str], what: str, abandon: bool) -> int:
+def give_up_outputs(batch: Batch, cluster_id: str, agent_ids: Sequence[str] | None, what: str, abandon: bool) -> int:
     """Refuse to remove agents that have not sent all output files, unless `abandon`: these files are then given up.
 
-    Returns the number of attempts whose files are given up.
+    `agent_ids`: None is all agents of the cluster. Returns the number of attempts whose files are given up.
     """
-    unsent = file_outputs.uploading_count(batch.tx, cluster_id, agent_ids)
+    unsent = file_outputs.unsent_count(batch.tx, cluster_id, agent_ids, now_us=batch.now_us)
     if unsent and not abandon:
         raise Conflict(
             f"The {what} has not sent the output files of {unsent} attempt{'s' if unsent > 1 else ''} yet.",
@@ -278,8 +278,13 @@ def give_up_outputs(batch: Batch, cluster_id: str, agent_ids: Sequence[str], wha
             "this cluster again with the same data folder still sends them.",
         )
     if unsent:
-        jobs = file_outputs.uploading_fail(
-            batch.tx, cluster_id, agent_ids, error=f"the {what} was removed before it sent them"
+        jobs = file_outputs.unsent_give_up(
+            batch.tx,
+            cluster_id,
+            agent_ids,
+            now_us=batch.now_us,
+            error=f"the {what} was removed before it sent them",
+            rest_error=f"the {what} was removed before it sent all of them",
         )
         batch.jobs |= jobs  # wakes requests that wait for these jobs
         batch.topics.add(Topic.EXECUTIONS)

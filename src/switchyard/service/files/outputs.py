@@ -69,6 +69,7 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         "error": error[:4096],
         "at_us": batch.now_us,
         "agent_id": agent_id,
+        "retry_until_us": batch.now_us + said.retry_s * 1_000_000 if said.retry_s else None,
     }
     file_outputs.output_put(batch.tx, row)
     batch.jobs.add(said.job)  # wakes requests that wait for this job
