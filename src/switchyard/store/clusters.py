@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.frequent_statement import FrequentStatement
 from switchyard.store.schema import READY, agents, clusters, invites
 
 IDS_MAX = 10_000  # SQLite takes 32,766 parameters in a statement, PostgreSQL 65,535
@@ -228,7 +229,7 @@ def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:
 
 
 # Built once, because every poll runs it: building a statement costs more than running it.
-_SESSIONS = (
+_SESSIONS = FrequentStatement(
     sa.select(*columns_of(AgentSession, agents))
     .where(agents.c.id.in_(sa.bindparam("ids", expanding=True)), _AGENT_NOT_DELETED)
     .order_by(agents.c.id)
@@ -239,7 +240,7 @@ _SESSIONS = (
 def agent_sessions(tx: Tx, agent_ids: list[str]) -> dict[str, AgentSession]:
     """Return the session of each agent, share-locked until the commit. A concurrent sync or pause waits, and the sync
     then sees the leases given here."""
-    return {row.id: row for row in fetch_all(tx, AgentSession, _SESSIONS, {"ids": sorted(agent_ids)})}
+    return {row.id: row for row in _SESSIONS.fetch_all(tx, AgentSession, {"ids": sorted(agent_ids)})}
 
 
 def agent_set_writes(tx: Tx, writes_by_agent: dict[str, tuple[str, int]]) -> None:

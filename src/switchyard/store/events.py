@@ -3,7 +3,7 @@ So numbers become visible in order, and a reader with a cursor misses no event, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 from msgspec.structs import astuple
@@ -12,6 +12,7 @@ from switchyard.model.event_kind import TASK_PREFIX, EventKind
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.frequent_statement import FrequentStatement, driver_run
 from switchyard.store.job_rows import StateName
 from switchyard.store.new_rows import EventRow
 from switchyard.store.schema import TASK_EVENT, attempts, clusters, counters, events, jobs
@@ -44,7 +45,7 @@ class TaskEvent(StoredRow, frozen=True):
 
 
 # Built once: building a statement costs more than running it.
-_TAKE = (
+_TAKE = FrequentStatement(
     sa.update(counters)
     .where(counters.c.name == sa.bindparam("p_name"))
     .values(value=counters.c.value + sa.bindparam("p_count"))
@@ -66,11 +67,12 @@ def counter_take(tx: Tx, name: str, count: int, *, notice: str = "") -> int:
 def _take(tx: Tx, name: str, count: int, notice: str) -> int | None:
     """Return the last number taken. None: there is no such counter, and nothing was sent."""
     if notice and dialect.is_postgresql(tx):
-        taken = tx.exec_driver_sql(_TAKE_AND_NOTIFY, (count, name, *dialect.notice_values(notice)))
+        rows: Sequence[Sequence[int]] = tx.exec_driver_sql(
+            _TAKE_AND_NOTIFY, (count, name, *dialect.notice_values(notice))
+        ).all()
     else:
-        taken = tx.execute(_TAKE, {"p_name": name, "p_count": count})
-    value: int | None = taken.scalar()
-    return value
+        rows = _TAKE.rows(tx, {"p_name": name, "p_count": count})
+    return rows[0][0] if rows else None
 
 
 def counters_read(tx: Tx) -> dict[str, int]:
@@ -97,7 +99,7 @@ def event_insert_many(tx: Tx, rows: Iterable[EventRow], *, first_seq: int) -> No
     """Insert events and number them in order, from `first_seq` on."""
     numbered = [(seq, *astuple(row)) for seq, row in enumerate(rows, first_seq)]
     if numbered:
-        tx.exec_driver_sql(dialect.insert_sql(tx, "events", _EVENT_COLUMNS), numbered)
+        driver_run(tx, dialect.insert_sql(tx, "events", _EVENT_COLUMNS), numbered)
 
 
 def event_number_before(tx: Tx, at_us: int) -> int:

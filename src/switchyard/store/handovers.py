@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, fetch_all
+from switchyard.store.frequent_statement import FrequentStatement
 from switchyard.store.schema import HANDOVER_COUNTED, HANDOVER_OPEN, handovers
 
 NUMBER_MAX = 2**31 - 1  # of the protocol
@@ -80,20 +81,22 @@ def handover_skip_numbers(tx: Tx, count: int) -> None:
     tx.execute(sa.text(statement), {"seq": min((last or 0) + count, NUMBER_MAX)})
 
 
-_SUBMITTED = sa.select(handovers.c.number, handovers.c.job_id, handovers.c.fence, handovers.c.jobspec).where(
-    handovers.c.job_id.in_(sa.bindparam("jobs", expanding=True)),
-    sa.or_(handovers.c.jobspec.is_not(None), handovers.c.fence.is_(None)),
+_SUBMITTED = FrequentStatement(
+    sa.select(handovers.c.number, handovers.c.job_id, handovers.c.fence, handovers.c.jobspec).where(
+        handovers.c.job_id.in_(sa.bindparam("jobs", expanding=True)),
+        sa.or_(handovers.c.jobspec.is_not(None), handovers.c.fence.is_(None)),
+    )
 )
 
 
 def handover_submitted(tx: Tx, job_ids: Sequence[str]) -> tuple[dict[str, int], dict[str, str]]:
     """Return two maps by job: the number drawn at submit, if not delivered yet; and the jobspec as it was submitted."""
-    rows = list(tx.execute(_SUBMITTED, {"jobs": job_ids}))
-    undelivered = {row.job_id: row.number for row in rows if row.fence is None}
-    return undelivered, {row.job_id: row.jobspec for row in rows if row.jobspec is not None}
+    rows = _SUBMITTED.rows(tx, {"jobs": list(job_ids)})
+    undelivered = {job_id: number for number, job_id, fence, _ in rows if fence is None}
+    return undelivered, {job_id: jobspec for _, job_id, _, jobspec in rows if jobspec is not None}
 
 
-_RECEIVE = (
+_RECEIVE = FrequentStatement(
     sa.update(handovers)
     .where(handovers.c.number == sa.bindparam("p_number"))
     .values(fence=sa.bindparam("fence"), received_us=sa.bindparam("received_us"), is_open=True)
@@ -102,22 +105,23 @@ _RECEIVE = (
 
 def handover_receive(tx: Tx, fences: Mapping[int, int], *, at_us: int) -> None:
     """Mark handovers as delivered. `fences`: the fence of each delivered attempt, by number."""
-    if fences:
-        rows = [{"p_number": number, "fence": fence, "received_us": at_us} for number, fence in fences.items()]
-        tx.execute(_RECEIVE, rows)
+    rows = [{"p_number": number, "fence": fence, "received_us": at_us} for number, fence in fences.items()]
+    _RECEIVE.run(tx, rows)
 
 
-_GET = sa.select(handovers).where(
-    handovers.c.number.in_(sa.bindparam("numbers", expanding=True)),
-    handovers.c.cluster_id == sa.bindparam("cluster"),
-    handovers.c.fence.is_not(None),
+_GET = FrequentStatement(
+    sa.select(handovers).where(
+        handovers.c.number.in_(sa.bindparam("numbers", expanding=True)),
+        handovers.c.cluster_id == sa.bindparam("cluster"),
+        handovers.c.fence.is_not(None),
+    )
 )
 
 
 def handover_get(tx: Tx, cluster_id: str, numbers: Sequence[int]) -> dict[int, HandoverRow]:
     """Return the handovers with these numbers that were delivered to this cluster."""
     possible = sorted(number for number in set(numbers) if 0 < number <= NUMBER_MAX)
-    rows = fetch_all(tx, HandoverRow, _GET, {"numbers": possible, "cluster": cluster_id})
+    rows = _GET.fetch_all(tx, HandoverRow, {"numbers": possible, "cluster": cluster_id})
     return {row.number: row for row in rows}
 
 
@@ -127,16 +131,17 @@ _OVERDUE = (
     .order_by(handovers.c.received_us)
     .limit(sa.bindparam("most"))
 )
-_OVERDUE_OF_ONE = _OVERDUE.where(handovers.c.cluster_id == sa.bindparam("cluster"))
+_OVERDUE_OF_ONE = FrequentStatement(_OVERDUE.where(handovers.c.cluster_id == sa.bindparam("cluster")))
 
 
 def handover_overdue(
     tx: Tx, *, received_before_us: int, limit: int, cluster_id: str | None = None
 ) -> list[HandoverRow]:
     """List handovers that were delivered before a time and neither accepted nor taken back."""
-    query = _OVERDUE if cluster_id is None else _OVERDUE_OF_ONE
-    values = {"before_us": received_before_us, "most": limit, "cluster": cluster_id}
-    return fetch_all(tx, HandoverRow, query, values)
+    values = {"before_us": received_before_us, "most": limit}
+    if cluster_id is None:
+        return fetch_all(tx, HandoverRow, _OVERDUE, values)
+    return _OVERDUE_OF_ONE.fetch_all(tx, HandoverRow, {**values, "cluster": cluster_id})
 
 
 def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[HandoverRow]:
@@ -145,7 +150,7 @@ def handover_still_open(tx: Tx, numbers: Sequence[int]) -> list[HandoverRow]:
     return fetch_all(tx, HandoverRow, query)
 
 
-_CLOSE = (
+_CLOSE = FrequentStatement(
     sa.update(handovers)
     .where(handovers.c.number.in_(sa.bindparam("numbers", expanding=True)))
     .values(is_open=False, accepted_us=sa.bindparam("at_us"), is_counted=sa.bindparam("is_accepted"))
@@ -155,7 +160,8 @@ _CLOSE = (
 def handover_close(tx: Tx, numbers: Sequence[int], *, accepted_us: int | None) -> None:
     """Mark handovers as accepted or, without a time, as taken back."""
     if numbers:
-        tx.execute(_CLOSE, {"numbers": sorted(numbers), "at_us": accepted_us, "is_accepted": accepted_us is not None})
+        is_accepted = accepted_us is not None
+        _CLOSE.run(tx, [{"numbers": sorted(numbers), "at_us": accepted_us, "is_accepted": is_accepted}])
 
 
 def handover_unreported(tx: Tx, *, accepted_before_us: int, limit: int) -> list[HandoverRow]:

@@ -17,6 +17,7 @@ from switchyard.model.queue import UNCOUNTED_PREFIX
 from switchyard.store import dialect, page_limit
 from switchyard.store.database import Tx
 from switchyard.store.fetch import columns_of, fetch_all, fetch_one
+from switchyard.store.frequent_statement import FrequentStatement, driver_run
 from switchyard.store.job_columns import readable_row
 from switchyard.store.job_rows import (
     AttemptOnCluster,
@@ -169,7 +170,7 @@ def _insert_jobs(tx: Tx, names: tuple[str, ...], rows: list[tuple[object, ...]])
     if dialect.is_postgresql(tx) and len(rows) >= UNNEST_ROWS_MIN:
         tx.exec_driver_sql(_insert_unnest_sql(names), tuple(list(column) for column in zip(*rows, strict=True)))
     else:
-        tx.exec_driver_sql(dialect.insert_sql(tx, "jobs", names) + " ON CONFLICT DO NOTHING", rows)
+        driver_run(tx, dialect.insert_sql(tx, "jobs", names) + " ON CONFLICT DO NOTHING", rows)
 
 
 @cache
@@ -286,7 +287,9 @@ def _has_label(key: str, value: str) -> sa.ColumnElement[bool]:
 
 
 # Built once: building a statement costs more than running it.
-_LOCK = sa.select(jobs).where(jobs.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(jobs.c.id).with_for_update()
+_LOCK = FrequentStatement(
+    sa.select(jobs).where(jobs.c.id.in_(sa.bindparam("ids", expanding=True))).order_by(jobs.c.id).with_for_update()
+)
 
 
 def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobRow]:
@@ -297,7 +300,7 @@ def job_lock(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobRow]:
     ids = sorted(set(job_ids))
     rows_by_id: dict[str, JobRow] = {}
     for start in range(0, len(ids), IDS_PER_STATEMENT_MAX):
-        rows = fetch_all(tx, JobRow, _LOCK, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})
+        rows = _LOCK.fetch_all(tx, JobRow, {"ids": ids[start : start + IDS_PER_STATEMENT_MAX]})
         rows_by_id |= {row.id: readable_row(row) for row in rows}
     return rows_by_id
 
@@ -309,13 +312,13 @@ def job_update_many(tx: Tx, updates: Mapping[str, JobUpdate]) -> None:
         columns = updates[job_id].columns()
         by_columns.setdefault(tuple(sorted(columns)), []).append({"p_id": job_id} | columns)
     for names, rows in by_columns.items():
-        tx.execute(_update_statement(names), rows)
+        _update_statement(names).run(tx, rows)
 
 
 @lru_cache(maxsize=256)
-def _update_statement(names: tuple[str, ...]) -> sa.Update:
+def _update_statement(names: tuple[str, ...]) -> FrequentStatement:
     statement = sa.update(jobs).where(jobs.c.id == sa.bindparam("p_id"))
-    return statement.values({name: sa.bindparam(name) for name in names})
+    return FrequentStatement(statement.values({name: sa.bindparam(name) for name in names}))
 
 
 def job_list_routable(tx: Tx, *, after: str, limit: int) -> list[RoutableJob]:
