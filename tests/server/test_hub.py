@@ -27,6 +27,21 @@ def test_what_happens_after_the_look_wakes_a_watcher() -> None:
     run(work)
 
 
+def test_a_commit_that_nobody_waits_for_needs_no_turn_of_the_loop() -> None:
+    async def work() -> None:
+        hub = WakeupHub()
+        assert not hub.is_any_waiting(["job"])
+        with hub.job_waiter("job"):
+            assert hub.is_any_waiting(["other", "job"])
+            assert not hub.is_any_waiting(["other"])
+        with hub.event_waiter(None):  # follows all jobs
+            assert hub.is_any_waiting(["other"])
+            assert not hub.is_any_waiting([])
+        assert not hub.is_any_waiting(["job", "other"])
+
+    run(work)
+
+
 def test_a_poll_whose_cluster_was_woken_since_its_look_does_not_park() -> None:
     async def work() -> None:
         hub, gone = WakeupHub(), asyncio.ensure_future(asyncio.sleep(60))

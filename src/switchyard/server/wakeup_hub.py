@@ -33,6 +33,13 @@ class WakeupHub:
     def is_waited_for(self, cluster_id: str) -> bool:
         return bool(self._clusters.get(cluster_id))
 
+    def is_any_waiting(self, jobs: Collection[str]) -> bool:
+        """Whether anybody waits for one of these jobs, or follows all events. From any thread.
+
+        Waiters register before they read. So whoever is not registered after a commit reads what it changed.
+        """
+        return bool(jobs) and (bool(self._streams) or any(job_id in self._jobs for job_id in jobs))
+
     def wake(self, clusters: Iterable[str], jobs: Collection[str]) -> None:
         for cluster_id in clusters:
             self._versions[cluster_id] = self.version(cluster_id) + 1

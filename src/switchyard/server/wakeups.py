@@ -91,7 +91,8 @@ class Wakeups:
         """On the committer's thread, before results are delivered: a caller sees its own change."""
         if not SNAPSHOT_TOPICS.isdisjoint(notice.versions):
             self._refresh()
-        if self.loop is not None and (notice.clusters or notice.jobs or notice.versions):
+        # A turn of the loop for nobody would take the interpreter from the threads that answer.
+        if self.loop is not None and (notice.clusters or notice.versions or self.hub.is_any_waiting(notice.jobs)):
             self.loop.call_soon_threadsafe(self.handle_commit, notice)
 
     def _wake_chores(self) -> None:
