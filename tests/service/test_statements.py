@@ -60,10 +60,8 @@ def test_receive_and_accept_read_nothing_outside_their_transactions(rig: Rig) ->
 
     def receive() -> list[int]:
         leasing = rig.yard.services.leasing
-        found = pollers.receive_jobs(
-            rig.context, leasing, entry, most=1, lease_us=LEASE_US, write=lambda _: "{}", received=known
-        )
-        return list(found)
+        request = pollers.ReceiveRequest(entry=entry, most=1, lease_us=LEASE_US, write=lambda _: "{}", received=known)
+        return list(pollers.receive_jobs(rig.context, leasing, request))
 
     for _ in range(2):
         rig.submit(a_request())

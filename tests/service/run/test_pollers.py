@@ -43,10 +43,8 @@ def joined(rig: Rig, name: str = "polls") -> AgentEntry:
 def received(
     rig: Rig, entry: AgentEntry, *, most: int = 0, write: Callable[[pollers.Handover], str] | None = None
 ) -> list[int]:
-    found = pollers.receive_jobs(
-        rig.context, rig.yard.services.leasing, entry, most=most, lease_us=LEASE_US, write=write or (lambda _: "{}")
-    )
-    return list(found)
+    request = pollers.ReceiveRequest(entry=entry, most=most, lease_us=LEASE_US, write=write or (lambda _: "{}"))
+    return list(pollers.receive_jobs(rig.context, rig.yard.services.leasing, request))
 
 
 @contextmanager

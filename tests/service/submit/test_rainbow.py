@@ -64,9 +64,8 @@ class Town:
 
     def fail(self, job: str, cluster: str) -> None:
         entry, context = self.entries[cluster], self.rig.context
-        given = pollers.receive_jobs(
-            context, self.rig.yard.services.leasing, entry, most=0, lease_us=10**9, write=lambda _: ""
-        )
+        request = pollers.ReceiveRequest(entry=entry, most=0, lease_us=10**9, write=lambda _: "")
+        given = pollers.receive_jobs(context, self.rig.yard.services.leasing, request)
         assert pollers.accept_jobs(context, entry, list(given))
         pollers.report_ends(
             context, entry, [(number, Report("", 0, ObservedState.FAILED, exit_code=1)) for number in given]

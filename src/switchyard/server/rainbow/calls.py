@@ -33,8 +33,10 @@ from switchyard.server.rainbow.messages import (
 from switchyard.server.rainbow.secret_guesses import SecretGuessLimiter, caller_address
 from switchyard.server.services import Services
 from switchyard.service.cluster import clusters, graphs, poller_access
+from switchyard.service.core.committer import BatchCall
 from switchyard.service.core.context import Context
 from switchyard.service.core.credential import split_credential
+from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor, rights_of
 from switchyard.service.lifecycle.transitions import HANDED_OVER_REASON
 from switchyard.service.run import pollers
@@ -227,27 +229,59 @@ def submit_response(numbered: rainbow.NumberedJob) -> Any:
 
 def receive_jobs(server: RainbowServer, request: Any) -> Any:
     entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
-    most, lease_us = request.maxJobs, rainbow_section(server).receive_lease_us
-    jobs = pollers.receive_jobs(
-        server.context,
-        server.services.leasing,
-        entry,
-        most=most,
-        lease_us=lease_us,
+    asked = _receive_request(server, request, entry)
+    return receive_response(pollers.receive_jobs(server.context, server.services.leasing, asked))
+
+
+def receive_write(server: RainbowServer, request: Any) -> BatchCall | None:
+    """Return the write of `receive_jobs` if the caller is known without the database. Its result may be None, too."""
+    entry = poller_access.known_poller(server.context, request.cluster, request.secret)
+    if entry is None:
+        return None
+    asked = _receive_request(server, request, entry)
+    return pollers.receive_write(server.context, server.services.leasing, asked)
+
+
+def _receive_request(server: RainbowServer, request: Any, entry: AgentEntry) -> pollers.ReceiveRequest:
+    return pollers.ReceiveRequest(
+        entry=entry,
+        most=request.maxJobs,
+        lease_us=rainbow_section(server).receive_lease_us,
         write=jobspecs.received_job,
         received=server.received,
     )
+
+
+def receive_response(jobs: dict[int, str]) -> Any:
     return ReceiveJobsResponse(status="REQUEST_JOBS_SUCCESS" if jobs else "REQUEST_JOBS_NORESULTS", jobs=jobs)
 
 
 def accept_jobs(server: RainbowServer, request: Any) -> Any:
     entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
+    numbers = _accepted_numbers(request)
+    return accept_response(request, pollers.accept_jobs(server.context, entry, numbers, server.received))
+
+
+def accept_write(server: RainbowServer, request: Any) -> BatchCall | None:
+    """Return the write of `accept_jobs` if the caller and the jobs are known without the database."""
+    entry = poller_access.known_poller(server.context, request.cluster, request.secret)
+    if entry is None:
+        return None
+    numbers = _accepted_numbers(request)
+    locks = server.received.take(numbers)
+    return None if locks is None else pollers.accept_write(entry, numbers, locks)
+
+
+def _accepted_numbers(request: Any) -> list[int]:
     if not request.jobids:
         raise Malformed("one or more jobs must be accepted.")
     if len(request.jobids) > BATCH_MAX:
         raise Malformed(f"At most {BATCH_MAX} jobs are accepted at once.")
-    taken = pollers.accept_jobs(server.context, entry, list(request.jobids), server.received)
-    is_all = taken == len(request.jobids)
+    return list(request.jobids)
+
+
+def accept_response(request: Any, accepted: int) -> Any:
+    is_all = accepted == len(request.jobids)
     return AcceptJobsResponse(status="RESULT_TYPE_SUCCESS" if is_all else "RESULT_TYPE_PARTIAL")
 
 
@@ -301,14 +335,12 @@ def match_anonymous(server: RainbowServer, payload: str, matcher: str) -> FitAns
     return msgspec.json.decode(server.services.fit.answer(stranger, request), type=FitAnswer)
 
 
-# SubmitJob and Satisfy are in grpc_services.py: they are called thousands of times a second.
+# SubmitJob, Satisfy, ReceiveJobs and AcceptJobs are in grpc_services.py: they are called many times a second.
 SCHEDULER_CALLS: dict[str, Callable[[RainbowServer, Any], Any]] = {
     "Register": register,
     "RegisterSubsystem": register_subsystem,
     "Delete": delete,
     "DeleteSubsystem": delete_subsystem,
     "UpdateState": update_state,
-    "ReceiveJobs": receive_jobs,
-    "AcceptJobs": accept_jobs,
 }
 HANDOVER_CALLS: dict[str, Callable[[RainbowServer, Any], Any]] = {"ReportJobs": report_jobs}

@@ -24,9 +24,9 @@ from switchyard.server.rainbow.calls import RainbowServer
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.rainbow.secret_guesses import SecretGuessLimiter, caller_address
 from switchyard.server.runtime import ServerRuntime
-from switchyard.service.core.committer import DeliverResults
+from switchyard.service.core.committer import DeliverResults, Write
 from switchyard.service.run.pollers import ReceivedJobs
-from switchyard.service.submit.rainbow import NumberedInsert, NumberedJob
+from switchyard.service.submit.rainbow import NumberedInsert
 from switchyard.service.submit.submit import TooSlowForLoop
 
 GRAPH_CALLS = frozenset({"Register", "RegisterSubsystem"})  # calls whose messages may be large
@@ -49,6 +49,8 @@ def handlers(server: ServerRuntime, intake: MessageIntake) -> tuple[grpc.Generic
     deliver = partial(deliver_to_loop, asyncio.get_running_loop())
     by_name |= {
         "SubmitJob": partial(_submit, threads, rainbow, deliver),
+        "ReceiveJobs": partial(_receive, threads, rainbow, deliver),
+        "AcceptJobs": partial(_accept, threads, rainbow, deliver),
         "Satisfy": partial(_satisfy, threads, SatisfyCache(rainbow)),
     }
     return tuple(_service(service, by_name, intake) for service in (SCHEDULER, HANDOVER, GRAPH))
@@ -67,10 +69,32 @@ async def _submit(threads: ThreadPoolExecutor, server: RainbowServer, deliver: D
         decided = await _in_thread(threads, partial(calls.submit_decide_fresh, server), request)
     if not isinstance(decided, NumberedInsert):
         return decided
-    future: asyncio.Future[NumberedJob] = asyncio.get_running_loop().create_future()
-    server.context.committer.put(decided, partial(settle_future, future), deliver=deliver)
+    return calls.submit_response(await _committed(server, deliver, decided))
+
+
+async def _receive(threads: ThreadPoolExecutor, server: RainbowServer, deliver: DeliverResults, request: Any) -> Any:
+    """Answer on the loop if the caller is known and no job is overdue, else on a thread."""
+    write = calls.receive_write(server, request)
+    texts = await _committed(server, deliver, write) if write is not None else None
+    if texts is not None:
+        return calls.receive_response(texts)
+    return await _in_thread(threads, partial(calls.receive_jobs, server), request)
+
+
+async def _accept(threads: ThreadPoolExecutor, server: RainbowServer, deliver: DeliverResults, request: Any) -> Any:
+    """Answer on the loop if the caller and the jobs are known, else on a thread."""
+    write = calls.accept_write(server, request)
+    if write is not None:
+        return calls.accept_response(request, await _committed(server, deliver, write))
+    return await _in_thread(threads, partial(calls.accept_jobs, server), request)
+
+
+async def _committed(server: RainbowServer, deliver: DeliverResults, write: Write) -> Any:
+    """Wait for the commit of a write, without a thread. Returns its result."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    server.context.committer.put(write, partial(settle_future, future), deliver=deliver)
     async with asyncio.timeout(COMMIT_WAIT_S_MAX):
-        return calls.submit_response(await future)
+        return await future
 
 
 async def _satisfy(threads: ThreadPoolExecutor, satisfy: SatisfyCache, request: Any) -> bytes:

@@ -140,11 +140,19 @@ def authenticate_poller(context: Context, name: str, secret: str) -> AgentEntry:
     return poller
 
 
+def known_poller(context: Context, name: str, secret: str) -> AgentEntry | None:
+    """Return the poller with this cluster name and its current secret, without the database.
+
+    None proves nothing: `authenticate_poller` decides.
+    """
+    parts = split_credential(secret, "agent")
+    entry = _poller_named(context, name, parts[0]) if parts is not None else None
+    return entry if entry is not None and parts is not None and secret_matches(parts[1], entry.hash) else None
+
+
 def _find_poller(context: Context, name: str, parts: tuple[str, str]) -> AgentEntry | None:
-    fleet = context.snapshots.fleet
-    entry = fleet.agents.get(parts[0])
-    row = fleet.rows.get(entry.cluster_id) if entry is not None else None
-    if entry is None or entry.backend != POLLING_BACKEND or row is None or row.name != name:
+    entry = _poller_named(context, name, parts[0])
+    if entry is None:
         return None
     if secret_matches(parts[1], entry.hash):
         return entry
@@ -152,3 +160,12 @@ def _find_poller(context: Context, name: str, parts: tuple[str, str]) -> AgentEn
         finish_rotation(context, entry, parts[1])
         return entry
     return None
+
+
+def _poller_named(context: Context, name: str, agent_id: str) -> AgentEntry | None:
+    fleet = context.snapshots.fleet
+    entry = fleet.agents.get(agent_id)
+    row = fleet.rows.get(entry.cluster_id) if entry is not None else None
+    if entry is None or entry.backend != POLLING_BACKEND or row is None or row.name != name:
+        return None
+    return entry

@@ -20,7 +20,9 @@ from switchyard.model.cluster import POLLING_BACKEND
 from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer, assign, return_lease
 from switchyard.model.poll import BATCH_MAX, Lease, Report
 from switchyard.model.queue import uncounted_lane
+from switchyard.route.member import Member
 from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.committer import BatchCall
 from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
@@ -81,67 +83,81 @@ class _AnswerTooLarge(Exception):
     """The jobs exceed the size of one answer. Their leases are rolled back."""
 
 
-def receive_jobs(
-    context: Context,
-    leasing: Leasing,
-    entry: AgentEntry,
-    *,
-    most: int,
-    lease_us: int,
-    write: Callable[[Handover], str],
-    received: ReceivedJobs | None = None,
-) -> dict[int, str]:
-    """Lease the next jobs of this cluster, up to the size of one answer. Returns texts from `write`, by job number."""
-    want = most if 0 < most < BATCH_MAX else BATCH_MAX
-    member = context.snapshots.world.by_id.get(entry.cluster_id)
+@dataclass(frozen=True, kw_only=True)
+class ReceiveRequest:
+    """A cluster's request for jobs. `write`: makes the text of a job for the answer."""
+
+    entry: AgentEntry
+    most: int  # 0: as many as fit into one answer
+    lease_us: int
+    write: Callable[[Handover], str]
+    received: ReceivedJobs | None = None
+
+
+def receive_jobs(context: Context, leasing: Leasing, request: ReceiveRequest) -> dict[int, str]:
+    """Lease the next jobs of this cluster, up to the size of one answer. Returns their texts, by job number."""
+    texts: dict[int, str] | None = context.committer.do(receive_write(context, leasing, request))
+    if texts is None:
+        requeue_unaccepted(context, lease_us=request.lease_us, cluster_id=request.entry.cluster_id)
+        texts = context.committer.do(receive_write(context, leasing, request, may_be_overdue=False))
+    assert texts is not None, "overdue jobs are looked for once"
+    return texts
+
+
+def receive_write(
+    context: Context, leasing: Leasing, request: ReceiveRequest, *, may_be_overdue: bool = True
+) -> BatchCall:
+    """Return the write of `receive_jobs`. Its result is None if the cluster has jobs that it did not accept in time.
+
+    Such jobs have to be requeued first, unless `may_be_overdue` is false.
+    """
+    member = context.snapshots.world.by_id.get(request.entry.cluster_id)
     if member is None:
         raise Denied("request denied: this cluster was deleted.", next_step="Register it again.")
+    return BatchCall(partial(_receive, leasing=leasing, request=request, member=member, may_be_overdue=may_be_overdue))
 
+
+def _receive(
+    batch: Batch, *, leasing: Leasing, request: ReceiveRequest, member: Member, may_be_overdue: bool
+) -> dict[int, str] | None:
+    entry, before_us = request.entry, batch.now_us - request.lease_us
+    if may_be_overdue and handovers.handover_overdue(
+        batch.tx, received_before_us=before_us, limit=1, cluster_id=entry.cluster_id
+    ):
+        return None
     jobs_by_number: dict[int, str] = {}
 
-    def write_noted(handover: Handover) -> str:
+    def write(handover: Handover) -> str:
         jobs_by_number[handover.number] = handover.lease.job
-        return write(handover)
+        return request.write(handover)
 
-    def apply(batch: Batch, *, may_be_overdue: bool) -> dict[int, str] | None:
-        before_us = batch.now_us - lease_us
-        if may_be_overdue and handovers.handover_overdue(
-            batch.tx, received_before_us=before_us, limit=1, cluster_id=entry.cluster_id
-        ):
-            return None
-        request = LeaseRequest(
-            entry.id,
-            member.id,
-            member.name,
-            session=None,
-            want=0,
-            room=None,
-            backend=POLLING_BACKEND,
-            backends=member.backends,
-        )
-        texts: dict[int, str] = {}
-        free_bytes, step = ANSWER_BYTES, LEASES_PER_STEP
-        while (count := min(step, want - len(texts))) > 0:
-            # A job that is too large for any answer is sent alone: some clients accept more.
-            bytes_max = free_bytes if texts or count > 1 else None
-            asked = replace(request, want=count)
-            new_texts = _lease_and_number(batch, leasing, asked, write_noted, bytes_max=bytes_max)
-            if new_texts is None:
-                step = count // 2
-                continue
-            texts |= new_texts
-            free_bytes -= _size(new_texts)
-            if len(new_texts) < count:
-                break
-        return texts
-
-    texts = context.committer.call(partial(apply, may_be_overdue=True))
-    if texts is None:
-        requeue_unaccepted(context, lease_us=lease_us, cluster_id=entry.cluster_id)
-        texts = context.committer.call(partial(apply, may_be_overdue=False))
-    assert texts is not None, "overdue jobs are looked for once"
-    if received is not None:
-        received.note({number: jobs_by_number[number] for number in texts})
+    lease_request = LeaseRequest(
+        entry.id,
+        member.id,
+        member.name,
+        session=None,
+        want=0,
+        room=None,
+        backend=POLLING_BACKEND,
+        backends=member.backends,
+    )
+    want = request.most if 0 < request.most < BATCH_MAX else BATCH_MAX
+    texts: dict[int, str] = {}
+    free_bytes, step = ANSWER_BYTES, LEASES_PER_STEP
+    while (count := min(step, want - len(texts))) > 0:
+        # A job that is too large for any answer is sent alone: some clients accept more.
+        bytes_max = free_bytes if texts or count > 1 else None
+        asked = replace(lease_request, want=count)
+        new_texts = _lease_and_number(batch, leasing, asked, write, bytes_max=bytes_max)
+        if new_texts is None:
+            step = count // 2
+            continue
+        texts |= new_texts
+        free_bytes -= _size(new_texts)
+        if len(new_texts) < count:
+            break
+    if (received := request.received) is not None:
+        batch.settled.append(lambda: received.note({number: jobs_by_number[number] for number in texts}))
     return texts
 
 
@@ -186,6 +202,12 @@ def accept_jobs(
     locks = received.take(numbers) if received is not None else None
     if locks is None:
         locks = [row.job_id for row in _read_handovers(context, entry, numbers).values()]
+    accepted: int = context.committer.do(accept_write(entry, numbers, locks))
+    return accepted
+
+
+def accept_write(entry: AgentEntry, numbers: Sequence[int], locks: Sequence[str]) -> BatchCall:
+    """Return the write of `accept_jobs`. `locks`: the jobs that have these numbers."""
 
     def apply(batch: Batch) -> int:
         _reread_jobs(batch, locks)
@@ -200,7 +222,7 @@ def accept_jobs(
         handovers.handover_close(batch.tx, accepted, accepted_us=batch.now_us)
         return len(accepted)
 
-    return context.committer.call(apply, locks=locks)
+    return BatchCall(apply, locks)
 
 
 def report_ends(
