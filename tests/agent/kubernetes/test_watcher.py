@@ -69,6 +69,19 @@ def test_a_job_that_is_not_in_a_new_list_is_doubtful(watcher: KubernetesWatcher)
     assert watcher.is_sure(NAME)
 
 
+def test_a_job_that_only_direct_reads_show_is_there_until_one_does_not(watcher: KubernetesWatcher) -> None:
+    """Somebody took its labels off: for the watch it was deleted."""
+    watcher.put_job(a_job(), is_deleted=True)
+    watcher.note_job(an_ended_job())
+    assert (watcher.view(NAME).is_deleted, watcher.is_unwatched(NAME), watcher.is_sure(NAME)) == (False, True, False)
+    watcher.note_job(a_job())
+    assert watcher.view(NAME).job == a_job(), "each read counts, since no watch tells more"
+    watcher.note_absent(NAME)
+    assert (watcher.view(NAME).is_deleted, watcher.is_unwatched(NAME), watcher.is_sure(NAME)) == (True, False, True)
+    watcher.put_job(a_job("2"), is_deleted=False)
+    assert not watcher.is_unwatched(NAME)
+
+
 def test_pods_that_are_not_in_a_new_list_are_gone(watcher: KubernetesWatcher) -> None:
     watcher.put_pods([a_pod("p"), a_pod("q")])
     watcher.put_pods([a_pod("q")])

@@ -106,6 +106,13 @@ class AttemptStatuses:
     def _compute(self, job: SubmittedJob, fence: int) -> tuple[Status, float]:
         """The status, and for how long it holds if nothing changes."""
         view = self._watcher.view(job.name, fence - job.lease.fence if job.size > 1 else None)
+        status, again_s = self._read(job, fence, view)
+        if self._watcher.is_unwatched(job.name):
+            self._remover.doubt(job.name)
+            again_s = min(again_s, UNSURE_S)
+        return status, again_s
+
+    def _read(self, job: SubmittedJob, fence: int, view: JobView) -> tuple[Status, float]:
         if not self._watcher.wait_listed(0.0):  # a Job without its pods would look as if they were gone
             return Status(seen=ObservedState.SUBMITTED, text="the cluster has not answered yet"), UNSURE_S
         now_s = self._now_s()

@@ -35,6 +35,7 @@ class _Entry:
     is_deleted: bool = False
     is_doubtful: bool = False  # the Job was not in a list: a direct read decides
     is_confirmed: bool = False  # a direct read showed that neither the Job nor a pod of it is there
+    is_unwatched: bool = False  # a direct read shows the Job, and the watch does not: somebody took its labels off
     read_job: JobObject | None = None  # as a direct read showed it, before its pods were read
     read_indexes: frozenset[int | None] = frozenset()  # of the pods which that read showed
     pods: PodsByIndex = field(default_factory=dict)
@@ -129,7 +130,15 @@ class KubernetesWatcher:
         """Whether the Job is known, and its absence, if it is absent, was confirmed by a direct read."""
         with self._lock:
             entry = self._entries.get(name)
-            return entry is not None and not entry.is_doubtful and (entry.is_confirmed or not entry.is_deleted)
+            if entry is None or entry.is_doubtful or entry.is_unwatched:
+                return False
+            return entry.is_confirmed or not entry.is_deleted
+
+    def is_unwatched(self, name: str) -> bool:
+        """Whether only direct reads show this Job."""
+        with self._lock:
+            entry = self._entries.get(name)
+            return entry is not None and entry.is_unwatched
 
     def take_changed(self) -> dict[str, set[int] | None]:
         """The names of Jobs that changed since the last call, each with the indexes that did; None: all of it."""
@@ -149,8 +158,11 @@ class KubernetesWatcher:
         """Add what a create or a read of one Job returned, unless a watch knows more already."""
         with self._lock:
             entry = self._entries.setdefault(job.metadata.name, _Entry())
-            if entry.is_doubtful or entry.job is None or entry.job.metadata.uid != job.metadata.uid:
+            is_known = entry.job is not None and entry.job.metadata.uid == job.metadata.uid
+            is_hidden = is_known and entry.is_deleted and not entry.is_confirmed
+            if entry.is_doubtful or not is_known or is_hidden or entry.is_unwatched:
                 entry.job, entry.is_deleted, entry.is_doubtful, entry.is_confirmed = job, False, False, False
+                entry.is_unwatched = is_hidden or (is_known and entry.is_unwatched)
                 self._mark(job.metadata.name)
 
     def note_pods(self, job: JobObject, pods: list[PodObject]) -> None:
@@ -179,7 +191,7 @@ class KubernetesWatcher:
         """A direct read showed that neither the Job nor a pod of it is there."""
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())
-            entry.is_deleted, entry.is_doubtful, entry.is_confirmed = True, False, True
+            entry.is_deleted, entry.is_doubtful, entry.is_confirmed, entry.is_unwatched = True, False, True, False
             for pod in entry.live(None):
                 entry.bury(pod)
             entry.pods.clear()
@@ -206,7 +218,7 @@ class KubernetesWatcher:
                 return  # the deleted Job is an older one of this name
             is_same = not entry.is_doubtful and entry.is_deleted == is_deleted
             self._mark(job.metadata.name, _changed_indexes(entry.job, job) if is_same else None)
-            entry.job, entry.is_deleted, entry.is_doubtful = job, is_deleted, False
+            entry.job, entry.is_deleted, entry.is_doubtful, entry.is_unwatched = job, is_deleted, False, False
 
     def put_jobs(self, jobs: list[JobObject]) -> None:
         """The whole list. Jobs that are not in it were deleted, or created after it was asked for."""
