@@ -95,11 +95,25 @@ def test_the_tasks_of_an_array_have_an_exit_code_each(yard: KubernetesYard) -> N
     assert sorted(task["exit_code"] for task in tasks) == [0, 1, 2]
 
 
+def hold_pod(yard: KubernetesYard, job: str, finalizer: str) -> str:
+    """Keep the pod of a job from going. Returns its path."""
+    pods = f"/api/v1/namespaces/{yard.namespace}/pods"
+    (pod,) = yard.cluster.request("GET", f"{pods}?labelSelector=switchyard/job={job}")["items"]
+    path = f"{pods}/{pod['metadata']['name']}"
+    yard.cluster.request("PATCH", path, {"metadata": {"finalizers": [*pod["metadata"]["finalizers"], finalizer]}})
+    return path
+
+
 def test_a_cancelled_job_is_gone_from_the_cluster(yard: KubernetesYard) -> None:
     job = yard.run("sleep 600")
     yard.stage.until_state(job, State.RUNNING, timeout_s=END_S)
+    pod = hold_pod(yard, job, "example.com/holder")
     assert yard.stage.yard("cancel", job).returncode == 0
-    assert yard.ended(job)["state"] == State.CANCELLED
+    words = "at its cluster: it is being deleted, held by example.com/holder"
+    until(lambda: words in yard.stage.yard("show", job).stdout, END_S, "the user sees why the cancel takes long")
+    yard.cluster.request("PATCH", pod, {"metadata": {"finalizers": None}})
+    ended = yard.ended(job)
+    assert (ended["state"], "at its cluster" in ended["reason"]) == (State.CANCELLED, False)
     assert job.lower() not in json.dumps([row["metadata"]["name"] for row in yard.jobs()])
 
 

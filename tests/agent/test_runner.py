@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from switchyard.agent import reported_reasons
 from switchyard.agent import runner as runners
 from switchyard.agent.attempt import Attempt, Stage
+from switchyard.agent.backends import Status
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
@@ -83,7 +87,7 @@ def test_unknown_state_changes_nothing_and_lost_is_reported(bench: Bench) -> Non
 
 
 def test_waiting_at_the_cluster_is_reported_as_submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runners, "REPORT_QUEUED_AFTER_S", 0.0)
+    monkeypatch.setattr(reported_reasons, "QUEUED_AFTER_S", 0.0)
     lease = a_lease("x", env={"FAKE_DELAY_S": "0.2", "FAKE_RUN_S": "0.2"})
     bench.journal.take([lease])
     bench.turn_until(lease, ObservedState.SUCCEEDED)
@@ -205,7 +209,7 @@ def test_why_a_submit_is_tried_again_is_reported_as_the_reason_for_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runners, "RESUBMIT_AFTER_S", 0.0)
-    monkeypatch.setattr(runners, "REPORT_QUEUED_AFTER_S", 0.0)
+    monkeypatch.setattr(reported_reasons, "QUEUED_AFTER_S", 0.0)
     real, lease = bench.backend.submit, a_lease("x")
 
     def refuse(_: Lease) -> str:
@@ -217,3 +221,26 @@ def test_why_a_submit_is_tried_again_is_reported_as_the_reason_for_waiting(
     assert [queued.timed.report.reason for queued in bench.journal.queued()] == ["the controller does not answer"]
     monkeypatch.setattr(bench.backend, "submit", real)
     bench.turn_until(lease, ObservedState.SUCCEEDED)
+
+
+def test_the_note_of_a_running_attempt_is_reported_when_it_changes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reported_reasons, "REPORT_EVERY_S", 0.0)
+    real, lease, notes = bench.backend.status, a_lease("sleep", "60"), [""]
+
+    def noted(native_ids: Iterable[str]) -> dict[str, Status]:
+        return {key: replace(status, note=notes[0]) for key, status in real(native_ids).items()}
+
+    monkeypatch.setattr(bench.backend, "status", noted)
+    bench.journal.take([lease])
+    bench.turn_until(lease, ObservedState.RUNNING)
+    for note in ("its node n1 does not answer", "its node n1 does not answer", ""):
+        notes[0] = note
+        bench.runner.run_once(may_start=True)
+    reports = [each.timed.report for each in bench.journal.queued()]
+    assert [report.reason for report in reports if report.seen is ObservedState.RUNNING] == [
+        "",
+        "its node n1 does not answer",
+        "",
+    ]

@@ -78,6 +78,24 @@ def test_etcd_that_is_paused(agent: KubernetesAgent, harmed_cluster: KubernetesC
     assert runs(agent.folder) == 1
 
 
+def test_etcd_that_is_killed_while_the_job_ends(agent: KubernetesAgent, harmed_cluster: KubernetesCluster) -> None:
+    lease = a_job(agent.folder, f"{waits_for(agent)}; touch {agent.folder}/over; echo done; exit 4")
+    late = a_lease("echo", "late")
+    native_id = begin(agent, lease)
+    harmed_cluster.kill("etcd")
+    (agent.folder / "go").touch()
+    agent.journal.take([late])
+    while not (agent.folder / "over").exists():
+        agent.runner.run_once(may_start=True)
+        agent.backend.watch(0.1)
+    assert not agent.ends(), "nobody knows how it ended"
+    harmed_cluster.start("etcd")
+    agent.until(lambda: len(agent.ends()) == 2, "both jobs end")
+    assert {end.job: end.exit_code for end in agent.ends()} == {lease.job: 4, late.job: 0}
+    assert output_of(agent, native_id) == b"done\n"
+    assert runs(agent.folder) == 1
+
+
 def test_a_job_that_somebody_deletes_ends_when_it_is_gone_and_does_not_run_again(agent: KubernetesAgent) -> None:
     lease = a_job(agent.folder, "sleep 600")
     name = begin(agent, lease)
@@ -122,21 +140,6 @@ def test_a_pod_that_somebody_deletes_is_a_failure_of_the_cluster(agent: Kubernet
     assert (end.seen, end.cause.name) == (ObservedState.FAILED, "CLUSTER")
     assert "deleted" in end.reason
     assert runs(agent.folder) == 1
-
-
-def test_a_cancel_counts_when_the_pod_is_gone(make_agent: MakeAgent) -> None:
-    """The command takes its time after SIGTERM."""
-    agent = make_agent(kubernetes={"grace_s": 60})
-    script = f"trap 'echo asked; {waits_for(agent)}; echo gone > {agent.folder}/gone; exit 1' TERM; sleep 600 & wait"
-    lease = a_job(agent.folder, script)
-    name = begin(agent, lease)
-    agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
-    agent.until(lambda: b"asked" in output_of(agent, name), "it is asked to end")
-    assert not agent.ends()
-    (agent.folder / "go").touch()
-    assert end_of(agent).seen is ObservedState.CANCELLED
-    assert (agent.folder / "gone").exists()
-    assert agent.jobs() == []
 
 
 def test_an_expired_token_hurts_no_job_and_a_new_one_is_taken(

@@ -33,7 +33,7 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         native_id=native_name(attempt.native_id) if attempt.native_id else None,
         exit_code=status.exit_code,
         signal=status.signal,
-        reason=status.reason[:REASON_CHARS_MAX],
+        reason=(status.note or status.reason)[:REASON_CHARS_MAX],
         cause=status.cause,
         usage=status.usage,
     )

@@ -17,6 +17,7 @@ from switchyard.agent.journal import Journal
 from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.parallel_calls import call_in_parallel
+from switchyard.agent.reported_reasons import ReportedReasons
 from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.model.lifecycle import ObservedState
@@ -27,8 +28,6 @@ RESUBMIT_AFTER_S = 1.0  # after a submit that failed for a temporary reason
 SUBMIT_S_MAX = 1.0  # for submits in one round: running jobs are checked between rounds
 CANCELS_MAX = 5000  # in one round, for the same reason
 CANCEL_RETRY_S = 5.0  # a cancelled attempt that still runs is cancelled again after this
-REPORT_QUEUED_AFTER_S = 0.5  # an attempt that is queued for less is not reported as SUBMITTED
-REASON_REPORT_EVERY_S = 10.0  # between two reported reasons why one attempt is queued
 PURGE_EVERY_S = 60.0
 
 log = logging.getLogger(__name__)
@@ -68,8 +67,7 @@ class Runner:
         self._retry_at: dict[AttemptKey, float] = {}
         self._cancelled_at: dict[AttemptKey, float] = {}
         self._unknown: dict[AttemptKey, str] = {}
-        # The last reported reason for queueing, and when. After a restart it is reported again, which is harmless.
-        self._reported_reasons: dict[AttemptKey, tuple[str, float]] = {}
+        self._reasons = ReportedReasons()
         self._purged_at = 0.0
         # Intents of an earlier incarnation: the backend may have them, so they are looked up before a submit.
         self._maybe_submitted = {
@@ -198,7 +196,7 @@ class Runner:
         """Report what the attempt waits for: after a moment, then every 10 s if it changed."""
         self._submitted_at.setdefault(attempt.key, time.monotonic())
         if self._should_report_reason(attempt.key, text):
-            self._reported_reasons[attempt.key] = (text, time.monotonic())
+            self._reasons.record(attempt.key, text)
             for report in reports_of(attempt, Status(seen=ObservedState.SUBMITTED, reason=text)):
                 self._journal.queue_report(attempt.key, report)
 
@@ -373,21 +371,19 @@ class Runner:
                 self._unknown[attempt.key] = status.text
                 log.warning(line("unknown-state", job=attempt.lease.job, native_id=native_id, text=status.text))
             return None
-        if status.seen is ObservedState.RUNNING and attempt.stage is not Stage.RUNNING:
+        if status.seen is ObservedState.RUNNING:
+            if attempt.stage is Stage.RUNNING and not self._reasons.is_note_due(attempt.key, status.note):
+                return None
+            self._reasons.record(attempt.key, status.note or "")
             return AttemptChange(replace(attempt, stage=Stage.RUNNING), reports_of(attempt, status))
         is_waiting = status.seen is ObservedState.SUBMITTED and attempt.stage is not Stage.RUNNING
         if is_waiting and self._should_report_reason(attempt.key, status.reason):
-            self._reported_reasons[attempt.key] = (status.reason, time.monotonic())
+            self._reasons.record(attempt.key, status.reason)
             return AttemptChange(replace(attempt, stage=Stage.SUBMITTED), reports_of(attempt, status))
         return None
 
     def _should_report_reason(self, key: AttemptKey, reason: str) -> bool:
-        """Report the first reason, then a new one at most every 10 s: schedulers change it often."""
-        now = time.monotonic()
-        if key not in self._reported_reasons:
-            return now - self._submitted_at.get(key, 0.0) > REPORT_QUEUED_AFTER_S
-        reported, at = self._reported_reasons[key]
-        return reason != reported and now - at > REASON_REPORT_EVERY_S
+        return self._reasons.is_due(key, reason, queued_s=time.monotonic() - self._submitted_at.get(key, 0.0))
 
     def _forget(self, changes: Sequence[AttemptChange]) -> None:
         for change in changes:
@@ -405,7 +401,7 @@ class Runner:
             self._retry_at.pop(key, None)
             self._cancelled_at.pop(key, None)
             self._unknown.pop(key, None)
-            self._reported_reasons.pop(key, None)
+            self._reasons.forget(key)
             self._maybe_submitted.discard(key)
 
     def _purge(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent import runner
+from switchyard.agent import reported_reasons
 from switchyard.agent.backends import Status
 from switchyard.agent.client import ServerUnreachable
 from switchyard.agent.files import folder_removal, stagings, uploads
@@ -159,7 +159,7 @@ def test_staging_is_visible_and_can_be_cancelled_or_stopped_and_holds_nobody(sit
 
 
 def test_trouble_is_tried_again_and_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "REASON_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(reported_reasons, "REPORT_EVERY_S", 0.0)
     root = site.objects.put_tree({"x": b"1"})
     site.objects.errors = [Unavailable("the store is away"), ServerUnreachable("the server is away")] * 100
     lease = site.lease("cat x", JobFiles(tree=root.hex()))
@@ -194,7 +194,7 @@ def test_a_final_failure_of_staging_is_the_clusters_fault(site: Site, error: Yar
 def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "REASON_REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(reported_reasons, "REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.01)
     first, lost = (letter * CHUNK_BYTES for letter in (b"a", b"b"))
     root = site.objects.put_tree({"deep": {"large": first + lost}})

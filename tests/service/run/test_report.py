@@ -58,6 +58,23 @@ def test_what_waits_at_its_cluster_says_why_as_that_changes(rig: Rig, agent: Rig
     assert rig.job(made.id).reason == ""
 
 
+def test_what_runs_says_what_its_user_must_know_as_that_changes(rig: Rig, agent: RigAgent) -> None:
+    made = rig.submit()
+    held = agent.lease_one()
+    agent.report(held, ObservedState.RUNNING)
+    assert agent.report(held, ObservedState.RUNNING, reason="its node n1 does not answer") is STALE
+    assert (rig.job(made.id).state, rig.job(made.id).reason) == (State.RUNNING, "its node n1 does not answer")
+    agent.report(held, ObservedState.RUNNING)
+    assert rig.job(made.id).reason == ""
+    jobs.job_cancel(rig.context, ADMIN, made.id, "")
+    request = rig.job(made.id).reason
+    for note in ("it is being deleted, held by a/b", "its node n1 does not answer"):
+        agent.report(held, ObservedState.RUNNING, reason=note)
+        assert rig.job(made.id).reason == f"{request}; at its cluster: {note}"
+    agent.report(held, ObservedState.CANCELLED, reason="cancelled")
+    assert (rig.job(made.id).state, rig.job(made.id).reason) == (State.CANCELLED, request)
+
+
 def test_an_age_before_the_lease_is_a_clocks_mistake(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit()
     rig.clock.wait(5)

@@ -69,6 +69,8 @@ class Status:
     seen: ObservedState
     text: str = ""  # the native state, for the log
     reason: str = ""
+    # Of a running job: what its user must know now, e.g. why a cancel takes long. None: this backend has no notes.
+    note: str | None = None
     exit_code: int | None = None
     signal: int | None = None
     ago_us: int = 0

@@ -32,6 +32,7 @@ RETURN_WAIT_S_MAX = 600  # between two tries on a cluster that keeps returning a
 HANDED_OVER_REASON = "handed over, end not reported"
 _CANCELLED = "cancelled "
 _CANCEL_ASKED = f"{HANDED_OVER_REASON}; cancel asked for "
+_AT_CLUSTER = "; at its cluster: "  # between the reason of a cancel and what the cluster says meanwhile
 
 
 def cancelling_reason(reason: str, cancel_reason: str) -> str:
@@ -41,8 +42,22 @@ def cancelling_reason(reason: str, cancel_reason: str) -> str:
     return cancel_reason
 
 
+def noted_reason(row: JobRow, reason: str, note: str) -> str:
+    """Return the reason of a job whose cluster says something about it. `reason`: the job's reason until now.
+
+    While the job is being cancelled, its reason keeps naming the user who requested that.
+    """
+    if row.cancel_us is None:
+        return note
+    if note == HANDED_OVER_REASON:
+        return reason
+    request = reason.partition(_AT_CLUSTER)[0]
+    return f"{request}{_AT_CLUSTER}{note}" if note else request
+
+
 def _cancelled_reason(reason: str) -> str:
-    """Return the reason of a cancelled job: the reverse of `cancelling_reason`."""
+    """Return the reason of a cancelled job: the reverse of `cancelling_reason` and of `noted_reason`."""
+    reason = reason.partition(_AT_CLUSTER)[0]
     return _CANCELLED + reason.removeprefix(_CANCEL_ASKED) if reason.startswith(_CANCEL_ASKED) else reason
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.model.job import State
@@ -33,6 +34,7 @@ from switchyard.service.lifecycle.transitions import (
     adoption_update,
     leave_refusing_cluster,
     life_of,
+    noted_reason,
     record_step,
     refused_clusters,
     retry_due_us,
@@ -45,6 +47,7 @@ from switchyard.store.job_columns import replaced_columns
 from switchyard.store.job_rows import JobRow
 from switchyard.store.job_update import JobUpdate
 
+_UNCHANGED = {(State.SUBMITTED, ObservedState.SUBMITTED), (State.RUNNING, ObservedState.RUNNING)}
 REFUSALS_MAX = 100  # clusters that may refuse a job before the fault is looked for in the job
 _LOGS = DatabaseLogs()
 _USAGE = UserUsage()  # empty, for callers without limits
@@ -161,9 +164,10 @@ def _apply(round_: _ReportRound, agent_id: str, item: Report) -> ReportAnswer:
     )
     if step is not None:
         round_.record(item.job, step, step_update(round_.batch, row, step, item, again_us=again_us))
-    elif _is_still_queued(life, item):
+    elif _is_same_state(life, item):
         earlier = round_.updates.get(item.job, JobUpdate())
-        round_.updates[item.job] = replace(earlier, reason=printable_line(item.reason))
+        reason = row.reason if earlier.reason is UNSET else earlier.reason
+        round_.updates[item.job] = replace(earlier, reason=noted_reason(row, reason, printable_line(item.reason)))
     return answer
 
 
@@ -187,10 +191,10 @@ def _may_go_to_others(row: JobRow) -> bool:
         return False
 
 
-def _is_still_queued(life: LifecycleState, item: Report) -> bool:
-    """Return whether the job is still queued at its cluster. A cancelled job keeps the reason of its cancellation."""
-    is_queued = life.state is State.SUBMITTED and item.seen is ObservedState.SUBMITTED
-    return is_queued and life.is_leased and item.fence == life.fence and not life.cancel_requested
+def _is_same_state(life: LifecycleState, item: Report) -> bool:
+    """Return whether the job is still queued, or still runs, at its cluster. Its report may have a new reason."""
+    is_same = (life.state, item.seen) in _UNCHANGED
+    return is_same and life.is_leased and item.fence == life.fence
 
 
 def _adopt(round_: _ReportRound, agent_id: str, row: JobRow, item: Report) -> None:

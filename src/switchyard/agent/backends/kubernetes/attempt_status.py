@@ -13,6 +13,7 @@ from switchyard.agent.backends.kubernetes.job_remover import JobRemover
 from switchyard.agent.backends.kubernetes.job_status import JobView, restart_note, status_of
 from switchyard.agent.backends.kubernetes.objects import PodObject
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
+from switchyard.agent.backends.kubernetes.running_notes import running_note
 from switchyard.agent.backends.kubernetes.stop_orders import stop_order_of
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
 from switchyard.agent.backends.kubernetes.submitted_job import RecordedStop, SubmittedJob
@@ -110,6 +111,9 @@ class AttemptStatuses:
         if self._watcher.is_unwatched(job.name):
             self._remover.doubt(job.name)
             again_s = min(again_s, UNSURE_S)
+        if status.seen is ObservedState.RUNNING:
+            note = "; ".join(filter(None, (status.reason, running_note(view, self._cluster.node_state))))
+            status = replace(status, note=note)
         return status, again_s
 
     def _read(self, job: SubmittedJob, fence: int, view: JobView) -> tuple[Status, float]:

@@ -29,6 +29,7 @@ ANNOTATIONS_ANNOTATION = f"{OWN_PREFIX}annotations"  # annotations whose keys Ku
 NAME_ANNOTATION, OWNER_ANNOTATION = f"{OWN_PREFIX}name", f"{OWN_PREFIX}owner"
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"  # set by Kubernetes
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"  # set by Kubernetes; an annotation in older versions
+TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"  # of pods, until their Job has counted them
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 ANNOTATIONS_BYTES_MAX = 256 * 1024  # of all annotations of an object, for Kubernetes
