@@ -14,6 +14,7 @@ from switchyard.agent.journal import Journal
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.agent.runner import Runner
 from switchyard.agent.site import Site
+from switchyard.model.decode import convert
 from switchyard.model.poll import Lease, Report
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
@@ -44,7 +45,7 @@ def a_kubernetes_setting(directory: Path, cluster: KubernetesCluster, namespace:
     return Setting(
         cluster="alpha",
         directory=directory,
-        site=Site(kubernetes=KubernetesSite(**section), **more),
+        site=Site(kubernetes=convert(section, KubernetesSite, where="site"), **more),
         environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )
 

@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.model.lifecycle import ObservedState
-from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, waits_for
+from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, pods_of, waits_for
 from tests.processes import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
@@ -25,6 +25,12 @@ def read(agent: KubernetesAgent, native_id: str) -> bytes:
     piece = agent.backend.output(native_id, "stdout", offset=0, size=2**30)
     assert piece.total == len(piece.data)
     return piece.data
+
+
+def tail(agent: KubernetesAgent, native_id: str) -> bytes:
+    """The last bytes of an output that still grows."""
+    total = agent.backend.output(native_id, "stdout", offset=0, size=0).total
+    return agent.backend.output(native_id, "stdout", offset=max(0, total - 100), size=100).data
 
 
 @pytest.mark.parametrize(
@@ -92,6 +98,28 @@ def test_of_much_output_the_beginning_and_the_end_are_kept(make_agent: MakeAgent
     assert output[-3 * 2**17 :] == whole[-3 * 2**17 :]
     [file] = (agent.folder / "kubernetes" / "output").glob("*.out")
     assert file.stat().st_blocks * 512 < 2**20 + 2**18
+
+
+def test_output_that_the_kubelet_rotates_away_was_taken_before(agent: KubernetesAgent) -> None:
+    """The API shows only what came after the last rotation, which a kubelet makes at 10 MiB, every 10 s."""
+    size = 12_000_000
+    script = f"head -c {size} /dev/zero | tr '\\0' x | fold -w 1000; echo; echo before; {waits_for(agent)}; echo after"
+    lease = a_job(agent.folder, script)
+    name = marker_of(lease).lower()
+    agent.journal.take([lease])
+    agent.until(lambda: tail(agent, name).endswith(b"before\n"), "the agent has it")
+
+    def is_rotated() -> bool:
+        (pod,) = pods_of(agent)
+        path = f"/api/v1/namespaces/{agent.namespace}/pods/{pod['metadata']['name']}/log?limitBytes=1000"
+        return not str(agent.cluster.request("GET", path)).startswith("x")
+
+    agent.until(is_rotated, "the kubelet has rotated the log")
+    (agent.folder / "go").touch()
+    agent.until(agent.ends, "the job ends")
+    output = read(agent, name)
+    assert output.count(b"x") == size
+    assert output.endswith(b"\nbefore\nafter\n")
 
 
 def test_output_stays_after_the_job_is_gone_from_the_cluster(agent: KubernetesAgent) -> None:
