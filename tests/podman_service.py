@@ -36,29 +36,27 @@ runroot = "{folder}/run"
 TOOLS = ("sh", "cat", "echo", "env", "head", "id", "kill", "pwd", "sleep", "tail", "touch", "tr", "true", "wc")
 
 
-class Podman:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.program = need_podman()
-        need_runc()
-        (folder / "containers.conf").write_text(CONTAINERS_CONF)
-        (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
-        self.environment = {
-            "CONTAINERS_CONF": str(folder / "containers.conf"),
-            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
-        }
+class ContainerRuntime:
+    """What podman and docker have in common: their command line."""
+
+    def __init__(self, folder: Path, program: Path, environment: dict[str, str]) -> None:
+        self._folder, self.program, self.environment = folder, program, environment
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        return {"PATH": SYSTEM_PATH, "HOME": str(self._folder), **self.environment}
 
     def run(self, *words: str) -> str:
         done = subprocess.run(
             [str(self.program), *words],
-            env={"PATH": SYSTEM_PATH, "HOME": str(self._folder), **self.environment},
+            env=self.client_environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == 0, f"podman {' '.join(words)}: {done.stderr}"
+        assert done.returncode == 0, f"{self.program.name} {' '.join(words)}: {done.stderr}"
         return done.stdout
 
     def names(self) -> list[str]:
@@ -77,7 +75,19 @@ class Podman:
             mark = tarfile.TarInfo("mark")
             mark.size = len(text)
             archive.addfile(mark, io.BytesIO(text))
-        self.run("import", "--quiet", str(file), IMAGE)
+        self.run("import", str(file), IMAGE)
+
+
+class Podman(ContainerRuntime):
+    def __init__(self, folder: Path) -> None:
+        (folder / "containers.conf").write_text(CONTAINERS_CONF)
+        (folder / "storage.conf").write_text(STORAGE_CONF.format(folder=folder))
+        environment = {
+            "CONTAINERS_CONF": str(folder / "containers.conf"),
+            "CONTAINERS_STORAGE_CONF": str(folder / "storage.conf"),
+        }
+        need_runc()
+        super().__init__(folder, need_podman(), environment)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A job's image from outside: on the host, refused with the rule, and in a real container of podman."""
+"""A job's image from outside: on the host, refused with the rule, and in a real container of podman or docker."""
 
 from __future__ import annotations
 
@@ -12,21 +12,27 @@ import pytest
 from switchyard.errors import EXIT_REJECTED
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged
-from tests.podman_service import IMAGE, Podman, podman_ready
+from tests.docker_service import docker_ready
+from tests.podman_service import IMAGE, ContainerRuntime, podman_ready
 from tests.processes import PATIENCE_S, until
 from tests.programs import Agent
 
 pytestmark = pytest.mark.xdist_group("images")
 
-CONTAINERS = """\
-images: [{match: "localhost/*", run: podman}, {match: "*/evil*", run: refuse}, {match: "gone/*", run: apptainer}]
-containers: {pull: never}
+RUNTIME = os.environ.get("CONTAINER_RUNTIME", "podman")
+CONTAINERS = f"""\
+images:
+  - {{match: "localhost/*", run: {RUNTIME}}}
+  - {{match: "*/evil*", run: refuse}}
+  - {{match: "gone/*", run: apptainer}}
+containers: {{pull: never}}
 """
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
-    with podman_ready(tmp_path_factory.mktemp("podman") / "own") as made:
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerRuntime]:
+    ready = docker_ready if RUNTIME == "docker" else podman_ready
+    with ready(tmp_path_factory.mktemp("runtime") / "own") as made:
         yield made
 
 
@@ -37,11 +43,11 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def clusters(stage: Stage, podman: Podman) -> Iterator[dict[str, Agent]]:
+def clusters(stage: Stage, runtime: ContainerRuntime) -> Iterator[dict[str, Agent]]:
     """`boxed` runs containers, `bare` runs images of the team on the host, `plain` has no rules."""
     bare = stage.site("bare", f'images: [{{match: "team/*", run: host, path: {stage.folder}}}]')
     with (
-        stage.agent("boxed", extra=stage.site("boxed", CONTAINERS), env=podman.environment) as boxed,
+        stage.agent("boxed", extra=stage.site("boxed", CONTAINERS), env=runtime.environment) as boxed,
         stage.agent("bare", extra=bare) as on_host,
         stage.agent("plain") as plain,
     ):
@@ -76,14 +82,14 @@ def test_a_rule_of_the_host_is_said_and_every_refusal_names_its_rule(stage: Stag
         assert (refused.returncode, reason in refused.stdout) == (EXIT_REJECTED, True), refused.stdout
 
 
-def test_a_container_gets_its_folder_its_variables_and_its_limits(stage: Stage, podman: Podman) -> None:
+def test_a_container_gets_its_folder_its_variables_and_its_limits(stage: Stage, runtime: ContainerRuntime) -> None:
     script = "cat /mark; pwd; echo $HOME; echo $MINE; echo $ODD; id -u; exit 5"
     done = run(stage, "sh", "-c", script, env={"MINE": "a b", "ODD": "x\ny"}, resources={"cores": 1, "memory": "64MiB"})
     assert (done["state"], done["exit_code"], done["reason"]) == ("FAILED", 5, "exit code 5")
     mark, folder, home, mine, *odd, uid = text_of(stage, done).splitlines()
     assert (mark, mine, odd, uid) == ("in the image", "a b", ["x y"], str(os.getuid()))
     assert folder == home
-    assert podman.names() == []
+    assert runtime.names() == []
 
 
 @pytest.mark.parametrize(
@@ -102,27 +108,27 @@ def test_a_container_gets_its_folder_its_variables_and_its_limits(stage: Stage, 
     ],
 )
 def test_what_goes_wrong_is_told_and_nothing_is_left(
-    stage: Stage, podman: Podman, command: list[str], spec: dict[str, Any], expected: dict[str, Any]
+    stage: Stage, runtime: ContainerRuntime, command: list[str], spec: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     done = run(stage, *command, **spec)
     assert done["state"] == "FAILED"
     assert expected.pop("reason") in done["reason"]
     assert {name: done.get(name) for name in expected} == expected
-    assert podman.names() == []
+    assert runtime.names() == []
 
 
-def test_a_cancel_ends_the_container_even_if_it_ignores_the_signal(stage: Stage, podman: Podman) -> None:
+def test_a_cancel_ends_the_container_even_if_it_ignores_the_signal(stage: Stage, runtime: ContainerRuntime) -> None:
     for script in ("trap 'echo told; exit 0' TERM; while :; do sleep 0.1; done", "trap '' TERM; sleep 600"):
         job = stage.submit("sh", "-c", script, cluster="boxed", spec={"image": IMAGE})
         stage.until_state(job, State.RUNNING)
-        until(lambda: podman.names() != [], PATIENCE_S, "its container is there")
+        until(lambda: runtime.names() != [], PATIENCE_S, "its container is there")
         stage.yard("cancel", job, check=True)
         assert stage.ended(job)["state"] == "CANCELLED"
-        assert podman.names() == []
+        assert runtime.names() == []
 
 
 def test_a_job_survives_the_agent_and_the_next_agent_cleans_up(
-    stage: Stage, podman: Podman, clusters: dict[str, Agent]
+    stage: Stage, runtime: ContainerRuntime, clusters: dict[str, Agent]
 ) -> None:
     """The agent is killed while one job runs to its end. Then agent and supervisor of another are killed."""
     agent = clusters["boxed"]
@@ -130,7 +136,7 @@ def test_a_job_survives_the_agent_and_the_next_agent_cleans_up(
         "sh", "-c", "until [ -e gate ]; do sleep 0.1; done; echo over", cluster="boxed", spec={"image": IMAGE}
     )
     stage.until_state(job, State.RUNNING)
-    (name,) = until(podman.names, PATIENCE_S, "its container is there")
+    (name,) = until(runtime.names, PATIENCE_S, "its container is there")
     agent.kill()
     folder = agent.data / "jobs" / name
     (folder / "work" / "gate").touch()
@@ -139,7 +145,7 @@ def test_a_job_survives_the_agent_and_the_next_agent_cleans_up(
     assert (done["state"], text_of(stage, done)) == ("SUCCEEDED", "over\n")
     other = stage.submit("sleep", "600", cluster="boxed", spec={"image": IMAGE, "on_lost": "fail"})
     stage.until_state(other, State.RUNNING)
-    (name,) = until(podman.names, PATIENCE_S, "its container is there")
+    (name,) = until(runtime.names, PATIENCE_S, "its container is there")
     os.kill(int((agent.data / "jobs" / name / "claim").read_text().split()[0]), signal.SIGKILL)
     assert "its supervisor" in stage.ended(other)["reason"]
-    assert podman.names() == []
+    assert runtime.names() == []
