@@ -30,6 +30,7 @@ from switchyard.store import (
     execution_dynamics,
     execution_maps,
     execution_nodes,
+    execution_pages,
     execution_recovery,
     execution_signals,
     executions,
@@ -88,6 +89,14 @@ SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9}
 NODES: dict[str, Any] = {"parent": None, "is_descending": False, "offset": 0, "limit": 9}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
+    execution_pages.execution_page: lambda tx: execution_pages.execution_page(
+        tx, execution_pages.ExecutionFilter(cluster="c"), before=None, limit=9, budget=9
+    ),
+    execution_pages.live_counts: lambda tx: execution_pages.live_counts(tx, limit=9),
+    execution_pages.node_states: lambda tx: execution_pages.node_states(tx, "e"),
+    execution_pages.attempts_of: lambda tx: execution_pages.attempts_of(tx, "e", ["n0"]),
+    execution_pages.map_counts: lambda tx: execution_pages.map_counts(tx, "e"),
+    execution_dynamics.dynamics_shown: lambda tx: execution_dynamics.dynamics_shown(tx, "e", bytes_max=9),
     executions.execution_get: lambda tx: executions.execution_get(tx, EXECUTION),
     executions.execution_lock: lambda tx: executions.execution_lock(tx, EXECUTION),
     execution_recovery.recoverable_nodes: lambda tx: execution_recovery.recoverable_nodes(tx, "e"),
@@ -311,7 +320,17 @@ def filled(store: Database) -> Database:
         put_agent(tx)
         events.counter_take(tx, "policy", 1)  # an attribute is put under the version of the policy
         put_jobs(tx, job_row(1), job_row(2, array="0-3", todo="0-3", tasks_live=0))
+        executions.execution_insert(tx, a_row(executions.ExecutionRow, id="e", digest=b"", spec=b"", inputs=b""))
+        execution_nodes.node_put(tx, [a_row(execution_nodes.NodeRow, execution_id="e", node_id="n0", attempts=1)])
+        execution_dynamics.dynamic_insert(tx, [execution_dynamics.DynamicRow("e", "n0", 0, b"")])
     return store
+
+
+def a_row(row_type: type[fetch.R], **fields: Any) -> fetch.R:
+    """A row whose other fields are nothing: 0, no, or an empty text."""
+    hints = typing.get_type_hints(row_type)
+    nothing = {name: None if type(None) in typing.get_args(kind) else kind() for name, kind in hints.items()}
+    return row_type(**{**nothing, **fields})
 
 
 def test_a_query_selects_the_fields_of_its_type(filled: Database) -> None:

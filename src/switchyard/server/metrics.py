@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 
@@ -21,9 +21,11 @@ from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSen
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.core.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
 from switchyard.service.core.unreadable_rows import unreadable_counts
+from switchyard.service.executions.execution_counts import count_live
 from switchyard.service.files.outputs import StoredTotals, stored_files
 from switchyard.service.job.live_job_counts import LiveJobCounts, count_live_jobs
 from switchyard.service.token.pool_calls import pools_used
+from switchyard.store.execution_pages import LiveCount
 
 CACHE_S = 5.0  # counts from the database; Prometheus scrapes every server every 15 s or so
 FILES_CACHE_S = 60.0  # counts of all stored objects
@@ -49,6 +51,7 @@ COUNTERS = (
     _MetricSpec("jobs_accepted", "Jobs that were accepted.", "accepted"),
     _MetricSpec("leases", "Attempts that were handed to agents.", "leases"),
     _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
+    _MetricSpec("executions", "Executions that reached a phase, by what bounds them and where they run.", "executions"),
     _MetricSpec("quotes", "Quotes that were answered, refused or missed.", "quotes"),
     _MetricSpec("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
     _MetricSpec("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),
@@ -77,6 +80,8 @@ class Metrics(Collector):
         self._files_at = 0.0
         self._used: Mapping[str, int] = {}
         self._used_at = -CACHE_S * 2
+        self._executions: Sequence[LiveCount] = ()
+        self._executions_at = -CACHE_S * 2
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
@@ -113,7 +118,18 @@ class Metrics(Collector):
             waiting.add_metric([word], count)
         yield waiting
         yield from self._of_queues(live)
+        yield self._of_executions()
         yield from self._of_files()
+
+    def _of_executions(self) -> Metric:
+        family = GaugeMetricFamily(
+            "switchyard_executions_live",
+            "Executions that are not over; of very many sets of labels the largest.",
+            labels=["pool", "label", "cluster", "phase"],
+        )
+        for one in self._executions_now():
+            family.add_metric([one.pool, one.label, one.cluster, one.phase], one.count)
+        return family
 
     def _of_files(self) -> Iterator[Metric]:
         totals = self._files_now()
@@ -160,6 +176,13 @@ class Metrics(Collector):
             if self._live is None or time.monotonic() - self._live_at > CACHE_S:
                 self._live, self._live_at = count_live_jobs(self._server.context), time.monotonic()
             return self._live
+
+    def _executions_now(self) -> Sequence[LiveCount]:
+        with self._lock:
+            if time.monotonic() - self._executions_at > CACHE_S:
+                self._executions = count_live(self._server.context, sets_max=LABEL_SETS_MAX)
+                self._executions_at = time.monotonic()
+            return self._executions
 
     def _files_now(self) -> StoredTotals:
         with self._lock:

@@ -31,16 +31,25 @@ def dynamic_insert(tx: Tx, rows: Sequence[DynamicRow]) -> None:
 def dynamic_live(tx: Tx, execution_id: str) -> list[DynamicRow]:
     """The workflows inside the nodes that run: each of the node's last attempt."""
     nodes, dynamics = execution_nodes.c, execution_dynamics.c
-    source = execution_dynamics.join(
-        execution_nodes,
-        sa.and_(
-            nodes.execution_id == dynamics.execution_id,
-            nodes.node_id == dynamics.node_id,
-            nodes.attempts == dynamics.attempt + 1,
-        ),
-    )
-    query = sa.select(*columns_of(DynamicRow, execution_dynamics)).select_from(source)
+    query = sa.select(*columns_of(DynamicRow, execution_dynamics)).select_from(_OF_LAST_ATTEMPTS)
     return fetch_all(tx, DynamicRow, query.where(dynamics.execution_id == execution_id, nodes.ended_us.is_(None)))
+
+
+def dynamics_shown(tx: Tx, execution_id: str, *, bytes_max: int) -> list[DynamicRow]:
+    """The workflows that nodes made last, whether they run or not, up to so many bytes of them."""
+    dynamics, size = execution_dynamics.c, sa.func.length(execution_dynamics.c.closure)
+    sizes = sa.select(dynamics.node_id, dynamics.attempt, size).select_from(_OF_LAST_ATTEMPTS)
+    found, left = list[DynamicRow](), bytes_max
+    rows = tx.execute(sizes.where(dynamics.execution_id == execution_id).order_by(dynamics.node_id)).all()
+    for node_id, attempt, length in rows:
+        left -= length
+        if left < 0:
+            break
+        query = sa.select(*columns_of(DynamicRow, execution_dynamics)).where(
+            dynamics.execution_id == execution_id, dynamics.node_id == node_id, dynamics.attempt == attempt
+        )
+        found += fetch_all(tx, DynamicRow, query)
+    return found
 
 
 def dynamic_last(tx: Tx, execution_id: str, node_id: str) -> DynamicRow | None:
@@ -62,3 +71,13 @@ def dynamic_nodes(tx: Tx, execution_id: str, node_ids: Iterable[str]) -> set[str
         )
         found |= set(tx.execute(query).scalars())
     return found
+
+
+_OF_LAST_ATTEMPTS = execution_dynamics.join(
+    execution_nodes,
+    sa.and_(
+        execution_nodes.c.execution_id == execution_dynamics.c.execution_id,
+        execution_nodes.c.node_id == execution_dynamics.c.node_id,
+        execution_nodes.c.attempts == execution_dynamics.c.attempt + 1,
+    ),
+)

@@ -69,6 +69,8 @@ class ExecutionRow(StoredRow, frozen=True):
     mode: str = "MANUAL"
     is_removed: bool = False
     cluster: str = ""
+    pool: str = ""
+    label: str = ""
 
     @property
     def key(self) -> ExecutionKey:

@@ -55,6 +55,8 @@ executions = Table(
     Column("mode", Text, nullable=False, server_default="MANUAL"),  # Flyte's word: who or what began it
     Column("is_removed", Boolean, nullable=False, server_default=false()),  # its rows are being removed in pieces
     Column("cluster", Text, nullable=False, server_default=""),  # of all of its nodes; empty: none yet, or each its own
+    Column("pool", Text, nullable=False, server_default=""),  # that bounds it, by its spec or a rule
+    Column("label", Text, nullable=False, server_default=""),
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)

@@ -25,6 +25,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.entities.scope import require_write
 from switchyard.service.executions.creation import ExecutionOrigin, launched_text, prepare_execution
+from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.job_starts import StartRefused
 from switchyard.store import child_executions as store
 from switchyard.store import executions
@@ -104,6 +105,7 @@ def insert_child(batch: Batch, context: Context, child: PlannedChild) -> None:
     if not executions.execution_insert(batch.tx, row):
         raise StartRefused(child.start, Conflict(f"There is an execution {row.key} already."))
     batch.topics.add(Topic.EXECUTIONS)
+    count_phase(batch, context, row)
     actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
     record_audit(batch, context, actor, "execution.create", str(row.key), after={"launches": launched_text(row)})
 

@@ -26,6 +26,7 @@ from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
 from switchyard.service.executions.data_places import settle_data_place
+from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
 from switchyard.service.executions.live_limits import refuse_over_limits
@@ -111,6 +112,7 @@ def create_execution(
         if origin.take_over is not None:
             origin.take_over(batch, row.id)
         batch.topics.add(Topic.EXECUTIONS)
+        count_phase(batch, context, row)
         record_audit(batch, context, actor, "execution.create", str(key), after={"launches": launched_text(row)})
         return True
 
@@ -168,7 +170,9 @@ def _place(
         needs = next(data_of_tasks(target.closure), "")
         settle_data_place(context, row, spec, target.plan, needs=needs, try_plan=plan_of)
     choice = choose_cluster(submit, actor, row, spec, graph)
-    return msgspec.structs.replace(row, spec=content_bytes(spec), cluster=choice.cluster)
+    return msgspec.structs.replace(
+        row, spec=content_bytes(spec), cluster=choice.cluster, pool=choice.pool, label=choice.label
+    )
 
 
 def launched_text(row: store.ExecutionRow) -> str:

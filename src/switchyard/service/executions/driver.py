@@ -15,6 +15,7 @@ from itertools import islice
 from time import monotonic
 
 import structlog
+from msgspec.structs import replace
 
 from switchyard.errors import LimitReached, YardError
 from switchyard.log_pace import LogPace
@@ -22,6 +23,7 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.executions.child_executions import child_end, insert_child, stop_children
 from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
+from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.job_starts import JobStarter, StartRefused
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
 from switchyard.service.executions.map_driver import MapDriver
@@ -259,6 +261,8 @@ class ExecutionDriver:
         is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)
         is_due = plan.is_more_due(decided) or is_rejected or decided.is_due
         self._store_execution(batch, loaded, decided, is_due=is_due, cluster=plan.cluster)
+        if decided.phase.value != loaded.row.phase:
+            count_phase(batch, context, replace(loaded.row, phase=decided.phase.value, cluster=plan.cluster))
         return 1
 
     def _store_others(

@@ -6,21 +6,21 @@ workflows, stay there too. An execution that asks for `spread` has each of its n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 from flyteidl.core import literals_pb2
 
-from switchyard.errors import BadRequest
+from switchyard.errors import BadRequest, YardError
 from switchyard.model.job import JobRequest
 from switchyard.model.names import printable_line
 from switchyard.model.verdict import Answer, Plan
 from switchyard.route.select.weighted_draw import draw
 from switchyard.service.core.rights import Actor
 from switchyard.service.executions.node_jobs import NO_TREE, job_request
-from switchyard.service.submit.submit import Submit
+from switchyard.service.submit.submit import JobEligibility, Submit
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_graph import ExecutionGraph
@@ -36,19 +36,39 @@ CLUSTERS_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class ClusterChoice:
-    """`cluster`: its name; empty: none can take all tasks now, and `reason` says why."""
+    """`cluster`: its name; empty: none can take all tasks now, and `reason` says why.
+
+    `pool`, `label`: what bounds the tasks, by the execution's spec or by a rule.
+    """
 
     cluster: str
     reason: str = ""
+    pool: str = ""
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskFit:
     """Where one task could run. `now`: weights of eligible clusters. `later`: clusters that cannot take it now."""
 
+    node_id: str
     task: str
+    found: JobEligibility
     now: dict[str, float]
     later: dict[str, str]
+
+    @property
+    def ever(self) -> set[str]:
+        return {*self.now, *self.later}
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedTask:
+    """A task that the rules refuse."""
+
+    node_id: str
+    task: str
+    error: YardError
 
 
 def is_spread(spec: Any) -> bool:
@@ -58,12 +78,23 @@ def is_spread(spec: Any) -> bool:
 def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph) -> ClusterChoice:
     """Choose the cluster of an execution. Raises BadRequest if no cluster, or no one cluster, could ever take it."""
     fits = []
-    for node in islice(_different_tasks(graph), TASKS_MAX):
-        start, request = _trial(row, spec, graph, node)
-        fits.append(_fit(submit, actor, start, request))
-    if is_spread(spec) or not fits:
-        return ClusterChoice("")
-    ever = set.intersection(*({*fit.now, *fit.later} for fit in fits))
+    for fit in task_fits(submit, actor, row, spec, graph):
+        if isinstance(fit, RefusedTask):
+            raise fit.error
+        if fit.found.ruling.outcome == "reject":
+            reason = printable_line(fit.found.ruling.reason)
+            raise BadRequest(f"node {fit.node_id} (task {fit.task}) fits no cluster: {reason}")
+        fits.append(fit)
+    if not fits:
+        pool, label = spec.cluster_assignment.cluster_pool_name, spec.execution_cluster_label.value
+        return ClusterChoice("", pool=pool, label=label)
+    bounds = fits[0].found.bounds
+    choice = ClusterChoice("") if is_spread(spec) else _choose(row, fits)
+    return replace(choice, pool=bounds.pool or "", label=bounds.label or "")
+
+
+def _choose(row: ExecutionRow, fits: Sequence[TaskFit]) -> ClusterChoice:
+    ever = set.intersection(*(fit.ever for fit in fits))
     if not ever:
         raise BadRequest(
             f"No one cluster fits all tasks: {'; '.join(_shown(fit) for fit in fits[:TASKS_SHOWN])}.",
@@ -71,14 +102,41 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
         )
     if row.cluster in ever:
         return ClusterChoice(row.cluster)  # of the parent of a child
-    common = sorted(set.intersection(*(set(fit.now) for fit in fits)))
-    if not common and len(ever) == 1:
+    candidates = common_candidates(fits)
+    if not candidates and len(ever) == 1:
         return ClusterChoice(next(iter(ever)))  # no other one can take it: its jobs wait there, and say for what
-    if not common:
+    if not candidates:
         reasons = {name: fit.later[name] for fit in fits for name in sorted(ever) if name in fit.later}
         shown = [f"{name}: {why}" for name, why in islice(reasons.items(), CLUSTERS_SHOWN)]
         return ClusterChoice("", f"waits for a cluster that takes all tasks: {'; '.join(shown)}")
-    return ClusterChoice(common[draw(row.name, common, [fits[0].now[name] for name in common])])
+    return ClusterChoice(draw_cluster(row.name, candidates))
+
+
+def common_candidates(fits: Sequence[TaskFit]) -> dict[str, float]:
+    """The clusters that can take all tasks now, by name, with the weights of the draw."""
+    common = sorted(set.intersection(*(set(fit.now) for fit in fits))) if fits else []
+    return {name: fits[0].now[name] for name in common}
+
+
+def draw_cluster(seed: str, candidates: Mapping[str, float]) -> str:
+    return list(candidates)[draw(seed, list(candidates), list(candidates.values()))]
+
+
+def task_fits(
+    submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph
+) -> Iterator[TaskFit | RefusedTask]:
+    """Where each different task of an execution could run. Stores nothing."""
+    for node in islice(_different_tasks(graph), TASKS_MAX):
+        task = graph.task_of(node)[0].name
+        try:
+            found = submit.eligibility(actor, _trial(row, spec, graph, node))
+        except YardError as exc:
+            yield RefusedTask(node.id, task, exc)
+            continue
+        ruling = found.ruling
+        later = {one.cluster: one.reason for one in ruling.verdicts if one.say is Answer.WAIT}
+        weights = dict(zip(ruling.eligible.names, ruling.eligible.weights, strict=True))
+        yield TaskFit(node.id, task, found, weights, later)
 
 
 def has_tasks(graph: ExecutionGraph) -> bool:
@@ -87,14 +145,14 @@ def has_tasks(graph: ExecutionGraph) -> bool:
 
 def try_first_task(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph) -> Plan:
     """How a job of the first task would be decided. Stores nothing."""
-    return submit.plan(actor, _trial(row, spec, graph, next(_different_tasks(graph)))[1])
+    return submit.plan(actor, _trial(row, spec, graph, next(_different_tasks(graph))))
 
 
-def _trial(row: ExecutionRow, spec: Any, graph: ExecutionGraph, node: Any) -> tuple[TaskStart, JobRequest]:
+def _trial(row: ExecutionRow, spec: Any, graph: ExecutionGraph, node: Any) -> JobRequest:
     task, template = graph.task_of(node)
     template = trial_template(template)
     start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
-    return start, job_request(row, spec, start, template, bundles={}, tree=NO_TREE)
+    return job_request(row, spec, start, template, bundles={}, tree=NO_TREE)
 
 
 def _different_tasks(graph: ExecutionGraph) -> Iterator[Any]:
@@ -111,17 +169,7 @@ def _different_tasks(graph: ExecutionGraph) -> Iterator[Any]:
                 yield node
 
 
-def _fit(submit: Submit, actor: Actor, start: TaskStart, request: JobRequest) -> TaskFit:
-    """Where the task of a node could run. Raises BadRequest if nowhere, and what the rules refuse. Stores nothing."""
-    _, ruling = submit.eligibility(actor, request)
-    name = start.task.name
-    if ruling.outcome == "reject":
-        raise BadRequest(f"node {start.node_id} (task {name}) fits no cluster: {printable_line(ruling.reason)}")
-    later = {one.cluster: one.reason for one in ruling.verdicts if one.say is Answer.WAIT}
-    return TaskFit(name, dict(zip(ruling.eligible.names, ruling.eligible.weights, strict=True)), later)
-
-
 def _shown(fit: TaskFit) -> str:
-    names = sorted({*fit.now, *fit.later})
+    names = sorted(fit.ever)
     more = ", …" if len(names) > CLUSTERS_SHOWN else ""
     return f"{fit.task} fits {', '.join(names[:CLUSTERS_SHOWN])}{more}"

@@ -31,7 +31,7 @@ class OpenInquiry:
 
 def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRequest) -> OpenInquiry:
     """Ask the eligible clusters whose last quote is no longer valid."""
-    spec, ruling = submit.eligibility(actor, request)
+    spec, ruling, *_ = submit.eligibility(actor, request)
     shape, _ = shape_of(spec)
     if ruling.outcome != "assign":
         return OpenInquiry(shape, spec, ruling)

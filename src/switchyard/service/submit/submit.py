@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.json import decode
 from msgspec.structs import replace
@@ -83,6 +83,15 @@ class _RulingCache:
 
     versions: tuple[int, int]
     kept: dict[tuple[object, ...], CachedEligibility] = field(default_factory=dict)
+
+
+class JobEligibility(NamedTuple):
+    """Where a job could run. `rules`: a JobPolicy, encoded."""
+
+    spec: JobSpec
+    ruling: Eligibility
+    bounds: Bounds
+    rules: str
 
 
 class TooSlowForLoop(Exception):
@@ -210,11 +219,11 @@ class Submit:
         with self._context.database.read() as tx:
             return queue_full_reason(queues, lane, places_taken(tx, whose))
 
-    def eligibility(self, actor: Actor, request: JobRequest) -> tuple[JobSpec, Eligibility]:
-        """Return the job's spec after the rules, and the clusters that could run it, before one is selected."""
+    def eligibility(self, actor: Actor, request: JobRequest) -> JobEligibility:
+        """Return the job after the rules, and the clusters that could run it, before one is selected."""
         admitted, bounds = self._admit(actor, request)
         kept, _ = self._evaluate(self._context.snapshots.world, actor, admitted.request.spec, bounds)
-        return admitted.request.spec, kept.ruling
+        return JobEligibility(admitted.request.spec, kept.ruling, bounds, admitted.record.body)
 
     def _admit(self, actor: Actor, request: JobRequest) -> tuple[AdmittedJob, Bounds]:
         """Apply the rules of the job's scope. Checks the right to submit first: others must not learn the rules."""
