@@ -27,3 +27,6 @@ def test_without_flytes_messages_its_doors_refuse_and_all_else_works(tmp_path: P
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
         assert "flyteidl is not installed" in caught.value.details()
         assert call("GET", f"{server.url}/v1/domains").status == 200
+        answer = call("GET", f"{server.url}/v1/executions")
+        assert (answer.status, "flyteidl is not installed" in answer.json["detail"]) == (404, True)
+        assert call("GET", f"{server.url}/metrics").status == 200

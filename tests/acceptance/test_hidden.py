@@ -74,6 +74,7 @@ DOORS = (
     "/v1/jobs?id={job}&spec=true",
     "/v1/events?limit=500",
     "/v1/stats/routes",
+    "/v1/executions",
     "/v1/clusters",
     "/v1/agents",
     "/v1/layout",

@@ -24,7 +24,11 @@ def yard(tmp_path: Path) -> Iterator[ServerRuntime]:
 
 def test_reads_that_grow_with_the_yard_are_heavy() -> None:
     heavy = {endpoint.path for endpoint in ENDPOINTS if endpoint.is_heavy}
-    assert heavy == {"/v1/stats/routes", "/v1/cluster-resources/status"}
+    execution = "/v1/executions/{project}/{domain}/{execution}"
+    assert heavy == {
+        *("/v1/stats/routes", "/v1/cluster-resources/status"),
+        *("/v1/executions", f"{execution}/nodes", f"{execution}/explain"),
+    }
 
 
 def test_heavy_reads_of_one_user_leave_threads_to_everybody(yard: ServerRuntime) -> None:

@@ -29,6 +29,7 @@ from tests.server.cases import (
     own,
     send,
 )
+from tests.server.execution_cases import EXECUTION_CASES
 from tests.server.file_cases import FILE_CASES
 from tests.server.graph_cases import GRAPH_CASES
 from tests.server.layout_cases import LAYOUT_CASES
@@ -344,6 +345,7 @@ CASES = [
     ),
     Case("GET /v1/audit", "all", ROOT),
     *LAYOUT_CASES,
+    *EXECUTION_CASES,
     *FILE_CASES,
     *TOKEN_CASES,
 ]

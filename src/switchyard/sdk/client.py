@@ -28,6 +28,7 @@ from switchyard.sdk.administration import AdminCalls
 from switchyard.sdk.bulk_submit import BATCH_JOBS, SubmitResult, submit_batches
 from switchyard.sdk.calls import api_path
 from switchyard.sdk.config import resolve_settings
+from switchyard.sdk.execution_calls import ExecutionCalls
 from switchyard.sdk.file_calls import FileCalls
 from switchyard.sdk.file_names import FileSources
 from switchyard.sdk.follow import OUTAGE_S
@@ -98,7 +99,7 @@ class JobFields(TypedDict, total=False):
     out_required: bool | None
 
 
-class Client(FileCalls, AdminCalls, GraphCalls):
+class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
     """Calls one server; threads may share it. Missing arguments come from the environment or the user's file.
 
     >>> with Client() as yard:

@@ -44,9 +44,11 @@ def workflow_request(
 
 
 def placed(node: Any, project: str = PROJECT, domain: str = DOMAIN) -> Any:
-    """A task node whose task is in this project."""
+    """A node whose task, if it runs one, is in this project."""
     copy = type(node)()
     copy.CopyFrom(node)
+    if not node.HasField("task_node"):
+        return copy
     copy.task_node.reference_id.project, copy.task_node.reference_id.domain = project, domain
     return copy
 

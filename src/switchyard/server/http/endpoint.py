@@ -12,6 +12,7 @@ from switchyard.model.graph.subsystem import SUBSYSTEM_NAME_PATTERN
 from switchyard.model.ids import ID_PATTERN
 from switchyard.model.names import NAME_PATTERN
 from switchyard.model.tokens import NAMESPACE_PATTERN
+from switchyard.model.workflow_execution import EXECUTION_NAME_PATTERN
 from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend
 from switchyard.server.http.body_bounds import SMALL_BODY, BodyBound
 from switchyard.server.http.call import Call
@@ -25,6 +26,7 @@ AsgiHandler = Callable[[ServerRuntime, AsgiScope, AsgiReceive, AsgiSend], Awaita
 PATH_PATTERNS = {
     **dict.fromkeys(("cluster", "project", "user", "group", "domain", "kind", "name"), NAME_PATTERN),
     **dict.fromkeys(("agent", "invite", "token", "grant"), ID_PATTERN),
+    "execution": EXECUTION_NAME_PATTERN,
     "job": r"^[0-9A-Za-z]{1,26}(?!\n)$",
     "namespace": NAMESPACE_PATTERN,
     "subsystem": SUBSYSTEM_NAME_PATTERN,

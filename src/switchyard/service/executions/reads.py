@@ -5,7 +5,7 @@ Secrets of others and names of hidden clusters are removed, as from jobs (`visib
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,7 +122,7 @@ def list_nodes(
             tx, execution.id, parent=parent, is_descending=is_descending, offset=offset, limit=limit
         )
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
-        children = _children(tx, execution, rows)
+        children = children_of(tx, execution, [row.node_id for row in rows])
     sight = ExecutionSight(Visibility(context, actor), execution)
     views = [NodeView(sight.node(row), row.node_id in dynamic, children.get(row.node_id, "")) for row in rows]
     return views, str(offset + len(rows)) if len(rows) == limit else ""
@@ -133,7 +133,7 @@ def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) ->
         execution = find_execution(tx, actor, key)
         row = _find_node(tx, execution, node_id)
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [node_id] if row.is_parent else [])
-        children = _children(tx, execution, [row])
+        children = children_of(tx, execution, [node_id])
     shown = ExecutionSight(Visibility(context, actor), execution).node(row)
     return NodeView(shown, bool(dynamic), children.get(node_id, ""))
 
@@ -147,9 +147,9 @@ def get_dynamic_workflow(context: Context, actor: Actor, key: ExecutionKey, node
     return bytes(dynamic.closure) if dynamic is not None else None
 
 
-def _children(tx: Tx, execution: ExecutionRow, rows: Sequence[NodeRow]) -> dict[str, str]:
+def children_of(tx: Tx, execution: ExecutionRow, node_ids: Iterable[str]) -> dict[str, str]:
     """The names of the executions that these nodes started."""
-    names = {row.node_id: child_name(execution.id, row.node_id) for row in rows}
+    names = {node_id: child_name(execution.id, node_id) for node_id in node_ids}
     taken = names_taken(tx, execution.project, execution.domain, list(names.values()))
     return {node_id: name for node_id, name in names.items() if name in taken}
 
@@ -162,10 +162,16 @@ def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: st
         elements = read_elements(tx, execution.id, node_id) if node.is_array else []
         is_live = any(row.ended_us is None for row in rows)
         live = execution_nodes.live_attempts(tx, execution.id) if is_live else []
-    jobs = {(one.node_id, one.attempt): one for one in live}
-    sight = ExecutionSight(Visibility(context, actor), execution)
-    views = [_attempt_view(sight, row, jobs.get((row.node_id, row.attempt))) for row in rows]
+    views = attempt_views(ExecutionSight(Visibility(context, actor), execution), rows, live)
     return [*views[:-1], replace(views[-1], elements=elements)] if elements and views else views
+
+
+def attempt_views(
+    sight: ExecutionSight, rows: Sequence[NodeAttemptRow], live: Sequence[LiveAttemptRow]
+) -> list[AttemptView]:
+    """Attempts as they are now. `live`: those of the execution that have not ended, with their jobs."""
+    jobs = {(one.node_id, one.attempt): one for one in live}
+    return [_attempt_view(sight, row, jobs.get((row.node_id, row.attempt))) for row in rows]
 
 
 def get_attempt(context: Context, actor: Actor, key: ExecutionKey, node_id: str, number: int) -> AttemptView:
