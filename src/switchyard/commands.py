@@ -40,6 +40,10 @@ COMMAND_GROUPS: dict[str, list[tuple[str, str, str]]] = {
             "Run an agent beside a cluster; also: ls, show, pause, resume, rotate, rm, doctor",
         ),
     ],
+    "Workflows": [
+        ("flyte", "switchyard.cli.flyte", "List, show, draw and explain executions of Flyte's workflows and tasks"),
+        ("create", "switchyard.cli.create", "Create an execution from a file of flytectl's, or run one again"),
+    ],
     "Rules": [
         ("get", "switchyard.cli.attributes_get", "Show an attribute that is set at a scope, or all of a kind"),
         ("update", "switchyard.cli.attributes_update", "Set an attribute at a scope, from a file"),
