@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.shell_flows import good
 from tests.acceptance.test_flyte_runs import difference
 from tests.workflow.corpus import FOLDER
 
@@ -109,3 +111,20 @@ def assert_as_in_flyte(site: FlyteSite, *modules: str) -> None:
     site.register()
     results = site.run(*modules)
     assert [wrong for found in results if (wrong := difference(found))] == []
+    for execution in site.doors.v1("GET", "/v1/executions?limit=500")["items"]:
+        ids = {field: execution[field] for field in ("project", "domain", "name")}
+        assert set(begun_nodes(site, ids)) <= set(drawn_nodes(site, ids)), ids
+
+
+def begun_nodes(site: FlyteSite, execution: dict[str, str], parent: str = "") -> Iterator[str]:
+    """The nodes of an execution that Flyte's clients see, at every depth."""
+    asked = {"workflow_execution_id": execution, "unique_parent_id": parent, "limit": 100}
+    for node in good(site.doors.by_grpc("ListNodeExecutions", asked)).answer.get("node_executions", []):
+        yield node["id"]["node_id"]
+        if node["metadata"].get("is_parent_node"):
+            yield from begun_nodes(site, execution, node["id"]["node_id"])
+
+
+def drawn_nodes(site: FlyteSite, execution: dict[str, str]) -> list[str]:
+    address = "/v1/executions/{project}/{domain}/{name}/nodes?limit=500".format(**execution)
+    return [node["id"] for node in site.doors.v1("GET", address)["items"]]
