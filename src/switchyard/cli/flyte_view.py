@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -22,16 +23,17 @@ from switchyard.cli.verdicts import print_wrapped_table
 from switchyard.model.workflow_execution import ExecutionDetails, ExecutionNode, WorkflowExecution
 
 FINAL_PHASES = ("SUCCEEDED", "FAILED", "ABORTED")
+NAME_CHARS_MAX = 21  # of a name that is never shortened: random ones have 20, and the table then fits 80 columns
 VALUE_CHARS_MAX = 200  # of one input or output; -o json shows it whole
 NOT_BEGUN = "not begun"
 COLUMNS = (
-    Column("NAME", flexible=True),
+    Column("NAME"),
     Column("PHASE"),
     Column("LAUNCHED", flexible=True),
     Column("POOL", flexible=True),
     Column("LABEL", flexible=True),
     Column("CLUSTER", flexible=True),
-    Column("PROJECT", flexible=True),
+    Column("PROJECT", flexible=True, optional=True),
     Column("DOMAIN", optional=True),
     Column("OWNER", optional=True),
     Column("AGE", right=True),
@@ -54,8 +56,10 @@ def is_final(execution: WorkflowExecution) -> bool:
 
 
 def print_executions(executions: Sequence[WorkflowExecution]) -> None:
-    now = now_us()
-    print_table(COLUMNS, [_cells(one, now) for one in executions])
+    now, columns = now_us(), list(COLUMNS)
+    if any(len(one.name) > NAME_CHARS_MAX for one in executions):
+        columns[0] = replace(columns[0], flexible=True)  # else it is whole, to be copied
+    print_table(columns, [_cells(one, now) for one in executions])
 
 
 def _cells(one: WorkflowExecution, now: int) -> list[str]:
