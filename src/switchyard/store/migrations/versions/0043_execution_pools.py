@@ -6,8 +6,8 @@ Executions from before have none. Their jobs say under which pool and label each
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0042"
-down_revision = "0041"
+revision = "0043"
+down_revision = "0042"
 branch_labels = None
 depends_on = None
 
