@@ -94,11 +94,12 @@ class ApiCalls:
         limit: int | None,
         retry_s: float | None = None,
         cursor_name: str = "cursor",
+        page_size: int = PAGE_SIZE,
     ) -> Iterator[T]:
         """Yield the items of a list, page by page, at most `limit`."""
         left, cursor = limit, None
         while left is None or left > 0:
-            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+            size = page_size if left is None else min(left, page_size)
             page = self._get(path, kind, query={**(query or {}), "limit": size, cursor_name: cursor}, retry_s=retry_s)
             yield from page.items[:left]
             left = None if left is None else left - len(page.items)

@@ -23,6 +23,7 @@ from switchyard.sdk.calls import ApiCalls, api_path
 
 PROJECT, DOMAIN = "default", "development"
 NAME_BYTES = 10  # of a random name
+NODES_PAGE_SIZE = 500  # the server's limit: each page costs it a walk over all nodes of the execution
 
 
 class ExecutionCalls(ApiCalls):
@@ -65,7 +66,7 @@ class ExecutionCalls(ApiCalls):
     ) -> Iterator[ExecutionNode]:
         """Yield the nodes of an execution, also those that have not begun, each before the nodes inside it."""
         path = api_path("executions", project, domain, name, "nodes")
-        return self._walk(path, Page[ExecutionNode], limit=limit)
+        return self._walk(path, Page[ExecutionNode], limit=limit, page_size=NODES_PAGE_SIZE)
 
     def explain_execution(self, name: str, *, project: str = PROJECT, domain: str = DOMAIN) -> ExecutionExplanation:
         """Return where an execution runs and why, with each cluster's verdict for each of its tasks."""
