@@ -1,9 +1,20 @@
-"""How many nodes an execution is going to have: those that have begun, and those of dynamic workflows that run."""
+"""What the driver reads of an execution: its nodes, and how many it is going to have."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from switchyard.service.executions import loading
+from switchyard.service.executions.driver import ExecutionDriver
 from switchyard.service.executions.loading import KeptNodes, promised_nodes
+from switchyard.store.database import Tx
+from switchyard.store.execution_nodes import NodeRow
 from switchyard.workflow.execution_state import NodePhase, NodeProgress, NodeTable
+from tests.service.executions.bed import ExecutionBed
+from tests.service.rig import Rig
 from tests.workflow.builders import a_template, sub_node, task_node
 from tests.workflow.engine_runs import graph_of
 
@@ -28,3 +39,35 @@ def test_nodes_of_dynamic_workflows_count_before_they_begin() -> None:
     kept = KeptNodes(1, NodeTable(states), 0, dynamics)
     assert promised_nodes(kept) == 5 + (4 - 3) + 1
     assert promised_nodes(KeptNodes(1, NodeTable(), 0)) == 0
+
+
+def test_nodes_are_parsed_after_the_transaction_that_reads_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL ends transactions that are idle: the nodes of a large execution take long to parse."""
+    bed = ExecutionBed(rig)
+    bed.wide("wide", 3)
+    bed.create("wide", "e")
+    bed.drive()
+    for lease in bed.lease():
+        bed.succeed(lease)
+    database, read, parse = rig.context.database, rig.context.database.read, loading.node_state
+    open_now: list[bool] = []
+
+    @contextmanager
+    def reading() -> Iterator[Tx]:
+        with read() as tx:
+            open_now.append(True)
+            yield tx
+            open_now.pop()
+
+    parsed: list[bool] = []
+
+    def parsing(row: NodeRow) -> NodeProgress:
+        parsed.append(bool(open_now))
+        return parse(row)
+
+    monkeypatch.setattr(database, "read", reading)
+    monkeypatch.setattr(loading, "node_state", parsing)
+    bed.driver = ExecutionDriver(rig.submits)  # it knows no nodes
+    bed.drive()
+    assert parsed == [False] * 3
+    assert bed.phase("e") == "SUCCEEDED"

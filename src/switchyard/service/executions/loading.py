@@ -129,9 +129,9 @@ class ExecutionLoader:
             done = execution_maps.maps_done(tx, row.id)
             children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX)
             waits_over = task_cache.waits_over(tx, row.id)
-            nodes = kept or _read_nodes(row.steps, rows, dynamics)
-            signal_ids = {state.signal_id for state in nodes.table.waiting() if state.signal_id}
-            signals = execution_signals.signal_values(tx, row.id, signal_ids)
+            signals = execution_signals.signal_values(tx, row.id, _awaited_signals(kept, rows))
+        # Ten thousand nodes take long to parse. PostgreSQL would end a transaction that is idle for so long.
+        nodes = kept or _read_nodes(row.steps, rows, dynamics)
         now_us = context.now_us()
         graph, spec = self._graphs.graph_of(context, row), read_spec(row)
         state = ExecutionState(
@@ -238,6 +238,13 @@ def promised_nodes(nodes: KeptNodes) -> int:
         begun[nearest[state.parent_id]] += 1
     left = sum(max(0, count_nodes_to_run(graph) - begun[node_id]) for node_id, graph in running.items())
     return len(nodes.table) + left
+
+
+def _awaited_signals(kept: KeptNodes | None, rows: Sequence[NodeRow]) -> set[str]:
+    """The signals that nodes wait for. Reads nothing of the messages in the rows."""
+    if kept is not None:
+        return {state.signal_id for state in kept.table.waiting() if state.signal_id}
+    return {row.signal_id for row in rows if row.signal_id and row.ended_us is None}
 
 
 def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> KeptNodes:
