@@ -16,6 +16,7 @@ from switchyard.workflow.map_elements import (
     MapRefused,
     PartResults,
     element_inputs,
+    elements_to_start,
     gather_outputs,
     map_shape,
     next_state,
@@ -193,3 +194,24 @@ def test_a_map_that_is_stopped_with_its_execution_is_aborted() -> None:
     run.step()
     assert run.step(AttemptEnd("n0", 0)) == []
     assert (run.phase, run.phases()["n0"]) == (ExecutionPhase.ABORTED, "ABORTED")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "room", "limit", "count"),
+    [
+        (5000, None, 0, 5000),  # no limit
+        (5000, 10_000, 10_000, 5000),
+        (5000, 1000, 1000, 1000),  # a map larger than the limit: the first range
+        (5000, 0, 1000, 0),  # other arrays have all
+        (5000, 99, 1000, 0),  # too little to begin with
+        (5000, 100, 1000, 100),
+        (50, 49, 1000, 0),  # it waits for room for all
+        (50, 50, 1000, 50),
+        (5000, 10, 10, 10),  # the limit itself is small
+        (5000, 9, 10, 0),
+    ],
+)
+def test_a_map_begins_with_as_many_elements_as_the_owner_may_have(
+    wanted: int, room: int | None, limit: int, count: int
+) -> None:
+    assert elements_to_start(wanted, room=room, limit=limit) == count

@@ -10,7 +10,15 @@ from flyteidl.core import tasks_pb2, workflow_pb2
 
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_state import ExecutionPhase
-from switchyard.workflow.task_cache import HIT, MISS, CacheAnswer, CacheRule, cache_key, cache_rule
+from switchyard.workflow.task_cache import (
+    HIT,
+    MISS,
+    CacheAnswer,
+    CacheRule,
+    cache_key,
+    cache_rule,
+    is_inside_holder,
+)
 from tests.workflow.builders import INT, TEXT, a_template, interface, task_node
 from tests.workflow.engine_runs import AGAIN, Run, diamond, graph_of, literals, number
 
@@ -111,3 +119,24 @@ def test_a_further_attempt_keeps_the_key() -> None:
     assert run.nodes["n0"].cache_key == b"k"
     run.end("n0")
     assert run.phase is ExecutionPhase.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("around", "launchers", "holders", "is_inside"),
+    [
+        ([], [], set(), False),
+        (["d"], [], set(), False),
+        (["d"], [], {("e", "d")}, True),
+        (["d-0-sub", "d"], [], {("e", "d")}, True),  # deep inside
+        (["d"], [], {("e", "other")}, False),
+        (["d"], [], {("f", "d")}, False),  # of another execution
+        ([], [("outer", "d-0-lp")], {("outer", "d")}, True),  # the launch plan node is inside of the holder
+        ([], [("outer", "lp")], {("outer", "d")}, False),
+        ([], [("outer", "d2")], {("outer", "d")}, False),
+        ([], [("middle", "lp"), ("outer", "d-0-lp")], {("outer", "d")}, True),
+    ],
+)
+def test_a_node_inside_of_a_holder_is_known(
+    around: list[str], launchers: list[tuple[str, str]], holders: set[tuple[str, str]], is_inside: bool
+) -> None:
+    assert is_inside_holder(around, launchers, holders, execution="e") is is_inside

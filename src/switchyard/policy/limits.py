@@ -113,8 +113,8 @@ LIMITS: dict[str, Limit] = {
         ),
         Limit(
             "executions",
-            "live executions of Flyte's tasks and workflows: not yet over. Those that a node of another execution "
-            "started are not counted",
+            "live executions of Flyte's tasks and workflows: not yet over. Those that nodes of other executions "
+            "started are counted, too",
             ALL_SERVERS,
             "Wait until some end, or terminate some.",
         ),

@@ -27,6 +27,7 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     project_executions: LimitValue = _DEFAULTS.project_executions  # live ones in one project
     execution_rows: LimitValue = _DEFAULTS.execution_rows  # nodes of one execution and their attempts
     execution_bytes: ByteLimit = "256Mi"  # of what the nodes of one execution take and give
+    execution_descendants: LimitValue = _DEFAULTS.execution_descendants  # that nodes of one execution start in all
     missed_runs: MissedRuns = "last"  # what happens to times of a schedule that no server saw in time
     url: ServerUrl = ""  # that Flyte's clients reach the HTTP port by, for uploads; empty: the address of `--http`
 
@@ -44,5 +45,6 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             self.project_executions,
             self.execution_rows,
             parse_bytes(self.execution_bytes),
+            self.execution_descendants,
             self.missed_runs,
         )

@@ -48,6 +48,28 @@ def live_count(tx: Tx, *, root_id: str | None = None, parent_id: str | None = No
     return int(tx.execute(query).scalar_one())
 
 
+def launchers(tx: Tx, parent_id: str | None, parent_node: str | None, *, limit: int) -> list[tuple[str, str]]:
+    """The nodes that an execution is inside of: execution and node, from the inside out."""
+    found: list[tuple[str, str]] = []
+    columns = executions.c
+    while parent_id is not None and len(found) < limit:
+        found.append((parent_id, parent_node or ""))
+        row = tx.execute(sa.select(columns.parent_id, columns.parent_node).where(columns.id == parent_id)).first()
+        parent_id, parent_node = (row.parent_id, row.parent_node) if row is not None else (None, None)
+    return found
+
+
+def descendants_count(tx: Tx, root_id: str, *, is_locked: bool = False) -> int:
+    """How many executions began with this one, live or not. `is_locked`: it stays locked until the commit."""
+    query = sa.select(executions.c.descendants).where(executions.c.id == root_id)
+    return int(tx.execute(query.with_for_update() if is_locked else query).scalar() or 0)
+
+
+def descendants_add(tx: Tx, root_id: str, count: int) -> None:
+    columns = executions.c
+    tx.execute(sa.update(executions).where(columns.id == root_id).values(descendants=columns.descendants + count))
+
+
 def names_taken(tx: Tx, project: str, domain: str, names: Sequence[str]) -> set[str]:
     """Those of these names that executions have."""
     columns = executions.c

@@ -39,6 +39,7 @@ class MapRow(StoredRow, frozen=True):
     error: bytes | None
     changes: int
     updated_us: int
+    bound: str | None = None
 
 
 class MapUpdate(ColumnUpdate, frozen=True, kw_only=True):

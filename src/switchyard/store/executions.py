@@ -71,6 +71,7 @@ class ExecutionRow(StoredRow, frozen=True):
     cluster: str = ""
     pool: str = ""
     label: str = ""
+    descendants: int = 0
 
     @property
     def key(self) -> ExecutionKey:
@@ -121,11 +122,11 @@ def execution_update(
 
 
 def live_count(tx: Tx, *, owner_id: str | None = None, project: str | None = None) -> int:
-    """Count live executions of a user or a project, without those that a node of another one started."""
+    """Count live executions of a user or a project, with those that nodes of others started."""
     column, value = (executions.c.owner_id, owner_id) if owner_id is not None else (executions.c.project, project)
     query = sa.select(sa.func.count()).select_from(executions)
     is_live = sa.text(f"executions.{LIVE_EXECUTION}")
-    return int(tx.execute(query.where(is_live, column == value, executions.c.mode != CHILD_MODE)).scalar_one())
+    return int(tx.execute(query.where(is_live, column == value)).scalar_one())
 
 
 def execution_list(

@@ -82,18 +82,36 @@ def tree_touch(tx: Tx, owner: str, root: bytes, *, now_us: int) -> bool:
 
 def tree_put(tx: Tx, tree: TreeRow, members: Iterable[bytes], owners: Iterable[str], *, now_us: int) -> None:
     """Store a tree with its members for these users. `members`: sorted."""
-    row = {"root": tree.root, "files": tree.files, "size": tree.size, "indexes": tree.indexes, "sealed_us": now_us}
+    trees_put(tx, [(tree, list(members))], owners, now_us=now_us)
+
+
+def trees_put(tx: Tx, trees: Iterable[tuple[TreeRow, Sequence[bytes]]], owners: Iterable[str], *, now_us: int) -> None:
+    """Store trees with their sorted members for these users."""
+    by_root = {tree.root: (tree, members) for tree, members in trees}
+    rows = [
+        {"root": root, "files": tree.files, "size": tree.size, "indexes": tree.indexes, "sealed_us": now_us}
+        for root, (tree, _) in sorted(by_root.items(), key=lambda item: item[0])
+    ]
+    if not rows:
+        return
     # An update and not nothing, where it is stored: it locks the row against the leader, which removes idle trees.
-    put = dialect.insert_statement(tx, file_trees).values(**row)
-    tx.execute(put.on_conflict_do_update(index_elements=["root"], set_={"sealed_us": now_us}))
-    dialect.insert_missing(tx, file_tree_parts, _parts(tree.root, list(members)))
-    owner_put(tx, tree.root, owners, now_us=now_us)
+    put = dialect.insert_statement(tx, file_trees)
+    tx.execute(put.on_conflict_do_update(index_elements=["root"], set_={"sealed_us": put.excluded.sealed_us}), rows)
+    parts = [part for root in sorted(by_root) for part in _parts(root, by_root[root][1])]
+    dialect.insert_missing(tx, file_tree_parts, parts)
+    _owners_put(tx, sorted(by_root), owners, now_us=now_us)
 
 
 def owner_put(tx: Tx, root: bytes, owners: Iterable[str], *, now_us: int) -> None:
-    for owner in sorted(owners):
-        put = dialect.insert_statement(tx, file_tree_owners).values(root=root, owner=owner, used_us=now_us)
-        tx.execute(put.on_conflict_do_update(index_elements=["root", "owner"], set_={"used_us": now_us}))
+    _owners_put(tx, [root], owners, now_us=now_us)
+
+
+def _owners_put(tx: Tx, roots: Sequence[bytes], owners: Iterable[str], *, now_us: int) -> None:
+    rows = [{"root": root, "owner": owner, "used_us": now_us} for root in roots for owner in sorted(owners)]
+    if rows:
+        put = dialect.insert_statement(tx, file_tree_owners)
+        used = {"used_us": put.excluded.used_us}
+        tx.execute(put.on_conflict_do_update(index_elements=["root", "owner"], set_=used), rows)
 
 
 def _parts(root: bytes, members: Sequence[bytes]) -> list[dict[str, Any]]:

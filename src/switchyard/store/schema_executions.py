@@ -57,6 +57,7 @@ executions = Table(
     Column("cluster", Text, nullable=False, server_default=""),  # of all of its nodes; empty: none yet, or each its own
     Column("pool", Text, nullable=False, server_default=""),  # that bounds it, by its spec or a rule
     Column("label", Text, nullable=False, server_default=""),
+    Column("descendants", BigInteger, nullable=False, server_default="0"),  # executions that began with it, in all
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)

@@ -32,6 +32,7 @@ execution_maps = Table(
     Column("error", LargeBinary, nullable=True),
     Column("changes", Integer, nullable=False),  # a change holds only if no other one came between
     Column("updated_us", BigInteger, nullable=False),
+    Column("bound", Text, nullable=True),  # inputs that each element gets whole, if its elements are cached
 )
 Index(
     "ix_execution_maps_live",

@@ -13,7 +13,7 @@ from switchyard.store.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.schema_cache import cache_reservations, cache_waits, task_cache
 from switchyard.store.schema_executions import execution_nodes
 
-TRIM_MAX = 20  # entries that one insert removes
+TRIM_MAX = 20  # entries that one insert removes, besides as many as it adds
 IDS_PER_QUERY = 500
 
 
@@ -32,20 +32,23 @@ def cache_get(tx: Tx, keys: Sequence[bytes]) -> dict[bytes, CacheRow]:
     return {bytes(row.key): row for row in fetch_all(tx, CacheRow, query)}
 
 
-def cache_put(tx: Tx, row: CacheRow, *, entries_max: int, stored_after_us: int) -> None:
-    """Store outputs, or replace older ones. Entries of the project that are too old or too many go, some at a time."""
-    put = dialect.insert_statement(tx, task_cache).values(**asdict(row))
-    changes = {name: value for name, value in asdict(row).items() if name != "key"}
-    tx.execute(put.on_conflict_do_update(index_elements=["key"], set_=changes))
+def cache_put(tx: Tx, rows: Sequence[CacheRow], *, entries_max: int, stored_after_us: int) -> None:
+    """Store outputs of one project, or replace older ones. Entries of the project that are too old or too many go, some
+    at a time."""
+    new = {row.key: row for row in rows}  # one statement may not change a row twice
+    put = dialect.insert_statement(tx, task_cache)
+    changes = {name: put.excluded[name] for name in ("project", "outputs", "source", "stored_us")}
+    values = [asdict(new[key]) for key in sorted(new)]  # in one order: nobody waits for each other
+    tx.execute(put.on_conflict_do_update(index_elements=["key"], set_=changes), values)
     columns = task_cache.c
-    of_project = columns.project == row.project
+    of_project = columns.project == rows[0].project
     beyond = sa.select(columns.stored_us).where(of_project).order_by(columns.stored_us.desc())
     last_us = tx.execute(beyond.offset(entries_max).limit(1)).scalar()
     before_us = max(stored_after_us, last_us if last_us is not None else stored_after_us)
     old = sa.select(columns.key).where(of_project, columns.stored_us <= before_us)
-    keys = list(tx.execute(old.order_by(columns.stored_us).limit(TRIM_MAX)).scalars())
-    if keys:
-        tx.execute(sa.delete(task_cache).where(columns.key.in_(keys), columns.key != row.key))
+    keys = tx.execute(old.order_by(columns.stored_us).limit(TRIM_MAX + len(new))).scalars()
+    if gone := [key for key in keys if bytes(key) not in new]:
+        tx.execute(sa.delete(task_cache).where(columns.key.in_(gone)))
 
 
 def keys_held(tx: Tx, keys: Sequence[bytes]) -> set[bytes]:
@@ -54,6 +57,13 @@ def keys_held(tx: Tx, keys: Sequence[bytes]) -> set[bytes]:
     is_holder = sa.and_(nodes.execution_id == held.execution_id, nodes.node_id == held.node_id)
     query = sa.select(held.key).join(execution_nodes, is_holder).where(held.key.in_(keys), nodes.ended_us.is_(None))
     return {bytes(key) for key in tx.execute(query).scalars()}
+
+
+def holders(tx: Tx, execution_ids: Sequence[str]) -> set[tuple[str, str]]:
+    """The nodes of these executions that hold keys: execution and node."""
+    held = cache_reservations.c
+    query = sa.select(held.execution_id, held.node_id).where(held.execution_id.in_(execution_ids))
+    return {(row.execution_id, row.node_id) for row in tx.execute(query)}
 
 
 def reserve(tx: Tx, key: bytes, execution_id: str, node_id: str) -> None:

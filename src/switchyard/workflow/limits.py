@@ -19,9 +19,12 @@ class WorkflowLimits:
     project_entities: int = 100_000  # versions of tasks, workflows and launch plans in one project
     project_bytes: int = 10 * 2**30  # of their contents
     has_executions: bool = True
-    project_executions: int = 5000  # live ones in one project, without those that nodes of others started
+    project_executions: int = 5000  # live ones in one project
     # Of one execution: rows of its nodes and their attempts, and bytes of what its nodes take and give. A step of the
     # engine reads them all, so these bound its memory and its time.
     execution_rows: int = 100_000
     execution_bytes: int = 256 * 2**20
+    # Executions that nodes start, and nodes of these, and so on: all that ever begin with one execution. A launch plan
+    # that starts itself twice would otherwise make 65,536 of them within the bound on their depth.
+    execution_descendants: int = 10_000
     missed_runs: str = "last"  # of schedules: skip, last or all

@@ -16,6 +16,7 @@ from switchyard.workflow.execution_state import AttemptFailure
 
 ELEMENTS_MAX = 100_000  # of one map
 PART_SIZE = 500  # elements that are stored in one row
+RANGE_MIN = 100  # elements of one array, if the owner may not have all of them at once
 SYSTEM_RETRIES = 3  # as for tasks
 ERROR_CHARS_MAX = 4000
 
@@ -47,6 +48,7 @@ class MapShape:
     minimum: int
     parallelism: int = 0
     runs_all: bool = False
+    bound: tuple[str, ...] = ()  # inputs that each element gets whole
 
 
 class PartResults(msgspec.Struct, omit_defaults=True):
@@ -85,7 +87,7 @@ def map_shape(array: Any, inputs: Any) -> MapShape:
     minimum = _minimum(array, size)
     if minimum > size:
         raise MapRefused("InvalidArrayNode", f"min_successes is {minimum}, and the map has {size} elements")
-    return MapShape(size, minimum, array.parallelism, bool(array.run_all_sub_nodes))
+    return MapShape(size, minimum, array.parallelism, bool(array.run_all_sub_nodes), tuple(array.bound_inputs))
 
 
 def _minimum(array: Any, size: int) -> int:
@@ -143,6 +145,17 @@ def map_failure(size: int, minimum: int, failed: int, first: tuple[int, AttemptF
     index, failure = first
     words = f"{failed} of {size} elements failed, and {minimum} have to succeed. Element {index}: {failure.message}"
     return AttemptFailure(failure.code, words[:ERROR_CHARS_MAX], is_system=failure.is_system)
+
+
+def elements_to_start(wanted: int, *, room: int | None, limit: int) -> int:
+    """How many elements the next array has. 0: the map waits.
+
+    `room`: tasks that the owner may have more; None: no bound. `limit`: of the owner. A map does not begin with a few
+    elements only because a few places are free: it would become many small arrays.
+    """
+    if room is None or room >= wanted:
+        return wanted
+    return room if room >= min(wanted, limit, RANGE_MIN) else 0
 
 
 def part_size(size: int, part: int) -> int:

@@ -6,7 +6,7 @@ inputs; not the version of the task. A literal that has a hash counts by it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -37,6 +37,29 @@ class CacheAnswer:
     source: str = ""  # who made the outputs: execution, node and attempt
     is_held: bool = False
     is_serial: bool = False
+
+
+def is_inside_holder(
+    around: Collection[str],
+    launchers: Iterable[tuple[str, str]],
+    holders: Collection[tuple[str, str]],
+    *,
+    execution: str,
+) -> bool:
+    """Whether a node is inside of one that holds a key of the cache. Such a node must not wait for another key.
+
+    A dynamic node holds its key until the nodes inside it have ended. If these waited for keys, nodes would wait for
+    each other in a circle: for the key of the very node around them, or for that of one that waits for this one.
+    `around`: the nodes around it in its own execution. `launchers`: the nodes of other executions that its execution is
+    inside of. `holders`: execution and node of each that holds a key.
+    """
+    if any((execution, node_id) in holders for node_id in around):
+        return True
+    return any(
+        outer == holding and node_id.startswith(f"{holder}-")
+        for outer, node_id in launchers
+        for holding, holder in holders
+    )
 
 
 def cache_rule(template: Any, node: Any) -> CacheRule | None:

@@ -7,7 +7,7 @@ from typing import Any
 from flyteidl.admin import launch_plan_pb2, task_pb2, workflow_pb2
 from flyteidl.core import identifier_pb2, tasks_pb2
 
-from tests.workflow.builders import INT, a_template, interface, task_node
+from tests.workflow.builders import INT, a_template, interface, list_of, task_node
 
 PROJECT, DOMAIN = "default", "development"
 
@@ -36,7 +36,8 @@ def workflow_request(
     """A workflow; without nodes, one that adds its input `n` and 1."""
     if nodes is None:
         inputs, nodes = {"n": INT}, [task_node("n0", a="@.n", b=1)]
-    gives = {"o0": (INT, f"@{nodes[0].id}.o0")}
+    kind = list_of(INT) if nodes[0].HasField("array_node") else INT
+    gives = {"o0": (kind, f"@{nodes[0].id}.o0")}
     template = a_template(*(placed(node, project) for node in nodes), name=name, gives=gives, **inputs)
     return workflow_pb2.WorkflowCreateRequest(
         id=an_id(identifier_pb2.WORKFLOW, name, version, project), spec=workflow_pb2.WorkflowSpec(template=template)
@@ -44,12 +45,17 @@ def workflow_request(
 
 
 def placed(node: Any, project: str = PROJECT, domain: str = DOMAIN) -> Any:
-    """A node whose task, if it runs one, is in this project."""
+    """A node whose task or launch plan, if it has one, is in this project."""
     copy = type(node)()
     copy.CopyFrom(node)
-    if not node.HasField("task_node"):
+    inner = copy.array_node.node if copy.HasField("array_node") else copy
+    if inner.workflow_node.HasField("launchplan_ref"):
+        reference = inner.workflow_node.launchplan_ref
+    elif inner.HasField("task_node"):
+        reference = inner.task_node.reference_id
+    else:
         return copy
-    copy.task_node.reference_id.project, copy.task_node.reference_id.domain = project, domain
+    reference.project, reference.domain = project, domain
     return copy
 
 

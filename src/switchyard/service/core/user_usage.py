@@ -60,6 +60,15 @@ class Amounts:
 NO_USAGE = Amounts()
 
 
+@dataclass(frozen=True, slots=True)
+class UsageRoom:
+    """How much more a user may have. None: no limit. `tasks_limit`: of the user; 0: none."""
+
+    jobs: int | None = None
+    tasks: int | None = None
+    tasks_limit: int = 0
+
+
 @dataclass(slots=True)
 class _Counted:
     """The cached usage of one user."""
@@ -101,11 +110,30 @@ class UserUsage:
         if exceeds_limit(limits.bytes, used.bytes, size):
             raise self._refusal("bytes", limits.bytes, used.bytes, size)
 
+    def room(self, actor: LimitedUser) -> UsageRoom:
+        """How many jobs and tasks more the user may have. It is counted once for many of them."""
+        if actor.is_platform_admin:
+            return UsageRoom()
+        limits, counted = self._limits_of(actor.name), self._users.get(actor.name)
+        self._active_users.add(actor.name)
+        used = NO_USAGE if counted is None else counted.total
+        by_jobs = limits.jobs - used.jobs if limits.jobs else None
+        by_bytes = (limits.bytes - used.bytes) // JOB_OVERHEAD_BYTES if limits.bytes else None
+        rooms = [max(0, room) for room in (by_jobs, by_bytes) if room is not None]
+        return UsageRoom(
+            min(rooms, default=None), max(0, limits.tasks - used.tasks) if limits.tasks else None, limits.tasks
+        )
+
     def refuse_executions(self, actor: LimitedUser, live: int) -> None:
         """Raise LimitReached if one more execution exceeds the user's limit. `live`: how many there are."""
         limit = self._limits_of(actor.name).executions
         if not actor.is_platform_admin and exceeds_limit(limit, live, 1):
             raise self._refusal("executions", limit, live, 1)
+
+    def executions_left(self, actor: LimitedUser, live: int) -> int | None:
+        """How many executions more the user may have. None: no limit. `live`: how many there are."""
+        limit = self._limits_of(actor.name).executions
+        return limit - live if limit and not actor.is_platform_admin else None
 
     def _refusal(self, name: str, limit: int, used: int, asked: int) -> YardError:
         self._refused(name)

@@ -1,14 +1,15 @@
 """Executions that launch plan nodes start: planned before a step, inserted with it, and ended with their parent.
 
-The name of a child follows from its parent and the node, so a reader finds it from the node alone. All children of one
-beginning are a family, whose live members are bounded. In a full family an execution still has one child at a time, so
+The name of a child follows from its parent and the node, so a reader finds it from the node alone. All executions that
+began with one are a family. Its live members are bounded, and so is the number of all that it ever had. Children count
+against the limits of their owner and project. At a limit of live ones an execution still has one child at a time, so
 that each of them can go on.
 """
 
 from __future__ import annotations
 
 from base64 import b32encode
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -27,11 +28,15 @@ from switchyard.service.entities.scope import require_write
 from switchyard.service.executions.creation import ExecutionOrigin, launched_text, prepare_execution
 from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.job_starts import StartRefused
+from switchyard.service.executions.live_limits import executions_left
 from switchyard.store import child_executions as store
 from switchyard.store import executions
 from switchyard.store.executions import ExecutionKey, ExecutionRow
+from switchyard.workflow.child_room import ChildRoom, children_to_begin
 from switchyard.workflow.entity_id import to_message
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, TaskStart
+from switchyard.workflow.limits import CONFIG_SECTION
+from switchyard.workflow.start_choice import AttemptKey
 
 NESTING_MAX = 16  # executions in executions
 FAMILY_MAX = 1000  # live children that began with one execution
@@ -54,19 +59,52 @@ def child_name(parent_id: str, node_id: str) -> str:
     return "f" + b32encode(digest).decode().lower()[: NAME_CHARS - 1]
 
 
-def plan_children(context: Context, parent: ExecutionRow, spec: Any, starts: Iterable[TaskStart]) -> list[PlannedChild]:
-    """The children of a step, as many as the family has room for. Raises StartRefused."""
-    wanted = [start for start in starts if start.is_child][:CHILDREN_MAX]
+def children_to_start(
+    context: Context, parent: ExecutionRow, starts: Iterable[TaskStart], *, ended: int
+) -> tuple[list[TaskStart], dict[AttemptKey, AttemptFailure]]:
+    """The children that begin in a step, and those that never will. `ended`: children whose end this step stores."""
+    wanted = [start for start in starts if start.is_child]
     if not wanted:
-        return []
+        return [], {}
+    actor, root_id = owner_of(context.snapshots.access, parent.owner_id, parent.owner), parent.root_id or parent.id
+    most = context.workflows.execution_descendants
     with context.database.read() as tx:
-        room = FAMILY_MAX - store.live_count(tx, root_id=parent.root_id or parent.id)
-        if room <= 0:
-            room = 0 if store.live_count(tx, parent_id=parent.id) else 1
-    return [_plan(context, parent, spec, start) for start in wanted[:room]]
+        used = store.descendants_count(tx, root_id)
+        in_family = store.live_count(tx, root_id=root_id) - ended
+        lefts = FAMILY_MAX - in_family, executions_left(tx, context, actor, parent.project)
+        room = ChildRoom(
+            total=most - used if most else None,
+            live=min(left for left in lefts if left is not None),
+            has_live=store.live_count(tx, parent_id=parent.id) > ended,
+        )
+    begin, refused = children_to_begin(len(wanted), room, most=CHILDREN_MAX)
+    why = (
+        f"the execution that all began with has started {used + begin} executions in all, with those inside them. The "
+        f"limit `{CONFIG_SECTION}.execution_descendants` of the server's config file is {most}. Perhaps a launch plan "
+        "starts itself"
+    )
+    failure = AttemptFailure("ExecutionTooLarge", why)
+    doomed = wanted[len(wanted) - refused :] if refused else []
+    return wanted[:begin], {(start.node_id, start.attempt): failure for start in doomed}
 
 
-def _plan(context: Context, parent: ExecutionRow, spec: Any, start: TaskStart) -> PlannedChild:
+def insert_children(
+    batch: Batch, context: Context, parent: ExecutionRow, children: Sequence[PlannedChild]
+) -> list[StartRefused]:
+    """Insert the children of a step in its transaction. Returns the refusals: if there are any, undo the step."""
+    refusals: list[StartRefused] = []
+    for child in children:
+        try:
+            _insert_child(batch, context, child)
+        except StartRefused as exc:
+            refusals.append(exc)
+    if children:
+        store.descendants_add(batch.tx, parent.root_id or parent.id, len(children))
+    return refusals
+
+
+def plan_child(context: Context, parent: ExecutionRow, spec: Any, start: TaskStart) -> PlannedChild:
+    """The child of a node. Raises StartRefused."""
     actor = owner_of(context.snapshots.access, parent.owner_id, parent.owner)
     key = ExecutionKey(parent.project, parent.domain, child_name(parent.id, start.node_id))
     try:
@@ -99,8 +137,7 @@ def _child_spec(parent: ExecutionRow, spec: Any, start: TaskStart) -> Any:
     return asked
 
 
-def insert_child(batch: Batch, context: Context, child: PlannedChild) -> None:
-    """Insert a child in the transaction of its parent's step. Raises StartRefused, and then nothing is stored."""
+def _insert_child(batch: Batch, context: Context, child: PlannedChild) -> None:
     row = child.row
     if not executions.execution_insert(batch.tx, row):
         raise StartRefused(child.start, Conflict(f"There is an execution {row.key} already."))

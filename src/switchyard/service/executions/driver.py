@@ -17,18 +17,18 @@ from time import monotonic
 import structlog
 from msgspec.structs import replace
 
-from switchyard.errors import LimitReached, YardError
+from switchyard.errors import YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.executions.child_executions import child_end, insert_child, stop_children
+from switchyard.service.executions.child_executions import child_end, insert_children, stop_children
 from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
 from switchyard.service.executions.execution_counts import count_phase
-from switchyard.service.executions.job_starts import JobStarter, StartRefused
+from switchyard.service.executions.job_starts import JobStarter, StartsRefused
 from switchyard.service.executions.loading import ExecutionLoader, LoadedExecution
 from switchyard.service.executions.map_driver import MapDriver
 from switchyard.service.executions.map_progress import close_map, new_map
-from switchyard.service.executions.node_cache import LOOKS_MAX, Answers, ask_later, look_up, store_cache
+from switchyard.service.executions.node_cache import LOOKS_MAX, Answers, ask_later, is_map_cached, look_up, store_cache
 from switchyard.service.executions.node_rows import (
     node_row,
     queued_node_row,
@@ -39,8 +39,8 @@ from switchyard.service.executions.node_rows import (
 from switchyard.service.executions.step_plan import (
     StartPlanner,
     StepPlan,
-    WaitingStart,
     held_ends,
+    note_refusal,
     plan_starts,
 )
 from switchyard.service.job.jobs import request_cancel
@@ -62,6 +62,7 @@ from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
 from switchyard.workflow.execution_state import AttemptFailure, EngineStep
+from switchyard.workflow.start_choice import AttemptKey, WaitingStart
 
 log = structlog.get_logger()
 ROUND_S = 1.0  # then what is due is read again: a new owner waits for this, and for one step
@@ -159,10 +160,11 @@ class ExecutionDriver:
         others = [*loaded.ended_maps, *map(child_end, loaded.ended_children)]
         if not loaded.is_due and not loaded.ended and not others:
             return 0  # a job has ended, and its files are on their way
-        refused: dict[tuple[str, int], AttemptFailure] = {}
-        waits: dict[tuple[str, int], WaitingStart] = {}
+        refused: dict[AttemptKey, AttemptFailure] = {}
+        waits: dict[AttemptKey, WaitingStart] = {}
         cached: Answers = {}
         looks = 0
+        planner = StartPlanner(self._submit, self._starter, cached)
         while True:
             held = held_ends(waits)
             events = [*(end for key, end in loaded.ended.items() if key not in held), *others]
@@ -171,7 +173,6 @@ class ExecutionDriver:
             if answers := self._look_up(context, loaded, decided, cached, is_last=looks > LOOKS_MAX):
                 cached |= answers  # the engine is asked again: nodes may end at once, or wait
                 continue
-            planner = StartPlanner(self._submit, self._starter, cached)
             try:
                 plan = plan_starts(context, planner, loaded, decided.starts, waits)
                 if plan.refused or any(attempt for _, attempt in plan.waits.keys() - waits.keys()):
@@ -182,9 +183,11 @@ class ExecutionDriver:
                 if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
                     self._pause(context, due, waits=plan.waits)
                     return 0
+                planner.store_files(context, plan.jobs)
                 stored = self._carry_out(context, leadership, loaded, decided, plan)
-            except StartRefused as exc:
-                _note_refusal(exc, refused, waits)
+            except StartsRefused as exc:
+                for refusal in exc.refusals:
+                    note_refusal(refusal, refused, waits)
                 continue
             if plan.waits:
                 self._pause(context, due, waits=plan.waits).steps += stored
@@ -195,7 +198,7 @@ class ExecutionDriver:
     ) -> Answers:
         if is_last:
             return ask_later(decided.starts, cached)
-        return look_up(context, loaded.row, loaded.spec, decided, cached)
+        return look_up(context, loaded.row, loaded.spec, decided, cached, before=loaded.state.nodes)
 
     def _is_told(
         self, due: DueExecution, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan, *, has_events: bool
@@ -228,6 +231,8 @@ class ExecutionDriver:
         self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
     ) -> int:
         execution_id = loaded.row.id
+        if plan.children and loaded.row.root_id is not None:  # locks go from an execution to those inside it
+            child_executions.descendants_count(batch.tx, loaded.row.root_id, is_locked=True)
         row = executions.execution_lock(batch.tx, loaded.row.key)
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
@@ -237,9 +242,8 @@ class ExecutionDriver:
         elif decided.stopped_scopes:
             self._stop(batch, loaded, decided.stopped_scopes)
         execution_nodes.waiting_delete(batch.tx, execution_id, sorted(job.start.node_id for job in plan.jobs))
-        for job in plan.jobs:
-            self._starter.insert(batch, context, loaded.row, job)
-        self._store_others(batch, context, loaded, decided, plan)
+        self._insert_starts(batch, context, loaded, plan)
+        self._store_others(batch, loaded, decided, plan)
         held = plan.held
         for attempt in loaded.live:
             end = loaded.ended.get((attempt.node_id, attempt.attempt))
@@ -265,16 +269,20 @@ class ExecutionDriver:
             count_phase(batch, context, replace(loaded.row, phase=decided.phase.value, cluster=plan.cluster))
         return 1
 
-    def _store_others(
-        self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
-    ) -> None:
-        """Store what begins and ends of children and maps, and of waits for the cache."""
+    def _insert_starts(self, batch: Batch, context: Context, loaded: LoadedExecution, plan: StepPlan) -> None:
+        """Insert the jobs and children of a step. Raises StartsRefused with all that cannot be inserted."""
+        self._starter.insert(batch, context, loaded.row, plan.jobs)
+        if refusals := insert_children(batch, context, loaded.row, plan.children):
+            raise StartsRefused(refusals)
+
+    def _store_others(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
+        """Store the maps that begin, the ends of children and maps, and the ends of waits for the cache."""
         task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
-        for child in plan.children:
-            insert_child(batch, context, child)
         child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
         for start in plan.maps:
-            execution_maps.map_insert(batch.tx, *new_map(loaded.row.id, start, start.template, batch.now_us))
+            is_cached, overwrites = is_map_cached(start), bool(loaded.spec.overwrite_cache)
+            rows = new_map(loaded.row.id, start, batch.now_us, is_cached=is_cached, overwrites=overwrites)
+            execution_maps.map_insert(batch.tx, *rows)
         for ended in loaded.ended_maps:
             close_map(batch, loaded.row.id, ended.node_id)
 
@@ -327,19 +335,6 @@ class ExecutionDriver:
             outputs=content_bytes(decided.outputs) if decided.outputs is not None else None,
             error=content_bytes(decided.error) if decided.error is not None else None,
         )
-
-
-def _note_refusal(
-    exc: StartRefused, refused: dict[tuple[str, int], AttemptFailure], waits: dict[tuple[str, int], WaitingStart]
-) -> None:
-    """The engine is asked again: it learns that this job or child cannot begin, or not yet."""
-    start = exc.start.node_id, exc.start.attempt
-    if exc.error.transient:
-        raise exc.error from exc  # the next round tries again
-    if isinstance(exc.error, LimitReached):
-        waits[start] = WaitingStart(exc.start, exc.error.detail)
-    else:
-        refused[start] = AttemptFailure("Refused", exc.error.detail)
 
 
 def _key(row: DueExecution) -> str:

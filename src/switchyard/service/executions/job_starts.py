@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,22 +17,22 @@ from switchyard.service.executions.node_jobs import (
     job_request,
     make_tree,
     read_spec,
-    record_tree,
-    store_objects,
+    record_trees,
 )
 from switchyard.service.executions.node_rows import attempt_row
+from switchyard.service.files.upload_addresses import user_limit_refusal
 from switchyard.service.lifecycle.bounds import RetryBounds
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
-from switchyard.store import execution_nodes
+from switchyard.store import execution_nodes, file_objects
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.execution_state import TaskStart
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """A job to insert with the files that it brings along."""
+    """A job to insert with the files that it brings along. `began_us`: a time before these are stored."""
 
     start: TaskStart
     write: JobInsert
@@ -45,6 +46,14 @@ class StartRefused(YardError):
     def __init__(self, start: TaskStart, error: YardError) -> None:
         super().__init__(error.detail)
         self.start, self.error = start, error
+
+
+class StartsRefused(YardError):
+    """Some jobs or children of a step could not be inserted: all of them are in `refusals`, and the step is undone."""
+
+    def __init__(self, refusals: Sequence[StartRefused]) -> None:
+        super().__init__(refusals[0].detail)
+        self.refusals = tuple(refusals)
 
 
 class JobStarter:
@@ -61,7 +70,7 @@ class JobStarter:
         array: str | None = None,
         is_counted: bool = False,
     ) -> PlannedJob:
-        """Decide a job and put its files into the store. Raises StartRefused.
+        """Decide a job and make its files. Raises StartRefused. `store_files` has to follow before the insert.
 
         `array`: the indexes of its tasks. `is_counted`: the caller has compared the user's jobs with the limits.
         """
@@ -79,23 +88,73 @@ class JobStarter:
                 array=array,
                 previous=previous,
             )
-            began_us = store_objects(context, tree)
             home = context.snapshots.world.by_name.get(row.cluster)
             bounds = RetryBounds(None, (), home.id) if home is not None and not request.cluster else None
             write = self._submit.decide(actor, request, key=None, body=b"", is_one_of_many=is_counted, again=bounds)
         except YardError as exc:
             raise StartRefused(start, exc) from exc
-        return PlannedJob(start, write, tree, began_us)
+        return PlannedJob(start, write, tree, context.now_us())
 
-    def insert(self, batch: Batch, context: Context, row: ExecutionRow, job: PlannedJob) -> None:
-        """Insert a job with its files. Raises StartRefused, and then nothing of the step is stored."""
+    def store_files(self, context: Context, planned: Iterable[PlannedJob]) -> None:
+        """Put the files of jobs into the store, all at once: each time costs some waits for the disk.
+
+        Raises Unavailable if the store is away.
+        """
+        objects = {digest: body for job in planned for digest, body in job.tree.new.items()}
+        if objects:
+            context.files.store.put_many(objects.items(), are_checked=True)
+
+    def insert(self, batch: Batch, context: Context, row: ExecutionRow, jobs: Sequence[PlannedJob]) -> None:
+        """Insert jobs with their files. Raises StartsRefused with all that are refused; then undo the step."""
+        if not jobs:
+            return
+        refusals = self._record_trees(batch, context, row, jobs)
+        if not refusals:
+            results = self._submit.apply_inserts(batch, [job.write for job in jobs])
+            refusals = [
+                StartRefused(job.start, result if isinstance(result, YardError) else Internal())
+                for job, result in zip(jobs, results, strict=True)
+                if not isinstance(result, AcceptedJob)
+            ]
+        if refusals:
+            raise StartsRefused(refusals)
+        attempts = [attempt_row(row.id, job.start, job_id=job.write.row.id, now_us=batch.now_us) for job in jobs]
+        execution_nodes.attempt_insert(batch.tx, attempts)
+
+    def _record_trees(
+        self, batch: Batch, context: Context, row: ExecutionRow, jobs: Sequence[PlannedJob]
+    ) -> list[StartRefused]:
+        """Store the files of all jobs, in a few statements. Returns the refusals of jobs whose files do not fit."""
+        sizes = {digest: size for job in jobs for digest, size in job.tree.sizes.items()}
+        limit, used = context.files.limits.user_bytes, file_objects.usage_get(batch.tx, row.owner_id)
+        held = file_objects.holdings(batch.tx, row.owner_id, sizes) if limit else set[bytes]()
+        excess = trees_over([job.tree.sizes for job in jobs], held, room=limit - used if limit else None)
+        if excess:
+            return [StartRefused(jobs[place].start, user_limit_refusal(context, used, size)) for place, size in excess]
         try:
-            record_tree(batch, context, row.owner_id, job.tree, began_us=job.began_us)
+            began_us = min(job.began_us for job in jobs)
+            record_trees(batch, context, row.owner_id, [job.tree for job in jobs], began_us=began_us)
         except YardError as exc:
-            raise StartRefused(job.start, exc) from exc
-        (result,) = self._submit.apply_inserts(batch, [job.write])
-        if not isinstance(result, AcceptedJob):
-            error = result if isinstance(result, YardError) else Internal()
-            raise StartRefused(job.start, error)
-        attempt = attempt_row(row.id, job.start, job_id=job.write.row.id, now_us=batch.now_us)
-        execution_nodes.attempt_insert(batch.tx, [attempt])
+            return [StartRefused(jobs[0].start, exc)]
+        return []
+
+
+def trees_over(
+    trees: Sequence[Mapping[bytes, int]], held: Collection[bytes], *, room: int | None
+) -> list[tuple[int, int]]:
+    """The places of trees that do not fit, with the bytes that they would add. `trees`: sizes of objects by hash.
+
+    `held`: objects that the owner holds, which cost nothing. `room`: bytes that the owner may hold more; None: no
+    limit.
+    """
+    over: list[tuple[int, int]] = []
+    known = set(held)
+    left = room
+    for place, sizes in enumerate(trees):
+        added = sum(size for digest, size in sizes.items() if digest not in known)
+        if left is not None and added > max(0, left):
+            over.append((place, added))
+            continue
+        known |= sizes.keys()
+        left = left - added if left is not None else None
+    return over

@@ -8,14 +8,12 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.store import executions as store
+from switchyard.store.database import Tx
 from switchyard.workflow.limits import CONFIG_SECTION
 
 
 def refuse_over_limits(batch: Batch, context: Context, actor: Actor, project: str) -> None:
-    """Refuse one more execution, in the transaction that would insert it.
-
-    Executions that nodes of others start are not counted: a parent would wait for a child that waits for the parent.
-    """
+    """Refuse one more execution, in the transaction that would insert it."""
     context.usage.refuse_executions(actor, store.live_count(batch.tx, owner_id=actor.id))
     most, live = context.workflows.project_executions, store.live_count(batch.tx, project=project)
     if not actor.is_platform_admin and exceeds_limit(most, live, 1):
@@ -26,3 +24,11 @@ def refuse_over_limits(batch: Batch, context: Context, actor: Actor, project: st
         )
         error.limit = f"{CONFIG_SECTION}.project_executions"
         raise error
+
+
+def executions_left(tx: Tx, context: Context, actor: Actor, project: str) -> int | None:
+    """How many live executions more the limits of the user and of the project allow. None: there is no limit."""
+    most = 0 if actor.is_platform_admin else context.workflows.project_executions
+    by_user = context.usage.executions_left(actor, store.live_count(tx, owner_id=actor.id))
+    by_project = most - store.live_count(tx, project=project) if most else None
+    return min((left for left in (by_user, by_project) if left is not None), default=None)

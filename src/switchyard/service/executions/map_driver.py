@@ -7,7 +7,7 @@ the map before a step or after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -21,13 +21,17 @@ from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
-from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
+from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused, StartsRefused
+from switchyard.service.executions.map_inputs import MapInputsCache, element_keys
 from switchyard.service.executions.map_progress import (
     DONE,
+    LOOKING,
     RUNNING,
     STARTING,
     STOPPING,
     MapProgress,
+    add_cached,
     add_end,
     encoded_failure,
     error_of,
@@ -46,15 +50,18 @@ from switchyard.service.executions.map_results import (
     open_elements,
     read_ends,
 )
+from switchyard.service.executions.node_cache import ENTRY_BYTES_MAX, put_entries
+from switchyard.service.executions.node_rows import waiting_row
 from switchyard.service.job.jobs import request_cancel
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import execution_maps, execution_nodes, executions, jobs
+from switchyard.store import execution_maps, execution_nodes, executions, jobs, task_cache
 from switchyard.store.execution_maps import MapJob, MapPart, MapRow, MapUpdate
 from switchyard.store.executions import ExecutionKey, ExecutionRow
+from switchyard.store.task_cache import CacheRow
 from switchyard.workflow.attempt_result import OUTPUT_BYTES_MAX, JobEnd
 from switchyard.workflow.entity_id import EntityKind, read_id
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, TaskStart
-from switchyard.workflow.map_elements import PART_SIZE, ElementState, gather_outputs
+from switchyard.workflow.map_elements import PART_SIZE, ElementState, elements_to_start, gather_outputs
 
 MAPS_MAX = 2  # of one execution that go on in one round
 SCANS_MAX = 1000  # arrays whose scans are remembered
@@ -81,6 +88,7 @@ class MapDriver:
     def __init__(self, starter: JobStarter) -> None:
         self._starter = starter
         self._scans: dict[str, OutputScan] = {}  # by the id of the array
+        self._inputs = MapInputsCache()
 
     def go(self, context: Context, leadership: Leadership, key: ExecutionKey) -> tuple[int, YardError | None]:
         """Go on with maps of an execution, each by one step.
@@ -97,7 +105,7 @@ class MapDriver:
         stored, trouble = 0, None
         for one in live:
             try:
-                stored += MapStep(context, leadership, row, one, self._starter, self._scans).advance()
+                stored += MapStep(context, leadership, row, one, self._starter, self._scans, self._inputs).advance()
             except YardError as exc:
                 trouble = exc
         return stored, trouble
@@ -113,12 +121,19 @@ class MapStep:
     row: MapRow
     starter: JobStarter
     scans: dict[str, OutputScan]
+    inputs: MapInputsCache
 
     def advance(self) -> int:
         """Returns how many steps were stored: 0 or 1."""
         row = self.row
+        if row.phase == LOOKING:
+            return self._look_up()
         if row.phase == STARTING:
-            return self._start()
+            try:
+                return self._start()
+            except LimitReached as exc:
+                self._tell_wait(exc.detail)
+                raise  # the next round tries again
         with self.context.database.read() as tx:
             job = execution_maps.map_job(tx, row.job_id or "")
             states = execution_maps.map_states(tx, row.execution_id, row.node_id)
@@ -144,40 +159,113 @@ class MapStep:
                 found = ends_of_running(tx, job, states, self.scans.setdefault(job.id, OutputScan()))
         return read_ends(self.context, job, found)
 
+    def _look_up(self) -> int:
+        """Look up the next elements in the cache."""
+        row = self.row
+        if row.is_stopped or self.execution.phase == ExecutionPhase.ABORTING:
+            return self._end(None)
+        indexes = range(row.seen, min(row.size, row.seen + PART_SIZE))
+        keys = element_keys(self.execution, row, self.inputs.read(self.context, row), indexes)
+        with self.context.database.read() as tx:
+            found = task_cache.cache_get(tx, list(set(keys.values())))
+
+        def apply(batch: Batch) -> int:
+            if not self._holds(batch):
+                return 0
+            progress = self._progress(batch, indexes)
+            for index, key in keys.items():
+                if key in found:
+                    add_cached(progress, index, bytes(found[key].outputs))
+            self._put_looked_up(batch, progress, indexes.stop)
+            return 1
+
+        return self.leadership.commit(self.context, apply)
+
+    def _put_looked_up(self, batch: Batch, progress: MapProgress, seen: int) -> None:
+        """Store what the cache had. After the last elements, the others start."""
+        row, error = self.row, error_of(progress)
+        is_over, is_done = seen >= row.size, error is not None or progress.is_complete
+        self._put_parts(batch, progress)
+        update = MapUpdate(
+            phase=DONE if is_done else STARTING if is_over else LOOKING,
+            seen=0 if is_over else seen,
+            succeeded=progress.succeeded,
+            output_bytes=progress.output_bytes,
+            updated_us=batch.now_us,
+        )
+        self._update(batch, update, error)
+
     def _start(self) -> int:
         """Start an array for all elements that are open or tried again."""
         row, execution = self.row, self.execution
         with self.context.database.read() as tx:
             states = execution_maps.map_states(tx, row.execution_id, row.node_id)
             node = execution_nodes.node_get(tx, row.execution_id, row.node_id)
-        indexes = fitting_indexes(
+        wanted = [
             part * PART_SIZE + position
             for part, body in states.items()
             for position, state in enumerate(body)
             if state in (ElementState.OPEN, ElementState.AGAIN)
-        )
+        ]
         is_stopping = row.is_stopped or execution.phase == ExecutionPhase.ABORTING
-        if not indexes or is_stopping or node is None:
+        if not wanted or is_stopping or node is None:
             return self._end(None)
+        indexes = fitting_indexes(wanted[: self._room(len(wanted))])
         template, inputs = template_of(row), literals_pb2.LiteralMap.FromString(node.inputs or b"")
         task = read_id(template.id, EntityKind.TASK)
         start = TaskStart(row.node_id, row.attempt + 1, task, workflow_pb2.Node.FromString(row.node), inputs)
         most = f"%{row.parallelism}" if 0 < row.parallelism < len(indexes) else ""
         try:
             planned = self.starter.plan(self.context, execution, start, template, array=f"{indexes}{most}")
+            self.starter.store_files(self.context, [planned])
             return self.leadership.commit(
                 self.context, lambda batch: self._store_start(batch, planned, indexes, states)
             )
-        except StartRefused as exc:
-            if exc.error.transient or isinstance(exc.error, LimitReached):
-                raise exc.error from exc  # the next round tries again
-            return self._end(None, AttemptFailure("Refused", exc.error.detail))
+        except (StartRefused, StartsRefused) as exc:
+            error = (exc if isinstance(exc, StartRefused) else exc.refusals[0]).error
+            if error.transient or isinstance(error, LimitReached):
+                raise error from exc  # the next round tries again
+            return self._end(None, AttemptFailure("Refused", error.detail))
+
+    def _room(self, wanted: int) -> int:
+        """How many elements may be in the next array. Raises LimitReached if there are too few to begin with.
+
+        A map with more elements than the user may have tasks runs as several arrays, one after the other.
+        """
+        context = self.context
+        actor = owner_of(context.snapshots.access, self.execution.owner_id, self.execution.owner)
+        room = context.usage.room(actor)
+        if room.tasks is not None and room.tasks < wanted and context.usage.freshen(context.database, actor.name):
+            room = context.usage.room(actor)
+        count = elements_to_start(wanted, room=room.tasks, limit=room.tasks_limit)
+        if not count:
+            context.usage.refuse_over(actor, tasks=(room.tasks or 0) + 1)
+            raise Busy("Tasks of other arrays have just ended. The map begins with the next round.")
+        return count
+
+    def _tell_wait(self, reason: str) -> None:
+        """Store for readers why the next array does not begin, once."""
+        row, task = self.row, read_id(template_of(self.row).id, EntityKind.TASK)
+        start = TaskStart(row.node_id, row.attempt + 1, task, None, None)
+        with self.context.database.read() as tx:
+            stored = execution_nodes.attempt_list(tx, row.execution_id, row.node_id)
+        new = waiting_row(row.execution_id, start, reason=reason, now_us=self.context.now_us())
+        if any((one.attempt, one.reason) == (new.attempt, new.reason) for one in stored):
+            return
+
+        def apply(batch: Batch) -> int:
+            if self._holds(batch):
+                execution_nodes.waiting_put(batch.tx, new)
+            return 0
+
+        self.leadership.commit(self.context, apply)
 
     def _store_start(self, batch: Batch, planned: PlannedJob, indexes: IdSet, states: Mapping[int, bytes]) -> int:
         row = self.row
         if not self._holds(batch):
             return 0
-        self.starter.insert(batch, self.context, self.execution, planned)
+        execution_nodes.waiting_delete(batch.tx, row.execution_id, [row.node_id])
+        self.starter.insert(batch, self.context, self.execution, [planned])
         update = MapUpdate(
             phase=RUNNING,
             attempt=planned.start.attempt,
@@ -196,30 +284,51 @@ class MapStep:
         inner: Any = workflow_pb2.Node.FromString(row.node)
         retries = int(inner.metadata.retries.retries or template.metadata.retries.retries)
         declared = frozenset(template.interface.outputs.variables)
-        judged = [(index, judge_element(row, index, end, declared)) for index, end in ends]
+        inputs = self.inputs.read(self.context, row)
+        judged = [(index, judge_element(row, index, end, declared, inputs.addresses)) for index, end in ends]
+        good = [index for index, end in judged if end.outputs is not None]
+        keys = element_keys(self.execution, row, inputs, good)
 
         def apply(batch: Batch) -> int:
             if not self._holds(batch):
                 return 0
-            numbers = {index // PART_SIZE for index, _ in judged}
-            stored = execution_maps.map_parts(batch.tx, row.execution_id, row.node_id, numbers)
-            parts = {number: (bytearray(part.states), results_of(part.results)) for number, part in stored.items()}
-            progress = MapProgress(row, row.succeeded, row.failed, row.output_bytes, parts)
+            progress = self._progress(batch, [index for index, _ in judged])
             for index, end in judged:
                 add_end(progress, index, end, retries=retries, is_stopping=bool(row.is_stopped))
             self._put(batch, job, progress, len(judged))
+            put_entries(batch, self._entries(progress, keys, batch.now_us))
             return 1
 
         return self.leadership.commit(self.context, apply, locks=[job.id] if job is not None else [])
 
-    def _put(self, batch: Batch, job: MapJob | None, progress: MapProgress, count: int) -> None:
-        """Store a batch of ends, and what follows from it: another array, the end, or that the rest is cancelled."""
-        row, tx = self.row, batch.tx
+    def _progress(self, batch: Batch, indexes: Iterable[int]) -> MapProgress:
+        """The map as it is stored, with the parts of these elements."""
+        row, numbers = self.row, {index // PART_SIZE for index in indexes}
+        stored = execution_maps.map_parts(batch.tx, row.execution_id, row.node_id, numbers)
+        parts = {number: (bytearray(part.states), results_of(part.results)) for number, part in stored.items()}
+        return MapProgress(row, row.succeeded, row.failed, row.output_bytes, parts)
+
+    def _entries(self, progress: MapProgress, keys: Mapping[int, bytes], now_us: int) -> list[CacheRow]:
+        """The outputs of elements for the cache."""
+        source = f"{self.execution.name}/{self.row.node_id}/{self.row.attempt}"
+        bodies = ((key, progress.parts[index // PART_SIZE][1].outputs.get(index)) for index, key in keys.items())
+        return [
+            CacheRow(key, self.execution.project, body, source, now_us)
+            for key, body in bodies
+            if body is not None and len(body) <= ENTRY_BYTES_MAX
+        ]
+
+    def _put_parts(self, batch: Batch, progress: MapProgress) -> None:
         parts = [
             MapPart(number, bytes(states), msgspec.msgpack.encode(results))
             for number, (states, results) in progress.parts.items()
         ]
-        execution_maps.parts_put(tx, row.execution_id, row.node_id, parts)
+        execution_maps.parts_put(batch.tx, self.row.execution_id, self.row.node_id, parts)
+
+    def _put(self, batch: Batch, job: MapJob | None, progress: MapProgress, count: int) -> None:
+        """Store a batch of ends, and what follows from it: another array, the end, or that the rest is cancelled."""
+        row, tx = self.row, batch.tx
+        self._put_parts(batch, progress)
         error = error_of(progress) if row.error is None else None
         is_failed = error is not None or row.error is not None
         seen, phase = row.seen + count, RUNNING

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -32,10 +33,19 @@ from switchyard.workflow.map_elements import (
     next_state,
     part_size,
 )
+from switchyard.workflow.uploaded_files import with_places
 
 NO_RESULTS = msgspec.msgpack.encode(PartResults())
-# CLOSED: the engine knows the end.
+# LOOKING: its elements are looked up in the cache. CLOSED: the engine knows the end.
+LOOKING = "LOOKING"
 STARTING, RUNNING, STOPPING, DONE, CLOSED = "STARTING", "RUNNING", "STOPPING", "DONE", "CLOSED"
+
+
+DYNAMIC_ELEMENT = AttemptFailure(
+    "DynamicMapElement",
+    "the task left a workflow in place of outputs (futures.pb), and a map cannot run workflows. Call the dynamic task "
+    "in a loop of another dynamic task",
+)
 
 
 @dataclass
@@ -54,20 +64,22 @@ class MapProgress:
         return self.succeeded + self.failed >= self.row.size
 
 
-def new_map(execution_id: str, start: TaskStart, template: Any, now_us: int) -> tuple[MapRow, list[MapPart]]:
-    """The rows of a map that begins."""
+def new_map(
+    execution_id: str, start: TaskStart, now_us: int, *, is_cached: bool, overwrites: bool
+) -> tuple[MapRow, list[MapPart]]:
+    """The rows of a map that begins. `is_cached`: its elements are; `overwrites`: they are not looked up."""
     shape: MapShape = start.shape
     row = MapRow(
         execution_id=execution_id,
         node_id=start.node_id,
-        phase=STARTING,
+        phase=LOOKING if is_cached and not overwrites else STARTING,
         size=shape.size,
         minimum=shape.minimum,
         parallelism=shape.parallelism,
         runs_all=shape.runs_all,
         is_stopped=False,
         node=content_bytes(start.node),
-        template=content_bytes(template),
+        template=content_bytes(start.template),
         attempt=-1,
         job_id=None,
         indexes="",
@@ -78,17 +90,35 @@ def new_map(execution_id: str, start: TaskStart, template: Any, now_us: int) -> 
         error=None,
         changes=0,
         updated_us=now_us,
+        bound=json.dumps(shape.bound) if is_cached else None,
     )
     count = -(-shape.size // PART_SIZE)
     return row, [MapPart(part, bytes(part_size(shape.size, part)), NO_RESULTS) for part in range(count)]
 
 
-def judge_element(row: MapRow, index: int, end: JobEnd, declared: frozenset[str]) -> AttemptEnd:
+def judge_element(
+    row: MapRow, index: int, end: JobEnd, declared: frozenset[str], addresses: Mapping[str, str]
+) -> AttemptEnd:
+    """What the end of an element means. `addresses`: of uploaded files, by the paths that elements know."""
     judged = judge_attempt(row.node_id, index, end, has_outputs=bool(declared))
+    if judged.futures is not None:
+        return AttemptEnd(row.node_id, index, failure=DYNAMIC_ELEMENT)
     if judged.outputs is not None and (absent := sorted(declared - set(judged.outputs.literals))):
         words = f"the task left no value for {', '.join(absent[:20])}"
         return AttemptEnd(row.node_id, index, failure=AttemptFailure("OutputsNotFound", words, is_recoverable=True))
+    if judged.outputs is not None and addresses:
+        return replace(judged, outputs=with_places(judged.outputs, addresses))
     return judged
+
+
+def add_cached(progress: MapProgress, index: int, outputs: bytes) -> None:
+    """An element has its outputs from the cache."""
+    states, results = progress.parts[index // PART_SIZE]
+    if states[index % PART_SIZE] == ElementState.OPEN:
+        states[index % PART_SIZE] = ElementState.CACHED
+        results.outputs[index] = outputs
+        progress.succeeded += 1
+        progress.output_bytes += len(outputs)
 
 
 def add_end(progress: MapProgress, index: int, end: AttemptEnd, *, retries: int, is_stopping: bool) -> None:

@@ -193,17 +193,25 @@ def store_objects(context: Context, tree: NodeTree) -> int:
 
 def record_tree(batch: Batch, context: Context, owner: str, tree: NodeTree, *, began_us: int) -> None:
     """Seal a tree for the owner of the job, in the transaction that inserts the job."""
-    file_objects.object_put(batch.tx, tree.sizes, now_us=batch.now_us)
-    if file_objects.being_removed(batch.tx, tree.sizes, since_us=began_us):
+    record_trees(batch, context, owner, [tree], began_us=began_us)
+
+
+def record_trees(batch: Batch, context: Context, owner: str, trees: Sequence[NodeTree], *, began_us: int) -> None:
+    """Seal trees for the owner of their jobs. Raises LimitReached if the owner may not have all of them."""
+    sizes = {digest: size for tree in trees for digest, size in tree.sizes.items()}
+    file_objects.object_put(batch.tx, sizes, now_us=batch.now_us)
+    if file_objects.being_removed(batch.tx, sizes, since_us=began_us):
         raise Busy("Some files of the task are just being removed because nobody used them for long.")
-    new = file_objects.holder_put(batch.tx, owner, tree.sizes, now_us=batch.now_us)
-    added = sum(tree.sizes[digest] for digest in new)
+    new = file_objects.holder_put(batch.tx, owner, sizes, now_us=batch.now_us)
+    added = sum(sizes[digest] for digest in new)
     limit, used = context.files.limits.user_bytes, file_objects.usage_get(batch.tx, owner)
     if added and limit and used + added > limit:
         raise user_limit_refusal(context, used, added)
     file_objects.usage_add(batch.tx, {owner: added} if added else {})
-    row = file_trees.TreeRow(tree.root, tree.files, tree.size, str(IdSet.of(())))
-    file_trees.tree_put(batch.tx, row, sorted(tree.sizes), [owner], now_us=batch.now_us)
+    rows = [
+        (file_trees.TreeRow(tree.root, tree.files, tree.size, str(IdSet.of(()))), sorted(tree.sizes)) for tree in trees
+    ]
+    file_trees.trees_put(batch.tx, rows, [owner], now_us=batch.now_us)
 
 
 def job_request(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import maxsize
 from time import monotonic
+from typing import Any
 
 import msgspec
 
@@ -13,28 +15,27 @@ from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots import owner_of
-from switchyard.service.executions.child_executions import CHILDREN_MAX, PlannedChild, plan_children
+from switchyard.service.executions.child_executions import (
+    CHILDREN_MAX,
+    PlannedChild,
+    children_to_start,
+    plan_child,
+)
 from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
 from switchyard.service.executions.loading import LoadedExecution
 from switchyard.service.executions.node_cache import LATER, Answers
 from switchyard.service.executions.placement import ClusterChoice, choose_cluster, is_spread
 from switchyard.service.submit.submit import Submit
+from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.execution_state import AttemptFailure, EngineStep, NodeProgress, TaskStart
-from switchyard.workflow.limits import CONFIG_SECTION
+from switchyard.workflow.limits import CONFIG_SECTION, WorkflowLimits
+from switchyard.workflow.start_choice import AttemptKey, StartRoom, WaitingStart, choose_starts
 
+UNBOUNDED = maxsize // 4
 MAPS_MAX = 20  # that begin in one step
 STARTS_MAX = 100  # jobs of one step, which is one transaction; the next step starts the rest
 PLAN_S_MAX = 1.0  # then the step takes what it has
 ROWS_PER_START = 2  # of a node and of its attempt
-AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingStart:
-    """An attempt that could begin, if a limit had room."""
-
-    start: TaskStart
-    reason: str
 
 
 @dataclass(slots=True)
@@ -78,13 +79,36 @@ def held_ends(waits: Iterable[AttemptKey]) -> set[AttemptKey]:
     return {(node_id, attempt - 1) for node_id, attempt in waits if attempt}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StartPlanner:
-    """What plans need: who submits jobs, and which attempts are known to wait."""
+    """Plans the jobs and children of one step. It keeps what it has planned: after refusals the engine is asked again,
+    and most of the plans are the same."""
 
     submit: Submit
     starter: JobStarter
     cached: Answers
+    _jobs: dict[tuple[str, int, str], PlannedJob] = field(default_factory=dict)  # by node, attempt and cluster
+    _children: dict[tuple[str, str], PlannedChild] = field(default_factory=dict)
+    _stored: set[str] = field(default_factory=set)  # ids of jobs whose files are in the store
+
+    def plan_job(self, context: Context, row: ExecutionRow, start: TaskStart) -> PlannedJob:
+        key = start.node_id, start.attempt, row.cluster
+        known = self._jobs.get(key)
+        if known is None or known.start.inputs != start.inputs:
+            known = self._jobs[key] = self.starter.plan(context, row, start, start.template, is_counted=True)
+        return known
+
+    def store_files(self, context: Context, jobs: Sequence[PlannedJob]) -> None:
+        """Store the files of jobs that were not stored before."""
+        self.starter.store_files(context, [job for job in jobs if job.write.row.id not in self._stored])
+        self._stored.update(job.write.row.id for job in jobs)
+
+    def plan_child(self, context: Context, row: ExecutionRow, spec: Any, start: TaskStart) -> PlannedChild:
+        key = start.node_id, row.cluster
+        known = self._children.get(key)
+        if known is None or known.start.inputs != start.inputs:
+            known = self._children[key] = plan_child(context, row, spec, start)
+        return known
 
 
 def plan_starts(
@@ -94,13 +118,12 @@ def plan_starts(
     starts: Sequence[TaskStart],
     waits: Mapping[AttemptKey, WaitingStart],
 ) -> StepPlan:
-    """Plan the jobs of a step. `waits`: attempts that are known to wait, with the reason.
+    """Plan the jobs, maps and children of a step, and collect all that are refused or wait.
 
-    Further attempts come first and all of them, because the end that they follow is stored with them.
+    `waits`: attempts that are known to wait, with the reason.
     """
     plan = StepPlan(waits={key: wait for key, wait in waits.items() if key[1]}, cached=planner.cached)
     actor = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
-    until, full = monotonic() + PLAN_S_MAX, ""
     try:
         choice = _place(context, planner.submit, actor, loaded) if starts else ClusterChoice(loaded.row.cluster)
     except YardError as exc:
@@ -108,35 +131,76 @@ def plan_starts(
             raise
         plan.refused = {(start.node_id, start.attempt): AttemptFailure("Refused", exc.detail) for start in starts}
         return plan
-    plan.cluster, full = choice.cluster, choice.reason
-    if not full:
-        plan.children = plan_children(context, loaded.row, loaded.spec, starts)
-        plan.maps = [start for start in starts if start.shape is not None][:MAPS_MAX]
+    plan.cluster = choice.cluster
+    if choice.reason:
+        waiting = ((start, waits.get((start.node_id, start.attempt))) for start in starts)
+        plan.waits |= {
+            (start.node_id, start.attempt): known or WaitingStart(start, choice.reason) for start, known in waiting
+        }
+        return plan
     row = msgspec.structs.replace(loaded.row, cluster=plan.cluster)
-    jobs = [start for start in starts if start.is_job or full]
-    for start in sorted(jobs, key=lambda start: start.attempt == 0):
+    _plan_children(context, planner, row, starts, loaded=loaded, plan=plan, waits=waits)
+    plan.maps = [start for start in starts if start.shape is not None][:MAPS_MAX]
+    jobs = [start for start in starts if start.is_job]
+    chosen = choose_starts(jobs, _room(context, actor, loaded, wanted=len(jobs)), waits)
+    plan.refused |= chosen.refused
+    plan.waits |= chosen.waits
+    _plan_jobs(context, planner, row, chosen.begin, plan)
+    return plan
+
+
+def _plan_jobs(
+    context: Context, planner: StartPlanner, row: ExecutionRow, starts: Sequence[TaskStart], plan: StepPlan
+) -> None:
+    until, full = monotonic() + PLAN_S_MAX, ""
+    for start in starts:
         key = start.node_id, start.attempt
-        if full or key in waits:
-            plan.waits[key] = WaitingStart(start, full) if full else waits[key]
+        if full:
+            plan.waits[key] = WaitingStart(start, full)
             continue
-        if start.attempt == 0 and plan.jobs and (len(plan.jobs) >= STARTS_MAX or monotonic() > until):
-            break
-        if failure := _bound_failure(context, loaded, starts=len(plan.jobs) + 1):
-            plan.refused[key] = failure
+        if start.attempt == 0 and plan.jobs and monotonic() > until:
+            return
+        try:
+            plan.jobs.append(planner.plan_job(context, row, start))
+        except StartRefused as exc:
+            note_refusal(exc, plan.refused, plan.waits)
+            full = plan.waits[key].reason if key in plan.waits else ""
+
+
+def _plan_children(
+    context: Context,
+    planner: StartPlanner,
+    row: ExecutionRow,
+    starts: Sequence[TaskStart],
+    *,
+    loaded: LoadedExecution,
+    plan: StepPlan,
+    waits: Mapping[AttemptKey, WaitingStart],
+) -> None:
+    begin, refused = children_to_start(context, row, starts, ended=len(loaded.ended_children))
+    plan.refused |= refused
+    for start in begin:
+        key = start.node_id, start.attempt
+        if key in waits:
+            plan.waits[key] = waits[key]
             continue
         try:
-            _refuse_over_limit(context, actor, jobs=len(plan.jobs) + 1)
-            plan.jobs.append(planner.starter.plan(context, row, start, start.template, is_counted=True))
-        except YardError as exc:
-            error = exc.error if isinstance(exc, StartRefused) else exc
-            if error.transient:
-                raise error from exc
-            if isinstance(error, LimitReached):
-                full = error.detail
-                plan.waits[key] = WaitingStart(start, full)
-            else:
-                plan.refused[key] = AttemptFailure("Refused", error.detail)
-    return plan
+            plan.children.append(planner.plan_child(context, row, loaded.spec, start))
+        except StartRefused as exc:
+            note_refusal(exc, plan.refused, plan.waits)
+
+
+def note_refusal(
+    exc: StartRefused, refused: dict[AttemptKey, AttemptFailure], waits: dict[AttemptKey, WaitingStart]
+) -> None:
+    """Record that an attempt can never begin, or not yet. Raises what the next round tries again."""
+    key = exc.start.node_id, exc.start.attempt
+    if exc.error.transient:
+        raise exc.error from exc
+    if isinstance(exc.error, LimitReached):
+        waits[key] = WaitingStart(exc.start, exc.error.detail)
+    else:
+        refused[key] = AttemptFailure("Refused", exc.error.detail)
 
 
 def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution) -> ClusterChoice:
@@ -147,27 +211,36 @@ def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecuti
     return choose_cluster(submit, actor, row, loaded.spec, loaded.graph)
 
 
-def _refuse_over_limit(context: Context, actor: Actor, *, jobs: int) -> None:
-    """Raise LimitReached if the user may not have so many jobs more. The jobs of the step are not counted yet."""
-    try:
-        context.usage.refuse_over(actor, jobs=jobs, size=jobs * JOB_OVERHEAD_BYTES)
-    except LimitReached:
-        if not context.usage.freshen(context.database, actor.name):
-            raise
-        context.usage.refuse_over(actor, jobs=jobs, size=jobs * JOB_OVERHEAD_BYTES)
+def _room(context: Context, actor: Actor, loaded: LoadedExecution, *, wanted: int) -> StartRoom:
+    """How many of the wanted jobs may begin in this step. The limits are looked at once for all of them."""
+    jobs = context.usage.room(actor).jobs
+    if jobs is not None and jobs < wanted and context.usage.freshen(context.database, actor.name):
+        jobs = context.usage.room(actor).jobs
+    reason = ""
+    if jobs is not None and jobs < wanted:
+        try:
+            context.usage.refuse_over(actor, jobs=jobs + 1, size=(jobs + 1) * JOB_OVERHEAD_BYTES)
+            jobs = None  # some jobs have ended in the meantime
+        except LimitReached as exc:
+            reason = exc.detail
+    rows, failure = bound_failure(context.workflows, rows=loaded.nodes.rows, size=loaded.nodes.size)
+    return StartRoom(jobs, reason, rows, failure, STARTS_MAX)
 
 
-def _bound_failure(context: Context, loaded: LoadedExecution, *, starts: int) -> AttemptFailure | None:
-    """Why an execution is too large for further jobs; None: it is not. Retries and expansions grow without an end."""
-    limits = context.workflows
-    for name, most, used, what in (
-        ("execution_rows", limits.execution_rows, loaded.nodes.rows + ROWS_PER_START * starts, "nodes and attempts"),
-        ("execution_bytes", limits.execution_bytes, loaded.nodes.size, "bytes of inputs and outputs of its nodes"),
-    ):
-        if 0 < most < used:
-            return AttemptFailure(
-                "ExecutionTooLarge",
-                f"the execution has {used} {what}. The limit `{CONFIG_SECTION}.{name}` of the server's config file is "
-                f"{most}. Split the workflow into several executions",
-            )
-    return None
+def bound_failure(limits: WorkflowLimits, *, rows: int, size: int) -> tuple[int, AttemptFailure]:
+    """How many jobs more an execution of this size may have, and the failure of further ones.
+
+    Retries and expansions grow without an end. `rows`: of nodes and attempts; `size`: of what nodes take and give.
+    """
+    by_rows = max(0, (limits.execution_rows - rows) // ROWS_PER_START) if limits.execution_rows else UNBOUNDED
+    if 0 < limits.execution_bytes < size:
+        name, most, used, what = "execution_bytes", limits.execution_bytes, size, "bytes of inputs and outputs of nodes"
+        by_rows = 0
+    else:
+        used, what = rows + ROWS_PER_START * (by_rows + 1), "nodes and attempts"
+        name, most = "execution_rows", limits.execution_rows
+    return by_rows, AttemptFailure(
+        "ExecutionTooLarge",
+        f"the execution has {used} {what}. The limit `{CONFIG_SECTION}.{name}` of the server's config file is {most}. "
+        "Split the workflow into several executions",
+    )

@@ -1,0 +1,135 @@
+"""Maps and the limits of their owners, and what elements leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flyteidl.core import execution_pb2, literals_pb2, tasks_pb2, workflow_pb2
+
+from switchyard.service.executions.map_inputs import read_inputs
+from switchyard.service.executions.map_progress import judge_element, new_map
+from switchyard.store import execution_maps
+from switchyard.workflow.attempt_result import JobEnd
+from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.workflow.execution_state import TaskStart
+from switchyard.workflow.map_elements import PART_SIZE, MapShape
+from switchyard.workflow.uploaded_files import SCHEME
+from tests.service.executions.bed import ExecutionBed, outputs_file
+from tests.service.executions.test_turns import a_user, limited, wait_for_room
+from tests.service.rig import Rig
+
+TASK = EntityId(EntityKind.TASK, "p", "d", "t", "v1")
+
+
+def values_of(bed: ExecutionBed, name: str) -> list[int]:
+    outputs: Any = literals_pb2.LiteralMap.FromString(bed.row(name).outputs or b"")
+    return [one.scalar.primitive.integer for one in outputs.literals["o0"].collection.literals]
+
+
+def test_a_map_larger_than_the_limit_of_tasks_runs_in_ranges(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, tasks=4) as rig:
+        bed = ExecutionBed(rig)
+        ann = a_user(rig)
+        bed.maps("map", list(range(10)))
+        bed.create("map", "e", actor=ann)
+        ranges = []
+        for _ in range(3):
+            bed.drive()
+            for lease in bed.lease():
+                ranges.append((lease.lo, lease.hi))
+                bed.end_elements(lease, outputs_file)
+            wait_for_room(rig)
+        bed.drive()
+        assert ranges == [(0, 3), (4, 7), (8, 9)]
+        assert (bed.phase("e"), values_of(bed, "e")) == ("SUCCEEDED", list(range(10)))
+
+
+def test_a_map_without_room_says_what_it_waits_for(store_url: str, tmp_path: Any) -> None:
+    with limited(store_url, tmp_path, tasks=4) as rig:
+        bed = ExecutionBed(rig)
+        ann = a_user(rig)
+        bed.maps("map", [1, 2, 3])
+        bed.create("map", "first", actor=ann)
+        bed.drive()
+        bed.create("map", "second", actor=ann)
+        bed.drive()
+        (waiting,) = bed.attempts("second")
+        assert waiting.phase == "WAITING_FOR_RESOURCES"
+        assert "limit `tasks` is reached: you have 3" in waiting.reason
+        for lease in bed.lease():
+            bed.end_elements(lease, outputs_file)
+        wait_for_room(rig)
+        bed.run_elements()
+        assert (bed.phase("first"), bed.phase("second")) == ("SUCCEEDED", "SUCCEEDED")
+        assert [one.phase for one in bed.attempts("second")] == ["SUCCEEDED"]
+
+
+def test_an_element_that_leaves_a_workflow_fails_and_says_so(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    bed.maps("map", [1, 2])
+    bed.create("map", "e")
+    bed.run_elements(files=lambda index: {"futures.pb": b"\x00"} if index else outputs_file(index))
+    assert (bed.phase("e"), error_of(bed, "e").code) == ("FAILED", "DynamicMapElement")
+    assert "Element 1: the task left a workflow" in error_of(bed, "e").message
+
+
+def test_elements_of_a_cached_task_are_looked_up_and_stored_one_by_one(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    cached: dict[str, Any] = {"discoverable": True, "discovery_version": "1"}
+    bed.maps("map", [10, 11, 12], **cached)
+    bed.create("map", "first")
+    assert bed.run_elements(files=lambda index: outputs_file(100 + index)) == [0, 1, 2]
+    assert values_of(bed, "first") == [100, 101, 102]
+    bed.create("map", "again")
+    assert bed.run_elements() == []
+    assert (bed.phase("again"), values_of(bed, "again")) == ("SUCCEEDED", [100, 101, 102])
+    bed.create("map", "anew", overwrite_cache=True)
+    assert bed.run_elements(files=lambda index: outputs_file(200 + index)) == [0, 1, 2]
+    bed.create("map", "after")
+    assert (bed.run_elements(), values_of(bed, "after")) == ([], [200, 201, 202])
+
+
+def test_a_failed_element_of_a_cached_task_alone_runs_again(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    bed.maps("map", [10, 11, 12], discoverable=True, discovery_version="1")
+    bed.create("map", "first")
+    bed.run_elements(files=lambda index: {"outputs.pb": b"\xff"} if index == 1 else outputs_file(index))
+    assert bed.phase("first") == "FAILED"
+    bed.create("map", "again")
+    assert bed.run_elements(files=lambda index: outputs_file(50 + index)) == [1]
+    assert values_of(bed, "again") == [0, 51, 2]
+    (attempt,) = bed.attempts("again")
+    assert [one.is_cached for one in attempt.elements] == [True, False, True]
+
+
+def test_a_map_of_one_part_and_one_element_more_is_looked_up_in_two_steps(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    cached: dict[str, Any] = {"discoverable": True, "discovery_version": "1"}
+    bed.maps("map", [7] * (PART_SIZE + 1), **cached)
+    bed.create("map", "e")
+    bed.drive()
+    with rig.context.database.read() as tx:
+        row = execution_maps.map_get(tx, bed.row("e").id, "n0")
+    assert row is not None
+    assert (row.phase, row.size, row.succeeded) == ("RUNNING", PART_SIZE + 1, 0)
+
+
+def error_of(bed: ExecutionBed, name: str) -> Any:
+    return execution_pb2.ExecutionError.FromString(bed.row(name).error or b"")
+
+
+def test_files_that_elements_hand_on_have_their_addresses_again() -> None:
+    """Elements know uploaded files by paths in the folder of their job, which goes with the job."""
+    address = f"{SCHEME}data/p/d/x/photo.png"
+    inputs = literals_pb2.LiteralMap()
+    inputs.literals["a"].collection.literals.add().scalar.blob.uri = address
+    start = TaskStart("n0", 0, TASK, workflow_pb2.Node(), inputs, tasks_pb2.TaskTemplate(), MapShape(1, 1))
+    row, _ = new_map("e", start, 0, is_cached=False, overwrites=False)
+    known = read_inputs(inputs.SerializeToString(), row)
+    (path,) = known.addresses
+    left = literals_pb2.LiteralMap()
+    left.literals["o0"].scalar.blob.uri = path
+    end = JobEnd("SUCCEEDED", files={"outputs.pb": left.SerializeToString()})
+    judged = judge_element(row, 0, end, frozenset({"o0"}), known.addresses)
+    assert judged.outputs.literals["o0"].scalar.blob.uri == address
+    assert judge_element(row, 0, end, frozenset({"o0"}), {}).outputs.literals["o0"].scalar.blob.uri == path
