@@ -162,6 +162,7 @@ class BackgroundLoops:
         if name == "sweep" and not self._server.wakeups.is_listening:
             every_s = min(every_s, UNNOTIFIED_SWEEP_S)
         if name == "executions":
+            every_s = self._executions.pause_s if self._executions is not None else every_s
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._server.wakeups.execution_kick.wait(), every_s)
             return

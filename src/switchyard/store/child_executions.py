@@ -15,12 +15,18 @@ FINAL_PHASES = ("SUCCEEDED", "FAILED", "ABORTED")
 _IS_AWAITED = sa.text(f"executions.{AWAITED_EXECUTION}")
 
 
+# Built once: each step of an execution runs it.
+_ENDED = (
+    sa.select(*columns_of(ExecutionRow, executions))
+    .where(executions.c.parent_id == sa.bindparam("parent"), _IS_AWAITED, executions.c.ended_us.is_not(None))
+    .order_by(executions.c.ended_us, executions.c.id)
+    .limit(sa.bindparam("most"))
+)
+
+
 def children_ended(tx: Tx, parent_id: str, *, limit: int) -> list[ExecutionRow]:
     """Children that have ended, and whose nodes do not know it yet."""
-    query = sa.select(*columns_of(ExecutionRow, executions)).where(
-        executions.c.parent_id == parent_id, _IS_AWAITED, executions.c.ended_us.is_not(None)
-    )
-    return fetch_all(tx, ExecutionRow, query.order_by(executions.c.ended_us, executions.c.id).limit(limit))
+    return fetch_all(tx, ExecutionRow, _ENDED, {"parent": parent_id, "most": limit})
 
 
 def children_close(tx: Tx, ids: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from switchyard.store.database import Tx
+from switchyard.store.execution_maps import MAP_HAS_NEWS
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.schema import FINAL_STATES, events, jobs
 from switchyard.store.schema_cache import cache_reservations, cache_waits
@@ -37,44 +38,65 @@ class DueExecution(StoredRow, frozen=True):
     steps: int
 
 
+# Built once: a round of the leader runs all of them, and to build a statement costs more than to run it.
+_ANY_LIVE = sa.select(executions.c.id).where(sa.text(f"executions.{LIVE_EXECUTION}")).limit(1)
+_MARKED = (
+    sa.select(*columns_of(DueExecution, executions))
+    .where(sa.text(f"executions.{DUE_EXECUTION}"))
+    .limit(sa.bindparam("most"))
+)
+_WOKEN = (
+    sa.select(execution_nodes.c.execution_id)
+    .where(sa.text(f"execution_nodes.{WAKING_NODE}"), execution_nodes.c.wake_us <= sa.bindparam("now_us"))
+    .distinct()
+)
+_PARENTS = (
+    sa.select(executions.c.parent_id)
+    .where(sa.text(f"executions.{AWAITED_EXECUTION}"), executions.c.ended_us.is_not(None))
+    .distinct()
+)
+_FREED = (
+    sa.select(cache_waits.c.execution_id)
+    .where(sa.not_(sa.exists().where(cache_reservations.c.key == cache_waits.c.key)))
+    .distinct()
+)
+_LIVE_MAPS = (
+    sa.select(execution_maps.c.execution_id, sa.func.coalesce(MAP_HAS_NEWS, sa.false()).label("has_news"))
+    .select_from(execution_maps.outerjoin(jobs, jobs.c.id == execution_maps.c.job_id))
+    .where(sa.text(f"execution_maps.{LIVE_MAP}"))
+)
+_EVENTS = (
+    sa.select(events.c.seq, events.c.job_id, events.c.state)
+    .where(events.c.seq > sa.bindparam("seq"))
+    .order_by(events.c.seq)
+    .limit(sa.bindparam("most"))
+)
+
+
 def is_any_live(tx: Tx) -> bool:
-    query = sa.select(executions.c.id).where(sa.text(f"executions.{LIVE_EXECUTION}")).limit(1)
-    return tx.execute(query).first() is not None
+    return tx.execute(_ANY_LIVE).first() is not None
 
 
 def marked_due(tx: Tx, *, limit: int) -> list[DueExecution]:
     """Executions that were marked: new or stopped ones, and those with jobs that a step left for the next one."""
-    query = sa.select(*columns_of(DueExecution, executions)).where(sa.text(f"executions.{DUE_EXECUTION}"))
-    return fetch_all(tx, DueExecution, query.limit(limit))
+    return fetch_all(tx, DueExecution, _MARKED, {"most": limit})
 
 
 def executions_with_news(tx: Tx, now_us: int) -> list[str]:
-    """Executions with other news than ends of jobs: nodes whose time has come, maps with something to do, children that
+    """Executions with other news than ends of jobs and of elements of maps: nodes whose time has come, children that
     have ended, and keys of the cache that are free. Each query reads an index of what is live."""
-    is_waking, is_live_map = sa.text(f"execution_nodes.{WAKING_NODE}"), sa.text(f"execution_maps.{LIVE_MAP}")
-    woken = sa.select(execution_nodes.c.execution_id).where(is_waking, execution_nodes.c.wake_us <= now_us)
-    has_ended_tasks = jobs.c.tasks_ok + jobs.c.tasks_failed + jobs.c.tasks_cancelled > execution_maps.c.seen
-    mapped = (
-        sa.select(execution_maps.c.execution_id)
-        .select_from(execution_maps.outerjoin(jobs, jobs.c.id == execution_maps.c.job_id))
-        .where(
-            is_live_map,
-            sa.or_(
-                jobs.c.id.is_(None),
-                jobs.c.state.in_(FINAL_STATES),
-                has_ended_tasks,
-                execution_maps.c.phase.in_(("STARTING", "DONE")),
-            ),
-        )
-    )
-    is_awaited = sa.text(f"executions.{AWAITED_EXECUTION}")
-    parents = sa.select(executions.c.parent_id).where(is_awaited, executions.c.ended_us.is_not(None))
-    is_held = sa.exists().where(cache_reservations.c.key == cache_waits.c.key)
-    freed = sa.select(cache_waits.c.execution_id).where(sa.not_(is_held))
-    ids: dict[str, None] = {}
-    for query in (woken, mapped, parents, freed):
-        ids |= dict.fromkeys(tx.execute(query.distinct()).scalars())
+    ids = dict.fromkeys(tx.execute(_WOKEN, {"now_us": now_us}).scalars())
+    for query in (_PARENTS, _FREED):
+        ids |= dict.fromkeys(tx.execute(query).scalars())
     return list(ids)
+
+
+def executions_with_maps(tx: Tx) -> dict[str, bool]:
+    """Executions with maps that have not ended, and whether some of these have something to do."""
+    found: dict[str, bool] = {}
+    for row in tx.execute(_LIVE_MAPS):
+        found[row.execution_id] = found.get(row.execution_id, False) or bool(row.has_news)
+    return found
 
 
 def executions_by_id(tx: Tx, ids: Sequence[str]) -> list[DueExecution]:
@@ -88,8 +110,7 @@ def executions_by_id(tx: Tx, ids: Sequence[str]) -> list[DueExecution]:
 
 def jobs_ended_after(tx: Tx, seq: int, *, limit: int) -> tuple[list[str], int]:
     """The next `limit` events: the jobs among them that have ended, and the number of the last event."""
-    query = sa.select(events.c.seq, events.c.job_id, events.c.state).where(events.c.seq > seq)
-    rows = tx.execute(query.order_by(events.c.seq).limit(limit)).all()
+    rows = tx.execute(_EVENTS, {"seq": seq, "most": limit}).all()
     ended = dict.fromkeys(row.job_id for row in rows if row.state in FINAL_STATES)
     return list(ended), rows[-1].seq if rows else seq
 

@@ -12,8 +12,16 @@ from msgspec.structs import asdict
 from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.schema import clusters, file_outputs, jobs
+from switchyard.store.schema import FINAL_STATES, clusters, file_outputs, jobs
 from switchyard.store.schema_maps import LIVE_MAP, execution_map_parts, execution_maps
+
+# Whether a map has something to do. Its array is joined to it, if it has one.
+MAP_HAS_NEWS = sa.or_(
+    jobs.c.id.is_(None),
+    jobs.c.state.in_(FINAL_STATES),
+    jobs.c.tasks_ok + jobs.c.tasks_failed + jobs.c.tasks_cancelled > execution_maps.c.seen,
+    execution_maps.c.phase.in_(("STARTING", "DONE")),
+)
 
 
 class MapRow(StoredRow, frozen=True):
@@ -94,10 +102,17 @@ def map_insert(tx: Tx, row: MapRow, parts: Iterable[MapPart]) -> None:
 
 
 def maps_live(tx: Tx, execution_id: str, *, limit: int) -> list[MapRow]:
-    """The maps of an execution that go on. Those come first that were not looked at for longest."""
+    """The maps of an execution with something to do. Those come first that were not looked at for longest."""
     maps = execution_maps.c
-    query = sa.select(*columns_of(MapRow, execution_maps)).where(
-        maps.execution_id == execution_id, sa.text(f"execution_maps.{LIVE_MAP}"), maps.phase != "DONE"
+    query = (
+        sa.select(*columns_of(MapRow, execution_maps))
+        .select_from(execution_maps.outerjoin(jobs, jobs.c.id == maps.job_id))
+        .where(
+            maps.execution_id == execution_id,
+            sa.text(f"execution_maps.{LIVE_MAP}"),
+            maps.phase != "DONE",
+            MAP_HAS_NEWS,
+        )
     )
     return fetch_all(tx, MapRow, query.order_by(maps.updated_us, maps.node_id).limit(limit))
 

@@ -213,30 +213,38 @@ def cluster_names(tx: Tx, execution_id: str) -> list[str]:
 
 
 def live_attempts(tx: Tx, execution_id: str) -> list[LiveAttemptRow]:
-    source = _WITH_JOBS.outerjoin(
-        file_outputs, sa.and_(file_outputs.c.job_id == jobs.c.id, file_outputs.c.fence == jobs.c.fence)
-    )
-    columns = columns_of(
-        LiveAttemptRow,
-        execution_attempts,
-        state=jobs.c.state,
-        reason=jobs.c.reason,
-        exit_code=jobs.c.exit_code,
-        signal=jobs.c.signal,
-        started_us=jobs.c.started_us,
-        ended_us=jobs.c.ended_us,
-        cluster=clusters.c.name,
-        output_state=file_outputs.c.state,
-        output_root=file_outputs.c.root,
-        output_error=file_outputs.c.error,
-    )
-    query = sa.select(*columns).select_from(source)
-    query = query.where(
-        execution_attempts.c.execution_id == execution_id, sa.text(f"execution_attempts.{LIVE_ATTEMPT}")
-    )
-    return fetch_all(tx, LiveAttemptRow, query.order_by(execution_attempts.c.node_id))
+    return fetch_all(tx, LiveAttemptRow, _LIVE_ATTEMPTS, {"execution": execution_id})
 
 
 _WITH_JOBS = execution_attempts.outerjoin(jobs, jobs.c.id == execution_attempts.c.job_id).outerjoin(
     clusters, clusters.c.id == jobs.c.cluster_id
+)
+# Built once: each step of an execution runs it.
+_LIVE_ATTEMPTS = (
+    sa.select(
+        *columns_of(
+            LiveAttemptRow,
+            execution_attempts,
+            state=jobs.c.state,
+            reason=jobs.c.reason,
+            exit_code=jobs.c.exit_code,
+            signal=jobs.c.signal,
+            started_us=jobs.c.started_us,
+            ended_us=jobs.c.ended_us,
+            cluster=clusters.c.name,
+            output_state=file_outputs.c.state,
+            output_root=file_outputs.c.root,
+            output_error=file_outputs.c.error,
+        )
+    )
+    .select_from(
+        _WITH_JOBS.outerjoin(
+            file_outputs, sa.and_(file_outputs.c.job_id == jobs.c.id, file_outputs.c.fence == jobs.c.fence)
+        )
+    )
+    .where(
+        execution_attempts.c.execution_id == sa.bindparam("execution"),
+        sa.text(f"execution_attempts.{LIVE_ATTEMPT}"),
+    )
+    .order_by(execution_attempts.c.node_id)
 )

@@ -100,15 +100,21 @@ def execution_insert(tx: Tx, row: ExecutionRow) -> bool:
     return tx.execute(insert.on_conflict_do_nothing().returning(executions.c.id)).scalar() is not None
 
 
+# Built once: each step of an execution runs both.
+_OF_KEY = sa.select(*columns_of(ExecutionRow, executions)).where(
+    *(executions.c[name] == sa.bindparam(name) for name in ExecutionKey.__struct_fields__),
+    sa.not_(executions.c.is_removed),
+)
+_OF_KEY_LOCKED = _OF_KEY.with_for_update()
+
+
 def execution_get(tx: Tx, key: ExecutionKey) -> ExecutionRow | None:
-    query = sa.select(*columns_of(ExecutionRow, executions))
-    return fetch_one(tx, ExecutionRow, query.where(*_is(key)))
+    return fetch_one(tx, ExecutionRow, _OF_KEY, asdict(key))
 
 
 def execution_lock(tx: Tx, key: ExecutionKey) -> ExecutionRow | None:
     """Return an execution, locked until the commit."""
-    query = sa.select(*columns_of(ExecutionRow, executions)).where(*_is(key))
-    return fetch_one(tx, ExecutionRow, query.with_for_update())
+    return fetch_one(tx, ExecutionRow, _OF_KEY_LOCKED, asdict(key))
 
 
 def execution_update(
@@ -158,8 +164,3 @@ def _column(name: str) -> sa.ColumnElement[object]:
     if name == "duration_us":
         return executions.c.ended_us - executions.c.started_us
     return executions.c[name]
-
-
-def _is(key: ExecutionKey) -> list[sa.ColumnElement[bool]]:
-    is_named = [executions.c[word] == getattr(key, word) for word in ExecutionKey.__struct_fields__]
-    return [*is_named, sa.not_(executions.c.is_removed)]

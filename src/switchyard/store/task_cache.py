@@ -89,8 +89,7 @@ def wait_put(tx: Tx, execution_id: str, waits: Iterable[tuple[str, bytes]]) -> N
 
 def waits_over(tx: Tx, execution_id: str) -> list[str]:
     """The nodes of an execution that need not wait any more: nobody holds their keys."""
-    query = sa.select(cache_waits.c.node_id).where(cache_waits.c.execution_id == execution_id, ~IS_HELD)
-    return list(tx.execute(query).scalars())
+    return list(tx.execute(_WAITS_OVER, {"execution": execution_id}).scalars())
 
 
 def wait_delete(tx: Tx, execution_id: str, node_ids: Sequence[str] | None = None) -> None:
@@ -101,4 +100,8 @@ def wait_delete(tx: Tx, execution_id: str, node_ids: Sequence[str] | None = None
     tx.execute(statement)
 
 
-IS_HELD = sa.exists().where(cache_reservations.c.key == cache_waits.c.key)
+# Built once: each step of an execution runs it.
+_WAITS_OVER = sa.select(cache_waits.c.node_id).where(
+    cache_waits.c.execution_id == sa.bindparam("execution"),
+    sa.not_(sa.exists().where(cache_reservations.c.key == cache_waits.c.key)),
+)

@@ -65,6 +65,7 @@ from switchyard.workflow.execution_state import AttemptFailure, EngineStep
 from switchyard.workflow.start_choice import AttemptKey, WaitingStart
 
 log = structlog.get_logger()
+IDLE_PAUSE_S, MAPS_PAUSE_S = 1.0, 0.2  # between two rounds that nothing wakes; with live maps: as often as they look
 ROUND_S = 1.0  # then what is due is read again: a new owner waits for this, and for one step
 LIMIT_PAUSE_US = 2_000_000  # before an execution that waits for room under a limit is tried again
 FAULT_PAUSE_US = 1_000_000  # before an execution that cannot go on is tried again; doubled each time
@@ -94,26 +95,32 @@ class ExecutionDriver:
         self._due = DueExecutions()
         self._turns = OwnerTurns()
         self._pauses: dict[str, Pause] = {}
+        self._is_more_due = False
+
+    @property
+    def pause_s(self) -> float:
+        """How long the loop may rest, if nothing wakes it."""
+        return MAPS_PAUSE_S if self._due.mapped else IDLE_PAUSE_S
 
     def go(self, context: Context, leadership: Leadership) -> bool:
         """Step executions that something has happened to, for a bounded time. Returns whether more may be due now."""
         due = self._due.read(context, leadership.epoch)
         ids = {row.id for row in due}
         self._pauses = {key: pause for key, pause in self._pauses.items() if key in ids}
-        now_us, until, stored = context.steady_us(), monotonic() + ROUND_S, 0
+        now_us, until, self._is_more_due = context.steady_us(), monotonic() + ROUND_S, False
         for row in self._turns.order(row for row in due if not self._is_paused(row, now_us)):
             began = monotonic()
-            stored += self._take_turn(context, leadership, row)
+            self._take_turn(context, leadership, row)
             self._turns.spend(row.owner_id, monotonic() - began)
             if monotonic() > until:
                 return True
-        return stored > 0
+        return self._is_more_due
 
     def _is_paused(self, row: DueExecution, now_us: int) -> bool:
         pause = self._pauses.get(row.id)
         return pause is not None and pause.steps == row.steps and pause.until_us > now_us
 
-    def _take_turn(self, context: Context, leadership: Leadership, row: DueExecution) -> int:
+    def _take_turn(self, context: Context, leadership: Leadership, row: DueExecution) -> None:
         """Drive one execution. One that cannot go on now must not hold up the others."""
         self._due.forget(row.id)  # first: an end from here on is noticed again
         earlier = self._pauses.get(row.id)
@@ -122,14 +129,13 @@ class ExecutionDriver:
         except YardError as exc:
             if self._pause(context, row).pace.note(exc.inner):
                 log.warning("execution not driven", execution=_key(row), error=exc.inner)
-            return 0
+            return
         except Exception as exc:  # a defect, or a damaged row
             if self._pause(context, row).pace.note(str(exc)):
                 log.exception("execution not driven", execution=_key(row))
-            return 0
+            return
         if stored and self._pauses.get(row.id) is earlier:
             self._pauses.pop(row.id, None)
-        return stored
 
     def _pause(self, context: Context, row: DueExecution, waits: Iterable[tuple[str, int]] = ()) -> Pause:
         """Look at an execution again after a while. `waits`: attempts that a limit holds up."""
@@ -145,18 +151,20 @@ class ExecutionDriver:
 
     def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> int:
         key = ExecutionKey(due.project, due.domain, due.name)
-        mapped, trouble = self._maps.go(context, leadership, key)
+        mapped, trouble = self._maps.go(context, leadership, key) if due.id in self._due.mapped else (0, None)
         stored = self._step(context, leadership, due, key)
+        self._is_more_due |= mapped > 0
         if trouble is not None:
             raise trouble  # now: a map that cannot start holds up no other node, nor the end of the execution
         return mapped + stored
 
     def _step(self, context: Context, leadership: Leadership, due: DueExecution, key: ExecutionKey) -> int:
-        loaded = self._loader.load(context, key)
+        loaded = self._loader.load(context, key, has_maps=due.id in self._due.mapped)
         if loaded is None:
             return 0
         if loaded.has_more_ends:
             self._due.note(due.id)
+            self._is_more_due = True
         others = [*loaded.ended_maps, *map(child_end, loaded.ended_children)]
         if not loaded.is_due and not loaded.ended and not others:
             return 0  # a job has ended, and its files are on their way
@@ -267,6 +275,11 @@ class ExecutionDriver:
         self._store_execution(batch, loaded, decided, is_due=is_due, cluster=plan.cluster)
         if decided.phase.value != loaded.row.phase:
             count_phase(batch, context, replace(loaded.row, phase=decided.phase.value, cluster=plan.cluster))
+        # Others may wait: for the end of this execution, for a key of the cache, or for their beginning. Jobs that no
+        # cluster has end as soon as they are cancelled.
+        is_stopped = decided.is_stopping or bool(decided.stopped_scopes)
+        is_awaited = decided.phase.is_final or is_stopped or any(node.cache_key for node in changed)
+        self._is_more_due |= is_due or is_awaited or bool(plan.children or plan.maps)
         return 1
 
     def _insert_starts(self, batch: Batch, context: Context, loaded: LoadedExecution, plan: StepPlan) -> None:
@@ -277,7 +290,8 @@ class ExecutionDriver:
 
     def _store_others(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
         """Store the maps that begin, the ends of children and maps, and the ends of waits for the cache."""
-        task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
+        if decided.phase.is_final or loaded.waits_over:
+            task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
         child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
         for start in plan.maps:
             is_cached, overwrites = is_map_cached(start), bool(loaded.spec.overwrite_cache)

@@ -117,7 +117,8 @@ class ExecutionLoader:
         self._kept: OrderedDict[str, KeptNodes] = OrderedDict()  # by the id of the execution
         self._size = 0
 
-    def load(self, context: Context, key: ExecutionKey) -> LoadedExecution | None:
+    def load(self, context: Context, key: ExecutionKey, *, has_maps: bool = True) -> LoadedExecution | None:
+        """Read an execution. `has_maps`: it may have maps that have not ended."""
         with context.database.read() as tx:
             row = executions.execution_get(tx, key)
             if row is None:
@@ -126,7 +127,7 @@ class ExecutionLoader:
             rows = execution_nodes.node_list(tx, row.id) if kept is None else []
             dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
             live = execution_nodes.live_attempts(tx, row.id)
-            done = execution_maps.maps_done(tx, row.id)
+            done = execution_maps.maps_done(tx, row.id) if has_maps else []
             children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX)
             waits_over = task_cache.waits_over(tx, row.id)
             signals = execution_signals.signal_values(tx, row.id, _awaited_signals(kept, rows))

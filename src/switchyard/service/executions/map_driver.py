@@ -63,7 +63,8 @@ from switchyard.workflow.entity_id import EntityKind, read_id
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, TaskStart
 from switchyard.workflow.map_elements import PART_SIZE, ElementState, elements_to_start, gather_outputs
 
-MAPS_MAX = 2  # of one execution that go on in one round
+MAPS_MAX = 10  # of one execution that go on in one round
+MAP_PAUSE_US = 200_000  # between two looks at the elements of one map, unless there is a full batch of ends
 SCANS_MAX = 1000  # arrays whose scans are remembered
 AGAIN = bytes([ElementState.AGAIN])
 CHANGED = "The map has changed since it was read."
@@ -89,6 +90,7 @@ class MapDriver:
         self._starter = starter
         self._scans: dict[str, OutputScan] = {}  # by the id of the array
         self._inputs = MapInputsCache()
+        self._next_us: dict[tuple[str, str], int] = {}  # when a map is looked at again, on the steady clock
 
     def go(self, context: Context, leadership: Leadership, key: ExecutionKey) -> tuple[int, YardError | None]:
         """Go on with maps of an execution, each by one step.
@@ -102,18 +104,25 @@ class MapDriver:
             return 0, None
         if len(self._scans) > SCANS_MAX:
             self._scans.clear()
+        now_us = context.steady_us()
+        self._next_us = {place: at_us for place, at_us in self._next_us.items() if at_us > now_us}
         stored, trouble = 0, None
         for one in live:
+            if one.phase == RUNNING and (one.execution_id, one.node_id) in self._next_us:
+                continue
+            step = MapStep(context, leadership, row, one, self._starter, self._scans, self._inputs)
             try:
-                stored += MapStep(context, leadership, row, one, self._starter, self._scans, self._inputs).advance()
+                stored += step.advance()
             except YardError as exc:
                 trouble = exc
+            if one.phase == RUNNING and step.taken < BATCH_MAX:
+                self._next_us[one.execution_id, one.node_id] = now_us + MAP_PAUSE_US
         return stored, trouble
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MapStep:
-    """One step of one map."""
+    """One step of one map. `taken`: the ends of elements that it stores."""
 
     context: Context
     leadership: Leadership
@@ -122,6 +131,7 @@ class MapStep:
     starter: JobStarter
     scans: dict[str, OutputScan]
     inputs: MapInputsCache
+    taken: int = 0
 
     def advance(self) -> int:
         """Returns how many steps were stored: 0 or 1."""
@@ -281,6 +291,7 @@ class MapStep:
 
     def _store_ends(self, job: MapJob | None, ends: Sequence[tuple[int, JobEnd]]) -> int:
         row, template = self.row, template_of(self.row)
+        self.taken = len(ends)
         inner: Any = workflow_pb2.Node.FromString(row.node)
         retries = int(inner.metadata.retries.retries or template.metadata.retries.retries)
         declared = frozenset(template.interface.outputs.variables)

@@ -73,8 +73,10 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
     }
     file_outputs.output_put(batch.tx, row)
     batch.jobs.add(said.job)  # wakes requests that wait for this job
-    if state in EVENTS:
-        batch.topics.add(Topic.EXECUTIONS)  # the job may be a node of one
+    if state in EVENTS and attempt.task is None:
+        batch.topics.add(
+            Topic.EXECUTIONS
+        )  # the job may be a node of one. The elements of maps are looked at in batches
     if state in EVENTS and (earlier is None or earlier.state != state):
         _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
 
