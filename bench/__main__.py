@@ -33,6 +33,7 @@ from bench import (
     start,
     submit,
     tokens,
+    workflows,
 )
 from bench.table import Table
 
@@ -55,6 +56,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "kubernetes": kubernetes.measure,
     "pauses": pauses.measure,
     "spread": spread.measure,
+    "workflows": workflows.measure,
 }
 
 
