@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.agent.accounts import AccountSwitch, AllowList
+from switchyard.agent.flux_site import FluxSite
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.agent.private_files import read_bounded
 from switchyard.agent.site_data import DataSite, SecretRule
@@ -182,9 +183,10 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     slurm: SlurmSite = SlurmSite()
     local: LocalSite = LocalSite()
     kubernetes: KubernetesSite = KubernetesSite()
+    flux: FluxSite = FluxSite()
     queues: Annotated[
         dict[Name, Name], Meta(max_length=10_000)
-    ] = {}  # our queue: the cluster's partition, or queue of Kueue
+    ] = {}  # our queue: the cluster's partition or queue, or queue of Kueue
     rates: Annotated[dict[str, Rates], Meta(max_length=10_000)] = {}
     accounts: AccountsSite | None = None  # None: every job runs under the agent's account
     allow: AllowList = AllowList()

@@ -1,0 +1,1 @@
+"""What an instance has and how busy it is: resource sets, queues, graph, load, quotes."""

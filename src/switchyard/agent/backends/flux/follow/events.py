@@ -1,0 +1,92 @@
+"""The facts of a job, from the events of its eventlog (RFC 21). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from msgspec import Struct
+
+FATAL_SEVERITY = 0
+
+
+class JobEvent(Struct, frozen=True):
+    """One event. `nodes` and `task_status` are added by the agent to the last event of a job that had resources."""
+
+    name: str
+    timestamp: float
+    context: dict[str, Any] = {}
+    nodes: str = ""  # the host list of the job
+    task_status: int | None = None  # wait status of the first task that failed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobException:
+    """The exception that ended a job."""
+
+    type: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FluxJobFacts:
+    """What the events of one job say."""
+
+    phase: str = ""  # the name of the last event that changed the state
+    started_s: float | None = None  # since 1970: its processes began
+    finished_s: float | None = None  # since 1970: its processes ended
+    ended_s: float | None = None  # since 1970: its resources are free again, and nothing follows
+    wait_status: int | None = None  # of the job: the highest of its shells
+    task_status: int | None = None  # of the first task that failed
+    exception: JobException | None = None  # the first fatal one
+    nodes: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended_s is not None
+
+
+# The events that change the state, in their order. Others, such as those of plugins, are notes.
+STATE_EVENTS = ("submit", "depend", "priority", "alloc", "start", "finish", "clean")
+
+
+def apply_event(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
+    """The facts after one more event. The first event of an eventlog is `submit`: facts begin anew with it."""
+    if event.name == "submit":
+        return FluxJobFacts(phase="submit")
+    if event.name == "start":
+        return replace(facts, phase="start", started_s=event.timestamp)
+    if event.name == "finish":
+        return replace(
+            facts, phase="finish", finished_s=event.timestamp, wait_status=_integer(event.context.get("status"))
+        )
+    if event.name == "exception":
+        return _apply_exception(facts, event)
+    if event.name == "clean":
+        return replace(facts, phase="clean", ended_s=event.timestamp, nodes=event.nodes, task_status=event.task_status)
+    # A job that has resources keeps them: a new priority does not take it back to the queue.
+    is_step = event.name in STATE_EVENTS and STATE_EVENTS.index(event.name) > _step_of(facts)
+    return replace(facts, phase=event.name) if is_step else facts
+
+
+def facts_of(events: list[JobEvent]) -> FluxJobFacts:
+    """The facts of a whole eventlog."""
+    facts = FluxJobFacts()
+    for event in events:
+        facts = apply_event(facts, event)
+    return facts
+
+
+def _step_of(facts: FluxJobFacts) -> int:
+    return STATE_EVENTS.index(facts.phase) if facts.phase else -1
+
+
+def _apply_exception(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
+    if event.context.get("severity") != FATAL_SEVERITY or facts.exception is not None:
+        return facts
+    exception = JobException(type=str(event.context.get("type", "")), note=str(event.context.get("note", "")))
+    return replace(facts, exception=exception)
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

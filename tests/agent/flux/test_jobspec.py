@@ -1,0 +1,149 @@
+"""The jobspec of an attempt: what Flux's own command would make, with our name, place and output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.flux.submit.jobspec import JobPlace, jobspec_of, resources_of
+from switchyard.agent.flux_site import FluxSite
+from switchyard.agent.need import spec_of
+from switchyard.agent.site import ImageRule, Site
+from switchyard.errors import PolicyRefused
+from switchyard.model.files import JobFiles
+from switchyard.model.image_rules import ImageRun
+from switchyard.model.job import Native
+from switchyard.model.jobspec_structure import check_canonical
+from switchyard.model.poll import Lease
+from tests.agent.builders import a_lease
+from tests.agent.flux.captures import DRY_RUN_RESOURCES, DRY_RUN_TASKS
+
+PLACE = JobPlace(cwd="/spool/a/work", stdout="/spool/a/stdout", stderr="/spool/a/stderr")
+
+
+def jobspec(lease: Lease, *, place: JobPlace = PLACE, site: Site | None = None) -> dict[str, Any]:
+    made = jobspec_of(lease, place, cluster="alpha", site=site or Site())
+    check_canonical(made, is_whole=True, is_run=True)
+    return made
+
+
+def system(lease: Lease, **more: Any) -> dict[str, Any]:
+    return jobspec(lease, **more)["attributes"]["system"]
+
+
+def test_it_is_what_flux_submit_would_make() -> None:
+    lease = a_lease("hostname", resources={"nodes": 2, "tasks": 4, "cores": 2, "gpus": 1, "time_limit": "10m"})
+    made = jobspec(lease, place=JobPlace(cwd="/c", stdout="/o", stderr="/e", queue="batch"))
+    assert made["resources"] == DRY_RUN_RESOURCES
+    assert made["tasks"] == DRY_RUN_TASKS
+    assert made["version"] == 1
+    assert made["attributes"]["system"]["duration"] == 600
+    assert made["attributes"]["system"]["queue"] == "batch"
+
+
+def test_the_marker_is_in_name_and_attributes() -> None:
+    lease = a_lease(fence=7)
+    attributes = system(lease)
+    assert attributes["job"]["name"] == marker_of(lease)
+    assert attributes["switchyard"] == {"job": lease.job, "attempt": 1, "fence": 7}
+
+
+def test_parts_of_a_core_count_as_whole_ones_and_no_limit_is_zero() -> None:
+    lease = a_lease(resources={"tasks": 3, "cores": "500m"})
+    made = jobspec(lease)
+    assert made["resources"] == [{"type": "slot", "count": 3, "with": [{"type": "core", "count": 1}], "label": "task"}]
+    assert made["attributes"]["system"]["duration"] == 0
+
+
+def test_an_uneven_spread_counts_tasks_in_all() -> None:
+    resources, count = resources_of(spec_of(a_lease(resources={"nodes": 2, "tasks": 3})))
+    assert (resources[0]["count"], resources[0]["with"][0]["count"], count) == (2, 2, {"total": 3})
+
+
+def test_whole_nodes() -> None:
+    resources, _ = resources_of(spec_of(a_lease(native=Native(exclusive=True))))
+    assert (resources[0]["type"], resources[0]["exclusive"]) == ("node", True)
+    with pytest.raises(PolicyRefused, match="nodes"):
+        resources_of(spec_of(a_lease(native=Native(exclusive=True), resources={"tasks": 2})))
+
+
+def test_a_jobspec_keeps_its_own_resources_and_constraints() -> None:
+    given = {
+        "version": 9999,
+        "resources": [{"type": "node", "count": 2, "with": [{"type": "slot", "with": [{"type": "core", "count": 4}]}]}],
+        "attributes": {"system": {"duration": 60, "constraints": {"properties": ["amd"]}}},
+    }
+    made = jobspec(a_lease(demand=given))
+    assert made["version"] == 9999
+    assert made["resources"][0]["with"][0]["label"] == "task"
+    assert made["attributes"]["system"]["constraints"] == {"properties": ["amd"]}
+    assert made["attributes"]["system"]["duration"] == 60
+
+
+def test_a_jobspec_without_a_slot_becomes_one_slot() -> None:
+    made = jobspec(a_lease(demand={"version": 1, "resources": [{"type": "node", "count": 2}]}))
+    assert (made["resources"][0]["type"], made["resources"][0]["with"][0]["type"]) == ("slot", "node")
+
+
+def test_environment_place_and_output() -> None:
+    place = JobPlace(
+        cwd="/w", stdout="/o", stderr="/e", inherited={"PATH": "/bin", "SECRET": "x", "FLUX_URI": "local:"}
+    )
+    attributes = system(a_lease(env={"A": "1"}, files=JobFiles(out=["*"])), place=place)
+    environment = attributes["environment"]
+    assert (environment["PATH"], environment["A"], environment["SWITCHYARD_FILES"]) == ("/bin", "1", "/w")
+    assert not {"SECRET", "FLUX_URI"} & set(environment)
+    output = attributes["shell"]["options"]["output"]
+    assert (output["stdout"]["path"], output["stderr"]["path"]) == ("/o", "/e")
+    assert output["stdout"]["buffer"] == {"type": "none"}
+    lines = system(a_lease(resources={"tasks": 2}))["shell"]["options"]["output"]
+    assert "buffer" not in lines["stdout"], "lines of several tasks stay whole"
+
+
+def test_a_working_directory_is_entered_or_the_command_does_not_run() -> None:
+    command = jobspec(a_lease("ls", "-l", cwd="/data"))["tasks"][0]["command"]
+    assert command == ["/bin/sh", "-c", 'cd -- "$0" || exit 1; exec "$@"', "/data", "ls", "-l"]
+
+
+def test_options_of_the_site_and_of_the_job() -> None:
+    site = Site(flux=FluxSite(bank="physics", shell_options={"cpu-affinity": "off"}))
+    options = ["--setopt=verbose=2", "--setattr=system.x.y=1", "--setattr=note", "--urgency=20"]
+    attributes = system(a_lease(native=Native(options=options)), site=site)
+    assert attributes["bank"] == "physics"
+    assert attributes["shell"]["options"]["cpu-affinity"] == "off"
+    assert attributes["shell"]["options"]["verbose"] == 2
+    assert (attributes["x"], attributes["note"]) == ({"y": 1}, 1)
+    assert system(a_lease(native=Native(account="chem")), site=site)["bank"] == "chem"
+
+
+@pytest.mark.parametrize(
+    ("native", "why"),
+    [
+        (Native(options=["--setattr=system.job.name=x"]), "sets job itself"),
+        (Native(options=["--setattr=switchyard.fence=1"]), "sets switchyard itself"),
+        (Native(options=["--setopt=output.stdout.path=/x"]), "sets output itself"),
+        (Native(options=["--urgency=32"]), "from 0 to 31"),
+        (Native(options=["--setattr=a..b=1"]), "NAME=VALUE"),
+        (Native(options=["--wait"]), "not for this cluster"),
+        (Native(qos="high"), "native.qos"),
+        (Native(reservation="r"), "native.reservation"),
+        (Native(constraint="a&b"), "native.constraint"),
+    ],
+)
+def test_what_flux_has_no_word_for_is_refused(native: Native, why: str) -> None:
+    with pytest.raises(PolicyRefused, match=why):
+        jobspec(a_lease(native=native))
+
+
+def test_images_run_with_apptainer_or_on_the_host() -> None:
+    def command(run: ImageRun) -> list[str]:
+        site = Site(images=[ImageRule(match="*", run=run)])
+        words: list[str] = jobspec(a_lease("ls", image="alpine:3"), site=site)["tasks"][0]["command"]
+        return words
+
+    assert "apptainer exec" in command(ImageRun.APPTAINER)[2]
+    assert command(ImageRun.HOST)[2].endswith(" ls")
+    with pytest.raises(PolicyRefused, match="outlive"):
+        command(ImageRun.PODMAN)

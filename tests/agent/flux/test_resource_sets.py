@@ -1,0 +1,117 @@
+"""Graph, load and quotes of a Flux instance, from captured resource sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from switchyard.agent.backends.flux.cluster.load import load_from_nodes
+from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
+from switchyard.agent.backends.flux.cluster.resource_sets import (
+    RankResources,
+    graph_of,
+    nodes_of,
+    read_drained,
+    read_expiration_s,
+    read_ranks,
+    with_queues,
+)
+from switchyard.errors import Unavailable
+from switchyard.model.job import JobSpec, Resources
+from tests.agent.flux.captures import R_OF_JOB, R
+
+QUEUES = {"batch": {"requires": ["batch"]}, "debug": {}}
+NOW_S = 1794706500.0
+
+
+def r_with(properties: dict[str, str]) -> dict[str, Any]:
+    return {**R, "execution": {**R["execution"], "properties": properties}}
+
+
+def test_graph_of_a_captured_resource_set() -> None:
+    graph = graph_of(R, where="R")
+    assert (graph.nodes, graph.cores, graph.gpus, graph.memory_bytes) == (3, 24, 6, 0)
+    assert list(graph.host_names) == ["f1n0", "f1n1", "f1n2"]
+
+
+def test_queues_are_properties_of_the_nodes_that_serve_them() -> None:
+    graph = graph_of(with_queues(r_with({"batch": "0-1"}), QUEUES), where="R")
+    kinds = {frozenset(kind.properties): kind.count for kind in graph.kinds}
+    assert kinds == {frozenset({"batch", "queue/batch", "queue/debug"}): 2, frozenset({"queue/debug"}): 1}
+
+
+def test_no_resources_yet_is_a_moment_not_an_empty_cluster() -> None:
+    for nothing in (None, {}, {"version": 1, "execution": {"R_lite": []}}):
+        with pytest.raises(Unavailable):
+            graph_of(nothing, where="R")
+
+
+def test_free_resources_by_node_and_nodes_that_take_none() -> None:
+    nodes = nodes_of(R, allocated=R_OF_JOB, down=None)
+    assert [node.free for node in nodes] == [RankResources(8, 2), RankResources(8, 2), RankResources(4, 2)]
+    stats = {"job_states": {"depend": 1, "priority": 0, "sched": 4, "run": 1, "cleanup": 1, "inactive": 9}}
+    load = load_from_nodes(nodes, graph_of(R, where="R"), stats=stats, queues={"": {"enable": True, "start": False}})
+    assert (load.free_cores, load.free_gpus, load.running, load.queued) == (20, 6, 2, 5)
+    assert (load.values["nodes_free"], load.values["queues_stopped"], load.values["queues_disabled"]) == (2, 1, 0)
+    assert load.free is not None
+    assert {(free.count, free.core) for free in load.free} == {(2, 8), (1, 4)}
+
+
+def test_drained_and_down_nodes_are_not_free() -> None:
+    down = {"version": 1, "execution": {"R_lite": [{"rank": "0-1", "children": {"core": "0-7"}}]}}
+    status = {"drain": {"1": {"timestamp": 1.0, "reason": "disk"}}, "offline": "0"}
+    nodes = nodes_of(R, allocated=None, down=down, drained=read_drained(status))
+    load = load_from_nodes(nodes, graph_of(R, where="R"), stats={}, queues={})
+    assert (load.free_cores, load.free_gpus) == (8, 2)
+    assert (load.values["nodes_down"], load.values["nodes_closed"]) == (1, 1)
+
+
+def test_memory_of_an_operators_graph_is_free_as_its_cores_are() -> None:
+    from tests.agent.builders import a_graph
+
+    load = load_from_nodes(nodes_of(R, allocated=R_OF_JOB, down=None), a_graph(cores=24), stats={}, queues={})
+    assert load.free_memory_bytes == 2**33 * 20 // 24
+    assert load.free is None, "the graph has other nodes than the instance"
+
+
+@pytest.mark.parametrize(
+    ("resources", "fits"),
+    [
+        (Resources(cores=8), True),
+        (Resources(cores=9), False),
+        (Resources(tasks=3, nodes=3, cores=8, gpus=2), True),
+        (Resources(tasks=4, nodes=4), False),
+        (Resources(tasks=24), True),
+        (Resources(tasks=25), False),
+        (Resources(gpus=3), False),
+    ],
+)
+def test_whether_a_job_could_ever_run(resources: Resources, *, fits: bool) -> None:
+    refusal = size_refusal(JobSpec(command=["true"], resources=resources), nodes_of(R, allocated=None, down=None))
+    assert (refusal == "") is fits
+
+
+def test_when_there_is_room() -> None:
+    busy = {**R, "execution": {**R["execution"]}}
+    nodes = nodes_of(R, allocated=busy, down=None)
+    asks = JobSpec(command=["true"], resources=Resources(tasks=10))
+    running = [
+        {"ncores": 8, "t_run": NOW_S - 10, "expiration": NOW_S + 50},
+        {"ncores": 8, "t_run": NOW_S - 10, "expiration": NOW_S + 90},
+    ]
+    assert estimate_start(asks, nodes, running, now_s=NOW_S).eta_s == 90
+    assert estimate_start(asks, nodes_of(R, allocated=None, down=None), running, now_s=NOW_S).eta_s == 0
+    unlimited = [{"ncores": 24, "t_run": NOW_S - 200, "expiration": 9223372036.0}]
+    guess = estimate_start(asks, nodes, unlimited, now_s=NOW_S)
+    assert (guess.eta_s, guess.confidence) == (200, 0.3)
+
+
+def test_the_end_of_an_instance() -> None:
+    assert read_expiration_s(R) is None
+    assert read_expiration_s(R_OF_JOB) == 9223372036
+    assert read_expiration_s(None) is None
+
+
+def test_ranks_of_an_empty_set() -> None:
+    assert read_ranks(None) == {}
