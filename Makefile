@@ -25,7 +25,7 @@ ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 $(INSTALLED): .FORCE
 endif
 
-.PHONY: .FORCE help install test-install demo lint check fast test test-kubernetes test-slurm-versions bench soak
+.PHONY: .FORCE help install test-install demo lint check fast test test-kubernetes test-flux test-slurm-versions bench soak
 .PHONY: reference proto pins clean
 
 help: ## Show this list
@@ -53,9 +53,9 @@ check: lint ## Format, lint, types, imports, tidiness, documents: under a minute
 NOT_FAST := tests/acceptance tests/simulation tests/test_tidy.py tests/test_docs.py
 
 fast: test-install ## Run the tests that start no whole program and take no time, on SQLite
-	@$(PYTEST) -m "not acceptance and not slow and not long and not kubernetes" $(addprefix --ignore=,$(NOT_FAST))
+	@$(PYTEST) -m "not acceptance and not slow and not long and not kubernetes and not flux" $(addprefix --ignore=,$(NOT_FAST))
 
-test: test-install lint ## Install what is needed, check, and run every test but the slow ones and those on Kubernetes
+test: test-install lint ## Install what is needed, check, and run every test but the slow ones and those on Kubernetes and Flux
 	@$(PYTEST)
 
 # Each worker has a cluster of its own: 1.2 GB of memory, and 15 s of two cores to start.
@@ -66,6 +66,13 @@ test-kubernetes: test-install ## Build Kubernetes once, and run the tests that n
 	@scripts/install-kubernetes $(BIN)/python
 	@$(BIN)/python -m pytest -n $(KUBERNETES_WORKERS) --dist loadgroup -m "kubernetes and not slow" --timeout=600 \
 		-o faulthandler_timeout=900 $(KUBERNETES_TESTS)
+
+# Each worker has an instance of its own, of three brokers: 3 s of a core to start.
+FLUX_TESTS ?= tests/agent/flux tests/contracts/test_backends.py tests/acceptance
+
+test-flux: test-install ## Run the tests that need real Flux instances, where the command flux is in the PATH
+	@command -v flux >/dev/null || { echo "There is no command flux in the PATH: install flux-core first."; exit 1; }
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "flux and not slow" $(FLUX_TESTS)
 
 bench: test-install ## Measure, and write the figures into bench/RESULTS.md
 	@command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -q install -y wrk >/dev/null; } || \

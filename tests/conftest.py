@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.flux_bed import FluxBed, FluxSpec, flux_running
 from tests.kube_bed import KubernetesBed, kubernetes_running
 from tests.kube_conf import KubernetesSpec
 from tests.order import in_order, unit_of
@@ -190,6 +191,16 @@ def slurm() -> Iterator[SlurmBed]:
     tree = os.environ.get("SLURM_TREE", "")
     alpha = Spec("alpha", gpus=2, gpu_type="a100", accounting=True, root=tree)
     with slurm_running(alpha, Spec("beta", root=tree)) as bed:
+        yield bed
+
+
+@pytest.fixture(scope="session")
+def flux() -> Iterator[FluxBed]:
+    """A real Flux instance, alpha, that all tests of this worker share: three nodes with 4 cores and 2 GPUs each.
+
+    Who harms it starts it again; who fills it calls `cancel_all`. Tests that use this carry the mark `flux`.
+    """
+    with flux_running(FluxSpec("alpha")) as bed:
         yield bed
 
 

@@ -21,22 +21,26 @@ from switchyard.model.job import JobSpec, Resources
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting, end_of, load_when, status_when
+from tests.agent.flux.builders import a_flux_setting
 from tests.agent.slurm.builders import a_slurm_setting
+from tests.flux_bed import FluxBed
 from tests.kube_bed import KubernetesBed
 from tests.kubernetes.builders import a_kubernetes_setting
 from tests.slurm_bed import SlurmBed
 
 # The clusters that take part: a machine's own processes, the clock, two real Slurms, with accounts and without, and a
-# real Kubernetes of two nodes, which `make test-kubernetes` runs.
-KINDS = ("local", "fake", "slurm-alpha", "slurm-beta", "kubernetes-alpha")
-CORES = {"local": 4, "fake": 4, "slurm-alpha": 12, "slurm-beta": 12, "kubernetes-alpha": 8}
+# real Kubernetes of two nodes, which `make test-kubernetes` runs. `make test-flux` runs a real Flux of three nodes.
+KINDS = ("local", "fake", "slurm-alpha", "slurm-beta", "kubernetes-alpha", "flux-alpha")
+CORES = {"local": 4, "fake": 4, "slurm-alpha": 12, "slurm-beta": 12, "kubernetes-alpha": 8, "flux-alpha": 12}
 MEMORY_BYTES = {
     "local": 2**33,
     "fake": 2**33,
     "slurm-alpha": 12 * 2**30,
     "slurm-beta": 12 * 2**30,
     "kubernetes-alpha": 8 * 2**30,
+    "flux-alpha": 0,  # Flux counts no memory
 }
+MARKED_KINDS = ("kubernetes", "flux")  # their tests run apart from the others
 
 HOLD_S = 24 * 3600  # how long a fake cluster runs a job that others run until a file is there
 
@@ -62,8 +66,8 @@ def fake_clock() -> FakeClock:
     params=[
         pytest.param(
             kind,
-            marks=[pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
-            if kind.startswith("kubernetes")
+            marks=[getattr(pytest.mark, system), pytest.mark.xdist_group(system)]
+            if (system := kind.partition("-")[0]) in MARKED_KINDS
             else pytest.mark.xdist_group("slurm"),
         )
         for kind in KINDS
@@ -96,6 +100,9 @@ def start(world: str, request: pytest.FixtureRequest, tmp_path: Path, fake_clock
         setting = a_kubernetes_setting(
             tmp_path, pods[cluster], namespace, files=files, kubernetes={"files_volume": volume}
         )
+    if kind == "flux":
+        instances: FluxBed = request.getfixturevalue("flux")
+        setting = a_flux_setting(tmp_path, instances[cluster])
 
     def make() -> Backend:
         made.append(FakeBackend(setting, now_ns=fake_clock.now_ns) if kind == "fake" else load_backend(kind)(setting))
@@ -106,6 +113,8 @@ def start(world: str, request: pytest.FixtureRequest, tmp_path: Path, fake_clock
         backend.close()
     if kind == "slurm":
         bed[cluster].cancel_all()
+    if kind == "flux":
+        instances[cluster].cancel_all()
     if kind == "kubernetes":
         pods[cluster].kubectl("delete", "namespace", namespace, "--wait=false")
 
@@ -250,7 +259,8 @@ def test_state_counts_what_was_submitted_as_taken(backend: Backend, cores: int) 
     native_id = backend.submit(lease)
     status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     state = load_when(backend, lambda load: (load.free_cores, load.running) == (cores - 2, 1))
-    assert state.free_memory_bytes == backend.describe().memory_bytes - 2 * 2**30
+    taken = 0 if backend.kind == "flux" else 2 * 2**30
+    assert state.free_memory_bytes == backend.describe().memory_bytes - taken
     backend.cancel([native_id])
     end_of(backend, native_id)
     load_when(backend, lambda load: load.free_cores == cores)

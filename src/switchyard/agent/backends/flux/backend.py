@@ -1,0 +1,310 @@
+"""The backend for Flux: submits jobspecs and follows jobs by their events. It knows no server or journal.
+
+Everything goes through one connection, held by a program that runs in Flux's own Python (`broker/bridge_program.py`).
+A submit whose answer is lost proves nothing. So each submission is recorded first, and the marker is the job's name:
+after any doubt the name is looked up for the site's settle time before the job is submitted again.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
+
+from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, WorkFolder, marker_of
+from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxRefusal
+from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
+from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
+from switchyard.agent.backends.flux.follow.job_ids import handle_of, show_job_id, split_handle
+from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
+from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
+from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
+from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, FluxSubmissionRegister
+from switchyard.agent.backends.slurm.job_files import SharedFiles
+from switchyard.agent.backends.work_folders import WorkFolders
+from switchyard.agent.images import graph_with_offers
+from switchyard.agent.job_accounts import JobAccounts
+from switchyard.agent.log import line
+from switchyard.agent.need import spec_of
+from switchyard.agent.rates import cost_of
+from switchyard.errors import Malformed, PolicyRefused, Unavailable, YardError
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.job import JobSpec
+from switchyard.model.poll import Lease
+
+RANGE_MAX = 1000  # tasks in one submission: a lease has no more
+REFRESH_S = 1.0  # between two checks of the connection; events need none
+ACCOUNTS_ADVICE = "Jobs of other users run under their accounts if each user runs an agent."
+UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
+# Flux refuses the job for good. Other errors, such as a service that is not there, may pass.
+REFUSAL_ERRORS = frozenset({errno.EINVAL, errno.EPERM, errno.E2BIG, errno.ENOTSUP, errno.EOVERFLOW})
+
+log = logging.getLogger(__name__)
+
+
+class FluxBackend:
+    kind: ClassVar[str] = "flux"
+    is_submit_repeatable: ClassVar[bool] = False
+    has_queue: ClassVar[bool] = True
+    finds_graph: ClassVar[bool] = True
+    submits_at_once: ClassVar[int] = 4
+    jobs_max: ClassVar[int] = 5000
+
+    def __init__(self, setting: Setting) -> None:
+        if setting.site.accounts is not None:
+            raise Malformed(
+                "An agent on Flux submits every job under its own account; the site file has `accounts`.",
+                next_step=f"Leave `accounts` out. {ACCOUNTS_ADVICE}",
+            )
+        self._setting = setting
+        self._site = setting.site.flux
+        root = Path(self._site.folder) if self._site.folder else setting.directory / "output"
+        self._files = SharedFiles(root)
+        self._work = WorkFolders(setting.files_folder(root) / "work", is_for_others=False)
+        self._accounts = JobAccounts(setting.site, is_root_allowed=setting.is_root_allowed)
+        if (sharing := self._accounts.sharing()) is not None:
+            log.warning(line(sharing.event, what=sharing.detail, next=ACCOUNTS_ADVICE))
+        self._register = FluxSubmissionRegister(setting.directory / "flux")
+        self._news = threading.Event()
+        self._tracker = FluxJobTracker(
+            is_ours=lambda marker: self._register.of(marker) is not None, on_news=self._news.set
+        )
+        self._connection = BrokerConnection(
+            self._site, setting.environment, setting.directory / "bridge.log", on_message=self._on_message
+        )
+        try:
+            self._cluster = FluxCluster(setting, self._connection)
+        except BaseException:
+            self._connection.close()
+            raise
+        self._cancelled: set[str] = set()  # cancelled by us, not by the site
+        self._absent_since: dict[str, float] = {}  # markers that may have been submitted → not found since
+
+    @property
+    def range_max(self) -> int:
+        return RANGE_MAX
+
+    @property
+    def expires_s(self) -> float | None:
+        """When the instance ends, in seconds since 1970; None: it has no end."""
+        return self._cluster.expires_s
+
+    def describe(self) -> Graph:
+        return graph_with_offers(self._cluster.graph, self._setting.site, find_problem=image_problem)
+
+    def look(self) -> bool:
+        return self._cluster.look()
+
+    def state(self) -> Load:
+        return self._cluster.load
+
+    def quote(self, spec: JobSpec) -> BackendQuote:
+        options = spec.native.options if spec.native else []
+        if why := native_refusal(spec.native) or self._setting.site.allow.options_refusal(options):
+            return BackendQuote(can=False, reason=why)
+        if why := self._infeasible(spec):
+            return BackendQuote(can=False, reason=why)
+        running = self._connection.call("running")
+        quote = estimate_start(spec, self._cluster.nodes, running, now_s=time.time())
+        cost = cost_of(spec, self._setting.site, queue=self._cluster.default_queue)
+        return BackendQuote(
+            can=True,
+            eta_s=quote.eta_s,
+            reason=quote.reason,
+            cost=cost,
+            valid_s=quote.valid_s,
+            confidence=quote.confidence,
+        )
+
+    def work_folder(self, lease: Lease) -> WorkFolder:
+        self._check_allowed(lease)
+        return self._work.of(lease, None)
+
+    def submit(self, lease: Lease) -> str:
+        return self.submit_range([lease])[0]
+
+    def submit_range(self, leases: Sequence[Lease]) -> list[str]:
+        merged = leases[0] if len(leases) == 1 else replace(leases[0], hi=leases[-1].hi)
+        self._check_allowed(merged)
+        record = FluxSubmission(merged)
+        jobs = [self._job_of(record, lease) for lease in record.leases()]  # may refuse: before anything is recorded
+        places = [] if spec_of(merged).files is not None else [_work_name(lease) for lease in record.leases()]
+        self._files.make(record.name, None, places)
+        self._register.write(record, is_durable=True)
+        for lease in record.leases():
+            self._absent_since.pop(marker_of(lease), None)
+        return self._submitted(record, self._connection.call("submit", jobs=jobs))
+
+    def find(self, marker: str) -> str | None:
+        known = self._register.of(marker)
+        if known is None:
+            return None
+        record, lease = known
+        if (handle := record.handle(lease)) is not None:
+            return handle
+        try:
+            number = self._connection.call("find", names=[marker]).get(marker)
+        except YardError:
+            self._absent_since.pop(marker, None)  # no answer: the settle time starts again
+            raise
+        if number is None and self._has_begun(record, lease):
+            number = UNKNOWN_JOB  # Flux has purged it: it is lost, and is not run a second time
+        if number is not None:
+            log.warning(line("found-by-name", name=marker, native_id=show_job_id(number)))
+            self._register.write(replace(record, job_ids={**record.job_ids, str(lease.fence): number}))
+            return handle_of(number, marker)
+        now = time.monotonic()
+        if now - self._absent_since.setdefault(marker, now) < self._site.settle_s:
+            raise Unavailable(f"It is not sure yet that {marker} was not submitted; waiting {self._site.settle_s:g} s.")
+        return None
+
+    def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
+        asked, now_s = list(native_ids), time.time()
+        self._tracker.follow(asked)
+        return {
+            handle: self._tracker.status(handle, now_s=now_s, is_cancel_asked=handle in self._cancelled)
+            for handle in asked
+        }
+
+    def cancel(self, native_ids: Collection[str]) -> None:
+        jobs = [(number, marker) for number, marker in map(split_handle, native_ids) if number is not None]
+        if not jobs:
+            return
+        self._cancelled.update(native_ids)
+        problems = [answer for answer in self._connection.call("cancel", jobs=jobs) if answer is not None]
+        if problems:
+            raise Unavailable(f"Flux did not cancel {len(problems)} of {len(jobs)} jobs: {problems[0]['error']}")
+
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
+        known = self._register.of(split_handle(native_id)[1])
+        if known is None:
+            return OutputPiece(b"", 0)
+        record, lease = known
+        return self._files.read(record.name, _stream_name(lease, stream), offset=offset, size=size)
+
+    def refresh(self) -> float:
+        try:
+            self._tracker.refresh(self._connection)
+            if self._cluster.refresh():
+                self._news.set()
+        except YardError as exc:
+            self._tracker.silence = exc.detail
+            raise
+        self._tracker.silence = ""
+        return REFRESH_S
+
+    def watch(self, timeout_s: float) -> None:
+        self._news.wait(timeout_s)
+        self._news.clear()
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def held(self) -> list[Lease]:
+        return [
+            lease for record in self._register.all() for lease in record.leases() if lease.fence not in record.forgotten
+        ]
+
+    def forget(self, native_id: str) -> None:
+        """`native_id` may be a marker, of a job that never had a number."""
+        marker = split_handle(native_id)[1] or native_id
+        self._cancelled.discard(native_id)
+        self._tracker.forget(native_id)
+        self._absent_since.pop(marker, None)
+        known = self._register.of(marker)
+        if known is None:
+            return
+        record, lease = known
+        forgotten = tuple({*record.forgotten, lease.fence})
+        if len(forgotten) < record.size:
+            self._register.write(replace(record, forgotten=forgotten))
+        else:
+            self._drop(record)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._news.set()
+
+    def _on_message(self, message: BridgeMessage | None) -> None:
+        self._tracker.on_message(message)
+
+    def _check_allowed(self, lease: Lease) -> None:
+        """Raise if the site does not allow the job, or Flux has no words for it."""
+        spec, site = spec_of(lease), self._setting.site
+        options = spec.native.options if spec.native else []
+        queue = lease.queue or self._cluster.default_queue or None
+        why = native_refusal(spec.native) or site.allow.refusal(
+            user=lease.owner, project=lease.project, queue=queue, options=options
+        )
+        if why:
+            raise PolicyRefused(why)
+        self._accounts.account_of(lease)
+
+    def _job_of(self, record: FluxSubmission, lease: Lease) -> dict[str, Any]:
+        """One job of a submit, as the bridge takes it."""
+        folder, spec = self._files.folder(record.name), spec_of(lease)
+        place = JobPlace(
+            cwd=str(self._work.path_of(lease)) if spec.files is not None else f"{folder}/{_work_name(lease)}",
+            stdout=f"{folder}/{_stream_name(lease, 'stdout')}",
+            stderr=f"{folder}/{_stream_name(lease, 'stderr')}",
+            queue=lease.native_queue or self._setting.site.queues.get(lease.queue, ""),
+            inherited=self._setting.environment,
+        )
+        return {
+            "name": marker_of(lease),
+            "jobspec": jobspec_of(lease, place, cluster=self._setting.cluster, site=self._setting.site),
+            "urgency": read_native_options(spec.native).urgency,
+        }
+
+    def _submitted(self, record: FluxSubmission, answers: Sequence[Any]) -> list[str]:
+        """The native ids; raises what answers without an id mean."""
+        leases = list(record.leases())
+        numbers = {
+            str(lease.fence): answer for lease, answer in zip(leases, answers, strict=True) if isinstance(answer, int)
+        }
+        problems = [answer for answer in answers if not isinstance(answer, int)]
+        if not numbers and all(problem["errno"] in REFUSAL_ERRORS for problem in problems):
+            self._drop(record)
+            raise PolicyRefused(f"Flux refused it: {problems[0]['error']}")
+        record = replace(record, job_ids=numbers)
+        self._register.write(record)
+        handles = [handle for lease in leases if (handle := record.handle(lease)) is not None]
+        self._tracker.note_submitted(handles)
+        if problems:  # of some tasks: each is looked up by its name, and submitted again alone
+            raise Unavailable(f"Flux did not take {len(problems)} of {len(answers)} jobs: {problems[0]['error']}")
+        return handles
+
+    def _infeasible(self, spec: JobSpec) -> str:
+        """Why the scheduler could never run the job; empty: it could."""
+        try:
+            self._connection.call("feasible", jobspec=bare_jobspec(spec, ["true"]))
+        except FluxRefusal as exc:
+            if exc.number != errno.ENOSYS:
+                return exc.text
+            return size_refusal(spec, self._cluster.nodes)  # the scheduler has no such service
+        return ""
+
+    def _has_begun(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Whether the job's shell has opened its output."""
+        path = Path(self._files.folder(record.name)) / _stream_name(lease, "stdout")
+        return path.exists()
+
+    def _drop(self, record: FluxSubmission) -> None:
+        """Remove the files, then the record: after a crash in between the record still names the files."""
+        self._files.remove(record.name)
+        self._register.remove(record)
+
+
+def _stream_name(lease: Lease, stream: str) -> str:
+    return stream if lease.lo is None else f"{stream}.{lease.lo}"
+
+
+def _work_name(lease: Lease) -> str:
+    return "work" if lease.lo is None else f"work.{lease.lo}"

@@ -1,0 +1,147 @@
+"""The instance's graph and load, asked regularly. The last graph is stored for a start while the instance is down."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.agent.backends import Setting
+from switchyard.agent.backends.flux.broker.connection import BrokerConnection
+from switchyard.agent.backends.flux.cluster.load import load_from_nodes
+from switchyard.agent.backends.flux.cluster.resource_sets import (
+    FluxNode,
+    graph_of,
+    nodes_of,
+    read_drained,
+    read_expiration_s,
+    with_queues,
+)
+from switchyard.agent.log import line
+from switchyard.agent.private_files import replace_file
+from switchyard.errors import Unavailable, YardError
+from switchyard.model.cluster import Load
+from switchyard.model.graph import Graph
+
+WHERE = "the resources of the Flux instance"
+
+log = logging.getLogger(__name__)
+
+
+class FluxClusterInfo(Struct, frozen=True):
+    """Facts that rarely change."""
+
+    graph: Graph
+    queues: tuple[str, ...] = ()
+    default_queue: str = ""
+    expires_s: float | None = None  # when the instance ends, in seconds since 1970
+
+
+class FluxCluster:
+    """`look` and `refresh` belong to one thread each; their results are read by any thread."""
+
+    def __init__(self, setting: Setting, connection: BrokerConnection) -> None:
+        self._setting = setting
+        self._connection = connection
+        self._path = setting.directory / "cluster.json"
+        self._next_at = 0.0
+        self.nodes: list[FluxNode] = []  # from the last query
+        try:
+            answer = self._ask()
+            self._info = self._info_of(answer)
+            self.load = self._load_of(answer)
+        except YardError as exc:
+            cached = _read(self._path)
+            if cached is None:
+                raise
+            log.warning(line("cluster-silent", error=exc.detail))
+            self._info = cached
+            self.load = Load(signature=cached.graph.signature)
+        self._keep()
+
+    @property
+    def graph(self) -> Graph:
+        return self._info.graph
+
+    @property
+    def default_queue(self) -> str:
+        return self._info.default_queue
+
+    @property
+    def expires_s(self) -> float | None:
+        """When the instance ends, in seconds since 1970; None: it has no end."""
+        return self._info.expires_s
+
+    def look(self) -> bool:
+        """Ask for the facts that rarely change. True: the graph changed."""
+        before, self._info = self._info, self._info_of(self._ask())
+        if self._info != before:
+            self._keep()
+        return self._info.graph != before.graph
+
+    def refresh(self) -> bool:
+        """Ask what is free, if it is due. True: it changed."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return False
+        self._next_at = now + self._setting.site.flux.state_s  # also after a failure
+        before, self.load = self.load, self._load_of(self._ask())
+        return before != self.load
+
+    def _ask(self) -> dict[str, Any]:
+        answer: dict[str, Any] = self._connection.call("cluster")
+        for part in ("resources", "stats"):
+            if problem := (answer[part] or {}).get("error"):
+                raise Unavailable(f"Flux does not tell its {part}: {problem}", next_step="Is a scheduler loaded?")
+        return answer
+
+    def _info_of(self, answer: Mapping[str, Any]) -> FluxClusterInfo:
+        config = _table(answer["config"])
+        queues = _table(config.get("queues"))
+        resources = self._resources(answer)
+        defaults = _table(_table(_table(config.get("policy")).get("jobspec")).get("defaults")).get("system")
+        return FluxClusterInfo(
+            graph=self._setting.graph or graph_of(resources, where=WHERE),
+            queues=tuple(queues),
+            default_queue=str(_table(defaults).get("queue", "")),
+            expires_s=read_expiration_s(_table(answer["status"]).get("R") or resources),
+        )
+
+    def _load_of(self, answer: Mapping[str, Any]) -> Load:
+        resources = answer["resources"]
+        self.nodes = nodes_of(
+            self._resources(answer),
+            allocated=resources.get("allocated"),
+            down=resources.get("down"),
+            drained=read_drained(_table(answer["status"])),
+        )
+        return load_from_nodes(self.nodes, self.graph, stats=answer["stats"], queues=_table(answer["queues"]))
+
+    def _resources(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        """All resources, with a property for each queue that a node serves."""
+        everything = answer["resources"].get("all") or {}
+        scheduling = _table(_table(answer["status"]).get("R")).get("scheduling")
+        resources = with_queues(everything, _table(_table(answer["config"]).get("queues")))
+        return {**resources, "scheduling": scheduling} if scheduling else resources
+
+    def _keep(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the next start then needs an answer of Flux
+            replace_file(self._path, msgspec.json.encode(self._info), is_durable=False)
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    """A table of an answer; what is missing, or is an error, is an empty one."""
+    return value if isinstance(value, Mapping) and "errno" not in value else {}
+
+
+def _read(path: Path) -> FluxClusterInfo | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=FluxClusterInfo)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,182 @@
+"""Good and bad days on real Flux instances: each command runs once, and each job has an end and a reason."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard import Client
+from switchyard.model.job import State
+from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
+from tests.acceptance.stage import Stage, staged
+from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running
+from tests.processes import PATIENCE_S, until
+from tests.programs import Agent, start_agent
+
+pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux-days")]
+
+SITE = {"timeout_s": 5.0, "state_s": 1.0, "settle_s": 3.0, "shell_options": {"cpu-affinity": "off"}}
+FAULTS_S = 20.0
+JOBS = 300
+END_S = PATIENCE_S
+
+
+@dataclass
+class FluxYard:
+    """A server with an agent for each of two instances."""
+
+    stage: Stage
+    bed: FluxBed
+    agents: dict[str, Agent]
+    ledger: Ledger
+
+    def submit(self, cluster: str, then: str = "", **fields: Any) -> str:
+        """A job that leaves its line in the ledger, then runs `then`."""
+        spec = {"env": self.ledger.env, **fields.pop("spec", {})}
+        return self.stage.submit(*self.ledger.command(then), cluster=cluster, spec=spec, **fields)
+
+    def begun(self, cluster: str, then: str = "sleep 600", **fields: Any) -> str:
+        job = self.submit(cluster, then, **fields)
+        self.stage.until_state(job, State.RUNNING, timeout_s=END_S)
+        return job
+
+    def ran_once(self, job: str) -> None:
+        ended = self.stage.ended(job, timeout_s=END_S)
+        assert (ended["state"], self.ledger.runs()[job]) == (State.SUCCEEDED, 1), ended
+
+
+def flux_agent(stage: Stage, instance: FluxInstance) -> Agent:
+    flux = {**SITE, "uri": instance.uri, "bin": str(Path(shutil.which("flux") or "").parent)}
+    file = stage.folder / f"{instance.spec.name}-site.yaml"
+    file.write_text(json.dumps({"flux": flux}), encoding="utf-8")  # JSON is YAML
+    return start_agent(
+        stage.folder, stage.url, instance.spec.name, graph=None, backend="flux", extra=["--config", str(file)]
+    )
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FluxYard]:
+    folder = tmp_path_factory.mktemp("flux-days")
+    with flux_running(FluxSpec("alpha"), FluxSpec("beta", gpus=0)) as bed, staged(folder) as stage:
+        agents = {name: flux_agent(stage, instance) for name, instance in bed.instances.items()}
+        try:
+            yield FluxYard(stage, bed, agents, Ledger(folder))
+        finally:
+            for agent in agents.values():
+                agent.close()
+
+
+def test_output_and_exit_code_come_back(yard: FluxYard) -> None:
+    done = yard.stage.yard("submit", "--wait", "--cluster", "alpha", "--", "sh", "-c", "echo hello; exit 3")
+    assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (3, "hello"), done
+
+
+def test_a_job_goes_where_its_gpus_are(yard: FluxYard) -> None:
+    job = yard.stage.submit("true", spec={"resources": {"gpus": 1}})
+    ended = yard.stage.ended(job, timeout_s=END_S)
+    assert (ended["state"], ended["cluster"]) == (State.SUCCEEDED, "alpha")
+
+
+def test_an_array_of_a_hundred_tasks(yard: FluxYard) -> None:
+    script = "exit $((SWITCHYARD_ARRAY_INDEX == 7))"
+    job = yard.stage.submit("sh", "-c", script, cluster="beta", array="0-99")
+    ended = yard.stage.ended(job, timeout_s=END_S)
+    assert (ended["state"], ended["tasks"]["ok"], ended["tasks"]["failed"]) == (State.FAILED, 99, 1)
+
+
+def test_a_cancel_is_confirmed(yard: FluxYard) -> None:
+    job = yard.begun("alpha")
+    yard.stage.yard("cancel", job)
+    assert yard.stage.ended(job, timeout_s=END_S)["state"] == State.CANCELLED
+
+
+def test_jobs_outlive_their_agent(yard: FluxYard) -> None:
+    gate = yard.stage.folder / "gate"
+    job = yard.begun("alpha", f"while [ ! -e {gate} ]; do sleep 0.1; done")
+    yard.agents["alpha"].kill()
+    gate.touch()
+    yard.agents["alpha"].start()
+    yard.ran_once(job)
+
+
+def test_a_paused_broker_is_waited_out(yard: FluxYard) -> None:
+    alpha = yard.bed["alpha"]
+    alpha.pause()
+    try:
+        job = yard.submit("alpha")
+        log = yard.agents["alpha"].log_file
+        until(lambda: "gave no answer" in log.read_text(), END_S, "the agent has waited for an answer")
+    finally:
+        alpha.resume()
+    yard.ran_once(job)
+
+
+def test_an_instance_that_is_shut_down_cancels_its_jobs_and_takes_others_later(yard: FluxYard) -> None:
+    beta = yard.bed["beta"]
+    job = yard.begun("beta")
+    beta.shut_down()
+    beta.start()
+    ended = yard.stage.ended(job, timeout_s=END_S)
+    assert ended["state"] in (State.CANCELLED, State.FAILED), ended
+    assert ended["reason"], ended
+    yard.ran_once(yard.submit("beta"))
+
+
+def test_a_new_instance_does_not_know_the_job_which_is_lost_and_runs_again_if_asked(yard: FluxYard) -> None:
+    beta = yard.bed["beta"]
+    gate = yard.stage.folder / "second"
+    then = f"test -e {gate} || {{ touch {gate}; sleep 600; }}"
+    job = yard.begun("beta", then, spec={"on_lost": "requeue"})
+    beta.kill()
+    shutil.rmtree(beta.folder / "state")
+    beta.start()
+    ended = yard.stage.ended(job, timeout_s=END_S)
+    assert (ended["state"], ended["attempt"]) == (State.SUCCEEDED, 2), ended
+    events = json.dumps(yard.stage.get(f"/v1/jobs/{job}/events"))
+    assert "Flux does not know" in events or "another name" in events, events
+
+
+def test_three_hundred_jobs_with_faults_run_once_each(yard: FluxYard) -> None:
+    chance = random.Random(7)
+    folder = yard.stage.folder / "ordeal"
+    folder.mkdir()
+    ledger = Ledger(folder)
+    reaper = threading.Thread(target=break_things, args=(yard, chance))
+    ids: list[str] = []
+    with Client(yard.stage.url, retry_s=END_S) as client:
+        reaper.start()
+        try:
+            for number in range(JOBS):
+                then = f"sleep {chance.choice(['0', '0.1', '0.5'])}"
+                cluster = ("alpha", "beta")[number % 2]
+                ids.append(client.submit(ledger.command(then), env=ledger.env, cluster=cluster).id)
+                time.sleep(FAULTS_S / JOBS / 2)  # so that faults meet jobs at every step
+        finally:
+            reaper.join(END_S)
+        assert not reaper.is_alive(), "the faults are over"
+        jobs = wait_all_final(client, ids, 2 * END_S)
+    assert_each_ran_once(ledger, jobs)
+
+
+def break_things(yard: FluxYard, chance: random.Random) -> None:
+    """Agents are killed and brokers paused until the time is over; all is whole at the end."""
+    until_s = time.monotonic() + FAULTS_S
+    while time.monotonic() < until_s:
+        name = chance.choice(["alpha", "beta"])
+        if chance.random() < 0.5:
+            time.sleep(chance.random())
+            yard.agents[name].kill()
+            yard.agents[name].start()
+        else:
+            yard.bed[name].pause()
+            time.sleep(chance.uniform(0.2, 7))  # longer than the agent waits for an answer, now and then
+            yard.bed[name].resume()

@@ -1,0 +1,27 @@
+"""For tests of the Flux backend on real instances: settings with short waits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from switchyard.agent.backends import Setting
+from switchyard.agent.flux_site import FluxSite
+from switchyard.agent.site import Site
+from tests.flux_bed import FluxInstance
+
+
+def a_flux_setting(directory: Path, instance: FluxInstance, **more: Any) -> Setting:
+    """For a backend of this instance. `flux` in `more`: settings of that section; the rest are others of the site."""
+    # Virtual nodes have processors that the machine does not have.
+    options = {"cpu-affinity": "off", "gpu-affinity": "off"}
+    waits = {"timeout_s": 20.0, "state_s": 0.05, "settle_s": 1.0, "shell_options": options, **more.pop("flux", {})}
+    directory.mkdir(parents=True, exist_ok=True)
+    return Setting(
+        cluster="alpha",
+        directory=directory,
+        site=Site(flux=FluxSite(uri=instance.uri, **waits), **more),
+        is_root_allowed=True,
+        environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
+    )

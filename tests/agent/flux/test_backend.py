@@ -1,0 +1,247 @@
+"""The Flux backend on a real instance: what its contract suite does not ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.flux.backend import FluxBackend
+from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
+from switchyard.agent.site import AccountsSite
+from switchyard.errors import Malformed, PolicyRefused, Unavailable
+from switchyard.model.job import JobSpec, Native, Resources
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
+from tests.agent.builders import a_lease, end_of, load_when, status_when
+from tests.agent.flux.builders import a_flux_setting
+from tests.flux_bed import FluxBed, FluxInstance, FluxSpec
+from tests.processes import PATIENCE_S, until
+
+pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux")]
+
+Make = Callable[..., FluxBackend]
+
+
+@pytest.fixture
+def instance(flux: FluxBed) -> FluxInstance:
+    return flux["alpha"]
+
+
+@pytest.fixture
+def make(instance: FluxInstance, tmp_path: Path) -> Iterator[Make]:
+    """Start backends of the instance, all on one folder."""
+    made: list[FluxBackend] = []
+
+    def start(**more: object) -> FluxBackend:
+        made.append(FluxBackend(a_flux_setting(tmp_path, instance, **more)))
+        return made[-1]
+
+    yield start
+    for backend in made:
+        backend.close()
+    instance.cancel_all()
+
+
+def runs(seconds: int = 600, **resources: object) -> Lease:
+    return a_lease("sleep", str(seconds), resources=resources)
+
+
+def is_running(backend: FluxBackend, handle: str) -> None:
+    status_when(backend, handle, lambda status: status.seen is ObservedState.RUNNING)
+
+
+def test_what_an_unsatisfiable_job_is_told(make: Make) -> None:
+    """By the quote before the submit, and by the scheduler after it."""
+    backend = make()
+    for resources in (Resources(nodes=100, tasks=100), Resources(cores=5), Resources(gpus=3)):
+        refused = backend.quote(JobSpec(command=["true"], resources=resources))
+        assert not refused.can
+        assert refused.reason
+    ended = end_of(backend, backend.submit(a_lease(resources={"nodes": 100, "tasks": 100})))
+    assert (ended.seen, ended.cause) == (ObservedState.FAILED, Cause.CLUSTER)
+    assert ended.reason.startswith("the scheduler refused it: ")
+
+
+def test_an_error_of_validation_is_shown_as_it_is(make: Make) -> None:
+    backend = make()
+    demand = {"version": 9999, "resources": [{"type": "node", "count": 1}]}
+    lease = a_lease(demand=demand)
+    with pytest.raises(PolicyRefused, match=r"Flux refused it: .*version"):
+        backend.submit(lease)
+    assert backend.held() == []
+    unknown_queue = replace(a_lease(), native_queue="nowhere")
+    with pytest.raises(PolicyRefused, match=r"Flux refused it: .*queue"):
+        backend.submit(unknown_queue)
+
+
+def test_commands_that_cannot_run(make: Make) -> None:
+    backend = make()
+    missing = end_of(backend, backend.submit(a_lease("no-such-program")))
+    assert (missing.seen, missing.cause) == (ObservedState.FAILED, Cause.JOB)
+    assert "no-such-program" in missing.reason
+    homeless = end_of(backend, backend.submit(a_lease("true", cwd="/no/such/folder")))
+    assert (homeless.seen, homeless.exit_code) == (ObservedState.FAILED, 1)
+
+
+def test_a_code_like_a_signal_is_a_code(make: Make) -> None:
+    backend = make()
+    ended = end_of(backend, backend.submit(a_lease("sh", "-c", "exit 137")))
+    assert (ended.exit_code, ended.signal) == (137, None)
+
+
+def test_a_time_limit_ends_a_job(make: Make) -> None:
+    backend = make()
+    ended = end_of(backend, backend.submit(runs(time_limit=1)))
+    assert (ended.seen, ended.cause) == (ObservedState.FAILED, Cause.JOB)
+    assert ended.reason.startswith("time limit reached")
+
+
+def test_tasks_nodes_and_gpus_run_as_asked(make: Make) -> None:
+    backend = make()
+    script = 'echo "$FLUX_TASK_RANK of $FLUX_JOB_SIZE on $FLUX_JOB_NNODES"'
+    handle = backend.submit(a_lease("sh", "-c", script, resources={"nodes": 2, "tasks": 4, "cores": 2, "gpus": 1}))
+    ended = end_of(backend, handle)
+    assert ended.seen is ObservedState.SUCCEEDED
+    text = backend.output(handle, "stdout", offset=0, size=1000).data.decode()
+    assert sorted(text.splitlines()) == [f"{rank} of 4 on 2" for rank in range(4)]
+    assert ended.usage is not None
+    assert ended.usage.nodes.startswith("alpha")
+
+
+def test_output_appears_while_the_job_runs(make: Make) -> None:
+    backend = make()
+    handle = backend.submit(a_lease("sh", "-c", "printf early; exec sleep 600"))
+    until(lambda: backend.output(handle, "stdout", offset=0, size=100).data == b"early", PATIENCE_S, "the first bytes")
+    backend.cancel([handle])
+    assert end_of(backend, handle).reason == "cancelled"
+
+
+def test_a_cancel_by_the_site_is_told_apart(make: Make, instance: FluxInstance) -> None:
+    backend = make()
+    handle = backend.submit(runs())
+    is_running(backend, handle)
+    instance.flux("cancel", "-m", "maintenance", handle.partition("/")[0])
+    assert end_of(backend, handle).reason == "cancelled at the cluster: maintenance"
+
+
+def test_a_range_of_tasks_is_one_submit(make: Make) -> None:
+    backend = make()
+    whole = a_lease("sh", "-c", "exit $((SWITCHYARD_ARRAY_INDEX % 2))", resources={"cores": 1})
+    leases = [replace(whole, fence=10 + step, lo=step, hi=step) for step in range(50)]
+    handles = backend.submit_range(leases)
+    ends = [end_of(backend, handle).exit_code for handle in handles]
+    assert ends == [step % 2 for step in range(50)]
+
+
+def test_a_lost_answer_is_adopted_not_repeated(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker has the job, and the agent does not know it: it finds the job by its name."""
+    first = make()
+    lease = runs()
+    call = first._connection.call
+
+    def deaf(op: str, **fields: object) -> object:
+        result = call(op, **fields)
+        if op == "submit":
+            raise Unavailable("the answer was lost")
+        return result
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first._connection, "call", deaf)
+        with pytest.raises(Unavailable):
+            first.submit(lease)
+    again = make()
+    handle = again.find(marker_of(lease))
+    assert handle is not None
+    is_running(again, handle)
+    assert [held.job for held in again.held()] == [lease.job]
+
+
+def test_a_submit_that_never_arrived_is_free_after_the_settle_time(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = make()
+    lease = runs()
+
+    def unheard(op: str, **fields: object) -> object:
+        raise Unavailable("nothing was sent")
+
+    for step in (backend.submit, lambda lease: backend.find(marker_of(lease))):
+        with monkeypatch.context() as patch:
+            patch.setattr(backend._connection, "call", unheard)
+            with pytest.raises(Unavailable):
+                step(lease)
+    with pytest.raises(Unavailable, match="not sure yet"):
+        backend.find(marker_of(lease))
+
+    def is_free() -> bool:
+        try:
+            return backend.find(marker_of(lease)) is None
+        except Unavailable:
+            return False
+
+    until(is_free, PATIENCE_S, "the settle time is over")
+
+
+def test_the_same_id_under_another_name_is_lost_and_not_cancelled(make: Make) -> None:
+    """Another instance may give the same id."""
+    backend = make()
+    ours = backend.submit(runs())
+    is_running(backend, ours)
+    stranger = runs()
+    number = split_handle(ours)[0]
+    assert number is not None
+    foreign = handle_of(number, marker_of(stranger))
+    backend._register.write(replace(backend._register.all()[0], lease=stranger, job_ids={"1": number}))
+    backend.cancel([foreign])
+    lost = end_of(backend, foreign)
+    assert (lost.seen, lost.reason) == (ObservedState.LOST, "the job with this id has another name")
+    is_running(backend, ours)
+
+
+def test_drained_nodes_and_stopped_queues_are_seen(make: Make, instance: FluxInstance) -> None:
+    backend = make()
+    load_when(backend, lambda load: load.free_cores == 12)
+    try:
+        instance.flux("resource", "drain", "1", "disk")
+        load = load_when(backend, lambda load: load.free_cores == 8)
+        assert (load.values["nodes_closed"], load.values["nodes_down"]) == (1, 0)
+        instance.flux("queue", "stop")
+        load_when(backend, lambda load: load.values["queues_stopped"] == 1)
+        waiting = backend.submit(a_lease())
+        assert status_when(backend, waiting, lambda status: status.text == "SCHED").seen is ObservedState.SUBMITTED
+    finally:
+        instance.flux("resource", "undrain", "1")
+        instance.flux("queue", "start")
+    assert end_of(backend, waiting).seen is ObservedState.SUCCEEDED
+
+
+def test_a_quote_says_when_there_is_room(make: Make) -> None:
+    backend = make()
+    handle = backend.submit(runs(tasks=12, time_limit=300))
+    is_running(backend, handle)
+    load_when(backend, lambda load: load.free_cores == 0)
+    quote = backend.quote(JobSpec(command=["true"], resources=Resources(cores=2)))
+    assert quote.can
+    assert quote.eta_s is not None
+    assert 200 < quote.eta_s <= 300
+
+
+def test_an_account_map_is_refused(instance: FluxInstance, tmp_path: Path) -> None:
+    setting = a_flux_setting(tmp_path, instance, accounts=AccountsSite(map=str(tmp_path / "map")))
+    with pytest.raises(Malformed, match="own account"):
+        FluxBackend(setting)
+
+
+def test_options_only_where_the_site_allows_them(make: Make) -> None:
+    backend = make()
+    with pytest.raises(PolicyRefused, match="does not allow the option --urgency"):
+        backend.submit(a_lease(native=Native(options=["--urgency=20"])))
+
+
+def test_an_instance_that_is_not_there(tmp_path: Path, flux: FluxBed) -> None:
+    nowhere = FluxInstance(FluxSpec("nowhere"), tmp_path / "nowhere")
+    with pytest.raises(Unavailable, match="Flux"):
+        FluxBackend(a_flux_setting(tmp_path, nowhere))
