@@ -52,6 +52,7 @@ PRINT_PLACES = ("server/command.py", "server/db_command.py")
 STARTED_BY_NAME = (
     "main.py",  # the `yard` script
     "agent/backends/supervisor.py",  # runs beside each local job, as a program
+    "agent/backends/flux/broker/bridge_program.py",  # runs in Flux's own Python, as a program
     "store/migrations/",  # Alembic loads these by path
 )
 # Functions that are one long list of statements, written once and never changed.

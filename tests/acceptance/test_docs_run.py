@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.flux_bed import FluxBed
 from tests.processes import end_strays, free_port
 from tests.programs import isolated_env
 from tests.services import Postgres
@@ -51,7 +52,9 @@ if FLYTECTL is None:
     # No package index has it. tests/test_docs.py checks the form of what it reads; flytekit reads the same file.
     SUBSTITUTES.append((re.compile(r"flytectl "), "true"))
 KUBERNETES = "--backend kubernetes"  # such a document needs a real cluster
+FLUX = "--backend flux"  # and such a one a real instance
 DOCUMENT_IMAGE = "busybox:1.36"  # of documents; clusters of the tests have another one, and no registry
+FLUX_FOLDER = Path(shutil.which("flux") or "/").parent
 IN_BACKGROUND = re.compile(r"yard (server|agent) -")
 
 
@@ -155,13 +158,15 @@ def substituted(document: str, database: str) -> str:
 
 
 def marked(name: str) -> object:
-    """A document's name; where it needs a Kubernetes cluster, with the mark of such tests."""
-    is_marked = _uses_kubernetes((ROOT / name).read_text(encoding="utf-8"))
-    return pytest.param(name, marks=pytest.mark.kubernetes) if is_marked else name
+    """A document's name; where it needs a Kubernetes cluster or a Flux instance, with the mark of such tests."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    marks = {KUBERNETES: pytest.mark.kubernetes, FLUX: pytest.mark.flux}
+    mark = next((mark for backend, mark in marks.items() if _uses(text, backend)), None)
+    return pytest.param(name, marks=mark) if mark is not None else name
 
 
-def _uses_kubernetes(text: str) -> bool:
-    return any(KUBERNETES in step.text for step in steps(text))
+def _uses(text: str, backend: str) -> bool:
+    return any(backend in step.text for step in steps(text))
 
 
 @pytest.fixture
@@ -186,11 +191,14 @@ def test_every_command_of_a_document_works(name: str, tmp_path: Path, request: p
     env: dict[str, str] = {}
     if FLYTECTL is not None:
         env["PATH"] = f"{isolated_env(tmp_path)['PATH']}:{Path(FLYTECTL).parent}"
-    if _uses_kubernetes(text):
+    if _uses(text, KUBERNETES):
         from tests.kube_image import BUSYBOX_IMAGE
 
         env |= request.getfixturevalue("kubernetes_env")
         text = text.replace(DOCUMENT_IMAGE, BUSYBOX_IMAGE)
+    if _uses(text, FLUX):
+        instances: FluxBed = request.getfixturevalue("flux")
+        env |= {"FLUX_URI": instances["alpha"].uri, "PATH": f"{isolated_env(tmp_path)['PATH']}:{FLUX_FOLDER}"}
     if "--backend slurm" in text:
         slurm: SlurmBed = request.getfixturevalue("slurm")
         env["SLURM_CONF"] = str(slurm["alpha"].conf)

@@ -10,11 +10,11 @@ from switchyard.errors import UnknownName
 
 
 def test_installed_kinds() -> None:
-    assert BACKENDS.names() == ["fake", "kubernetes", "local", "slurm"]
+    assert BACKENDS.names() == ["fake", "flux", "kubernetes", "local", "slurm"]
 
 
 def test_unknown_kind_lists_the_installed() -> None:
-    with pytest.raises(UnknownName, match="Installed are: fake, kubernetes, local, slurm"):
+    with pytest.raises(UnknownName, match="Installed are: fake, flux, kubernetes, local, slurm"):
         load_backend("condor")
 
 

@@ -22,6 +22,10 @@ CANARY_CLEANUP_S = 30.0
 OUTPUT_MAX = 4096
 SHARED_FOLDER_ADVICE = "Name a folder that the nodes share with this machine: `slurm: {folder: /…}` in the site's file."
 POD_ADVICE = "Look at the Job and its pod: `kubectl describe job NAME`, `kubectl get events`."
+FLUX_ADVICE = (
+    "See `flux jobs -a` and `flux resource list`. Jobs write their output into a folder that the nodes share with this "
+    "machine: `flux: {folder: /…}` in the site's file."
+)
 # Why Slurm lets a job wait, by how its word begins, and what to do about it.
 PENDING_ADVICE = {
     "Resources": "Nothing is wrong: the cluster is full. Try again later, or give --wait more time.",
@@ -57,16 +61,16 @@ def run_canary(
     marker: Path | None = None,
     project: str = "default",
     domain: str = "development",
-    is_pod: bool = False,
+    advice: str = "",
 ) -> CanaryResult:
     """Submit the job, wait for its end, read its output, and clean up. The job says whether it sees `marker`.
 
-    `is_pod`: it is a pod of Kubernetes, which changes the advice.
+    `advice`: what to do if it fails, on another system than Slurm.
     """
     lease = _make_lease(owner, marker, project=project, domain=domain)
     song = _follow_canary(backend, lease, wait_s, marker)
-    is_advised = is_pod and song.is_ok is not True and song.advice
-    return replace(song, advice=POD_ADVICE) if is_advised else song
+    is_advised = advice and song.is_ok is not True and song.advice
+    return replace(song, advice=advice) if is_advised else song
 
 
 def _follow_canary(backend: Backend, lease: Lease, wait_s: float, marker: Path | None) -> CanaryResult:

@@ -37,6 +37,7 @@ examples:
   yard agent doctor --server https://yard.example --backend local     before the first join
   yard agent doctor --cluster alpha                                   the agent that joined from here
   yard agent doctor --backend slurm --config site.yaml                runs a small job at the cluster
+  yard agent doctor --backend flux                                    the same in the Flux instance of FLUX_URI
   yard agent doctor --backend kubernetes --config site.yaml --namespace physics-development
   yard agent doctor --data ./alpha -o json
 

@@ -23,7 +23,7 @@ import msgspec
 from switchyard.agent import credential as credentials
 from switchyard.agent.backends import Backend, Setting
 from switchyard.agent.backends.registry import load_backend
-from switchyard.agent.canary import run_canary
+from switchyard.agent.canary import FLUX_ADVICE, POD_ADVICE, run_canary
 from switchyard.agent.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.agent.discover import discover_graph
@@ -308,7 +308,12 @@ def _pod_canary(patient: DoctorTarget, backend: Backend) -> Finding:
     place = project_of(site, patient.namespaces[0]) if patient.namespaces else None
     project, domain = place or ("default", "development")
     song = run_canary(
-        backend, owner=patient.user or "doctor", wait_s=patient.wait_s, project=project, domain=domain, is_pod=True
+        backend,
+        owner=patient.user or "doctor",
+        wait_s=patient.wait_s,
+        project=project,
+        domain=domain,
+        advice=POD_ADVICE,
     )
     return Finding("canary", song.is_ok, song.detail, song.advice)
 
@@ -319,7 +324,8 @@ def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | Non
         return
     is_remote = runs_over_ssh(shlex.split(patient.site.slurm.prefix))
     with seen_by_nodes(None if is_remote else folders) as marker:
-        song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s, marker=marker)
+        advice = FLUX_ADVICE if backend.kind == "flux" else ""
+        song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s, marker=marker, advice=advice)
     yield Finding("canary", song.is_ok, song.detail, song.advice)
     if folders is not None and not is_remote:
         yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)

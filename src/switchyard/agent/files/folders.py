@@ -24,6 +24,7 @@ def files_folders(site: Site, kind: str | None, directory: Path | None, cluster:
     if directory is None:
         return None
     work = directory
-    if kind == "slurm":
-        work = Path(site.slurm.folder) if site.slurm.folder else directory / "output"
+    if kind in ("slurm", "flux"):
+        folder = site.slurm.folder if kind == "slurm" else site.flux.folder
+        work = Path(folder) if folder else directory / "output"
     return FilesFolders(directory / "files" / "cache", work / "work")

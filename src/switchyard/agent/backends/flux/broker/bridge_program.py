@@ -19,10 +19,6 @@ import os
 import sys
 from typing import Any
 
-import flux
-import flux.constants
-import flux.job
-
 READ_BYTES = 1 << 20
 LIST_MAX = 10000  # running jobs that one answer names
 QUEUE_TOPICS = ("job-manager.queue-list", "job-manager.queue-status")
@@ -62,7 +58,9 @@ class Gather:
 
 
 class Bridge:
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, flux: Any, handle: Any) -> None:
+        """`flux`: Flux's bindings, which only its own Python has."""
+        self.flux = flux
         self.handle = handle
         self.text = b""
         self.followed: dict[int, str] = {}  # job id → name, of jobs whose events come
@@ -105,7 +103,7 @@ class Bridge:
         gather = Gather(len(jobs), lambda results: self.answer(request, results))
         for index, job in enumerate(jobs):
             try:
-                future = flux.job.submit_async(self.handle, json.dumps(job["jobspec"]), urgency=job["urgency"])
+                future = self.flux.job.submit_async(self.handle, json.dumps(job["jobspec"]), urgency=job["urgency"])
             except OSError as exc:
                 gather.put(index, error_of(exc))
                 continue
@@ -161,7 +159,7 @@ class Bridge:
             future.reset()
 
         payload = {"max_entries": LIST_MAX, "attrs": attrs, "since": 0.0, "constraint": constraint}
-        self.handle.rpc("job-list.list", payload, flags=flux.constants.FLUX_RPC_STREAMING).then(take)
+        self.handle.rpc("job-list.list", payload, flags=self.flux.constants.FLUX_RPC_STREAMING).then(take)
 
     def op_follow(self, request: "dict[str, Any]") -> None:
         """Send the events of these jobs, all of them from the first on, and those to come."""
@@ -282,7 +280,7 @@ class Bridge:
         if job_id in self.followed:
             return
         self.followed[job_id] = name
-        flux.job.event_watch_async(self.handle, job_id).then(self.event_came, job_id, name, [])
+        self.flux.job.event_watch_async(self.handle, job_id).then(self.event_came, job_id, name, [])
 
     def event_came(self, future: Any, job_id: int, name: str, phases: "list[Any]") -> None:
         try:
@@ -326,14 +324,18 @@ class Bridge:
 
 
 def main() -> int:
+    import flux
+    import flux.constants
+    import flux.job
+
     try:
         handle = flux.Flux()
         version = handle.attr_get("version")
     except OSError as exc:
         write_line({"fatal": f"no connection to the Flux instance: {exc.strerror or exc}"})
         return 1
-    write_line({"hello": {"version": version, "uri": os.environ.get("FLUX_URI", ""), "userid": os.getuid()}})
-    bridge = Bridge(handle)
+    write_line({"hello": {"version": version}})
+    bridge = Bridge(flux, handle)
     watcher = handle.fd_watcher_create(0, bridge.read, flux.constants.FLUX_POLLIN)
     watcher.start()
     try:
