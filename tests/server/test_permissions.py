@@ -232,6 +232,12 @@ CASES = [
     Case("GET /v1/agents/self", "an agent", "401 401 200 401 401 401 401 401 401"),
     Case("POST /v1/agents/rotate", "an agent", "401 401 201 401 401 401 401 401 401", body=send(incarnation="i1")),
     Case(
+        "POST /v1/agents/leave",
+        "an agent of a cluster that stays",
+        "401 401 403 401 401 401 401 401 401",
+        body=send(incarnation="i1"),
+    ),
+    Case(
         "POST /v1/agents/join",
         "with no join token",
         "401 401 401 401 401 401 401 401 401",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from switchyard.agent import credential as credentials
 from switchyard.agent import diagnostic_commands
@@ -24,11 +25,13 @@ from switchyard.agent.chooser import load_chooser
 from switchyard.agent.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.agent.discover import discover_graph, read_graph
+from switchyard.agent.ending_backend import EndingBackend
 from switchyard.agent.environment import INHERITED_VARIABLES
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
 from switchyard.agent.journal import Journal
+from switchyard.agent.lifetime import Lifetime, check_end_is_known, lifetime_of
 from switchyard.agent.log import line, set_up_logging
 from switchyard.agent.loop import FREE_BYTES_MIN, AgentLimits, Loop
 from switchyard.agent.site import read_site
@@ -66,6 +69,7 @@ examples:
   yard agent --server https://a.example --server https://b.example --ca-file ca.pem --cluster alpha --backend local
   yard agent --cluster beta --backend local --graph beta.yaml --data ./beta
   yard agent --cluster gamma --backend slurm --config gamma.yaml
+  yard agent --cluster delta --backend flux
   yard agent discover                      what this machine would register, in the form --graph reads
   yard agent doctor --cluster alpha        what is wrong, and what to do about it
 
@@ -134,7 +138,9 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--chooser", default="priority", metavar="NAME|COMMAND", help="who orders and returns what was leased"
     )
-    parser.add_argument("--jobs-max", type=int, metavar="N", help="attempts held at once (default: 64; slurm: 5000)")
+    parser.add_argument(
+        "--jobs-max", type=int, metavar="N", help="attempts held at once (default: 64; slurm, flux: 5000)"
+    )
     parser.add_argument(
         "--free-bytes-min", type=int, default=FREE_BYTES_MIN, metavar="N", help=argparse.SUPPRESS
     )  # for tests on small disks
@@ -143,6 +149,14 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--look-every", default="5m", metavar="T", help="look so often what the machine has (default: 5m)"
+    )
+    parser.add_argument(
+        "--ephemeral",
+        action="store_true",
+        help="the cluster ends at a set time: take only jobs that fit before it, then leave and remove the cluster",
+    )
+    parser.add_argument(
+        "--ends-after", metavar="T", help="with --ephemeral: the time until then (default: of the job around the agent)"
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
     return parser
@@ -164,6 +178,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     _check_tls(servers, arguments.ca_file)
     make_backend = load_backend(arguments.backend)
+    if arguments.ephemeral:
+        check_end_is_known(make_backend, os.environ, ends_after=arguments.ends_after)
     chooser = load_chooser(arguments.chooser)
     site = read_site(arguments.config)
     site_state = SiteState(arguments.state)
@@ -192,7 +208,9 @@ def run(arguments: argparse.Namespace) -> int:
             def connect() -> Connection:
                 return Connection(servers, ca_file=arguments.ca_file, keys=keys)
 
-            with closing(make_backend(setting)) as backend:
+            with closing(make_backend(setting)) as real_backend:
+                lifetime = _lifetime(arguments, real_backend)
+                backend = _ending_backend(real_backend, lifetime)
                 loop = Loop(
                     journal,
                     backend,
@@ -208,9 +226,24 @@ def run(arguments: argparse.Namespace) -> int:
                     keys=keys,
                     values=site_state.values,
                     make_files=partial(_make_files, setting, connect, arguments),
+                    lifetime=lifetime,
                 )
                 _announce(member, backend.describe(), arguments)
-                return _run_until_signal(loop, directory)
+                return _run_until_signal(loop, directory, connect)
+
+
+def _lifetime(arguments: argparse.Namespace, backend: Backend) -> Lifetime | None:
+    """When the cluster ends; None: it stays."""
+    if not arguments.ephemeral:
+        return None
+    ends_after_s = parse_duration_s(arguments.ends_after) if arguments.ends_after else None
+    lifetime = lifetime_of(backend, os.environ, ends_after_s=ends_after_s)
+    log.info(line("ephemeral", left_s=int(lifetime.left_s())))
+    return lifetime
+
+
+def _ending_backend(backend: Backend, lifetime: Lifetime | None) -> Backend:
+    return backend if lifetime is None else cast(Backend, EndingBackend(backend, lifetime))
 
 
 def _make_files(
@@ -234,8 +267,11 @@ def _make_files(
     )
 
 
-def _run_until_signal(loop: Loop, directory: Path) -> int:
-    """Run until a signal. Handlers only wake this thread: one that takes a lock could deadlock."""
+def _run_until_signal(loop: Loop, directory: Path, connect: Callable[[], Connection]) -> int:
+    """Run until a signal, or until the time of an ephemeral cluster is over.
+
+    Handlers only wake this thread: one that takes a lock could deadlock.
+    """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -254,6 +290,8 @@ def _run_until_signal(loop: Loop, directory: Path) -> int:
         raise type(refused)(f"The server refuses this agent: {refused.detail}", next_step=step)
     if refused is not None:
         raise refused
+    with closing(connect()) as connection:
+        loop.leave(connection)
     return EXIT_OK
 
 
@@ -266,6 +304,7 @@ def _join(arguments: argparse.Namespace, servers: list[ServerAddress], journal_i
         journal=journal_id,
         backend=arguments.backend,
         version=own_version(),
+        is_ephemeral=arguments.ephemeral,
     )
     token = arguments.token or os.environ.get("YARD_JOIN_TOKEN")
     joined = join_cluster(servers, request, token=token, ca_file=arguments.ca_file)
@@ -311,6 +350,13 @@ def _check(arguments: argparse.Namespace) -> None:
             parse_duration_s(getattr(arguments, option))
         except ValueError as exc:
             mistakes.append(f"--{option.replace('_', '-')}: {exc}")
+    if arguments.ends_after is not None:
+        try:
+            parse_duration_s(arguments.ends_after)
+        except ValueError as exc:
+            mistakes.append(f"--ends-after: {exc}")
+        if not arguments.ephemeral:
+            mistakes.append("--ends-after goes with --ephemeral")
     if arguments.jobs_max is not None and not 1 <= arguments.jobs_max <= JOBS_MAX:
         mistakes.append(f"--jobs-max must be from 1 to {JOBS_MAX}")
     if mistakes:

@@ -26,6 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from switchyard.agent.backends import Backend
 from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
@@ -33,6 +35,7 @@ from switchyard.agent.clock import now_ns
 from switchyard.agent.credential import AgentCredentials
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal import Journal
+from switchyard.agent.lifetime import Lifetime
 from switchyard.agent.log import line
 from switchyard.agent.namespaces import HasNamespaces
 from switchyard.agent.outbox import Outbox
@@ -43,9 +46,11 @@ from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
+from switchyard.model.poll import Leave, Left
 from switchyard.model.quantity import show_bytes
 from switchyard.model.selection import Scalar
 
+LEAVE_PATH = "/v1/agents/leave"
 BACKOFF_S_MIN = 0.1
 BACKOFF_S_MAX = 10.0  # after an outage all agents are back within this time, at random moments
 CLOSING_S_MAX = 1.0  # random wait after a server shuts down, so that not all agents reach the next one at once
@@ -99,7 +104,10 @@ class Loop:
         keys: AgentCredentials | None = None,
         values: Callable[[], dict[str, Scalar]] = dict,
         make_files: Callable[[Backend, Callable[[], None]], AttemptFiles] | None = None,
+        lifetime: Lifetime | None = None,
     ) -> None:
+        """`lifetime`: of an ephemeral cluster, which the agent leaves before its end."""
+        self._lifetime = lifetime
         self._backend = backend
         self._journal = journal
         self._directory = directory
@@ -163,11 +171,11 @@ class Loop:
             thread.start()
 
     def is_over(self) -> bool:
-        """Whether the server refused the agent, or a thread ended unexpectedly."""
+        """Whether the server refused the agent, a thread ended unexpectedly, or the time of the cluster is over."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         if dead and not self._stop.is_set():
             self._fatal = Internal(f"The agent's thread {dead[0]} ended.")
-        return self._stop.is_set() or bool(dead)
+        return self._stop.is_set() or bool(dead) or self._is_time_over()
 
     def stop(self) -> YardError | None:
         """Stop the threads; running jobs go on. Returns the error that ended the agent, if any."""
@@ -178,6 +186,24 @@ class Loop:
         if isinstance(self._fatal, JournalRefused):
             self._withdraw()
         return self._fatal
+
+    def _is_time_over(self) -> bool:
+        if self._lifetime is None:
+            return False
+        has_work = bool(self._journal.queued()) or any(attempt.is_live for attempt in self._journal.attempts())
+        return self._lifetime.may_leave(has_work=has_work)
+
+    def leave(self, connection: Connection) -> None:
+        """After `stop`: leave an ephemeral cluster. The server refuses that while jobs of this agent have not ended;
+        these jobs are lost with the agent."""
+        if self._lifetime is None:
+            return
+        body = msgspec.json.encode(Leave(incarnation=self._poller.incarnation))
+        try:
+            left = msgspec.json.decode(connection.post(LEAVE_PATH, body), type=Left)
+            log.info(line("left", cluster=left.cluster, is_cluster_removed=left.is_cluster_removed))
+        except (YardError, msgspec.DecodeError) as exc:
+            log.warning(line("not-left", error=exc))
 
     def _withdraw(self) -> None:
         log.error(line("refused", error=self._fatal))
@@ -322,6 +348,8 @@ class Loop:
 
     def _trouble(self) -> str:
         """Why no new work is taken now; empty: it is taken."""
+        if self._lifetime is not None and (ending := self._lifetime.trouble()):
+            return ending
         if self._journal.trouble:
             return f"disk full: {self._journal.trouble}"
         try:

@@ -160,7 +160,12 @@ def _create(args: Namespace) -> int:
 def _invite(args: Namespace) -> int:
     with connect(args) as yard:
         invite = yard.invite(
-            args.name, reusable=args.reusable, expires_s=args.expires, private=args.private, groups=args.group
+            args.name,
+            reusable=args.reusable,
+            expires_s=args.expires,
+            private=args.private,
+            groups=args.group,
+            ephemeral=args.ephemeral,
         )
         url, ca_file = yard.url, yard.ca_file
     if emit(invite, args.output, key="token"):
@@ -170,7 +175,8 @@ def _invite(args: Namespace) -> int:
     print(f"A join token for cluster {args.name}, shown once. It lets in {uses}, for {lifetime}.")
     print("On a machine of the cluster, run" + (" (with the server's CA file added as --ca-file):" if ca_file else ":"))
     print()
-    print(f"  yard agent --server {url} --cluster {args.name} --backend local --token {invite.token}")
+    ending = " --ephemeral --ends-after 2h" if args.ephemeral else ""
+    print(f"  yard agent --server {url} --cluster {args.name} --backend local{ending} --token {invite.token}")
     print()
     print(paint("The join token alone:", "dim"))
     print(invite.token)  # the last word on stdout: scripts take it from there
@@ -269,6 +275,9 @@ def _invite_arguments(parser: Parser) -> None:
     parser.add_argument("--private", action="store_true", help="of a new cluster: only those with a grant may submit")
     parser.add_argument(
         "--group", action="append", default=[], metavar="G", help="a group of a new cluster; repeatable"
+    )
+    parser.add_argument(
+        "--ephemeral", action="store_true", help="a new cluster that leaves by itself, for `yard agent --ephemeral`"
     )
 
 

@@ -23,6 +23,11 @@ AgentText = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=256)]
 POLLING_BACKEND = "rainbow"
 
 
+# The label of a cluster that lives for a time and then leaves by itself, with its agent.
+EPHEMERAL_LABEL = "ephemeral"
+EPHEMERAL_VALUE = "true"
+
+
 class Health(StrEnum):
     """Whether the cluster can get jobs now."""
 
@@ -145,6 +150,7 @@ class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     expires_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 86_400
     is_private: bool = False
     groups: Annotated[list[Name], Meta(max_length=256)] = []
+    is_ephemeral: bool = False  # a new cluster that leaves by itself when its time is over
 
 
 class Invite(Struct, frozen=True, omit_defaults=True):

@@ -35,6 +35,7 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
     journal: OpaqueId
     backend: Name
     version: AgentText = ""
+    is_ephemeral: bool = False  # the cluster leaves when its time is over; it must have been invited so
 
 
 class Joined(Struct, frozen=True):
@@ -55,6 +56,20 @@ class Rotated(Struct, frozen=True):
     """`POST /v1/agents/rotate`: the next credential, shown once. Its first use ends the one that asked for it."""
 
     credential: str
+
+
+class Leave(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`POST /v1/agents/leave`: the agent of an ephemeral cluster has ended its work. It names its process."""
+
+    incarnation: OpaqueId
+
+
+class Left(Struct, frozen=True):
+    """The agent is removed; `is_cluster_removed`: it was the last one, and its cluster is gone, too."""
+
+    agent: str
+    cluster: str
+    is_cluster_removed: bool
 
 
 class AttemptRef(Struct, frozen=True, forbid_unknown_fields=True, array_like=False):

@@ -126,9 +126,19 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         expires_s: int = 86_400,
         private: bool = False,
         groups: Sequence[str] = (),
+        ephemeral: bool = False,
     ) -> NewInvite:
-        """Create a join token for an agent of this cluster, and the cluster if it does not exist."""
-        body = InviteRequest(is_reusable=reusable, expires_s=expires_s, is_private=private, groups=list(groups))
+        """Create a join token for an agent of this cluster, and the cluster if it does not exist.
+
+        `ephemeral`: a new cluster leaves by itself when the time of its agent is over.
+        """
+        body = InviteRequest(
+            is_reusable=reusable,
+            expires_s=expires_s,
+            is_private=private,
+            groups=list(groups),
+            is_ephemeral=ephemeral,
+        )
         return self._post(api_path("clusters", cluster, "invites"), NewInvite, body=body)
 
     def invites(self, cluster: str, *, limit: int | None = None) -> Iterator[Invite]:

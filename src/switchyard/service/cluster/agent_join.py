@@ -5,9 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from switchyard.errors import AgentLives, Denied, Gone, Unauthenticated
-from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
+from switchyard.model.cluster import EPHEMERAL_LABEL, EPHEMERAL_VALUE, POLLING_BACKEND, ClusterRequest
 from switchyard.model.names import printable_line
 from switchyard.model.poll import Join, Joined
+from switchyard.service.cluster.agent_leave import is_ephemeral
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
@@ -35,6 +36,8 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
 
     def apply(batch: Batch) -> str:
         cluster_id = use_join_token(batch, context, parts, request) if parts else _join_open(batch, context, request)
+        if request.is_ephemeral:
+            _need_ephemeral(batch, cluster_id)
         before = clusters.agent_lock_by_name(batch.tx, cluster_id, request.name)
         if before is not None:
             if before.journal != request.journal and context.snapshots.is_live(before.id):
@@ -134,4 +137,16 @@ def _is_answer_lost(batch: Batch, cluster_id: str, request: Join) -> bool:
 def _join_open(batch: Batch, context: Context, request: Join) -> str:
     """Let an agent join without a token (`--no-auth`). Register its cluster if needed, and return the cluster id."""
     row = clusters.cluster_by_name(batch.tx, request.cluster)
-    return row.id if row else register_cluster(batch, context, "local-admin", ClusterRequest(request.cluster))
+    labels = {EPHEMERAL_LABEL: EPHEMERAL_VALUE} if request.is_ephemeral else {}
+    new_cluster = ClusterRequest(request.cluster, labels=labels)
+    return row.id if row else register_cluster(batch, context, "local-admin", new_cluster)
+
+
+def _need_ephemeral(batch: Batch, cluster_id: str) -> None:
+    """Refuse an ephemeral agent at a cluster that stays: it would take the cluster with it when it leaves."""
+    row = clusters.cluster_by_id(batch.tx, cluster_id)
+    if row is not None and not is_ephemeral(row.labels):
+        raise Denied(
+            f"The cluster {row.name} is not ephemeral, and an agent with --ephemeral removes its cluster at the end.",
+            next_step="Give it a cluster of its own: `yard cluster invite NAME --ephemeral`.",
+        )

@@ -9,7 +9,17 @@ from msgspec.structs import replace
 
 from switchyard.errors import Conflict, Denied, NameTaken, NoSuchCluster, NotFound
 from switchyard.model.access import GranteeKind, GrantTarget, Role
-from switchyard.model.cluster import Cluster, ClusterChange, ClusterRequest, Health, Invite, InviteRequest, NewInvite
+from switchyard.model.cluster import (
+    EPHEMERAL_LABEL,
+    EPHEMERAL_VALUE,
+    Cluster,
+    ClusterChange,
+    ClusterRequest,
+    Health,
+    Invite,
+    InviteRequest,
+    NewInvite,
+)
 from switchyard.model.selection import Scalar, StateValue
 from switchyard.route.member import Member
 from switchyard.service.core.audit import record_audit
@@ -304,7 +314,8 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
     def apply(batch: Batch) -> Invite:
         parent = lock_parent_token(batch, actor)
         row = clusters.cluster_by_name(batch.tx, name)
-        new_cluster = ClusterRequest(name, request.is_private, request.groups)
+        labels = {EPHEMERAL_LABEL: EPHEMERAL_VALUE} if request.is_ephemeral else {}
+        new_cluster = ClusterRequest(name, request.is_private, request.groups, labels)
         cluster_id = row.id if row else register_cluster(batch, context, actor.name, new_cluster)
         parent_expiry = [parent.expires_us] if parent is not None and parent.expires_us is not None else []
         info = Invite(

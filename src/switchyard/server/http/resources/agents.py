@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from switchyard.model.api import Deleted, Page
 from switchyard.model.cluster import Agent, AgentChange
-from switchyard.model.poll import Join, Joined, Rotate, Rotated
+from switchyard.model.poll import Join, Joined, Leave, Left, Rotate, Rotated
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import BodyForm, Caller, Endpoint
 from switchyard.server.http.query_parameters import ABANDON, CURSOR, LIMIT, QueryParameter
-from switchyard.service.cluster import agent_join, agents
+from switchyard.service.cluster import agent_join, agent_leave, agents
 
 
 def agent_list(call: Call) -> Page[Agent]:
@@ -35,6 +35,11 @@ def agent_rotate(call: Call) -> Rotated:
     return agents.rotate_credential(call.context, call.agent, call.body)
 
 
+def cluster_leave(call: Call) -> Left:
+    assert call.agent is not None
+    return agent_leave.leave_cluster(call.context, call.agent, call.body)
+
+
 def cluster_join(call: Call) -> Joined:
     return agent_join.join_agent(call.context, call.token, call.body, is_open=call.services.settings.is_open)
 
@@ -55,5 +60,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Caller.AGENT,
         body_form=BodyForm.OPTIONAL_JSON,
     ),
+    Endpoint("POST", "/v1/agents/leave", "Leave an ephemeral cluster", Left, cluster_leave, Leave, 200, Caller.AGENT),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, cluster_join, Join, 201, Caller.JOINER),
 )

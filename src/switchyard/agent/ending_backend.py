@@ -1,0 +1,78 @@
+"""A backend whose cluster ends at a set time: it refuses jobs that do not fit before the end, and returns jobs that
+wait for too long. Everything else is the real backend's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from switchyard.agent.backends import Backend, BackendQuote, Status
+from switchyard.agent.lifetime import Lifetime
+from switchyard.agent.need import spec_of
+from switchyard.errors import PolicyRefused, YardError
+from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import Lease
+
+
+class EndingBackend:
+    """Used as the backend that it wraps."""
+
+    def __init__(self, backend: Backend, lifetime: Lifetime) -> None:
+        self._backend = backend
+        self._lifetime = lifetime
+        self._specs: dict[str, JobSpec] = {}  # native id → the job, of jobs submitted by this process
+        self._returning: set[str] = set()  # queued jobs that were cancelled because they cannot end in time
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def quote(self, spec: JobSpec) -> BackendQuote:
+        if why := self._lifetime.refusal(spec):
+            return BackendQuote(can=False, reason=why)
+        return self._backend.quote(spec)
+
+    def submit(self, lease: Lease) -> str:
+        return self.submit_range([lease])[0]
+
+    def submit_range(self, leases: Sequence[Lease]) -> list[str]:
+        spec = spec_of(leases[0])
+        if why := self._lifetime.refusal(spec):
+            raise PolicyRefused(why)
+        handles = self._backend.submit_range(leases) if len(leases) > 1 else [self._backend.submit(leases[0])]
+        self._specs.update(dict.fromkeys(handles, spec))
+        return handles
+
+    def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
+        statuses = self._backend.status(native_ids)
+        self._return_late(statuses)
+        for handle in self._returning & statuses.keys():
+            status = statuses[handle]
+            if status.seen is ObservedState.CANCELLED and status.began_ago_us is None:
+                reason = "the cluster ends before the job could run"
+                statuses[handle] = replace(status, seen=ObservedState.RETURNED, reason=reason)
+        return statuses
+
+    def forget(self, native_id: str) -> None:
+        self._specs.pop(native_id, None)
+        self._returning.discard(native_id)
+        self._backend.forget(native_id)
+
+    def _return_late(self, statuses: dict[str, Status]) -> None:
+        """Cancel queued jobs that no longer fit before the end. They are returned when the cancel is confirmed."""
+        late = [
+            handle
+            for handle, status in statuses.items()
+            if status.seen is ObservedState.SUBMITTED
+            and handle not in self._returning
+            and (spec := self._specs.get(handle)) is not None
+            and self._lifetime.refusal(spec)
+        ]
+        if not late:
+            return
+        try:
+            self._backend.cancel(late)
+        except YardError:
+            return  # the next round tries again
+        self._returning.update(late)

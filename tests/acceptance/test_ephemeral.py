@@ -1,0 +1,64 @@
+"""Ephemeral clusters: they take jobs that fit before their end, and disappear with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from switchyard.model.job import State
+from tests.acceptance.stage import Stage, graph, staged
+from tests.processes import PATIENCE_S, until
+from tests.programs import start_agent
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("ephemeral")) as made:
+        yield made
+
+
+def clusters(stage: Stage) -> set[str]:
+    return {cluster["name"] for cluster in stage.get("/v1/clusters")["items"]}
+
+
+def test_it_takes_what_fits_and_is_gone_at_its_end(stage: Stage) -> None:
+    """It waits for the real end of a cluster's life, which is as short as a job with its margin allows."""
+    extra = ["--ephemeral", "--ends-after", "14s"]
+    with stage.agent("stays"), start_agent(stage.folder, stage.url, "brief", graph=graph(4), extra=extra) as agent:
+        fits = stage.submit("true", cluster="brief", spec={"resources": {"time_limit": 1}})
+        assert stage.ended(fits)["state"] == State.SUCCEEDED
+        too_long = stage.submit("true", cluster="brief", spec={"resources": {"time_limit": "1h"}})
+        refused = stage.ended(too_long)
+        assert refused["state"] in (State.REJECTED, State.FAILED)
+        assert "does not fit before the end" in refused["reason"]
+        elsewhere = stage.submit("true", spec={"resources": {"time_limit": "1h"}})
+        assert stage.ended(elsewhere)["cluster"] == "stays"
+        until(lambda: clusters(stage) == {"stays"}, PATIENCE_S, "the cluster has left")
+        assert agent.wait() == 0
+
+
+def test_an_ephemeral_agent_that_is_stopped_takes_its_cluster_with_it(stage: Stage) -> None:
+    extra = ["--ephemeral", "--ends-after", "1h"]
+    with start_agent(stage.folder, stage.url, "stopped", graph=graph(4), extra=extra) as agent:
+        assert agent.terminate() == 0
+        until(lambda: "stopped" not in clusters(stage), PATIENCE_S, "the cluster has left")
+
+
+def test_a_cluster_that_stays_takes_no_ephemeral_agent(stage: Stage, tmp_path: Path) -> None:
+    with stage.agent("lasting"):
+        again = start_agent(
+            tmp_path, stage.url, "lasting", graph=graph(4), extra=["--ephemeral", "--ends-after", "1h"], wait=False
+        )
+        with again:
+            assert again.wait() != 0
+            assert "is not ephemeral" in again.log_file.read_text()
+    assert "lasting" in clusters(stage)
+
+
+def test_without_an_end_it_does_not_start(stage: Stage, tmp_path: Path) -> None:
+    with start_agent(tmp_path, stage.url, "endless", graph=graph(4), extra=["--ephemeral"], wait=False) as agent:
+        assert agent.wait() != 0
+        assert "--ends-after" in agent.log_file.read_text()
+    assert "endless" not in clusters(stage)

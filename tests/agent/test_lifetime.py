@@ -1,0 +1,97 @@
+"""Clusters that end at a set time: which jobs fit before the end, when they drain and leave, what they return."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.backends import Status
+from switchyard.agent.backends.fake import FakeBackend
+from switchyard.agent.ending_backend import EndingBackend
+from switchyard.agent.lifetime import DRAIN_S_MAX, END_TIME_VARIABLE, Lifetime, lifetime_of
+from switchyard.errors import Malformed, PolicyRefused
+from switchyard.model.job import JobSpec, Resources
+from switchyard.model.lifecycle import ObservedState
+from tests.agent.builders import a_lease, a_local, a_setting, end_of
+
+
+class Clock:
+    """The seconds that are left, set by a test."""
+
+    def __init__(self, left_s: float) -> None:
+        self.left_s = left_s
+
+    @property
+    def lifetime(self) -> Lifetime:
+        return Lifetime(lambda: self.left_s)
+
+
+def spec(limit: str | None) -> JobSpec:
+    return JobSpec(command=["true"], resources=Resources(time_limit=limit))
+
+
+def test_only_jobs_that_end_in_time_are_taken() -> None:
+    lifetime = Clock(3600).lifetime
+    assert lifetime.refusal(spec("59m")) == ""
+    assert "does not fit before the end" in lifetime.refusal(spec("1h"))
+    assert "only jobs with a time limit" in lifetime.refusal(spec(None))
+
+
+def test_it_drains_and_leaves_when_its_work_is_done() -> None:
+    clock = Clock(DRAIN_S_MAX + 1)
+    assert (clock.lifetime.trouble(), clock.lifetime.may_leave(has_work=False)) == ("", False)
+    clock.left_s = DRAIN_S_MAX - 1
+    assert clock.lifetime.trouble() == "the cluster ends in 29 s"
+    assert (clock.lifetime.may_leave(has_work=True), clock.lifetime.may_leave(has_work=False)) == (False, True)
+    clock.left_s = 1
+    assert clock.lifetime.may_leave(has_work=True), "there is no more time"
+
+
+def test_the_earliest_end_counts(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    soon = {END_TIME_VARIABLE: str(int(time.time()) + 100)}
+    assert 90 < lifetime_of(backend, soon, ends_after_s=5000).left_s() <= 101
+    assert 40 < lifetime_of(backend, soon, ends_after_s=50).left_s() <= 50
+    assert lifetime_of(backend, {}, ends_after_s=50).drain_s == pytest.approx(5, abs=0.5)
+    with pytest.raises(Malformed, match="not known when"):
+        lifetime_of(backend, {}, ends_after_s=None)
+    backend.close()
+
+
+def test_a_job_that_does_not_fit_is_refused_before_its_start(tmp_path: Path) -> None:
+    backend = EndingBackend(FakeBackend(a_setting(tmp_path)), Clock(60).lifetime)
+    with pytest.raises(PolicyRefused, match="does not fit before the end"):
+        backend.submit(a_lease(resources={"time_limit": "10m"}))
+    assert not backend.quote(spec("10m")).can
+    assert backend.quote(spec("10s")).can
+    handle = backend.submit(a_lease(resources={"time_limit": 1}, env={"FAKE_EXIT": "0"}))
+    assert end_of(backend, handle).seen is ObservedState.SUCCEEDED  # type: ignore[arg-type]
+
+
+class Queue(FakeBackend):
+    """Keeps every job in its queue until it is cancelled."""
+
+    cancelled: frozenset[str] = frozenset()
+
+    def status(self, native_ids):
+        ended = Status(seen=ObservedState.CANCELLED)
+        return {
+            handle: ended if handle in self.cancelled else Status(seen=ObservedState.SUBMITTED) for handle in native_ids
+        }
+
+    def cancel(self, native_ids):
+        self.cancelled |= frozenset(native_ids)
+
+
+def test_a_job_that_waits_too_long_is_returned(tmp_path: Path) -> None:
+    clock, queue = Clock(100), Queue(a_setting(tmp_path))
+    backend = EndingBackend(queue, clock.lifetime)
+    short = backend.submit(a_lease(resources={"time_limit": 10}))
+    long = backend.submit(a_lease(resources={"time_limit": 60}))
+    clock.left_s = 50
+    backend.status([short, long])
+    assert queue.cancelled == {long}
+    seen = {handle: status.seen for handle, status in backend.status([short, long]).items()}
+    assert seen == {short: ObservedState.SUBMITTED, long: ObservedState.RETURNED}
