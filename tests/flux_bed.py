@@ -38,7 +38,7 @@ class FluxSpec:
     gpus: int = 2
     config: str = ""
     properties: tuple[tuple[str, str], ...] = ()
-    modules: tuple[str, ...] = ()  # to load in place of the simple scheduler
+    scheduler: str = os.environ.get("FLUX_SCHEDULER", "")  # empty: the default of the installed Flux
 
     @property
     def hosts(self) -> str:
@@ -90,11 +90,6 @@ class FluxInstance:
             words, log_file=self.folder / "log", env=env, cwd=Path("/"), orphan_signal=self.orphan_signal
         )
         until(self._is_up, START_S, f"{self.spec.name} has its nodes\n{self.log_tail()}")
-        if self.spec.modules:
-            self.flux("module", "remove", "sched-simple")
-            for module in self.spec.modules:
-                self.flux("module", "load", module)
-            until(self._is_up, START_S, f"{self.spec.name} has its nodes with {self.spec.modules}")
 
     def stop(self) -> None:
         """End everything, with the jobs."""
@@ -153,6 +148,8 @@ class FluxInstance:
         for name, ranks in spec.properties:
             hosts = f"{spec.name}[{ranks}]"
             lines += ["[[resource.config]]", f'hosts = "{hosts}"', f'properties = ["{name}"]']
+        if spec.scheduler:
+            lines += ["[modules]", f'alternatives.sched = "{spec.scheduler}"']
         return "\n".join([*lines, spec.config, ""])
 
     def _processes(self) -> list[Process]:

@@ -20,7 +20,7 @@ from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.stage import Stage, staged
 from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running
 from tests.processes import PATIENCE_S, until
-from tests.programs import Agent, start_agent
+from tests.programs import YARD, Agent, start_agent
 
 pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux-days")]
 
@@ -143,6 +143,32 @@ def test_a_new_instance_does_not_know_the_job_which_is_lost_and_runs_again_if_as
     assert (ended["state"], ended["attempt"]) == (State.SUCCEEDED, 2), ended
     events = json.dumps(yard.stage.get(f"/v1/jobs/{job}/events"))
     assert "Flux does not know" in events or "another name" in events, events
+
+
+def test_an_instance_inside_a_job_is_a_cluster_that_ends_with_it(yard: FluxYard) -> None:
+    alpha, stage = yard.bed["alpha"], yard.stage
+    site = stage.folder / "nested-site.yaml"
+    site.write_text(json.dumps({"flux": {"state_s": 1.0, "shell_options": {"cpu-affinity": "off"}}}), encoding="utf-8")
+    agent = [*YARD, "agent", "--server", stage.url, "--cluster", "nested", "--backend", "flux", "--allow-root"]
+    agent += ["--ephemeral", "--config", str(site), "--data", str(stage.folder / "nested")]
+    log = stage.folder / "nested.log"
+    options = ["-N1", "-n2", "-t", "10m", "-o", "cpu-affinity=off", f"--output={log}"]
+    batch = alpha.flux("batch", *options, "--wrap", *agent).strip()
+
+    def is_up() -> bool:
+        return any(found["name"] == "nested" and found["health"] == "up" for found in clusters(stage))
+
+    until(is_up, END_S, "the nested cluster is up")
+    yard.ran_once(yard.submit("nested", spec={"resources": {"time_limit": "1m"}}))
+    refused = stage.ended(yard.submit("nested", spec={"resources": {"time_limit": "1h"}}), timeout_s=END_S)
+    assert "does not fit before the end" in refused["reason"], refused
+    alpha.flux("cancel", batch)
+    until(lambda: "nested" not in [found["name"] for found in clusters(stage)], END_S, "the nested cluster has left")
+
+
+def clusters(stage: Stage) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = stage.get("/v1/clusters")["items"]
+    return items
 
 
 def test_three_hundred_jobs_with_faults_run_once_each(yard: FluxYard) -> None:

@@ -69,7 +69,7 @@ def test_what_an_unsatisfiable_job_is_told(make: Make) -> None:
 
 def test_an_error_of_validation_is_shown_as_it_is(make: Make) -> None:
     backend = make()
-    demand = {"version": 9999, "resources": [{"type": "node", "count": 1}]}
+    demand = {"version": 9999, "resources": [{"type": "rack", "count": 1}]}
     lease = a_lease(demand=demand)
     with pytest.raises(PolicyRefused, match=r"Flux refused it: .*version"):
         backend.submit(lease)

@@ -76,10 +76,17 @@ def test_a_jobspec_keeps_its_own_resources_and_constraints() -> None:
         "attributes": {"system": {"duration": 60, "constraints": {"properties": ["amd"]}}},
     }
     made = jobspec(a_lease(demand=given))
-    assert made["version"] == 9999
+    assert made["version"] == 1, "version 1 can say it, and every Flux knows that version"
     assert made["resources"][0]["with"][0]["label"] == "task"
     assert made["attributes"]["system"]["constraints"] == {"properties": ["amd"]}
     assert made["attributes"]["system"]["duration"] == 60
+
+
+def test_a_jobspec_of_another_version_keeps_it() -> None:
+    rack = [
+        {"type": "rack", "count": 1, "with": [{"type": "slot", "count": 1, "with": [{"type": "core", "count": 1}]}]}
+    ]
+    assert jobspec(a_lease(demand={"version": 9999, "resources": rack}))["version"] == 9999
 
 
 def test_a_jobspec_without_a_slot_becomes_one_slot() -> None:

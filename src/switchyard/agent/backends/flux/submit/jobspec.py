@@ -25,6 +25,8 @@ from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil_fraction, parse_amount, parse_duration_s
 
 VERSION = 1
+# What version 1 can say. Flux takes other resources only under another version, and only some schedulers know them.
+PLAIN_TYPES = frozenset({"node", "slot", "core", "gpu"})
 SLOT_LABEL = "task"
 SYSTEM_KEY = "switchyard"  # in `attributes.system`: whose attempt it is
 # Variables of the agent that a job gets. Flux adds its own.
@@ -73,7 +75,7 @@ def bare_jobspec(spec: JobSpec, command: list[str], system: Mapping[str, Any] | 
     if constraint := constraint_of(spec):
         attributes["constraints"] = constraint
     return {
-        "version": (spec.demand or {}).get("version", VERSION),
+        "version": _version(spec, resources),
         "resources": resources,
         "tasks": [{"command": command, "slot": _slot_label(resources), "count": count}],
         "attributes": {"system": attributes},
@@ -149,6 +151,14 @@ def _command(spec: JobSpec, variables: Mapping[str, str], site: Site, *, marker:
     words = run_command(spec, [ScriptVariable(key, quote(text)) for key, text in variables.items()], site, name=marker)
     enter = f"cd -- {quote(spec.cwd)} || exit 1; " if spec.cwd and not words.is_contained else ""
     return ["/bin/sh", "-c", f"{enter}exec env -- {words.environment} {words.command}"]
+
+
+def _version(spec: JobSpec, resources: list[dict[str, Any]]) -> Any:
+    """Version 1, unless a jobspec says what only its own version can say."""
+    is_plain = all(
+        vertex["type"] in PLAIN_TYPES and isinstance(vertex.get("count", 1), int) for vertex in _vertices(resources)
+    )
+    return VERSION if is_plain else (spec.demand or {}).get("version", VERSION)
 
 
 def _labelled(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
