@@ -40,6 +40,9 @@ UP, DOWN, CORDONED = Health.UP, Health.DOWN, Health.CORDONED
         (a_member("a"), {"named": frozenset()}, Answer.NO, "pin"),
         (a_member("a"), {"named": frozenset({"id-b"}), "granted": frozenset()}, Answer.NO, "pin"),
         (a_member("a"), {"named": frozenset({"id-a"})}, Answer.YES, "match"),
+        (a_member("a", backends=frozenset({"slurm"})), {"has_pod": True}, Answer.NO, "backend"),
+        (a_member("a", backends=frozenset({"kubernetes"})), {"has_pod": True}, Answer.YES, "match"),
+        (a_member("a", graph=None, health=DOWN), {"has_pod": True}, Answer.WAIT, "health"),
     ],
 )
 def test_the_first_step_that_says_no_is_the_verdict(member, ask, say, step) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,3 +178,25 @@ def test_files_that_cannot_be_read_are_a_failure_of_a_task_without_outputs_too()
 def test_a_dynamic_task_leaves_a_workflow_that_is_not_judged_here() -> None:
     end = judge_attempt("n0", 0, JobEnd("SUCCEEDED", files={"futures.pb": b"f", "outputs.pb": b""}), has_outputs=True)
     assert (end.futures, end.outputs, end.failure) == (b"f", None, None)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "number", "execution", "place"),
+    [(2, 1, "e1", "e1/n0-1"), (0, 3, "e0", "e0/n0-3")],
+    ids=["the attempt before", "of the execution that is recovered"],
+)
+def test_an_attempt_is_told_where_the_checkpoint_before_is(
+    attempt: int, number: int, execution: str, place: str
+) -> None:
+    names = replace(
+        NAMES,
+        attempt=attempt,
+        data_prefix="s3://b/x",
+        previous="JOB-7",
+        previous_number=number,
+        previous_execution=execution,
+    )
+    container = tasks_pb2.Container(args=["{{.prevCheckpointPrefix}}", "{{.checkpointOutputPrefix}}"])
+    before, now = task_command(container, names, literals(), {})[4:]
+    assert before == f"s3://b/x/p/d/{place}/JOB-7/checkpoint"
+    assert now == f"s3://b/x/p/d/e1/n0-{attempt}/@switchyard-attempt@/checkpoint"

@@ -16,6 +16,7 @@ from switchyard.model.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.image_compatibility import CompatibilityList
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
 from switchyard.model.native_grammars import NATIVE_GRAMMARS
+from switchyard.model.pod_part import PodPart
 from switchyard.model.quantity import (
     AMOUNT_ABOVE_ZERO_PATTERN,
     AmountText,
@@ -209,6 +210,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     native: Native | None = None
     files: JobFiles | None = None  # go to the cluster before the start, and come back at the end
     site: SiteNeeds | None = None  # what the cluster's site file gives to it: a place for data, and secrets
+    pod: PodPart | None = None  # further parts of its pod; only Kubernetes clusters take it
 
     def __post_init__(self) -> None:
         if not self.command[0]:

@@ -40,6 +40,7 @@ FIELD_DESCRIPTIONS = {
     "out": "patterns of files in the job's folder that are kept at its end: results/*, **/*.csv",
     "out_required": "the job has failed if there is no file for a pattern of `out` (default false)",
     "site": "what the cluster's site file gives to the job: a place for data, and secrets by name",
+    "pod": "further parts of its pod in Kubernetes' words, where the site allows them; no other cluster takes them",
     "files": "trees that were uploaded before, by their SHA-256, and the patterns of output files",
     "env": "the environment it adds",
     "cwd": "where it runs, on the cluster",

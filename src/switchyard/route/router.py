@@ -31,6 +31,8 @@ ONLY_POLLS = frozenset({POLLING_BACKEND})
 LAST_STEP = "last"
 NO_GRAPH_REASON = "its agent has not told what it has"
 POLLER_TAKES_NO_ARRAYS = GroupVerdict(Answer.NO, "backend", "it only polls, and is handed one job at a time: no arrays")
+POD_BACKEND = "kubernetes"
+TAKES_NO_PODS = GroupVerdict(Answer.NO, "backend", "it is no Kubernetes cluster, and the job is a pod")
 CLUSTER_INTERRUPTIBLE = GroupVerdict(Answer.NO, "interruptible", "its nodes may be taken away, and the job must not be")
 TAKES_NOTHING = "takes nothing new now: "
 TAKES_NO_FILES = "takes no jobs with files now: "
@@ -102,10 +104,8 @@ class _Evaluator:
         ask = self._ask
         if member.is_interruptible and not ask.is_interruptible:
             return CLUSTER_INTERRUPTIBLE
-        if ask.needs_backend and member.backends and member.backends.isdisjoint(ask.backends):
-            return GroupVerdict(Answer.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
-        if ask.is_array and member.backends == ONLY_POLLS:
-            return POLLER_TAKES_NO_ARRAYS
+        if refused := _backend_verdict(ask, member.backends):
+            return refused
         if member.graph is None:
             return GroupVerdict(Answer.WAIT, "health", f"{member.health.value}: {member.reason or NO_GRAPH_REASON}")
         if refused := _site_verdict(ask, member.graph):
@@ -139,6 +139,17 @@ class _Evaluator:
                 verdict = GroupVerdict(Answer.YES, "match", _fit_reason(answer, demand.unit_word))
             self._by_class[graph.signature] = verdict
         return verdict
+
+
+def _backend_verdict(ask: RoutingRequest, backends: frozenset[str]) -> GroupVerdict | None:
+    """The refusal by what kind of cluster it is; None: its kind can run the job, or no agent has said it yet."""
+    if ask.needs_backend and backends and backends.isdisjoint(ask.backends):
+        return GroupVerdict(Answer.NO, "backend", f"has none of the backends {', '.join(ask.backends)}")
+    if ask.is_array and backends == ONLY_POLLS:
+        return POLLER_TAKES_NO_ARRAYS
+    if ask.has_pod and backends and POD_BACKEND not in backends:
+        return TAKES_NO_PODS
+    return None
 
 
 def _site_verdict(ask: RoutingRequest, graph: Graph) -> GroupVerdict | None:

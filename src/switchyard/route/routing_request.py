@@ -37,3 +37,4 @@ class RoutingRequest:
     image: str = ""  # that the job names; empty: none
     has_files: bool = False  # files travel with it
     site: SiteAsk | None = None  # what it needs of a site file
+    has_pod: bool = False  # it brings parts of a pod

@@ -119,6 +119,7 @@ def make_context(
             config.limits.of, is_exempt=lambda name: name in snapshots.access.admin_names, refused=tally.limits.add
         ),
         workflows=config.workflows.limits,
+        namespace_template=config.namespace_mapping.template,
         changes=ChangeBudget(config.limits.of, tally.limits.add, lambda: clock.steady_us() / 1e6),
     )
 

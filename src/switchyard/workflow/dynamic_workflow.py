@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from switchyard.workflow.binding_values import BindingFailed, resolve_bindings
 from switchyard.workflow.entity_id import EntityId, EntityKind, id_mistakes, read_id, to_message
 from switchyard.workflow.execution_state import AttemptFailure
+from switchyard.workflow.pod_task import container_of
 from switchyard.workflow.task_command import FOLDER, bundle_addresses
 
 BUILD_FAILED = "DynamicWorkflowBuildFailed"
@@ -68,7 +69,7 @@ def no_inputs() -> Any:
 
 def _tasks(spec: Any, parent: Any) -> dict[EntityId, Any]:
     tasks: dict[EntityId, Any] = {}
-    own = {address.rpartition("/")[2]: address for address in bundle_addresses(parent.container)}
+    own = {address.rpartition("/")[2]: address for address in bundle_addresses(container_of(parent))}
     for given in spec.tasks:
         mistakes = list(id_mistakes(given.id, EntityKind.TASK))
         if mistakes:

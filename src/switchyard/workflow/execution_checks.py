@@ -12,6 +12,7 @@ from switchyard.workflow.bindings import show_type
 from switchyard.workflow.casting import Caster
 from switchyard.workflow.literals import type_of_literal
 from switchyard.workflow.map_elements import criteria_mistake
+from switchyard.workflow.pod_task import is_pod_task, pod_task_mistakes
 from switchyard.workflow.raw_container import is_raw_container, raw_container_mistakes
 from switchyard.workflow.references import with_inner_nodes
 
@@ -66,7 +67,9 @@ def _unserved_map(node: Any) -> Iterator[str]:
 
 def _unserved_task(template: Any) -> Iterator[str]:
     name = template.id.name
-    if template.WhichOneof("target") != "container":
+    if is_pod_task(template):
+        yield from (f"task {name} is a pod, and {mistake}" for mistake in pod_task_mistakes(template))
+    elif template.WhichOneof("target") != "container":
         yield f"task {name} is of type {template.type or '?'}, which has no container"
         return
     if template.type == "container_array":

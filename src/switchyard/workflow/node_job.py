@@ -10,6 +10,7 @@ from flyteidl.core import security_pb2
 from switchyard.model.files import JobFiles
 from switchyard.model.job import JobSpec, Limits, Resources
 from switchyard.model.site_needs import SecretNeed, SiteNeeds
+from switchyard.workflow.pod_task import container_of, is_pod_task, pod_part, set_primary_words
 from switchyard.workflow.raw_container import container_mounts, container_with_tokens, copy_script, is_raw_container
 from switchyard.workflow.task_checks import WORDS
 from switchyard.workflow.task_command import (
@@ -38,7 +39,7 @@ def node_job_spec(
     tree: str,
 ) -> JobSpec:
     """`bundles`: paths of code bundles in the job's folder. `tree`: the files that the job brings along."""
-    container, prepare, mounts = template.container, "", dict[str, str]()
+    container, prepare, mounts = container_of(template), "", dict[str, str]()
     out = [f"{OUTPUTS}/*.pb", f"{OUTPUTS}/*.html"]
     if not names.data_prefix:
         out.append(CHECKPOINT)  # for the next attempt
@@ -55,17 +56,21 @@ def node_job_spec(
         task_type=template.type if template.type.replace("-", "").replace("_", "").isalnum() else "default",
         files=JobFiles(tree=tree, out=out, mounts=mounts),
         site=site_needs(template, names.data_prefix),
+        pod=pod_part(template),
     )
 
 
 def trial_template(template: Any) -> Any:
     """The task for a trial before its inputs are known: a command that names them is left out."""
-    container = template.container
+    container = container_of(template)
     words = (*container.command, *container.args, *(pair.value for pair in container.env))
     if not any("inputs." in word.lower() for word in words):
         return template
     trial = type(template)()
     trial.CopyFrom(template)
+    if is_pod_task(template):
+        set_primary_words(trial, ["trial"])
+        return trial
     for field in ("command", "args", "env"):
         trial.container.ClearField(field)
     trial.container.args.append("trial")

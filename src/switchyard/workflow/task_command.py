@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -64,7 +64,10 @@ class AttemptNames:
     is_element: bool = False  # of a map
     data_prefix: str = ""  # where data of tasks goes; empty: nowhere but into the job's folder
     previous: str = ""  # id and fence of the job of the attempt before this one
+    previous_number: int = 0  # of that attempt
+    previous_execution: str = ""  # whose attempt that was: this execution's, or the one's that it recovers
     has_checkpoint: bool = False  # the checkpoint of the attempt before comes with the files of the job
+    namespace: str = ""  # of the jobs of its project and domain, on Kubernetes
 
 
 def task_command(
@@ -117,7 +120,8 @@ def _values(names: AttemptNames) -> dict[str, str]:
     if names.data_prefix:
         data, checkpoint = f"{_data_place(names)}/data", f"{_data_place(names)}/checkpoint"
         if names.previous:
-            before = f"{_data_place(names, names.attempt - 1, names.previous)}/checkpoint"
+            earlier = replace(names, execution=names.previous_execution, attempt=names.previous_number)
+            before = f"{_data_place(earlier, names.previous)}/checkpoint"
     return {
         "input": INPUTS,
         "inputprefix": FOLDER,
@@ -126,15 +130,14 @@ def _values(names: AttemptNames) -> dict[str, str]:
         "checkpointoutputprefix": checkpoint,
         "prevcheckpointprefix": before,
         "perretryuniquekey": key,
-        "namespace": f"{names.project}-{names.domain}",
+        "namespace": names.namespace,
     }
 
 
-def _data_place(names: AttemptNames, attempt: int | None = None, key: str = ATTEMPT) -> str:
-    """The folder for data of an attempt; none given: of this one. No other attempt has the same."""
-    number = names.attempt if attempt is None else attempt
-    node = _UNPATHED.sub("_", names.node_id)
-    return f"{names.data_prefix.rstrip('/')}/{names.project}/{names.domain}/{names.execution}/{node}-{number}/{key}"
+def _data_place(names: AttemptNames, key: str = ATTEMPT) -> str:
+    """The folder for data of an attempt. No other attempt has the same."""
+    node = f"{_UNPATHED.sub('_', names.node_id)}-{names.attempt}"
+    return f"{names.data_prefix.rstrip('/')}/{names.project}/{names.domain}/{names.execution}/{node}/{key}"
 
 
 def _fill(word: str, values: Mapping[str, str], inputs: Any) -> str:

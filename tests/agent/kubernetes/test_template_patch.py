@@ -10,6 +10,7 @@ from switchyard.agent.backends.kubernetes.template_patch import merge_patch, pat
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.errors import PolicyRefused
 from switchyard.model.job import JobSpec, Native
+from switchyard.model.pod_part import PodPart
 
 Body = dict[str, Any]
 
@@ -133,3 +134,46 @@ def test_an_option_that_breaks_the_grammar() -> None:
 def test_a_site_cannot_take_the_job_out_of_its_pod() -> None:
     assert "comes first" in refusal(template={"spec": {"containers": None}})
     assert "are set by the agent itself" in refusal(template={"metadata": {"labels": None}})
+
+
+def with_part(part: PodPart, paths: list[str]) -> Body:
+    return patch_template(a_template(), JobSpec(command=["true"], pod=part), KubernetesSite(patch_paths=paths))
+
+
+PART = PodPart(
+    metadata={"labels": {"team": "a"}},  # as it is: no change
+    spec={
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "initContainers": [{"name": "helper", "image": "helper:1"}],
+        "containers": [{"name": "main", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+    },
+)
+PART_PATHS = ["/spec/volumes/*/emptyDir", "/spec/volumes/*/name", "/spec/initContainers"]
+
+
+def test_a_job_brings_parts_of_its_pod_where_the_site_allows_it() -> None:
+    spec = with_part(PART, [*PART_PATHS, "/spec/containers/0/volumeMounts"])["spec"]
+    assert spec["volumes"] == [{"name": "scratch", "emptyDir": {}}]
+    assert spec["initContainers"] == [{"name": "helper", "image": "helper:1"}]
+    (main,) = spec["containers"]
+    assert (main["command"], main["volumeMounts"][0]["mountPath"]) == (["true"], "/scratch")
+    assert with_part(PodPart(), []) == a_template()
+
+
+@pytest.mark.parametrize(
+    ("part", "paths", "words"),
+    [
+        (PART, PART_PATHS, "does not let jobs set /spec/containers/0/volumeMounts/-/name"),
+        (PodPart(spec={"hostNetwork": True}), [], "does not let jobs set /spec/hostNetwork"),
+        (PodPart(spec={"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}), PART_PATHS, "/spec/volumes/-/hostPath"),
+        (PodPart(spec={"containers": [{"name": "main", "command": ["x"]}]}), ["/spec"], "runs the job's command"),
+        (PodPart(spec={"containers": [{"name": "other", "image": "x"}]}), PART_PATHS, "set /spec/containers/-/name"),
+        (PodPart(spec={"tolerations": None}), ["/spec"], "a job cannot remove anything"),
+        (PodPart(spec={"restartPolicy": "Always"}), ["/spec"], "is set by the agent itself"),
+        (PodPart(metadata={"labels": {"switchyard/job": "other"}}), ["/metadata"], "are set by the agent itself"),
+    ],
+)
+def test_parts_of_a_pod_that_the_site_does_not_allow(part: PodPart, paths: list[str], words: str) -> None:
+    with pytest.raises(PolicyRefused) as caught:
+        with_part(part, paths)
+    assert words in caught.value.detail

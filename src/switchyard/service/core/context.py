@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from switchyard.policy.render import NAMESPACE_TEMPLATE
 from switchyard.route.moving import MovingSettings
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.change_budget import ChangeBudget
@@ -47,6 +48,7 @@ class Context:
     changes: ChangeBudget = field(default_factory=ChangeBudget)
     files: FileStorage = field(default_factory=FileStorage)
     workflows: WorkflowLimits = field(default_factory=WorkflowLimits)
+    namespace_template: str = NAMESPACE_TEMPLATE  # of a project and domain, on Kubernetes
 
 
 def bump_version(batch: Batch, topic: Topic) -> None:

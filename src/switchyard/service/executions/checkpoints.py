@@ -1,7 +1,8 @@
 """What an attempt of a node takes over from the attempt before it: its checkpoint.
 
 With a place for data, checkpoints are there, and the next attempt is told where. Without one, a checkpoint is among the
-output files of its attempt, and comes with the files of the next one.
+output files of its attempt, and comes with the files of the next one. A task that failed and is recovered goes on from
+its last checkpoint in the execution before.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from flyteidl.admin import execution_pb2
+
 from switchyard.errors import BadRequest
 from switchyard.model.file_tree import BadTree, FileEntry, FolderEntry, decode_tree
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.context import Context
 from switchyard.service.executions.data_places import WHAT_TO_SET
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import execution_nodes
+from switchyard.store import execution_nodes, executions
+from switchyard.store.database import Tx
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.execution_state import TaskStart
+from switchyard.workflow.pod_task import container_of
 from switchyard.workflow.task_command import CHECKPOINT
 
 FILES_MAX = 1000
@@ -28,8 +33,13 @@ DEPTH_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class PreviousAttempt:
-    """`key`: the id of its job and its fence. `checkpoint`: its files by path, if they come with the next attempt."""
+    """`execution`, `number`, `key`: whose attempt it was, which one, and the id of its job with its fence.
 
+    `checkpoint`: its files by path, if they come with the next attempt.
+    """
+
+    execution: str = ""
+    number: int = 0
     key: str = ""
     checkpoint: Mapping[str, FileEntry] = field(default_factory=dict)
 
@@ -38,10 +48,18 @@ NO_ATTEMPT = PreviousAttempt()
 
 
 def previous_attempt(context: Context, row: ExecutionRow, start: TaskStart, template: Any) -> PreviousAttempt:
-    if not start.attempt or not any("prevcheckpointprefix" in word.lower() for word in template.container.args):
+    """The attempt before this one. Of a first attempt: the last one in the execution that was recovered."""
+    if not any("prevcheckpointprefix" in word.lower() for word in container_of(template).args):
         return NO_ATTEMPT
     with context.database.read() as tx:
-        before = execution_nodes.job_of_attempt(tx, row.id, start.node_id, start.attempt - 1)
+        execution = row if start.attempt else _recovered_from(tx, row)
+        if execution is None:
+            return NO_ATTEMPT
+        number = start.attempt - 1
+        if not start.attempt:
+            attempts = execution_nodes.attempt_list(tx, execution.id, start.node_id)
+            number = attempts[-1].attempt if attempts else 0
+        before = execution_nodes.job_of_attempt(tx, execution.id, start.node_id, number)
     if before is None:
         return NO_ATTEMPT
     files: dict[str, FileEntry] = {}
@@ -50,7 +68,24 @@ def previous_attempt(context: Context, row: ExecutionRow, start: TaskStart, temp
             files = _files(context, bytes(before.output_root))
     except (ObjectMissing, ObjectDamaged, BadTree):
         pass  # lost: the task begins anew, as after its first failure
-    return PreviousAttempt(f"{before.job_id}-{before.fence}", files)
+    return PreviousAttempt(execution.name, number, f"{before.job_id}-{before.fence}", files)
+
+
+def _recovered_from(tx: Tx, row: ExecutionRow) -> ExecutionRow | None:
+    """The execution that this one recovers, if its tasks kept their data at the same place."""
+    if row.mode != "RECOVERED":
+        return None
+    spec: Any = execution_pb2.ExecutionSpec.FromString(row.spec)
+    reference = spec.metadata.reference_execution
+    found = executions.execution_get(tx, executions.ExecutionKey(row.project, row.domain, reference.name))
+    if found is None:
+        return None
+    before: Any = execution_pb2.ExecutionSpec.FromString(found.spec)
+    place, place_before = (
+        (one.raw_output_data_config.output_location_prefix, one.metadata.system_metadata.execution_cluster)
+        for one in (spec, before)
+    )
+    return found if place == place_before else None
 
 
 def _files(context: Context, root: bytes) -> dict[str, FileEntry]:

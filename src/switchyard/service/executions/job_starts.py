@@ -28,6 +28,7 @@ from switchyard.service.submit.submit import Submit
 from switchyard.store import execution_nodes, file_objects
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.execution_state import TaskStart
+from switchyard.workflow.pod_task import container_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class JobStarter:
         actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
         try:
             previous = NO_ATTEMPT if array is not None else previous_attempt(context, row, start, template)
-            tree, bundles = make_tree(context, inputs_body(start), template.container, previous)
+            tree, bundles = make_tree(context, inputs_body(start), container_of(template), previous)
             request = job_request(
                 row,
                 read_spec(row),

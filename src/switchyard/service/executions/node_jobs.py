@@ -30,6 +30,7 @@ from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_checks import data_of_task
 from switchyard.workflow.execution_state import TaskStart
 from switchyard.workflow.node_job import node_job_spec
+from switchyard.workflow.pod_task import container_of
 from switchyard.workflow.raw_container import file_inputs, input_files, is_raw_container
 from switchyard.workflow.task_command import (
     CONTAINER_IN,
@@ -230,7 +231,7 @@ def job_request(
     Raises BadRequest for code that is not of the task's own project and domain. So nothing of a tree with such code
     may be stored before this call. `previous`: the attempt before this one.
     """
-    _check_bundles(start.task, template.container)
+    _check_bundles(start.task, container_of(template))
     check_uploads(row.project, row.domain, start.inputs)
     if array is not None and is_raw_container(template):
         raise BadRequest(f"Task {start.task.name} is a raw container, and maps over raw containers are not served.")
@@ -251,7 +252,10 @@ def job_request(
         is_element=array is not None,
         data_prefix=prefix,
         previous=previous.key,
+        previous_number=previous.number,
+        previous_execution=previous.execution,
         has_checkpoint=bool(previous.checkpoint),
+        namespace=spec.metadata.system_metadata.namespace,
     )
     envs = {pair.key: pair.value for pair in spec.envs.values}
     try:

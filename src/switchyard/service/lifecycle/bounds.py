@@ -50,6 +50,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     image: str = ""  # that the job names; empty: none, or a job from before clusters had rules for images
     has_files: bool = False  # files travel with the job; jobs from before this field say no
     site: SiteAsk | None = None  # what the job needs of a site file
+    has_pod: bool = False  # the job brings parts of a pod
 
     @property
     def is_decided(self) -> bool:
@@ -98,6 +99,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             image=self.image,
             has_files=self.has_files,
             site=self.site,
+            has_pod=self.has_pod,
             engine=engine,
         )
 
@@ -136,6 +138,7 @@ def bounds_of(
         image=request.spec.image or "",
         has_files=request.spec.files is not None,
         site=None if request.spec.site is None else SiteAsk(request.project, request.spec.site),
+        has_pod=request.spec.pod is not None,
     )
 
 

@@ -23,12 +23,12 @@ import msgspec
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.kubernetes.gang import gang_of, gang_policy
 from switchyard.agent.backends.kubernetes.labels import QUEUE_LABEL, annotations_of, labels_of
-from switchyard.agent.backends.kubernetes.objects import MAIN_CONTAINER
 from switchyard.agent.backends.kubernetes.pod_template import pod_template
 from switchyard.agent.kubernetes_names import LABEL_CHARS_MAX, is_namespace, is_object_name, is_reserved_namespace
 from switchyard.agent.need import spec_of
 from switchyard.agent.site import Site
 from switchyard.errors import PolicyRefused
+from switchyard.model.pod_part import MAIN_CONTAINER
 from switchyard.model.poll import Lease
 
 # Kubernetes stores an object in one request to etcd, which takes 1.5 MiB; what Kubernetes adds needs a part of it.

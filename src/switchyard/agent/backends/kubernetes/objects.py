@@ -9,8 +9,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 from switchyard.agent.backends.kubernetes.labels import INDEX_LABEL, JOB_NAME_LABEL
-
-MAIN_CONTAINER = "main"  # runs the job's command
+from switchyard.model.pod_part import MAIN_CONTAINER
 
 
 class OwnerReference(Struct, frozen=True, gc=False):

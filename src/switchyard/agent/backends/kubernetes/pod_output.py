@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.kubernetes.logs import LogCollector, PodRef
-from switchyard.agent.backends.kubernetes.objects import MAIN_CONTAINER, PodObject
+from switchyard.agent.backends.kubernetes.objects import PodObject
 from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.need import spec_of
+from switchyard.model.pod_part import MAIN_CONTAINER
 
 
 class PodOutput:

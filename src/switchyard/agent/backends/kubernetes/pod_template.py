@@ -12,7 +12,6 @@ from switchyard.agent.backends.kubernetes.gang import Gang, gang_pod
 from switchyard.agent.backends.kubernetes.image_policy import image_of
 from switchyard.agent.backends.kubernetes.labels import GANG_LABEL
 from switchyard.agent.backends.kubernetes.node_affinity import merge_affinity, node_affinity
-from switchyard.agent.backends.kubernetes.objects import MAIN_CONTAINER
 from switchyard.agent.backends.kubernetes.template_patch import patch_template
 from switchyard.agent.backends.kubernetes.volumes import Volumes, volumes_of
 from switchyard.agent.kubernetes_names import is_label_value, is_object_name
@@ -23,6 +22,7 @@ from switchyard.agent.site_types import ImagePull
 from switchyard.errors import PolicyRefused
 from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.job import JobSpec, Native
+from switchyard.model.pod_part import MAIN_CONTAINER
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 

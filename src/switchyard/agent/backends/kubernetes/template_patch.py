@@ -1,8 +1,8 @@
 """Changes to the pod template: the site's template, then what the site lets a job set. Pure.
 
 A job sets one place with an option: `--pod=/spec/runtimeClassName=gvisor`. The path is a JSON pointer into the pod
-template, the value is JSON or, if it is none, a text. `-` as the last part adds to a list. The path must lie in or
-below one of the site's `patch_paths`.
+template, the value is JSON or, if it is none, a text. `-` as the last part adds to a list. A job may also bring parts
+of its pod (`JobSpec.pod`). Each path must lie in or below one of the site's `patch_paths`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from switchyard.agent.backends.kubernetes.labels import MANAGED_BY_LABEL, is_own_key
-from switchyard.agent.backends.kubernetes.objects import MAIN_CONTAINER
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.kubernetes_site import AGENT_PLACES, KubernetesSite
 from switchyard.errors import PolicyRefused
 from switchyard.model.job import JobSpec, native_problem
+from switchyard.model.pod_part import MAIN_CONTAINER
 
 OPTION = "--pod"
 Manifest = dict[str, Any]
@@ -30,8 +30,38 @@ def patch_template(template: Manifest, spec: JobSpec, site: KubernetesSite) -> M
     for path, value in job_patches(spec, site):
         patched = deepcopy(patched)
         _set(patched, path, value)
+    if spec.pod is not None:
+        part = msgspec.to_builtins(spec.pod)
+        _check_part(part, patched, site)
+        patched = merge_patch(patched, part)
     _check_unchanged(template, patched)
     return patched
+
+
+def _check_part(part: Manifest, template: Manifest, site: KubernetesSite) -> None:
+    """Refuse parts of a pod at places that the site does not let jobs set. What changes nothing is no matter."""
+    for path, value in _leaves(part):
+        if not path:
+            continue  # an empty part
+        if value is None:
+            raise PolicyRefused(f"The pod of this job has null at /{'/'.join(path)}: a job cannot remove anything.")
+        if _at(template, path) != value and not any(_covers(allowed, path) for allowed in site.patch_paths):
+            raise _not_settable(f"/{'/'.join(path)}", site)
+
+
+def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The places of a part, each with its value. A new element of a list is `-`, the job's own container `0`."""
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _leaves(inner, (*path, str(key)))
+    elif isinstance(value, list) and value:
+        is_container = path == ("spec", "containers")
+        for item in value:
+            is_main = is_container and isinstance(item, dict) and item.get("name") == MAIN_CONTAINER
+            rest = {key: one for key, one in item.items() if key != "name"} if is_main else item
+            yield from _leaves(rest, (*path, "0" if is_main else "-"))
+    else:
+        yield path, value
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -64,11 +94,13 @@ def job_patches(spec: JobSpec, site: KubernetesSite) -> Iterator[tuple[list[str]
                 f"{option[:80]!r}: write `{OPTION}=/PATH=VALUE`, e.g. {OPTION}=/spec/dnsPolicy=Default."
             )
         if not any(_covers(allowed, path) for allowed in site.patch_paths):
-            known = (
-                f"it lets them set {', '.join(site.patch_paths)}" if site.patch_paths else "it lets them set nothing"
-            )
-            raise PolicyRefused(f"This site does not let jobs set {pointer} of their pods: {known}.")
+            raise _not_settable(pointer, site)
         yield path, _value(value)
+
+
+def _not_settable(pointer: str, site: KubernetesSite) -> PolicyRefused:
+    known = f"it lets them set {', '.join(site.patch_paths)}" if site.patch_paths else "it lets them set nothing"
+    return PolicyRefused(f"This site does not let jobs set {pointer} of their pods: {known}.")
 
 
 def _merge_lists(target: list[Any], patch: list[Any]) -> list[Any]:

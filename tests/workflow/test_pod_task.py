@@ -1,0 +1,104 @@
+"""Pod tasks: the primary container as a job, and the rest of the pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
+from google.protobuf import json_format
+
+from switchyard.model.pod_part import PodPart
+from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.workflow.node_job import node_job_spec, trial_template
+from switchyard.workflow.pod_task import container_of, pod_part, pod_task_mistakes
+from switchyard.workflow.task_command import AttemptNames
+
+NAMES = AttemptNames("p", "d", "e1", "mod.wf", "mod.wf", "n0", 0, EntityId(EntityKind.TASK, "p", "d", "mod.pod", "v1"))
+PRIMARY = {
+    "name": "primary",
+    "image": "team/pod:1",
+    "args": ["run", "{{.outputPrefix}}", "{{.inputs.n}}"],
+    "env": [
+        {"name": "COLOUR", "value": "red"},
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+    ],
+    "resources": {"requests": {"cpu": 2, "memory": "1Gi", "example.com/fpga": "1"}},
+    "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+}
+POD = {
+    "containers": [{"name": "helper", "image": "team/helper:1"}, PRIMARY],
+    "volumes": [{"name": "scratch", "emptyDir": {}}],
+    "runtimeClassName": None,
+}
+
+
+def a_task(pod: Any = None, **fields: Any) -> Any:
+    given = {"metadata": {"labels": {"team": "a"}}, "pod_spec": pod or POD, **fields.pop("k8s_pod", {})}
+    config = fields.pop("config", {"primary_container_name": "primary"})
+    plain = {"type": "sidecar", "k8s_pod": given, "config": config, **fields}
+    return json_format.ParseDict(plain, tasks_pb2.TaskTemplate())
+
+
+def test_the_primary_container_is_the_job_and_the_rest_its_pod() -> None:
+    inputs = literals_pb2.LiteralMap()
+    inputs.literals["n"].scalar.primitive.integer = 7
+    spec = node_job_spec(a_task(), workflow_pb2.Node(), NAMES, inputs=inputs, envs={}, bundles={}, tree="0" * 64)
+    assert (spec.image, spec.command[-3:], spec.env["COLOUR"]) == (
+        *("team/pod:1", ["run", "@job-files@/flyte-io/out", "7"], "red"),
+    )
+    assert (spec.resources.cores, spec.resources.memory) == ("2", "1Gi")
+    main = {
+        "name": "main",
+        "env": [{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
+        "resources": {"requests": {"example.com/fpga": "1"}},
+        "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+    }
+    helper = {"name": "helper", "image": "team/helper:1", "restartPolicy": "Always"}
+    assert spec.pod == PodPart(
+        metadata={"labels": {"team": "a"}},
+        spec={
+            "containers": [main],
+            "initContainers": [helper],
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+        },
+    )
+
+
+def test_a_trial_has_the_same_pod_without_inputs() -> None:
+    trial = trial_template(a_task())
+    assert list(container_of(trial).args) == ["trial"]
+    whole, tried = pod_part(a_task()), pod_part(trial)
+    assert whole is not None
+    assert tried is not None
+    assert whole.spec["volumes"] == tried.spec["volumes"]
+
+
+@pytest.mark.parametrize(
+    "fields", [{"config": {}, "k8s_pod": {"primary_container_name": "primary"}}, {"pod": {"containers": [PRIMARY]}}]
+)
+def test_where_the_name_of_the_primary_container_is(fields: dict[str, Any]) -> None:
+    task = a_task(**fields)
+    assert list(pod_task_mistakes(task)) == []
+    assert container_of(task).image == "team/pod:1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"config": {}}, "does not say which of its 2 containers is the primary one"),
+        ({"config": {"primary_container_name": "other"}}, "has no container 'other'"),
+        ({"pod": {"containers": []}, "config": {}}, "which of its 0 containers"),
+        ({"pod": {"containers": "x"}, "config": {}}, "which of its 0 containers"),
+        ({"pod": {"containers": [{"name": "primary"}]}}, "has no image"),
+        ({"pod": {"containers": [PRIMARY, {"name": "main", "image": "x"}]}}, "is called main"),
+        ({"k8s_pod": {"data_config": {"enabled": True}}}, "data_config"),
+    ],
+)
+def test_pod_tasks_that_cannot_run(fields: dict[str, Any], words: str) -> None:
+    assert words in "; ".join(pod_task_mistakes(a_task(**fields)))
+
+
+def test_a_task_with_a_container_has_no_pod() -> None:
+    plain = json_format.ParseDict({"type": "x", "container": {"image": "i", "args": ["a"]}}, tasks_pb2.TaskTemplate())
+    assert (pod_part(plain), list(container_of(plain).args)) == (None, ["a"])
