@@ -14,7 +14,14 @@ from urllib.parse import quote, urlencode
 
 import grpc
 import yaml
-from flyteidl.service import admin_pb2, admin_pb2_grpc, signal_pb2, signal_pb2_grpc
+from flyteidl.service import (
+    admin_pb2,
+    admin_pb2_grpc,
+    dataproxy_pb2,
+    dataproxy_pb2_grpc,
+    signal_pb2,
+    signal_pb2_grpc,
+)
 from google.protobuf import json_format, message_factory
 
 from tests.processes import free_port
@@ -23,6 +30,12 @@ from tests.programs import Answer, call, start_server
 CALL_S = 30
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 SIGNALS = signal_pb2.DESCRIPTOR.services_by_name["SignalService"]
+DATA = dataproxy_pb2.DESCRIPTOR.services_by_name["DataProxyService"]
+STUBS = (
+    (ADMIN, admin_pb2_grpc.AdminServiceStub),
+    (SIGNALS, signal_pb2_grpc.SignalServiceStub),
+    (DATA, dataproxy_pb2_grpc.DataProxyServiceStub),
+)
 DOTTED = re.compile(r"\{([\w.]+)\}")
 
 
@@ -56,6 +69,8 @@ PATHS = {
     "ListSignals": ("GET", "", f"/api/v1/signals/{of('workflow_execution_id')}"),
     "SetSignal": ("POST", "", "/api/v1/signals"),
     "GetVersion": ("GET", "", "/api/v1/version"),
+    "GetData": ("GET", "", "/api/v1/data"),
+    "CreateDownloadLink": ("POST", "", "/api/v1/dataproxy/artifact_link"),
     "CreateTask": ("POST", "", "/api/v1/tasks"),
     "GetTask": ("GET", "id", "/api/v1/tasks/{project}/{domain}/{name}/{version}"),
     "ListTasks": ("GET", "id", "/api/v1/tasks/{project}/{domain}"),
@@ -188,8 +203,7 @@ class Doors:
     def by_grpc(self, name: str, request: Mapping[str, Any]) -> Said:
         asked = json_format.ParseDict(dict(request), _class(name, "input_type")())
         with grpc.insecure_channel(self.grpc) as line:
-            is_signal = name in SIGNALS.methods_by_name
-            stub = (signal_pb2_grpc.SignalServiceStub if is_signal else admin_pb2_grpc.AdminServiceStub)(line)
+            stub = next(made for service, made in STUBS if name in service.methods_by_name)(line)
             metadata = [("authorization", f"Bearer {self.token}")] if self.token else []
             try:
                 answer = getattr(stub, name)(asked, timeout=CALL_S, metadata=metadata, wait_for_ready=True)
@@ -213,7 +227,7 @@ def answer_class(name: str) -> Any:
 
 
 def _class(name: str, which: str) -> Any:
-    method = SIGNALS.methods_by_name.get(name) or ADMIN.methods_by_name[name]
+    method = next(service.methods_by_name[name] for service, _ in STUBS if name in service.methods_by_name)
     return message_factory.GetMessageClass(getattr(method, which))
 
 

@@ -118,6 +118,8 @@ TABLE: list[tuple[str, Mapping[str, Any], tuple[str, ...]]] = [
     ("ListTaskExecutions", {"node_execution_id": NO_NODE, **PAGE}, ABSENT),
     *((f"GetTaskExecution{what}", {"id": NO_ATTEMPT}, ABSENT) for what in ("", "Data")),
     ("ListSignals", {"workflow_execution_id": RUN, **PAGE}, READ),
+    ("GetData", {"flyte_url": f"flyte://v1/own/{DEV}/e1/start-node/i"}, READ),
+    ("CreateDownloadLink", {"artifact_type": "ARTIFACT_TYPE_DECK", "node_execution_id": NO_NODE}, ABSENT),
     ("SetSignal", {"id": {"signal_id": "s", "execution_id": NO_RUN}, "value": TRUE}, ABSENT),
 ]
 

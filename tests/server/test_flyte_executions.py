@@ -16,6 +16,8 @@ from tests.workflow.corpus import DOMAIN, PROJECT, sent_by_flytekit
 
 pytestmark = pytest.mark.xdist_group("flyte-executions")
 HERE = {"project": PROJECT, "domain": DOMAIN}
+NODE = {"node_id": "n0", "execution_id": {**HERE, "name": "other"}}
+NO_RECIPIENTS = {"notifications": [{"phases": ["FAILED"], "email": {}}]}
 REFERRED = ("30_reference.triple", "30_reference.plus")
 
 
@@ -73,6 +75,9 @@ def test_a_server_runs_no_executions_if_its_config_says_so(tmp_path: Path) -> No
         (a_request("29_schedule.wf", cluster_assignment={"cluster_pool_name": "nowhere"}), "no pool 'nowhere'"),
         (a_request("29_schedule.wf", execution_cluster_label={"value": "nowhere"}), "no label 'nowhere'"),
         (a_request("29_schedule.wf", labels={"values": {"a b": "x"}}), "invalid label key"),
+        (a_request("29_schedule.wf", max_parallelism=-1), "max_parallelism is below 0"),
+        (a_request("29_schedule.wf", notifications=NO_RECIPIENTS), "notification"),
+        (a_request("29_schedule.wf", metadata={"parent_node_execution": NODE}), "set by the server alone"),
         (a_request("21_files.wf", inputs={"text": {"string_value": "x"}}), "there is no place for such data"),
         (a_request("21_files.wf", inputs={"text": {"string_value": "x"}}), "`data: {folder: DIR}`"),
         (a_request("29_schedule.wf", **data_at("/shared")), "No cluster has /shared"),
@@ -209,5 +214,78 @@ def test_lists_have_filters_and_hide_what_is_archived(doors: Doors) -> None:
     assert names("contains(execution.name,listed)+value_in(execution.state,0;1)") == ["listed-a", "listed-b"]
     assert names("contains(name,listed)+eq(workflow.name,29_schedule.wf)+eq(launch_plan.version,v1)") == ["listed-a"]
     assert names("contains(name,listed)+eq(phase,SUCCEEDED)") == []
-    bad = {"id": HERE, "limit": 9, "filters": "eq(colour,red)"}
-    assert doors.by_grpc("ListExecutions", bad).code == "INVALID_ARGUMENT"
+    assert names("contains(name,listed)+eq(mode,0)+value_in(cluster,c1;c2)+eq(duration,0)") == []
+    assert names("contains(name,listed)+eq(mode,MANUAL)+eq(launch_plan.name,29_schedule.wf)") == ["listed-a"]
+    assert names("contains(name,listed)+eq(task.name,29_schedule.wf)") == [], "a launch plan is no task"
+    for bad, words in (
+        ("eq(colour,red)", "is invalid filter"),
+        ("eq(mode,9)", "is one of MANUAL"),
+        ("gt(duration,long)", "is a number of seconds"),
+        ("contains(cluster,c)", "takes the filters eq and value_in"),
+        ("contains(duration,1)", "is for text"),
+    ):
+        refused = doors.by_grpc("ListExecutions", {"id": HERE, "limit": 9, "filters": bad})
+        assert (refused.code, words in refused.message) == ("INVALID_ARGUMENT", True), refused
+    by_cluster = {"id": HERE, "limit": 9, "sort_by": {"key": "cluster"}}
+    assert doors.by_grpc("ListExecutions", by_cluster).code == "INVALID_ARGUMENT"
+
+
+def test_what_the_launch_plan_says_holds_where_the_request_says_nothing(tmp_path: Path) -> None:
+    with opened(tmp_path, namespace_mapping={"template": "yard-{{ domain }}"}) as made:
+        made.v1("POST", "/v1/projects", {"name": PROJECT})
+        mail = {"phases": ["FAILED"], "email": {"recipients_email": ["ann@example.org"]}}
+        plan_spec = {
+            "workflow_id": plain_id("gate", "WORKFLOW"),
+            "cluster_assignment": {"cluster_pool_name": "gpu"},
+            "auth_role": {"kubernetes_service_account": "robot"},
+            "entity_metadata": {"notifications": [mail]},
+        }
+        nodes = [{"id": "n0", "metadata": {}, "gate_node": {"sleep": {"duration": "1s"}}}]
+        template = {"id": plain_id("gate", "WORKFLOW"), "interface": {}, "nodes": nodes}
+        for call, body in (
+            ("CreateWorkflow", {"id": template["id"], "spec": {"template": template}}),
+            ("CreateLaunchPlan", {"id": plain_id("gate", "LAUNCH_PLAN"), "spec": plan_spec}),
+            ("CreateExecution", a_request("gate", "said-nothing", auth_role={}, disable_all=False)),
+            ("CreateExecution", a_request("gate", "said-no", disable_all=True, auth_role={"assumable_iam_role": "r"})),
+        ):
+            said = made.by_rest(call, body)
+            assert said.code == "OK", said
+        first, second = (
+            made.by_grpc("GetExecution", {"id": {**HERE, "name": name}}).answer for name in ("said-nothing", "said-no")
+        )
+        run_as = first["spec"]["security_context"]["run_as"]
+        assert (first["spec"]["cluster_assignment"], run_as["k8s_service_account"]) == (
+            {"cluster_pool_name": "gpu"},
+            "robot",
+        )
+        assert (first["closure"]["notifications"], "notifications" in second["closure"]) == ([mail], False)
+        assert second["spec"]["security_context"]["run_as"] == {"iam_role": "r"}
+        assert first["spec"]["metadata"]["system_metadata"]["namespace"] == f"yard-{DOMAIN}"
+
+
+def plain_id(name: str, kind: str) -> dict[str, str]:
+    return {**HERE, "resource_type": kind, "name": name, "version": "v1"}
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("start-node/i/n", "OK", ""),
+        ("start-node/i", "OK", ""),
+        ("end-node/o", "OK", ""),
+        ("start-node/i/absent", "NOT_FOUND", "has no input 'absent'"),
+        ("n9/o", "NOT_FOUND", "missing entity of type node execution"),
+        ("n0/7/o", "NOT_FOUND", "missing entity of type"),
+        ("n0/d", "NOT_FOUND", "missing entity of type deck"),
+        ("n0/d/x", "INVALID_ARGUMENT", "is no address of data"),
+        ("n0/x", "INVALID_ARGUMENT", "is no address of data"),
+        ("n0\u0000/o", "INVALID_ARGUMENT", "is no address of data"),
+        ("n" * 3000 + "/o", "INVALID_ARGUMENT", "is no address of data"),
+    ],
+)
+def test_data_by_flytes_addresses(doors: Doors, url: str, code: str, words: str) -> None:
+    doors.by_grpc("CreateExecution", a_request("29_schedule.wf", "data", inputs={"n": number(3)}))
+    jobs_of(doors, "data")
+    for door in doors.ways().values():
+        said = door("GetData", {"flyte_url": f"flyte://v1/{PROJECT}/{DOMAIN}/data/{url}"})
+        assert (said.code, words in said.message) == (code, True), said

@@ -135,6 +135,13 @@ def live_count(tx: Tx, *, owner_id: str | None = None, project: str | None = Non
     return int(tx.execute(query.where(is_live, column == value)).scalar_one())
 
 
+def live_count_of_entity(tx: Tx, **entity: str) -> int:
+    """Count live executions of a launch plan or a task, given by kind, project, domain, name and version."""
+    is_launched = [executions.c[f"entity_{part}"] == value for part, value in entity.items()]
+    query = sa.select(sa.func.count()).select_from(executions)
+    return int(tx.execute(query.where(sa.text(f"executions.{LIVE_EXECUTION}"), *is_launched)).scalar_one())
+
+
 def execution_list(
     tx: Tx,
     *,
@@ -163,4 +170,7 @@ def _column(name: str) -> sa.ColumnElement[object]:
         return sa.case((executions.c.is_archived, 1), else_=0)
     if name == "duration_us":
         return executions.c.ended_us - executions.c.started_us
+    for kind in ("launch_plan", "task"):
+        if name.startswith(f"{kind}_"):  # of an execution that launched something else: NULL, which no filter matches
+            return sa.case((executions.c.entity_kind == kind, executions.c[f"entity_{name.removeprefix(f'{kind}_')}"]))
     return executions.c[name]

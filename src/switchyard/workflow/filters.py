@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from switchyard.errors import BadRequest
+from switchyard.errors import BadRequest, ImpossibleValue
 from switchyard.model.names import SHOWN_TEXT_PATTERN
+from switchyard.model.quantity import parse_duration_s
 from switchyard.workflow.entity_id import EntityKind
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
@@ -21,6 +22,9 @@ TEXT_CHARS_MAX = 20_000
 OFFSET = re.compile(r"[0-9]{1,9}\Z")
 SINGLE_VALUE = frozenset({"eq", "ne", "gt", "gte", "lt", "lte", "contains", "not_like"})
 MANY_VALUES = frozenset({"value_in", "value_not_in"})
+CLUSTER_COLUMN = "cluster"  # of executions. Readers may ask for clusters that they see
+# Modes of executions, in the order of Flyte's numbers.
+MODES = ("MANUAL", "SCHEDULED", "SYSTEM", "RELAUNCH", "CHILD_WORKFLOW", "RECOVERED")
 _SHOWN = re.compile(SHOWN_TEXT_PATTERN)
 
 
@@ -28,6 +32,8 @@ class ColumnType(StrEnum):
     TEXT = "text"
     NUMBER = "number"
     TIME = "time"  # stored in microseconds
+    DURATION = "duration"  # seconds, or with a unit: 90, 90s, 5m; stored in microseconds
+    MODE = "mode"  # of an execution: Flyte's number or word; the word is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +68,12 @@ ENTITY_COLUMNS: dict[EntityKind, dict[str, ListColumn]] = {
     | {"state": ListColumn("state", ColumnType.NUMBER), "schedule_type": ListColumn("schedule_type")},
 }
 EXECUTION_COLUMNS: dict[str, ListColumn] = (
-    _columns("project", "domain", "name", "phase", user=ListColumn("owner"))
+    _columns("project", "domain", "name", "phase", user=ListColumn("owner"), cluster=ListColumn(CLUSTER_COLUMN))
     | _TIMES
     | _OF_WORKFLOW
     | {"started_at": ListColumn("started_us", ColumnType.TIME), "state": ListColumn("state", ColumnType.NUMBER)}
-    | {f"{kind}.{part}": ListColumn(f"entity_{part}") for kind in ("launch_plan", "task") for part in _ID}
+    | {"duration": ListColumn("duration_us", ColumnType.DURATION), "mode": ListColumn("mode", ColumnType.MODE)}
+    | {f"{kind}.{part}": ListColumn(f"{kind}_{part}") for kind in ("launch_plan", "task") for part in _ID}
 )
 NAME_COLUMNS: dict[str, ListColumn] = _columns("project", "domain", "name") | {
     "state": ListColumn("name_state", ColumnType.NUMBER),
@@ -133,7 +140,27 @@ def _value(text: str, kind: ColumnType, field: str) -> str | int:
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise _refusal(f"'{field}' is a number, not {text[:80]!r}")
         return int(text)
+    if kind is ColumnType.MODE:
+        return _mode(text, field)
+    if kind is ColumnType.DURATION:
+        return _duration_us(text, field)
     return _microseconds(text, field) if kind is ColumnType.TIME else text
+
+
+def _mode(text: str, field: str) -> str:
+    word = MODES[int(text)] if text.isascii() and text.isdigit() and int(text[:3]) < len(MODES) else text.upper()
+    if word not in MODES:
+        raise _refusal(f"'{field}' is one of {', '.join(MODES)} or its number, not {text[:80]!r}")
+    return word
+
+
+def _duration_us(text: str, field: str) -> int:
+    if text.strip("0") in ("", "s"):
+        return 0
+    try:
+        return int(parse_duration_s(int(text) if text.isascii() and text.isdigit() else text) * 1_000_000)
+    except (ValueError, ImpossibleValue) as exc:
+        raise _refusal(f"'{field}' is a number of seconds or a duration such as 10s, not {text[:80]!r}") from exc
 
 
 def _microseconds(text: str, field: str) -> int:

@@ -37,7 +37,7 @@ def launch_plan_mistakes(spec: Any, inputs: Mapping[str, Any]) -> Iterator[str]:
     yield from label_mistakes(spec.labels.values)
     yield from _input_mistakes(spec, inputs)
     yield from _schedule_mistakes(spec, inputs)
-    yield from _notification_mistakes(spec.entity_metadata.notifications)
+    yield from notification_mistakes(spec.entity_metadata.notifications)
 
 
 def label_mistakes(labels: Mapping[str, str]) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _kickoff_mistakes(spec: Any, inputs: Mapping[str, Any], kickoff: str) -> Ite
         yield f"KickoffTimeInputArg must reference a datetime input. [{kickoff[:80]}] is none"
 
 
-def _notification_mistakes(notifications: Any) -> Iterator[str]:
+def notification_mistakes(notifications: Any) -> Iterator[str]:
     for notification in notifications:
         case = notification.WhichOneof("type")
         if case is None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 import sqlalchemy as sa
-from flyteidl.admin import common_pb2
+from flyteidl.admin import cluster_assignment_pb2, common_pb2
 
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.access import GrantTarget, Role
@@ -18,6 +18,7 @@ from switchyard.store import schema
 from tests.builders import a_graph
 from tests.service.entities.requests import PROJECT
 from tests.service.executions.bed import ExecutionBed
+from tests.service.lines import pool
 from tests.service.rig import ADMIN, Rig
 from tests.workflow.builders import task_node
 
@@ -133,6 +134,12 @@ def test_a_user_who_may_not_submit_to_the_pool_is_refused_with_the_reason(rig: R
     ann = rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, PROJECT))
     with pytest.raises(YardError, match="fits no cluster"):
         bed.create("one", "e", actor=ann)
+    bed.add_cluster("open")
+    pool(rig, "safe", vault=1)
+    rig.context.snapshots.refresh(force=True)
+    asked = cluster_assignment_pb2.ClusterAssignment(cluster_pool_name="safe")
+    with pytest.raises(YardError, match="fits no cluster"):
+        bed.create("one", "e", actor=ann, cluster_assignment=asked)
 
 
 @pytest.mark.parametrize(("value", "is_right"), [("requeue", True), ("fail", True), ("perhaps", False)])

@@ -5,19 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from flyteidl.admin import launch_plan_pb2
 
 from switchyard.errors import LimitReached
 from switchyard.model.access import GrantTarget, Role
 from switchyard.server.config import Config
 from switchyard.server.limits_section import LimitsSection
 from switchyard.server.workflows_section import WorkflowsSection
+from switchyard.service.entities import registration
 from switchyard.service.executions import changes, driver, loading, step_plan
 from switchyard.service.executions.due_executions import OwnerTurns
 from switchyard.store import executions as store
 from switchyard.store.execution_due import DueExecution
-from tests.service.entities.requests import PROJECT
+from tests.service.entities.requests import PROJECT, plan_request
 from tests.service.executions.bed import ExecutionBed
-from tests.service.rig import Rig, running
+from tests.service.rig import ADMIN, Rig, running
 from tests.workflow.builders import task_node
 
 SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
@@ -112,6 +114,22 @@ def test_live_executions_of_a_user_and_a_project_are_limited(store_url: str, tmp
             bed.create("one", "b2", actor=bob)
         bed.run_all()
         bed.create("one", "a3", actor=ann)
+
+
+def test_live_executions_of_a_launch_plan_are_limited_by_its_concurrency_policy(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    bed.wide("one", 1)
+    policy = launch_plan_pb2.ConcurrencyPolicy(max=1, behavior=launch_plan_pb2.CONCURRENCY_LIMIT_BEHAVIOR_SKIP)
+    registration.create_launch_plan(
+        rig.context, ADMIN, plan_request("single", workflow="one", concurrency_policy=policy)
+    )
+    bed.create("single", "a")
+    with pytest.raises(LimitReached, match="has 1 live executions, and its concurrency policy allows 1"):
+        bed.create("single", "b")
+    assert bed.create("single", "a").name == "a", "the same request again is no other execution"
+    bed.create("one", "other")
+    bed.run_all()
+    bed.create("single", "b")
 
 
 def test_a_node_waits_at_the_limit_of_jobs_and_says_so(store_url: str, tmp_path: Any) -> None:

@@ -92,8 +92,8 @@ CALLS: dict[str, FlyteCall] = {
     "GetNodeExecution": FlyteCall(node_executions.get_node),
     "GetNodeExecutionData": FlyteCall(node_executions.get_node_data),
     "GetDynamicNodeWorkflow": FlyteCall(node_executions.get_dynamic_workflow),
-    "ListTaskExecutions": FlyteCall(node_executions.list_tasks),
-    "GetTaskExecution": FlyteCall(node_executions.get_task),
+    "ListTaskExecutions": FlyteCall(node_executions.list_tasks, needs_url=True),
+    "GetTaskExecution": FlyteCall(node_executions.get_task, needs_url=True),
     "GetTaskExecutionData": FlyteCall(node_executions.get_task_data),
     "GetOrCreateSignal": FlyteCall(signals.get_or_create),
     "ListSignals": FlyteCall(signals.list_matching),
@@ -101,5 +101,6 @@ CALLS: dict[str, FlyteCall] = {
     "CreateUploadLocation": FlyteCall(data_proxy.create_upload_location, needs_url=True),
     "CreateDownloadLocation": FlyteCall(data_proxy.create_download_location, needs_url=True),
     "CreateDownloadLink": FlyteCall(data_proxy.create_download_link, needs_url=True),
+    "GetData": FlyteCall(data_proxy.get_data, needs_url=True),
     "GetVersion": FlyteCall(projects.version, is_open=True),
 }

@@ -89,7 +89,6 @@ def _execution(view: ExecutionView) -> Any:
     answer = execution_pb2.Execution(id=_id(row.key), spec=execution_pb2.ExecutionSpec.FromString(row.spec))
     system = answer.spec.metadata.system_metadata
     system.execution_cluster = ",".join(view.clusters)
-    system.namespace = f"{row.project}-{row.domain}"
     closure = answer.closure
     closure.phase = _Phase.Phase.Value(row.phase)
     closure.workflow_id.CopyFrom(to_message(_workflow_id(row)))
@@ -99,6 +98,7 @@ def _execution(view: ExecutionView) -> Any:
         closure.started_at.FromMicroseconds(row.started_us)
         if row.ended_us is not None:
             closure.duration.FromMicroseconds(max(0, row.ended_us - row.started_us))
+    closure.notifications.extend(answer.spec.notifications.notifications)  # stored, and not sent yet
     _set_result(closure, row)
     details = closure.state_change_details
     details.state = execution_pb2.EXECUTION_ARCHIVED if row.is_archived else execution_pb2.EXECUTION_ACTIVE

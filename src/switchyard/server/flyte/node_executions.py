@@ -63,7 +63,7 @@ def get_dynamic_workflow(context: Context, actor: Actor, request: Any) -> Any:
     return answer
 
 
-def list_tasks(context: Context, actor: Actor, request: Any) -> Any:
+def list_tasks(url: str, context: Context, actor: Actor, request: Any) -> Any:
     limit, offset = read_page(request.limit, request.token)
     refuse_filters(request)
     key, node_id = read_key(request.node_execution_id.execution_id), request.node_execution_id.node_id
@@ -72,12 +72,12 @@ def list_tasks(context: Context, actor: Actor, request: Any) -> Any:
         views.reverse()
     shown = views[offset : offset + limit]
     token = str(offset + len(shown)) if len(shown) == limit else ""
-    return task_execution_pb2.TaskExecutionList(task_executions=[_task(key, view) for view in shown], token=token)
+    return task_execution_pb2.TaskExecutionList(task_executions=[_task(url, key, view) for view in shown], token=token)
 
 
-def get_task(context: Context, actor: Actor, request: Any) -> Any:
+def get_task(url: str, context: Context, actor: Actor, request: Any) -> Any:
     key, node_id, number = _attempt_of(request)
-    return _task(key, reads.get_attempt(context, actor, key, node_id, number))
+    return _task(url, key, reads.get_attempt(context, actor, key, node_id, number))
 
 
 def get_task_data(context: Context, actor: Actor, request: Any) -> Any:
@@ -152,7 +152,8 @@ def _set_source(catalog: Any, key: ExecutionKey, source: str) -> None:
     made_by.retry_attempt = int(attempt) if attempt.isdigit() else 0
 
 
-def _task(key: ExecutionKey, view: AttemptView) -> Any:
+def _task(url: str, key: ExecutionKey, view: AttemptView) -> Any:
+    """`url`: the address of this server, for links; empty: it is not known."""
     row = view.row
     task = EntityId(EntityKind.TASK, row.task_project, row.task_domain, row.task_name, row.task_version)
     answer = task_execution_pb2.TaskExecution(input_uri=_url(key, row.node_id, "i"))
@@ -182,7 +183,7 @@ def _task(key: ExecutionKey, view: AttemptView) -> Any:
         where = f" on {view.cluster}" if view.cluster else ""
         closure.logs.add(
             name=f"yard logs {row.job_id}{where}",
-            uri=f"/v1/jobs/{row.job_id}/logs",
+            uri=f"{url}/v1/jobs/{row.job_id}/logs",
             message_format=execution_pb2.TaskLog.UNKNOWN,
         )
     if row.error is not None:

@@ -18,6 +18,7 @@ from flyteidl.admin import launch_plan_pb2
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
 from switchyard.model.verdict import Plan
+from switchyard.policy.render import namespace_of
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
@@ -29,7 +30,7 @@ from switchyard.service.executions.data_places import settle_data_place
 from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.execution_switch import require_executions
 from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
-from switchyard.service.executions.live_limits import refuse_over_limits
+from switchyard.service.executions.live_limits import refuse_over_limits, refuse_over_policy
 from switchyard.service.executions.node_jobs import check_uploads, read_spec, uploaded_entry
 from switchyard.service.executions.placement import choose_cluster, has_tasks, try_first_task
 from switchyard.service.submit.submit import Submit
@@ -45,7 +46,7 @@ from switchyard.workflow.execution_checks import (
 )
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
 from switchyard.workflow.execution_state import ExecutionPhase
-from switchyard.workflow.launch_plan_checks import label_mistakes
+from switchyard.workflow.launch_plan_checks import label_mistakes, notification_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
 from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX, longest_node_id, run_id_mistakes
 from switchyard.workflow.signature import of_interface
@@ -137,11 +138,14 @@ def prepare_execution(
     """Check an execution, and return the row to insert. `asked`: its spec as requested; `given`: its inputs."""
     target = _find_target(context, actor, asked)
     _refuse_unserved(target)
+    refuse_over_policy(context, target.entity, target.plan.concurrency_policy.max)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
-    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *mistakes])
+    notices = notification_mistakes(asked.notifications.notifications)
+    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *notices, *mistakes])
     for address in check_uploads(key.project, key.domain, inputs):
         uploaded_entry(context, address)
     spec = _effective_spec(asked, target, actor, origin)
+    spec.metadata.system_metadata.namespace = _namespace(context, key)
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))
@@ -280,7 +284,31 @@ def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: Exec
     for field in ("interruptible", "security_context"):
         if not spec.HasField(field) and plan.HasField(field):
             getattr(spec, field).CopyFrom(getattr(plan, field))
+    if not spec.disable_all and not spec.notifications.notifications:
+        spec.notifications.notifications.extend(plan.entity_metadata.notifications)
+    if not spec.cluster_assignment.cluster_pool_name:
+        spec.cluster_assignment.CopyFrom(plan.cluster_assignment)
+    _take_auth_role(spec, plan)
     return spec
+
+
+def _take_auth_role(spec: Any, plan: Any) -> None:
+    """What the deprecated field says, where no security context says who the tasks run as."""
+    if spec.security_context.HasField("run_as"):
+        return
+    for role in (spec.auth_role, plan.auth_role, plan.auth):
+        if role.assumable_iam_role or role.kubernetes_service_account:
+            spec.security_context.run_as.iam_role = role.assumable_iam_role
+            spec.security_context.run_as.k8s_service_account = role.kubernetes_service_account
+            return
+
+
+def _namespace(context: Context, key: store.ExecutionKey) -> str:
+    """The namespace that jobs of this project and domain have on Kubernetes. Empty: the name would be none."""
+    try:
+        return namespace_of(context.namespace_template, project=key.project, domain=key.domain)
+    except ValueError:
+        return ""
 
 
 def _row(

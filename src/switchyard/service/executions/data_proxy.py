@@ -14,7 +14,15 @@ from typing import Any
 
 from switchyard.errors import BadRequest, Denied, NameTaken, NotFound, TooLarge, Unavailable
 from switchyard.model.file_frames import FrameKind, encode_frame
-from switchyard.model.file_tree import CHUNK_BYTES, FileEntry, decode_tree, encode_tree, hash_of
+from switchyard.model.file_tree import (
+    CHUNK_BYTES,
+    BadTree,
+    FileEntry,
+    FolderEntry,
+    decode_tree,
+    encode_tree,
+    hash_of,
+)
 from switchyard.model.names import printable_line
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.batch import Batch
@@ -26,7 +34,7 @@ from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import data_files, file_trees
+from switchyard.store import data_files, file_outputs, file_trees
 from switchyard.store.data_files import DataFileRow, DataGrantRow
 from switchyard.workflow.uploaded_files import SCHEME
 
@@ -187,7 +195,52 @@ def file_entry(context: Context, row: DataFileRow) -> FileEntry:
     return entry
 
 
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """A file among the output files of an attempt. In a grant its path begins with `/`, as that of no upload does."""
+
+    job_id: str
+    fence: int
+    path: str
+
+    @property
+    def grant_path(self) -> str:
+        return f"/{self.job_id}/{self.fence}/{self.path}"
+
+
+def create_output_location(
+    context: Context, actor: Actor, project: str, domain: str, file: OutputFile, *, expires_in: Any
+) -> DataAddress:
+    """An address that reads an output file. The caller has checked that the reader may."""
+    return _grant(context, actor, "GET", DataPlace(project, domain, file.grant_path), md5=b"", asked=expires_in)
+
+
+def output_file_entry(context: Context, file: OutputFile) -> FileEntry | None:
+    """The chunks of an output file. None: there is no such file, or it is gone."""
+    with context.database.read() as tx:
+        outputs = file_outputs.output_get(tx, file.job_id, file.fence)
+    if outputs is None or outputs.root is None:
+        return None
+    *folders, name = file.path.encode().split(b"/")
+    try:
+        entries = decode_tree(context.files.store.get(bytes(outputs.root)))
+        for word in folders:
+            folder = next((one for one in entries if isinstance(one, FolderEntry) and one.name == word), None)
+            if folder is None:
+                return None
+            entries = decode_tree(context.files.store.get(folder.tree))
+    except (ObjectMissing, ObjectDamaged, BadTree):
+        return None
+    return next((one for one in entries if isinstance(one, FileEntry) and one.name == name), None)
+
+
 def file_to_read(context: Context, grant: DataGrantRow) -> FileEntry:
+    if grant.path.startswith("/"):
+        job_id, fence, path = grant.path[1:].split("/", 2)
+        entry = output_file_entry(context, OutputFile(job_id, int(fence), path))
+        if entry is None:
+            raise NotFound("There is no such file any more.")
+        return entry
     with context.database.read() as tx:
         row = data_files.data_file_get(tx, grant.project, grant.domain, grant.path)
     if row is None:

@@ -1,4 +1,4 @@
-"""The limits of live executions: of one user, and of one project."""
+"""The limits of live executions: of one user, of one project, and of one launch plan."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.store import executions as store
 from switchyard.store.database import Tx
+from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.limits import CONFIG_SECTION
 
 
@@ -32,3 +33,24 @@ def executions_left(tx: Tx, context: Context, actor: Actor, project: str) -> int
     by_user = context.usage.executions_left(actor, store.live_count(tx, owner_id=actor.id))
     by_project = most - store.live_count(tx, project=project) if most else None
     return min((left for left in (by_user, by_project) if left is not None), default=None)
+
+
+def refuse_over_policy(context: Context, plan: EntityId, most: int) -> None:
+    """Refuse one more execution of a launch plan whose concurrency policy allows `most`. 0: it has none."""
+    if not most:
+        return
+    with context.database.read() as tx:
+        live = store.live_count_of_entity(
+            tx,
+            kind=plan.kind.value,
+            project=plan.project,
+            domain=plan.domain,
+            name=plan.name,
+            version=plan.version,
+        )
+    if live >= most:
+        raise LimitReached(
+            f"The launch plan {plan.name} of version {plan.version} has {live} live executions, and its concurrency "
+            f"policy allows {most}.",
+            next_step="Wait until one ends, or terminate one.",
+        )

@@ -25,10 +25,12 @@ from switchyard.store.child_executions import names_taken
 from switchyard.store.database import Tx
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
+from switchyard.workflow.filters import CLUSTER_COLUMN
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
 PAGE_ROWS_MAX = 1000
 PAGE_BYTES_MAX = 3 * 2**20  # gRPC clients take 4 MiB unless told otherwise
+NO_CLUSTER = "-"  # no cluster has this name
 NEWEST_FIRST = ListOrder("created_us", is_descending=True)
 LIVE_PHASES = {
     State.PENDING: "WAITING_FOR_RESOURCES",
@@ -91,12 +93,14 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
     """A page of executions, and the token of the next page. Archived ones only if a filter names their state."""
     require_read(actor, query.project, query.domain)
     limit = min(query.limit, PAGE_ROWS_MAX)
+    visibility = Visibility(context, actor)
+    filters = _filters_of_reader(visibility, query)
     with context.database.read() as tx:
         rows = store.execution_list(
             tx,
             project=query.project,
             domain=query.domain,
-            filters=query.filters,
+            filters=filters,
             order=query.order or NEWEST_FIRST,
             offset=query.offset,
             limit=limit,
@@ -104,10 +108,25 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
         )
         shown = rows[: rows_within([len(row.spec) + len(row.error or b"") for row in rows])]
         found = [(row, execution_nodes.cluster_names(tx, row.id)) for row in shown]
-    visibility = Visibility(context, actor)
     views = [_execution_view(visibility, row, clusters) for row, clusters in found]
     has_more = len(rows) == limit or len(shown) < len(rows)
     return views, str(query.offset + len(shown)) if has_more else ""
+
+
+def _filters_of_reader(visibility: Visibility, query: ExecutionQuery) -> list[ListFilter]:
+    """The filters, of which none finds out the name of a hidden cluster."""
+    if query.order is not None and query.order.column == CLUSTER_COLUMN:
+        raise BadRequest("invalid sort key 'cluster'")
+    filters = []
+    for one in query.filters:
+        if one.column != CLUSTER_COLUMN:
+            filters.append(one)
+            continue
+        if one.function not in ("eq", "value_in"):
+            raise BadRequest("'cluster' takes the filters eq and value_in")
+        values = tuple(value if visibility.sees_name(str(value)) else NO_CLUSTER for value in one.values)
+        filters.append(replace(one, values=values))
+    return filters
 
 
 def list_nodes(
