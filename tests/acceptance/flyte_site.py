@@ -1,4 +1,4 @@
-"""A server with Flyte's doors and a local cluster that runs every image on this machine, for tests of executions."""
+"""A server with Flyte's doors and a cluster that runs every image on this machine, for tests of executions."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class FlyteSite:
             check=False,
         )
 
-    def register(self, version: str = "v1") -> None:
+    def register(self, version: str = "v1", *, image: str = "team/flows:1") -> None:
         """Register all modules of the folder `flows`, with a bundle of their code."""
-        where = ["-p", PROJECT, "-d", DEV, "--version", version, "--image", "team/flows:1"]
+        where = ["-p", PROJECT, "-d", DEV, "--version", version, "--image", image]
         files = sorted(file.name for file in (self.folder / "flows").glob("*.py"))
         done = self.pyflyte("register", *where, "--copy", "all", *files, within="flows", timeout_s=RUNS_S)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -82,9 +82,11 @@ def flyte_site(
     *,
     database: str | None = None,
     cluster: str = "c1",
+    backend: str = "local",
     site: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
+    server_environment: Mapping[str, str] | None = None,
 ) -> Iterator[FlyteSite]:
     """`site`: further sections of the agent's site file; `config`: of the server's config;
     `environment`: of the agent."""
@@ -95,9 +97,15 @@ def flyte_site(
     config_file.write_text(yaml.safe_dump(dict(config or {})))
     extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config_file)]
     with (
-        start_server(folder, database=database, extra=extra) as server,
+        start_server(folder, database=database, extra=extra, env=server_environment) as server,
         start_agent(
-            folder, server.url, cluster, graph=NODES, extra=["--config", str(site_file)], env=environment
+            folder,
+            server.url,
+            cluster,
+            backend=backend,
+            graph=NODES if backend == "local" else None,
+            extra=["--config", str(site_file)],
+            env=environment,
         ) as agent,
     ):
         made = FlyteSite(folder, server, agent, Doors(server.url, f"127.0.0.1:{port}"))

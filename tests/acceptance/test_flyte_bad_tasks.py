@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.xdist_group("flyte-bad-tasks"), pytest.mark.timeout(34
 HERE = {"project": PROJECT, "domain": DEV}
 DONE = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
 INTEGER = {"simple": "INTEGER"}
+BOMB_BYTES = 300 * 2**20
 FILE = {"blob": {"dimensionality": "SINGLE"}}
 
 
@@ -221,6 +222,31 @@ def test_places_for_data_that_no_cluster_has(site: FlyteSite) -> None:
         assert (refused.code, words in refused.message) == ("INVALID_ARGUMENT", True), refused
 
 
+def test_a_pod_task_is_refused_where_no_cluster_is_kubernetes(site: FlyteSite) -> None:
+    pod = {"containers": [{"name": "primary", "image": "team/shell:1", "args": ["true"]}]}
+    for name, spec, code, words in (
+        ("pod.whole", pod, "INVALID_ARGUMENT", "c1: it is no Kubernetes cluster, and the job is a pod"),
+        (
+            "pod.odd",
+            {"containers": []},
+            "UNIMPLEMENTED",
+            "pod.odd is a pod, and its pod has no container 'primary'",
+        ),
+    ):
+        template = {
+            "id": an_id("TASK", name),
+            "type": "sidecar",
+            "metadata": {"runtime": {"type": "FLYTE_SDK", "version": "1"}},
+            "interface": {},
+            "k8s_pod": {"pod_spec": spec},
+            "config": {"primary_container_name": "primary"},
+        }
+        said = site.doors.by_grpc("CreateTask", {"id": template["id"], "spec": {"template": template}})
+        assert said.code == "OK", said
+        refused = start(site, name, "")
+        assert (refused.code, words in refused.message) == (code, True), refused
+
+
 def test_files_of_others_are_no_inputs(site: FlyteSite) -> None:
     register(site, "files.takes", ["true"], inputs={"text": FILE}, outputs={})
     for address in (
@@ -257,6 +283,27 @@ def test_a_bundle_that_leaves_its_folder_writes_nowhere_else(site: FlyteSite) ->
     assert end_of(site, "bundle-evil")["phase"] == "FAILED"
     assert list(site.folder.rglob("escaped")) == []
     assert not Path("/tmp/yard-escaped").exists()
+
+
+def test_a_bundle_that_grows_a_thousandfold_fills_only_the_folder_of_its_job(site: FlyteSite) -> None:
+    """The server keeps the bundle as it came, and nobody but the task unpacks it."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        member = tarfile.TarInfo("bomb")
+        member.size = BOMB_BYTES
+        tar.addfile(member, Zeros())
+    assert len(buffer.getvalue()) < BOMB_BYTES / 500
+    address = upload(site, buffer.getvalue(), "fast.tar.gz")
+    args = ["pyflyte-fast-execute", "--additional-distribution", address, "--dest-dir", "/root", "--", "true"]
+    register(site, "bundle.bomb", args, outputs={})
+    assert start(site, "bundle.bomb", "bundle-bomb").code == "OK"
+    assert end_of(site, "bundle-bomb")["phase"] in ("SUCCEEDED", "FAILED")
+    until(lambda: list(site.folder.rglob("bomb")) == [], PATIENCE_S, "it is gone with the folder of its job")
+
+
+class Zeros(io.RawIOBase):
+    def read(self, size: int = -1) -> bytes:
+        return bytes(size)
 
 
 def a_file(address: str) -> dict[str, Any]:

@@ -15,18 +15,14 @@ from tests.workflow.corpus import FOLDER
 
 pytestmark = pytest.mark.xdist_group("flyte-flow")
 MODULES = ("06_conditional", "16_on_failure", "18_gates")
-# A module of dynamic workflows beside those of the corpus.
+DYNAMIC_MODULES = ("11_dynamic", "12_dynamic_deep")
+# A dynamic workflow that makes another one at its second attempt, inside a sub-workflow.
 DYNAMIC = """
 import os
 from pathlib import Path
 
-from flytekit import conditional, dynamic, task, workflow
+from flytekit import dynamic, task, workflow
 from flytekit.exceptions.user import FlyteRecoverableException
-
-
-@task
-def double(n: int) -> int:
-    return 2 * n
 
 
 @task
@@ -42,25 +38,6 @@ def second_time(file: str) -> int:
     return 7
 
 
-@workflow
-def twice(n: int) -> int:
-    return double(n=double(n=n))
-
-
-@dynamic
-def inner(depth: int) -> int:
-    if depth == 0:
-        return double(n=1)
-    return inner(depth=depth - 1)
-
-
-@dynamic
-def outer(n: int) -> tuple[int, int, int]:
-    quad = twice(n=n)
-    chosen = conditional("big").if_(quad > 10).then(zero(n=quad)).else_().then(double(n=quad))
-    return quad, chosen, inner(depth=1)
-
-
 @dynamic(retries=1)
 def patient(file: str) -> int:
     if not os.path.exists(file):
@@ -69,22 +46,16 @@ def patient(file: str) -> int:
 
 
 @workflow
-def within(n: int) -> tuple[int, int, int]:
-    return outer(n=n)
-
-
-@workflow
-def wf(n: int) -> tuple[int, int, int]:
-    return within(n=n)
+def within(file: str) -> int:
+    return patient(file=file)
 
 
 @workflow
 def again(file: str) -> int:
-    return patient(file=file)
+    return within(file=file)
 
 
 CASES = [
-    {"run": "wf", "inputs": {"n": 2}, "phase": "SUCCEEDED", "outputs": {"o0": 8, "o1": 16, "o2": 2}},
     {"run": "again", "inputs": {"file": FILE}, "phase": "SUCCEEDED", "outputs": {"o0": 7}},
 ]
 """
@@ -101,10 +72,11 @@ def test_workflows_with_control_flow_end_as_they_do_in_flyte(tmp_path: Path) -> 
 @pytest.mark.timeout(RUNS_S)
 def test_dynamic_workflows_end_as_they_do_in_flyte(tmp_path: Path) -> None:
     with flyte_site(tmp_path) as site:
-        shutil.copy(FOLDER / "11_dynamic.py", tmp_path / "flows")
+        for module in DYNAMIC_MODULES:
+            shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
         mark = str(tmp_path / "tried")
-        (tmp_path / "flows" / "deep.py").write_text(DYNAMIC.replace("FILE", repr(mark)))
-        assert_as_in_flyte(site, "11_dynamic", "deep")
+        (tmp_path / "flows" / "patient.py").write_text(DYNAMIC.replace("FILE", repr(mark)))
+        assert_as_in_flyte(site, *DYNAMIC_MODULES, "patient")
 
 
 def assert_as_in_flyte(site: FlyteSite, *modules: str) -> None:

@@ -33,6 +33,7 @@ from tests.workflow.corpus import FOLDER
 pytestmark = [pytest.mark.xdist_group("flyte-maps"), pytest.mark.timeout(340)]  # each task starts flytekit
 MODULES = ("09_map", "10_map_partial")
 INDEX = "$FLYTE_K8S_ARRAY_INDEX"
+ELEMENTS_MAX = 100_000  # of one map
 NO_SLEEP_S = PATIENCE_S * 10  # nobody waits for it
 
 
@@ -58,6 +59,7 @@ def test_maps_on_good_and_bad_days(tmp_path: Path) -> None:
             too_few_successes,
             lists_that_differ,
             a_ratio_that_is_none,
+            a_huge_map,
         ):
             case(site)
 
@@ -141,6 +143,18 @@ def a_ratio_that_is_none(site: FlyteSite) -> None:
         a_map(site, word, "give 1", min_success_ratio=ratio)
         said = start(site, word, word, {"n": [1]})
         assert (said.code, "min_success_ratio" in said.message) == ("UNIMPLEMENTED", True)
+
+
+def a_huge_map(site: FlyteSite) -> None:
+    """100,000 elements are one array, which stops at once; one more is refused by its size."""
+    a_map(site, "huge", f"sleep {NO_SLEEP_S}")
+    good(start(site, "huge", "huge", {"n": [1] * ELEMENTS_MAX}))
+    until(lambda: [job["state"] for job in jobs_of(site, "huge")] == ["RUNNING"], PATIENCE_S, "it runs")
+    good(site.doors.by_grpc("TerminateExecution", {"id": {**HERE, "name": "huge"}}))
+    assert ended(site, "huge")["phase"] == "ABORTED"
+    good(start(site, "larger", "huge", {"n": [1] * (ELEMENTS_MAX + 1)}))
+    assert f"the most is {ELEMENTS_MAX}" in ended(site, "larger")["error"]["message"]
+    assert jobs_of(site, "larger") == []
 
 
 def test_a_killed_server_repeats_no_element(tmp_path: Path, database_url: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
 from tests.workflow.corpus import FOLDER
 
+USER_ERROR = 1  # Flyte's number of the kind of an error
 pytestmark = [pytest.mark.xdist_group("flyte-runs"), pytest.mark.timeout(340)]  # each task starts flytekit
 FLOW = """
 from flytekit import task, workflow
@@ -29,8 +30,17 @@ def wf(a: int, b: int = 2) -> int:
 """
 # Of the corpus: those without files, branches, maps, gates, caches, dynamic workflows and launch plan nodes.
 MODULES = (
-    *("01_scalars", "03_bindings", "04_attr_path", "05_union", "07_subworkflow", "13_retries", "14_failures"),
-    *("15_failure_policy", "24_overrides", "26_imperative", "29_schedule"),
+    *(
+        "01_scalars",
+        "02_diamond",
+        "03_bindings",
+        "04_attr_path",
+        "05_union",
+        "07_subworkflow",
+        "13_retries",
+        "14_failures",
+    ),
+    *("13_retries", "14_failures", "15_failure_policy", "24_overrides", "26_imperative", "29_schedule"),
 )
 
 
@@ -88,6 +98,12 @@ def difference(found: dict[str, Any]) -> str:
         return f"{name}: {found['outputs']}"
     if case.get("error", "") not in found["error"]:
         return f"{name}: {found['error']}"
+    for word in ("children", "again", "kind"):
+        wanted = USER_ERROR if case.get(word) == "USER" else case.get(word)
+        if wanted is not None and found[word] != wanted:
+            return f"{name}: {word} {found[word]}"
+    if "nodes" in case and len(found["nodes"]) != case["nodes"]:
+        return f"{name}: {found['nodes']}"
     if "attempts" in case and [attempts for _, attempts in by_task.values()] != [case["attempts"]]:
         return f"{name}: {found['nodes']}"
     if "node_ids" in case and not set(case["node_ids"]) <= set(found["nodes"]):
