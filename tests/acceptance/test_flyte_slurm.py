@@ -16,10 +16,13 @@ from tests.workflow.corpus import FOLDER
 
 pytestmark = [pytest.mark.xdist_group("flyte-slurm"), pytest.mark.timeout(RUNS_S)]
 MODULES = (
-    *("02_diamond", "05_union", "07_subworkflow", "08_launch_plan", "09_map"),
+    *("01_scalars", "04_attr_path", "05_union", "07_subworkflow", "09_map"),
     *("11_dynamic", "16_on_failure", "21_files", "26_imperative", "27_checkpoint"),
 )
-KILL_S = 4.0  # between two kills of the agent
+ENDS_PER_KILL = 6  # jobs that end between two kills of the agent
+LOOK_S = 0.5
+# Slurm's own default of memory is too little for flytekit. Two cores each: not all tasks begin at once.
+DEFAULTS = {"task_resources": {"defaults": {"cpu": "2", "memory": "700Mi"}}}
 
 
 def test_workflows_of_the_corpus_end_on_slurm_as_they_do_in_flyte(tmp_path: Path, slurm: SlurmBed) -> None:
@@ -31,13 +34,13 @@ def test_workflows_of_the_corpus_end_on_slurm_as_they_do_in_flyte(tmp_path: Path
         "slurm": {**SITE, "bin": str(cluster.bin)},
     }
     try:
-        with flyte_site(tmp_path, cluster="alpha", backend="slurm", site=sections) as site:
+        with flyte_site(tmp_path, cluster="alpha", backend="slurm", site=sections, config=DEFAULTS) as site:
             for module in MODULES:
                 shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
             site.register()
             results = run_with_kills(site)
             assert [wrong for found in results if (wrong := difference(found))] == []
-            assert {found["cluster"] for found in results if found["phase"] != "REFUSED"} == {"alpha"}
+            assert {found["cluster"] for found in results} == {"alpha"}
             jobs = site.doors.v1("GET", "/v1/jobs?limit=500")["items"]
             assert {job["cluster"] for job in jobs} == {"alpha"}
     finally:
@@ -45,13 +48,17 @@ def test_workflows_of_the_corpus_end_on_slurm_as_they_do_in_flyte(tmp_path: Path
 
 
 def run_with_kills(site: FlyteSite) -> list[dict[str, object]]:
-    """Run all cases while the agent is killed again and again."""
+    """Run all cases while the agent is killed again and again, each time after some jobs have ended."""
     is_over = threading.Event()
 
     def reap() -> None:
-        while not is_over.wait(KILL_S):
-            site.agent.kill()
-            site.agent.start()
+        killed_at = 0
+        while not is_over.wait(LOOK_S):
+            ended = len(site.doors.v1("GET", "/v1/jobs?limit=500&state=SUCCEEDED")["items"])
+            if ended >= killed_at + ENDS_PER_KILL:
+                killed_at = ended
+                site.agent.kill()
+                site.agent.start()
 
     reaper = threading.Thread(target=reap)
     reaper.start()

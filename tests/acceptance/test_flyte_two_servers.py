@@ -41,8 +41,10 @@ MINUTE = {"rate": {"value": 1, "unit": "MINUTE"}}
 
 
 def a_server(folder: Path, database: str, name: str) -> tuple[Server, Doors]:
-    port = free_port()
-    server = start_server(folder, database=database, name=name, extra=["--grpc", f"127.0.0.1:{port}"])
+    port, config = free_port(), folder / "server.yaml"
+    config.write_text(yaml.safe_dump({"storage": {"url": str(folder / "objects")}}))  # one store for both
+    extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config)]
+    server = start_server(folder, database=database, name=name, extra=extra)
     return server, Doors(server.url, f"127.0.0.1:{port}")
 
 
