@@ -36,6 +36,7 @@ from tests.workflow.corpus import FOLDER
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("flyte-kubernetes"), pytest.mark.timeout(RUNS_S)]
 MODULES = ("02_diamond", "09_map", "11_dynamic")
 LIBRARIES = ("/usr/lib:/lib:ro", "/usr/lib64:/lib64:ro", "/usr:ro")
+PATHS = ["/metadata/labels", "/spec/volumes/-", "/spec/initContainers", "/spec/containers/0/volumeMounts"]
 SEARCHED = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 
@@ -57,7 +58,7 @@ def site(kubernetes: KubernetesBed, tmp_path_factory: pytest.TempPathFactory) ->
             "grace_s": 1,
             "files_volume": {"hostPath": {"path": str(shared)}},
             "template": {"spec": {"containers": [{"name": "main", "env": variables}]}},
-            "patch_paths": ["/spec/volumes/-", "/spec/initContainers", "/spec/containers/0/volumeMounts"],
+            "patch_paths": PATHS,
         },
     }
     config = {"namespace_mapping": {"template": namespace}}
