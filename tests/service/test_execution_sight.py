@@ -123,8 +123,8 @@ def told(rig: Rig, actor: Actor) -> str:
         calls.list_matching(rig.context, actor, runs),
         node_executions.list_nodes(rig.context, actor, nodes),
         node_executions.get_node(rig.context, actor, node),
-        node_executions.list_tasks(rig.context, actor, tasks),
-        node_executions.get_task(rig.context, actor, attempt),
+        node_executions.list_tasks("", rig.context, actor, tasks),
+        node_executions.get_task("", rig.context, actor, attempt),
     ]
     return "\n".join(json_format.MessageToJson(answer) for answer in answers)
 
