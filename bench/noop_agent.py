@@ -16,7 +16,7 @@ from tests.service.files.trees import a_tree
 
 from bench.agents import GRAPH
 
-SENDERS = 4  # connections on which the agent tells of output files
+SENDERS = 16  # connections on which the agent tells of output files
 REPORTS = 500  # of one poll
 
 
