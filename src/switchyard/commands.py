@@ -31,6 +31,7 @@ COMMAND_GROUPS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "Clusters": [
         ("cluster", "switchyard.cli.cluster", "List, invite, describe, cordon and remove clusters; ask what fits"),
+        ("pilot", "switchyard.cli.pilot", "Take nodes of a cluster by one job, as a cluster for a while"),
         ("pool", "switchyard.cli.pool", "List, set and remove pools, which bound where jobs may run"),
         ("queue", "switchyard.cli.queue", "List, set and remove queues: limits, priorities, fair share"),
         ("cluster-label", "switchyard.cli.cluster_label", "List, set and remove labels, which narrow where jobs go"),

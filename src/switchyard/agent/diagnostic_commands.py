@@ -29,6 +29,7 @@ examples:
   yard agent discover --per-node --backend slurm --config site.yaml      the systems of all nodes, asked by srun
   yard agent discover --per-node --backend kubernetes --config site.yaml --image ghcr.io/team/yard
                                            the systems of all nodes, and the GPU driver that a short Job finds there
+  yard agent discover --per-node --backend flux                          the systems of all nodes, asked by Flux jobs
   yard agent discover --graph graph.yaml   is this file right, and what does it say?
 """
 
@@ -58,7 +59,7 @@ def discover_command(argv: list[str]) -> int:
         "--per-node", action="store_true", help="print what the system of each node is, as a subsystem"
     )
     parser.add_argument(
-        "--backend", choices=("slurm", "kubernetes"), help="with --per-node: ask all nodes of this cluster"
+        "--backend", choices=("slurm", "kubernetes", "flux"), help="with --per-node: ask all nodes of this cluster"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="with --backend: the site's file")
     parser.add_argument(
@@ -77,6 +78,8 @@ def discover_command(argv: list[str]) -> int:
         plain = {"nodes": graph.nodes, "totals": graph.totals, "shapes": len(graph.shapes)}
     elif arguments.backend == "kubernetes":
         plain = _kubernetes_systems(arguments.config, image=arguments.image, namespace=arguments.namespace)
+    elif arguments.backend == "flux":
+        plain = _flux_systems(arguments.config)
     elif arguments.backend:
         plain = _slurm_systems(arguments.config)
     elif arguments.per_node:
@@ -92,13 +95,24 @@ def discover_command(argv: list[str]) -> int:
     return EXIT_OK
 
 
+def _flux_systems(config: Path | None) -> dict[str, Any]:
+    """The systems of the nodes that answered; the other nodes are named on stderr."""
+    from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
+
+    program = [str(Path(sys.argv[0]).absolute())]
+    return _answered(*describe_flux_systems(read_site(config).flux, os.environ, program=program))
+
+
 def _slurm_systems(config: Path | None) -> dict[str, Any]:
     """The systems of the nodes that answered; the other nodes are named on stderr."""
     from switchyard.agent.backends.slurm.command_runner import CommandRunner
     from switchyard.agent.backends.slurm.node_systems import describe_systems
 
     caller = CommandRunner(read_site(config).slurm, os.environ)
-    subsystem, silent = describe_systems(caller, program=[str(Path(sys.argv[0]).absolute())])
+    return _answered(*describe_systems(caller, program=[str(Path(sys.argv[0]).absolute())]))
+
+
+def _answered(subsystem: dict[str, Any], silent: dict[str, str]) -> dict[str, Any]:
     for node, why in silent.items():
         print(f"{node}: {why}", file=sys.stderr)
     if not subsystem["attach"]:

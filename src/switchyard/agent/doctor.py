@@ -33,6 +33,7 @@ from switchyard.agent.doctor_images import check_images
 from switchyard.agent.doctor_kubernetes import check_kubernetes, project_of
 from switchyard.agent.environment import INHERITED_VARIABLES
 from switchyard.agent.files.folders import FilesFolders, files_folders
+from switchyard.agent.flux_site import ACCOUNTS_ADVICE
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.loop import FREE_BYTES_MIN
 from switchyard.agent.site import Site, runs_over_ssh
@@ -273,7 +274,7 @@ def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | No
                 backend.refresh()
                 yield _check_backend(kind, backend)
                 if kind not in ("fake", KUBERNETES):  # they start no programs under accounts of this machine
-                    yield _accounts(patient.site)
+                    yield _accounts(patient.site, advice=ACCOUNTS_ADVICE if kind == "flux" else "")
                 if kind == KUBERNETES:
                     yield _pod_canary(patient, backend)
                 elif backend.has_queue:
@@ -289,14 +290,14 @@ def _check_backend(kind: str, backend: Backend) -> Finding:
     return Finding("backend", True, f"{kind} answers: {resources}; {state.running} running, {state.queued} queued")
 
 
-def _accounts(site: Site) -> Finding:
-    """Whether users' jobs have separate accounts. Sharing is no fault, but is reported."""
+def _accounts(site: Site, *, advice: str) -> Finding:
+    """Whether users' jobs have separate accounts. Sharing is no fault, but is reported. `advice`: of the backend."""
     sharing = JobAccounts(
         site, is_root_allowed=False, is_elsewhere=runs_over_ssh(shlex.split(site.slurm.prefix))
     ).sharing()
     if sharing is None:
         return Finding("accounts", True, "each user's jobs run under an account of their own")
-    return Finding("accounts", None, sharing.detail, sharing.advice)
+    return Finding("accounts", None, sharing.detail, advice or sharing.advice)
 
 
 def _pod_canary(patient: DoctorTarget, backend: Backend) -> Finding:

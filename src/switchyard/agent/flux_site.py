@@ -15,6 +15,9 @@ Bank = Annotated[str, Meta(max_length=NAME.chars_max, pattern=rf"^({NAME.pattern
 ShellOption = Annotated[str, Meta(max_length=128, pattern=r"^[A-Za-z][A-Za-z0-9_.-]*(?!\n)$")]
 ShellValue = Annotated[str, Meta(max_length=1024)] | int | bool
 
+# For sites that want separate accounts: every job runs under the account of its agent.
+ACCOUNTS_ADVICE = "Jobs of other users run under their accounts if each user runs an agent."
+
 
 class FluxSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How to reach one Flux instance, and how long to wait for it."""

@@ -20,6 +20,7 @@ from switchyard.server import garbage_collection
 from switchyard.server.config import SECRET_CHARS_MIN, RainbowSection
 from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed
 from switchyard.server.runtime import ServerRuntime
+from switchyard.service.cluster.agent_leave import remove_silent_clusters
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.user_usage import COUNT_INTERVAL_S
 from switchyard.service.placement.route_budget import RouteBudget
@@ -401,6 +402,8 @@ class BackgroundLoops:
         return routed
 
     def _clean_now(self) -> None:
+        if removed := remove_silent_clusters(self._server.context):
+            log.info("ephemeral clusters removed", clusters=removed)
         is_left = self._retention.go(self._server.context, self._leadership)
         shortest_us = self._retention.terms.shortest_us
         pause_s = CLEAN_S_MAX if shortest_us is None else min(CLEAN_S_MAX, shortest_us / 10_000_000)

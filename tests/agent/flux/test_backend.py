@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
+from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
 from switchyard.agent.site import AccountsSite
 from switchyard.errors import Malformed, PolicyRefused, Unavailable
@@ -21,6 +22,7 @@ from tests.agent.builders import a_lease, end_of, load_when, status_when
 from tests.agent.flux.builders import a_flux_setting
 from tests.flux_bed import FluxBed, FluxInstance, FluxSpec
 from tests.processes import PATIENCE_S, until
+from tests.programs import YARD
 
 pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux")]
 
@@ -245,3 +247,11 @@ def test_an_instance_that_is_not_there(tmp_path: Path, flux: FluxBed) -> None:
     nowhere = FluxInstance(FluxSpec("nowhere"), tmp_path / "nowhere")
     with pytest.raises(Unavailable, match="Flux"):
         FluxBackend(a_flux_setting(tmp_path, nowhere))
+
+
+def test_the_systems_of_all_nodes_are_found_by_jobs(instance: FluxInstance, tmp_path: Path) -> None:
+    setting = a_flux_setting(tmp_path, instance)
+    found, silent = describe_flux_systems(setting.site.flux, setting.environment, program=YARD)
+    assert silent == {}
+    assert sorted(found["attach"]) == ["alpha0", "alpha1", "alpha2"]
+    assert all(found["attach"].values())

@@ -70,3 +70,23 @@ def test_a_cluster_that_stays_is_not_left_and_takes_no_ephemeral_agent(lite: Rig
     with pytest.raises(Denied, match="not ephemeral"):
         agent_join.join_agent(lite.context, token, asked, is_open=False)
     assert names(lite) == ["alpha"]
+
+
+def test_a_cluster_whose_agent_was_killed_is_removed_after_a_while(lite: Rig) -> None:
+    ephemeral(lite)
+    lite.cluster("alpha")
+    clusters.invite_create(lite.context, ADMIN, "waiting", InviteRequest(is_ephemeral=True))
+    lite.clock.wait(agent_leave.SILENT_US / 1e6 - 1)
+    assert agent_leave.remove_silent_clusters(lite.context) == 0
+    lite.clock.wait(2)
+    assert agent_leave.remove_silent_clusters(lite.context) == 1
+    assert sorted(names(lite)) == ["alpha", "waiting"], "others stay, however silent"
+
+
+def test_a_silent_cluster_stays_while_a_job_waits_for_its_agent(lite: Rig) -> None:
+    agent = ephemeral(lite)
+    lite.submit(a_request(cluster="brief"))
+    agent.lease_one()
+    lite.clock.wait(agent_leave.SILENT_US / 1e6 + 1)
+    assert agent_leave.remove_silent_clusters(lite.context) == 0
+    assert names(lite) == ["brief"]

@@ -1,10 +1,10 @@
-"""Let the agent of an ephemeral cluster leave: the agent is removed, and the cluster with its last agent."""
+"""Remove ephemeral clusters: when their last agent leaves, or when all their agents have been silent for long."""
 
 from __future__ import annotations
 
 import msgspec
 
-from switchyard.errors import Denied
+from switchyard.errors import Conflict, Denied
 from switchyard.model.cluster import EPHEMERAL_LABEL, EPHEMERAL_VALUE
 from switchyard.model.poll import Leave, Left
 from switchyard.service.cluster.agents import require_place
@@ -14,6 +14,10 @@ from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.store import clusters
+
+# An agent that was killed cannot leave. By then, what it held is lost and decided by the jobs' `on_lost`.
+SILENT_US = 600_000_000
+UPKEEP_ACTOR = "upkeep"
 
 
 def is_ephemeral(labels: str) -> bool:
@@ -47,3 +51,24 @@ def leave_cluster(context: Context, entry: AgentEntry, request: Leave) -> Left:
 
     context.committer.call(apply)
     return Left(entry.id, row.name, is_cluster_removed=False)
+
+
+def remove_silent_clusters(context: Context) -> int:
+    """Remove ephemeral clusters whose agents were killed. Returns the number of clusters.
+
+    A cluster that no agent has joined yet stays: the job of a pilot may wait for days. So does a cluster with jobs that
+    have not ended, as they wait for its agent.
+    """
+    snapshots, removed = context.snapshots, 0
+    for row in list(snapshots.fleet.rows.values()):
+        seen_us = [snapshots.seen.get(agent, 0) for agent in snapshots.fleet.by_cluster.get(row.id, ())]
+        member = snapshots.world.by_id.get(row.id)
+        is_over = bool(seen_us) and max(seen_us) + SILENT_US < context.now_us()
+        if row.labels.get(EPHEMERAL_LABEL) != EPHEMERAL_VALUE or not is_over or member is None:
+            continue
+        try:
+            end_registration(context, member, by=UPKEEP_ACTOR, abandon=False)
+            removed += 1
+        except Conflict:
+            continue
+    return removed

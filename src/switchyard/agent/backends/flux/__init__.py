@@ -4,7 +4,7 @@
 |---|---|
 | `backend.py` | implements the contract of backends |
 | `broker/` | `bridge_program.py` runs under `flux python`; `connection.py` is the agent's side |
-| `cluster/` | `resource_sets.py` reads R; `load.py`, `cluster.py` and `quotes.py` make graph, load and quotes |
+| `cluster/` | `resource_sets.py` reads R; `load.py`, `cluster.py`, `quotes.py` make graph, load, quotes |
 | `submit/` | `jobspec.py` and `native_options.py` build the jobspec; `submissions.py` records each submit |
 | `follow/` | `job_ids.py`, `events.py` (facts of a job), `states.py` (the table), `job_tracker.py` (all jobs) |
 """

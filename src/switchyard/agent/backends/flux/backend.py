@@ -28,6 +28,7 @@ from switchyard.agent.backends.flux.submit.native_options import native_refusal,
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, FluxSubmissionRegister
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.backends.work_folders import WorkFolders
+from switchyard.agent.flux_site import ACCOUNTS_ADVICE
 from switchyard.agent.images import graph_with_offers
 from switchyard.agent.job_accounts import JobAccounts
 from switchyard.agent.log import line
@@ -41,7 +42,6 @@ from switchyard.model.poll import Lease
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none
-ACCOUNTS_ADVICE = "Jobs of other users run under their accounts if each user runs an agent."
 UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
 # Flux refuses the job for good. Other errors, such as a service that is not there, may pass.
 REFUSAL_ERRORS = frozenset({errno.EINVAL, errno.EPERM, errno.E2BIG, errno.ENOTSUP, errno.EOVERFLOW})

@@ -291,6 +291,7 @@ class Bridge:
             return
         if event is None:  # the log is at its end
             self.followed.pop(job_id, None)
+            self.verified.pop(job_id, None)
             if "clean" not in phases:
                 write_line({"job": job_id, "name": name, "dropped": "the log of events ended early"})
             return

@@ -1,0 +1,106 @@
+"""`yard pilot`: takes nodes of a cluster by one job and makes them a cluster for a while.
+
+The job of a pilot runs an ephemeral agent. Jobs that go to the pilot do not wait in the batch system's queue again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from switchyard.cli.connect import connect
+from switchyard.cli.output import emit
+from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
+from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest
+from switchyard.model.job import JobRequest, JobSpec, Native, Resources, State
+from switchyard.model.names import NAME_HINT, is_name
+from switchyard.sdk.client import Client
+
+EXAMPLES = """\
+  yard pilot --cluster alpha --time 2h
+  yard pilot --cluster alpha --nodes 4 --time 2h --backend flux --name quick
+  yard submit --cluster quick --time-limit 5m -- ./simulate
+  yard cancel JOB                         end the pilot early"""
+BACKENDS = ("local", "flux")
+# The agent starts a moment after its job, so its own time ends this much earlier; of a short life, a fifth.
+START_SLACK_S = 10
+START_SLACK_SHARE = 5
+INVITE_S = 7 * 86_400  # how long the pilot's job may wait for its start
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "yard pilot",
+        "Take whole nodes of a cluster by one job, and make them a cluster of their own until its time is over.\n"
+        "Jobs with a time limit that fits go to it by its name, and start without queueing again. You need the right\n"
+        "to register clusters. The nodes must see `yard` under the same path as this machine, and reach the server.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster whose nodes it takes")
+    parser.add_argument("--time", type=duration_s, required=True, metavar="T", help="how long it lives")
+    parser.add_argument("--nodes", type=positive_int, default=1, metavar="N", help="how many nodes (default 1)")
+    parser.add_argument("--name", metavar="NAME", help="of the new cluster (default: CLUSTER-pilot-XXXX)")
+    parser.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        help="what runs jobs in it: local on one node, flux on several (default: by the number of nodes)",
+    )
+    parser.add_argument("--shared", action="store_true", help="everyone may submit to it (default: those with a grant)")
+    parser.add_argument("--program", metavar="PATH", help="`yard` on the nodes (default: the path of this one)")
+    add_shared(parser)
+    args = parser.parse_args(argv)
+    name = args.name or f"{args.cluster}-pilot-{secrets.token_hex(2)}"
+    backend = args.backend or ("local" if args.nodes == 1 else "flux")
+    if not is_name(name):
+        raise BadRequest(f"--name {name!r} is not a name ({NAME_HINT}).")
+    if backend == "local" and args.nodes > 1:
+        raise BadRequest("A pilot with --backend local has one node.", next_step="Several nodes need --backend flux.")
+    with connect(args) as yard:
+        host = yard.cluster(args.cluster)
+        invite = yard.invite(name, ephemeral=True, private=not args.shared, expires_s=INVITE_S)
+        agent = agent_command(
+            program=args.program or str(Path(sys.argv[0]).absolute()),
+            server=yard.url,
+            ca_file=yard.ca_file,
+            name=name,
+            backend=backend,
+            time_s=args.time,
+        )
+        spec = JobSpec(
+            command=launch_command(agent, backend=backend, host=host.backend),
+            env={"YARD_JOIN_TOKEN": invite.token},
+            resources=Resources(nodes=args.nodes, tasks=args.nodes, time_limit=args.time),
+            native=Native(exclusive=True),
+        )
+        job = yard.submit(JobRequest(spec=spec, name=f"pilot {name}", cluster=args.cluster))
+        if job.state is State.REJECTED:
+            _withdraw(yard, name)
+            print(f"No pilot: {job.reason}", file=sys.stderr)
+            return EXIT_REJECTED
+    if emit(job.seen, args.output, key="id"):
+        return EXIT_OK
+    print(f"Pilot {name} is job {job.id} on {args.cluster}. It joins as a cluster when the job starts:")
+    print(f"  yard submit --cluster {name} --time-limit 5m -- COMMAND")
+    return EXIT_OK
+
+
+def agent_command(*, program: str, server: str, ca_file: str | None, name: str, backend: str, time_s: int) -> list[str]:
+    """The words that start the pilot's agent. Its join token is in its environment."""
+    slack_s = min(START_SLACK_S, time_s // START_SLACK_SHARE)
+    words = [program, "agent", "--server", server, "--cluster", name, "--backend", backend, "--ephemeral"]
+    words += ["--ends-after", f"{max(1, time_s - slack_s)}s", "--data", "pilot"]
+    return words + (["--ca-file", ca_file] if ca_file else [])
+
+
+def launch_command(agent: Sequence[str], *, backend: str, host: str) -> list[str]:
+    """The job's command. Slurm runs it once, and srun brings Flux to every node; Flux runs it on every node itself."""
+    if backend == "local":
+        return list(agent)
+    start = ["flux", "start", *agent]
+    return ["srun", *start] if host == "slurm" else start
+
+
+def _withdraw(yard: Client, name: str) -> None:
+    yard.delete_cluster(name)

@@ -1,0 +1,42 @@
+"""The words that start a pilot."""
+
+from __future__ import annotations
+
+import pytest
+
+from switchyard.cli.pilot import agent_command, launch_command
+from switchyard.cli.pilot import main as pilot
+from switchyard.errors import BadRequest
+
+AGENT = ["yard", "agent"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "host", "words"),
+    [
+        ("local", "slurm", AGENT),
+        ("flux", "slurm", ["srun", "flux", "start", *AGENT]),
+        ("flux", "flux", ["flux", "start", *AGENT]),
+    ],
+)
+def test_how_the_agent_comes_to_the_nodes(backend: str, host: str, words: list[str]) -> None:
+    assert launch_command(AGENT, backend=backend, host=host) == words
+
+
+@pytest.mark.parametrize(("time_s", "ends_after"), [(7200, "7190s"), (20, "16s"), (1, "1s")])
+def test_the_agent_ends_before_its_job(time_s: int, ends_after: str) -> None:
+    words = agent_command(
+        program="/opt/yard", server="https://y", ca_file="ca.pem", name="p", backend="local", time_s=time_s
+    )
+    assert words[words.index("--ends-after") + 1] == ends_after
+    assert words[-2:] == ["--ca-file", "ca.pem"]
+    assert "--token" not in words, "every user of the node could see it"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [(["--name", "a b"], "is not a name"), (["--nodes", "2", "--backend", "local"], "has one node")],
+)
+def test_wrong_use(options: list[str], why: str) -> None:
+    with pytest.raises(BadRequest, match=why):
+        pilot(["--cluster", "alpha", "--time", "2h", *options])
