@@ -49,6 +49,7 @@ START_S = 2 * PATIENCE_S  # cold and on a busy machine; 15 s is usual
 STOP_S = PATIENCE_S / 2
 STARTS_MAX = 3  # another process may take a port between our look and the start
 PORT_TAKEN = "address already in use"
+NOT_INITIALIZED = "server is not initialized yet"  # a kubelet ends if containerd listens and takes no calls yet
 PREFIX = "ykube-"
 HIDDEN = tuple(map(Path, ("/run", "/var/lib", "/var/log")))  # a node has its own of these
 # The order in which the daemons of a cluster start. Those of one stage start together.
@@ -161,13 +162,19 @@ class KubernetesBed:
 
     def await_daemon(self, cluster: KubernetesCluster, name: str) -> None:
         """Wait until a daemon does its work; its end is seen at once."""
-        daemon = self.daemons[f"{cluster.name}/{name}"]
-        try:
-            until(lambda: not daemon.is_alive or cluster.is_ready(name), START_S, f"{name} of {cluster.name} is ready")
-        except AssertionError as exc:
-            raise StartError(f"{exc}\n{daemon.log_tail()}") from None
-        if not daemon.is_alive:
-            raise StartError(f"{name} of {cluster.name} ended:\n{daemon.log_tail()}")
+        for _ in range(STARTS_MAX):
+            daemon = self.daemons[f"{cluster.name}/{name}"]
+            what = f"{name} of {cluster.name} is ready"
+            try:
+                until(lambda daemon=daemon: not daemon.is_alive or cluster.is_ready(name), START_S, what)
+            except AssertionError as exc:
+                raise StartError(f"{exc}\n{daemon.log_tail()}") from None
+            if daemon.is_alive:
+                return
+            if NOT_INITIALIZED not in daemon.log_tail():
+                break
+            cluster.run_daemon(name)
+        raise StartError(f"{name} of {cluster.name} ended:\n{daemon.log_tail()}")
 
     def save(self) -> None:
         """So that another process can stop what this one started."""
