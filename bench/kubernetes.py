@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -106,6 +107,7 @@ def both_ways(server: Server, cluster: KubernetesCluster) -> tuple[list[float], 
     times_s: dict[str, list[float]] = {"plain": [], "ours": []}
     for way in ("plain", "ours", "ours", "plain"):
         times_s[way].append(run_plain_jobs(api, NAMESPACE, JOBS) if way == "plain" else bulk(server, cluster))
+        sys.stderr.write(f"{way}: {times_s[way][-1]:.1f} s\n")
         remove_jobs(cluster, NAMESPACE)
     return times_s["plain"], times_s["ours"]
 
