@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.agent.backends.kubernetes.job_submitter import AGENT_LABEL
-from switchyard.agent.backends.kubernetes.labels import CLUSTER_LABEL, MANAGED_BY_LABEL
+from switchyard.agent.backends.kubernetes.labels import CLUSTER_LABEL, INDEX_LABEL, MANAGED_BY_LABEL
 from switchyard.model.lifecycle import ObservedState
 from tests.kubernetes.builders import KubernetesAgent, a_job, begin, end_of, output_of, pods_of, runs, waits_for
 
@@ -60,3 +61,23 @@ def test_a_higher_backoff_limit_starts_no_command_again(agent: KubernetesAgent, 
 
     agent.until(has_failed, "Kubernetes has ended the Job, and starts no other pod")
     assert runs(agent.folder) == 1
+
+
+def test_a_second_pod_of_a_task_ends_that_task_alone(agent: KubernetesAgent) -> None:
+    """As a controller makes it that has lost sight of the first. Kubernetes may remove it before the agent sees it."""
+    whole = a_job(agent.folder, waits_for(agent))
+    leases = [replace(whole, fence=7 + index, lo=index, hi=index) for index in range(2)]
+    agent.journal.take(leases)
+    agent.until(lambda: runs(agent.folder) == 2, "both tasks run")
+    first = next(pod for pod in pods_of(agent) if pod["metadata"]["labels"][INDEX_LABEL] == "0")
+    kept = {key: first["metadata"][key] for key in ("labels", "annotations", "ownerReferences", "finalizers")}
+    spec = {key: value for key, value in first["spec"].items() if key != "nodeName"}
+    second = {"metadata": {"generateName": first["metadata"]["generateName"], **kept}, "spec": spec}
+    agent.cluster.request("POST", f"/api/v1/namespaces/{agent.namespace}/pods", second)
+    agent.until(lambda: agent.ends() or len(pods_of(agent)) == 2, "the second pod is dealt with")
+    (agent.folder / "go").touch()
+    agent.until(lambda: len(agent.ends()) == 2, "both tasks end")
+    ends = {end.fence: end for end in agent.ends()}
+    assert ends[8].seen is ObservedState.SUCCEEDED
+    is_refused = ends[7].seen is ObservedState.FAILED and "a second time, which was refused" in ends[7].reason
+    assert is_refused or ends[7].seen is ObservedState.SUCCEEDED, ends[7]

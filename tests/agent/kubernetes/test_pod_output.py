@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.logs import LogCollector
@@ -15,6 +16,8 @@ from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, says
+from tests.agent.kubernetes.objects import a_pod, terminated
+from tests.processes import PATIENCE_S, until
 
 
 def an_ended_job(folder: Path, **resources: Any) -> SubmittedJob:
@@ -53,3 +56,16 @@ def test_the_folder_is_never_read_as_a_whole(
     (tmp_path / "output" / f"{job.name}.out").write_text("only\n")
     monkeypatch.setattr(Path, "glob", None)
     assert output.read(job, 1, offset=0, size=100).data == b"only\n"
+
+
+def test_two_pods_of_one_task_have_one_output(tmp_path: Path) -> None:
+    """Kubernetes made a second pod for a task. Each had its own turn again and again, and the task never ended."""
+    peer = ApiPeer(tmp_path, lambda handler: handler.reply(200, b"2026-05-04T12:00:00Z hi\n"))
+    logs = LogCollector(peer.api(), tmp_path / "output")
+    logs.start()
+    job = SubmittedJob(replace(a_lease(fence=7), lo=0, hi=1), namespace="physics", uid="j")
+    pods = [a_pod("Succeeded", terminated(0), index=0, uid="a"), a_pod("Failed", terminated(143), index=0, uid="b")]
+    output = PodOutput(logs)
+    until(lambda: output.finish(job, 7, pods, []) is not None, PATIENCE_S, "the output is taken")
+    logs.stop()
+    peer.close()

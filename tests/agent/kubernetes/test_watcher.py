@@ -98,6 +98,18 @@ def test_pods_of_a_direct_read_are_added_and_never_come_back_from_the_dead(watch
     assert watcher.is_podless(NAME)
 
 
+def test_a_pod_that_only_direct_reads_show_is_there_until_one_does_not(watcher: KubernetesWatcher) -> None:
+    """It was deleted between the read and the list of the watch, which never tells of it."""
+    watcher.put_pods([])
+    watcher.note_pods(a_job(), [a_pod("p"), a_pod("q")])
+    assert watcher.is_unwatched(NAME)
+    watcher.put_pod(a_pod("q"), is_deleted=False)
+    watcher.note_pods(a_job(), [])
+    assert [pod.metadata.uid for pod in watcher.view(NAME).pods] == ["q"], "the watch shows it"
+    assert [pod.metadata.uid for pod in watcher.view(NAME).gone_pods] == ["p"]
+    assert not watcher.is_unwatched(NAME)
+
+
 def test_one_index_is_podless_while_another_has_its_pod(watcher: KubernetesWatcher) -> None:
     job = JobObject(metadata=ObjectMeta(name=NAME, uid="1"), status=JobObjectStatus(failed_indexes="0-1"))
     assert not watcher.is_podless(NAME, 0)

@@ -126,7 +126,7 @@ class LogCollector:
     def finish(self, key: str, pod: PodRef | None) -> str | None:
         """The pod has ended: take the rest of its output. None: it is being taken; else what is wrong, mostly nothing.
 
-        No pod: there is nothing left to read.
+        No pod: there is nothing left to read. The answer stays until `release`.
         """
         with self._lock:
             task = self._tasks.get(key)
@@ -138,10 +138,12 @@ class LogCollector:
                 task.is_ended, task.ended_s = True, time.monotonic()
                 task.is_gone = pod is None
                 self._enqueue(task)
-            if not task.done.is_set():
-                return None
-            del self._tasks[key]
-            return task.problem
+            return task.problem if task.done.is_set() else None
+
+    def release(self, key: str) -> None:
+        """The output is complete and was asked for: forget how it was read."""
+        with self._lock:
+            self._tasks.pop(key, None)
 
     def read(self, key: str, *, offset: int, size: int) -> OutputPiece:
         try:

@@ -23,7 +23,7 @@ class PodOutput:
     def collect(self, job: SubmittedJob, fence: int, pods: Sequence[PodObject]) -> None:
         """Take the output of pods that run."""
         for pod in pods:
-            if pod.main.running is not None or pod.main.terminated is not None:
+            if _has_begun(pod):
                 self._logs.collect(_key(job, fence, pod), _ref(pod))
 
     def finish(self, job: SubmittedJob, fence: int, pods: Sequence[PodObject], gone: Sequence[PodObject]) -> str | None:
@@ -31,10 +31,14 @@ class PodOutput:
 
         Of `gone` pods there is no more.
         """
-        problems = [self._logs.finish(_key(job, fence, pod), _ref(pod)) for pod in pods]
-        problems += [self._logs.finish(_key(job, fence, pod), None) for pod in gone]
+        # Kubernetes may have made two pods for one task. Their output has one file: that of the first that ran.
+        sources: dict[str, PodRef | None] = {_key(job, fence, pod): None for pod in gone}
+        sources |= {_key(job, fence, pod): _ref(pod) for pod in sorted(pods, key=_has_begun)}
+        problems = [self._logs.finish(key, pod) for key, pod in sources.items()]
         if any(problem is None for problem in problems):
             return None
+        for key in sources:
+            self._logs.release(key)
         return "; ".join(sorted({problem for problem in problems if problem}))
 
     def read(self, job: SubmittedJob, fence: int, *, offset: int, size: int) -> OutputPiece:
@@ -77,6 +81,10 @@ def _file(job: SubmittedJob, fence: int, rank: int) -> str:
 
 def _key(job: SubmittedJob, fence: int, pod: PodObject) -> str:
     return _file(job, fence, pod.index or 0)
+
+
+def _has_begun(pod: PodObject) -> bool:
+    return pod.main.running is not None or pod.main.terminated is not None
 
 
 def _ref(pod: PodObject) -> PodRef:

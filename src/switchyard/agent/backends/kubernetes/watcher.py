@@ -40,6 +40,7 @@ class _Entry:
     read_indexes: frozenset[int | None] = frozenset()  # of the pods which that read showed
     pods: PodsByIndex = field(default_factory=dict)
     deleted_pods: PodsByIndex = field(default_factory=dict)
+    read_uids: set[str] = field(default_factory=set)  # of live pods that direct reads showed and the watch did not yet
 
     def live(self, index: int | None) -> list[PodObject]:
         """The pods of one index; None: all."""
@@ -55,6 +56,7 @@ class _Entry:
 
     def take(self, pod: PodObject) -> PodObject | None:
         """Remove a live pod and return it as it was last."""
+        self.read_uids.discard(pod.metadata.uid)
         same = self.pods.get(pod.index, {})
         before = same.pop(pod.metadata.uid, None)
         if not same:
@@ -135,10 +137,10 @@ class KubernetesWatcher:
             return entry.is_confirmed or not entry.is_deleted
 
     def is_unwatched(self, name: str) -> bool:
-        """Whether only direct reads show this Job."""
+        """Whether only direct reads show this Job or a pod of it: only another read tells that it was deleted."""
         with self._lock:
             entry = self._entries.get(name)
-            return entry is not None and entry.is_unwatched
+            return entry is not None and (entry.is_unwatched or bool(entry.read_uids))
 
     def take_changed(self) -> dict[str, set[int] | None]:
         """The names of Jobs that changed since the last call, each with the indexes that did; None: all of it."""
@@ -170,9 +172,17 @@ class KubernetesWatcher:
         name = job.metadata.name
         with self._lock:
             entry = self._entries.setdefault(name, _Entry())
+            present = {pod.metadata.uid for pod in pods}
+            for pod in entry.live(None):
+                if pod.metadata.uid in entry.read_uids - present:
+                    entry.take(pod)
+                    entry.bury(pod)
             for pod in pods:
-                if pod.metadata.uid not in entry.deleted_pods.get(pod.index, {}):
-                    entry.pods.setdefault(pod.index, {}).setdefault(pod.metadata.uid, pod)
+                uid, same = pod.metadata.uid, entry.pods.get(pod.index, {})
+                is_new = uid not in same and uid not in entry.deleted_pods.get(pod.index, {})
+                if is_new or uid in entry.read_uids:
+                    entry.pods.setdefault(pod.index, {})[uid] = pod
+                    entry.read_uids.add(uid)
             entry.read_job, entry.read_indexes = job, frozenset(pod.index for pod in pods)
             self._mark(name)
 
@@ -195,6 +205,7 @@ class KubernetesWatcher:
             for pod in entry.live(None):
                 entry.bury(pod)
             entry.pods.clear()
+            entry.read_uids.clear()
             self._mark(name)
 
     def drop(self, name: str) -> None:
