@@ -200,12 +200,25 @@ def open_untrusted(path: Path, *, is_linked_ok: bool = False) -> BinaryIO:
 
     Raises OSError for everything but a plain file; unless `is_linked_ok`, also for a file with a second name.
     """
+    return os.fdopen(_open_plain(path, is_linked_ok=is_linked_ok)[0], "rb")
+
+
+def read_untrusted(path: str, bytes_max: int) -> tuple[bytes, os.stat_result]:
+    """Read the beginning of a file as `open_untrusted` opens it, and its status. For thousands of small files."""
+    number, status = _open_plain(path, is_linked_ok=False)
+    try:
+        return os.read(number, bytes_max), status
+    finally:
+        os.close(number)
+
+
+def _open_plain(path: Path | str, *, is_linked_ok: bool) -> tuple[int, os.stat_result]:
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(number)
     if not stat.S_ISREG(status.st_mode) or (status.st_nlink != 1 and not is_linked_ok):
         os.close(number)
         raise PermissionError(errno.EPERM, "not a plain file of its own", str(path))
-    return os.fdopen(number, "rb")
+    return number, status
 
 
 def _access_list(*uids: int) -> bytes:

@@ -14,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Protocol
 
-from switchyard.agent.accounts import LocalAccount, open_untrusted, share_folder
+from switchyard.agent.accounts import LocalAccount, open_untrusted, read_untrusted, share_folder
 from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.errors import Unavailable
@@ -26,6 +26,7 @@ FOLDERS_MAX = 100  # made in one command over ssh, whose length is bounded
 NOTES_MAX = 500  # read in one command over ssh
 LISTED_FILES_MIN = 20  # from so many wanted files on, a folder is listed first: most files of an array are not there
 ABSENT_ERRORS = (FileNotFoundError, NotADirectoryError)
+CLAIM_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +104,10 @@ class SharedFiles:
         present = ((name, file) for name, files in files_by_name.items() for file in self._present(name, files))
         notes = {}
         for name, file in present:
-            path = self._root / name / file
+            path = f"{self._root}/{name}/{file}"
             try:
-                with open_untrusted(path) as stream:
-                    text = stream.read(NOTE_BYTES_MAX).decode(errors="replace").strip()
-                    notes[name, file] = ScriptNote(text, int(os.fstat(stream.fileno()).st_mtime))
+                data, status = read_untrusted(path, NOTE_BYTES_MAX)
+                notes[name, file] = ScriptNote(data.decode(errors="replace").strip(), int(status.st_mtime))
             except ABSENT_ERRORS:
                 continue
             except PermissionError:  # the folder was readable: the job changed it
@@ -123,17 +123,21 @@ class SharedFiles:
         if len(files) < LISTED_FILES_MIN:
             return files
         try:
-            listed = {path.name for path in (self._root / name).iterdir()}
+            listed = set(os.listdir(self._root / name))  # noqa: PTH208 - thousands of names, and no paths
         except OSError:  # opening the files tells whether they are absent or not readable
             return files
         return [file for file in files if file in listed]
 
     def claim(self, wanted: Iterable[tuple[str, str]], text: str) -> set[tuple[str, str]]:
         claimed = set()
+        data = f"{text}\n".encode()
         for name, file in wanted:
             try:
-                with (self._root / name / file).open("x") as stream:
-                    stream.write(f"{text}\n")
+                number = os.open(f"{self._root}/{name}/{file}", CLAIM_FLAGS, 0o666)
+                try:
+                    os.write(number, data)
+                finally:
+                    os.close(number)
             except FileExistsError:
                 continue
             except OSError:
