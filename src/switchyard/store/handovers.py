@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
-from msgspec.structs import asdict
+from msgspec.structs import astuple
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, fetch_all
-from switchyard.store.frequent_statement import FrequentStatement
+from switchyard.store.frequent_statement import FrequentStatement, driver_run
 from switchyard.store.schema import HANDOVER_COUNTED, HANDOVER_OPEN, handovers
 
 NUMBER_MAX = 2**31 - 1  # of the protocol
@@ -48,8 +48,8 @@ _NUMBER_SEQUENCE = sa.func.pg_get_serial_sequence("handovers", "number")
 _NEXT_NUMBERS = sa.select(sa.func.nextval(_NUMBER_SEQUENCE)).select_from(
     sa.func.generate_series(1, sa.bindparam("count"))
 )
-_LAST_NUMBER_SQLITE = sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'")
-_INSERT = sa.insert(handovers)
+_LAST_NUMBER_SQLITE = FrequentStatement(sa.text("SELECT seq FROM sqlite_sequence WHERE name = 'handovers'"))
+_COLUMNS = ("number", *NewHandover.__struct_fields__)
 
 
 def handover_insert(tx: Tx, rows: Sequence[NewHandover]) -> list[int]:
@@ -59,10 +59,17 @@ def handover_insert(tx: Tx, rows: Sequence[NewHandover]) -> list[int]:
     if dialect.is_postgresql(tx):
         numbers = sorted(tx.execute(_NEXT_NUMBERS, {"count": len(rows)}).scalars())
     else:  # SQLite has one writer until the commit
-        drawn = tx.execute(_LAST_NUMBER_SQLITE).scalar() or 0
+        drawn = _last_number_sqlite(tx) or 0
         numbers = list(range(drawn + 1, drawn + 1 + len(rows)))
-    tx.execute(_INSERT, [{"number": number, **asdict(row)} for number, row in zip(numbers, rows, strict=True)])
+    numbered = [(number, *astuple(row)) for number, row in zip(numbers, rows, strict=True)]
+    driver_run(tx, dialect.insert_sql(tx, "handovers", _COLUMNS), numbered)
     return numbers
+
+
+def _last_number_sqlite(tx: Tx) -> int | None:
+    """Return the last number that was drawn. None: no number was drawn yet."""
+    rows = _LAST_NUMBER_SQLITE.rows(tx, {})
+    return rows[0][0] if rows else None
 
 
 def handover_skip_numbers(tx: Tx, count: int) -> None:
@@ -74,7 +81,7 @@ def handover_skip_numbers(tx: Tx, count: int) -> None:
             )
         )
         return
-    last = tx.execute(_LAST_NUMBER_SQLITE).scalar()
+    last = _last_number_sqlite(tx)
     statement = "UPDATE sqlite_sequence SET seq = :seq WHERE name = 'handovers'"
     if last is None:  # none was drawn yet
         statement = "INSERT INTO sqlite_sequence (name, seq) VALUES ('handovers', :seq)"
