@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.shell_flows import ended, good, start
 from tests.acceptance.test_flyte_runs import difference
+from tests.processes import free_port
+from tests.programs import call
 from tests.s3_service import REGION, S3Server, s3_running
 from tests.workflow.corpus import FOLDER
 
@@ -58,6 +61,21 @@ def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
         assert {place[:2] for place in places(data)} == {(PROJECT, DEV)}
         assert len(places(data)) == len(set(places(data)))
         refuse_secret_in(site)
+        assert "facts" in deck_of(site, "28_context.wf"), "what the task showed"
+
+
+def deck_of(site: FlyteSite, workflow: str) -> str:
+    """The deck of the first node of an execution of this workflow, by a link of each kind."""
+    asked = {"id": {"project": PROJECT, "domain": DEV}, "limit": 1, "filters": f"eq(workflow.name,{workflow})"}
+    (execution,) = site.doors.by_grpc("ListExecutions", asked).answer["executions"]
+    node = {"execution_id": execution["id"], "node_id": "n0"}
+    linked = {"artifact_type": "ARTIFACT_TYPE_DECK", "node_execution_id": node}
+    (address,) = site.doors.by_grpc("CreateDownloadLink", linked).answer["signed_url"]
+    named = {"flyte_url": f"flyte://v1/{PROJECT}/{DEV}/{execution['id']['name']}/n0/0/d"}
+    (other,) = site.doors.by_rest("GetData", named).answer["pre_signed_urls"]["signed_url"]
+    pages = {call("GET", one).body.decode() for one in (address, other)}
+    assert len(pages) == 1
+    return pages.pop()
 
 
 def refuse_secret_in(site: FlyteSite) -> None:
@@ -85,4 +103,49 @@ def test_data_in_a_bucket(tmp_path: Path, s3: S3Server) -> None:
         assert {place[:2] for place in places(s3.buckets / bucket / "flyte")} == {(PROJECT, DEV)}
         for job in site.doors.v1("GET", "/v1/jobs?limit=500")["items"]:
             assert s3.secret_key not in str(site.doors.v1("GET", f"/v1/jobs/{job['id']}"))
+        assert s3.secret_key not in site.server.log + site.agent.log
+
+
+STORE_FLOW = """
+import os
+
+from flytekit import task, workflow
+from flytekit.types.file import FlyteFile
+
+
+@task
+def leave() -> FlyteFile:
+    with open("left.txt", "w") as out:
+        out.write("left")
+    return FlyteFile("left.txt")
+
+
+@workflow
+def wf() -> FlyteFile:
+    return leave()
+"""
+
+
+def test_data_at_a_store_that_refuses_or_is_away(tmp_path: Path, s3: S3Server) -> None:
+    """The execution fails with what the store said to the task."""
+    bucket = s3.create_bucket()
+    values = {
+        "FLYTE_AWS_ACCESS_KEY_ID": s3.access_key,
+        "FLYTE_AWS_SECRET_ACCESS_KEY": "wrong",
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_MAX_ATTEMPTS": "1",
+    }
+    stores = []
+    for word, endpoint in (("refused", s3.endpoint), ("away", f"http://127.0.0.1:{free_port()}")):
+        variables = {name: {"value": value} for name, value in {**values, "FLYTE_AWS_ENDPOINT": endpoint}.items()}
+        stores.append({"prefix": f"s3://{bucket}/{word}", "variables": variables})
+    with flyte_site(tmp_path, site={"data": {"stores": stores}}) as site:
+        (tmp_path / "flows/store.py").write_text(STORE_FLOW)
+        site.register()
+        for word in ("refused", "away"):
+            place = {"raw_output_data_config": {"output_location_prefix": f"s3://{bucket}/{word}"}}
+            good(start(site, word, "store.wf", **place))
+        for word, words in (("refused", "signature"), ("away", "endpoint")):
+            over = ended(site, word, RUNS_S)
+            assert (over["phase"], words in over["error"]["message"]) == ("FAILED", True), over
         assert s3.secret_key not in site.server.log + site.agent.log
