@@ -60,7 +60,14 @@ def _flux(site: FluxSite, environment: Mapping[str, str], words: Sequence[str]) 
     known = {"PATH": os.defpath, **environment, **({"FLUX_URI": site.uri} if site.uri else {})}
     try:
         return subprocess.run(
-            [program, *words], env=known, capture_output=True, text=True, timeout=ANSWER_S, check=False, cwd="/"
+            [program, *words],
+            env=known,
+            stdin=subprocess.DEVNULL,  # `flux run` would read what the person types
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
+            cwd="/",
         )
     except OSError as exc:
         raise Unavailable(f"{program} cannot be run: {exc.strerror}.", next_step="Is Flux installed here?") from exc
