@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 from flyteidl.core import interface_pb2, literals_pb2, types_pb2
 
+from switchyard.errors import TooLarge
 from switchyard.workflow.casting import Caster
 from switchyard.workflow.execution_checks import value_mistake
-from switchyard.workflow.plain_values import NoSuchValue, literal_of, literals_of, plain_value, plain_values
+from switchyard.workflow.plain_values import (
+    STEPS_MAX,
+    NoSuchValue,
+    Steps,
+    literal_of,
+    literals_of,
+    plain_value,
+    plain_values,
+)
 from tests.workflow.builders import FLOAT, INT, NONE, STRUCT, TEXT, enum, list_of, map_of, union
 
 BOOL = types_pb2.LiteralType(simple=types_pb2.BOOLEAN)
@@ -75,7 +84,7 @@ BAD: list[tuple[Any, Any, str]] = [
 
 @pytest.mark.parametrize(("value", "kind", "shown"), GOOD)
 def test_a_value_becomes_a_literal_of_the_type_and_is_shown_again(value: Any, kind: Any, shown: Any) -> None:
-    literal = literal_of(value, kind, where="x")
+    literal = literal_of(value, kind, Steps(), where="x")
     assert value_mistake("x", literal, kind, Caster()) == ""
     assert plain_value(literal) == shown
 
@@ -83,7 +92,7 @@ def test_a_value_becomes_a_literal_of_the_type_and_is_shown_again(value: Any, ki
 @pytest.mark.parametrize(("value", "kind", "words"), BAD)
 def test_a_value_of_another_type_is_refused_with_its_place(value: Any, kind: Any, words: str) -> None:
     with pytest.raises(NoSuchValue) as caught:
-        literal_of(value, kind, where="x")
+        literal_of(value, kind, Steps(), where="x")
     assert words in str(caught.value)
     assert str(caught.value).isprintable()
 
@@ -94,7 +103,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     for _ in range(70):
         value, kind = [value], list_of(kind)
     with pytest.raises(NoSuchValue, match="nested too deeply"):
-        literal_of(value, kind, where="x")
+        literal_of(value, kind, Steps(), where="x")
 
 
 def test_all_mistakes_are_told_at_once_and_unknown_names_with_the_known_ones() -> None:
@@ -105,7 +114,7 @@ def test_all_mistakes_are_told_at_once_and_unknown_names_with_the_known_ones() -
 
 
 def test_values_that_do_not_fit_are_shown_by_their_size() -> None:
-    large = literal_of("x" * 1000, TEXT, where="x")
+    large = literal_of("x" * 1000, TEXT, Steps(), where="x")
     small = literal_of(1, INT, where="x")
     shown = plain_values({"a": large, "b": small, "c": large}, size_max=1100)
     assert (shown["a"], shown["b"]) == ("x" * 1000, 1)
@@ -120,3 +129,19 @@ def test_garbage_is_a_note() -> None:
 
 def parameter(kind: Any) -> Any:
     return interface_pb2.Parameter(var=interface_pb2.Variable(type=kind))
+
+
+def test_unions_of_unions_do_not_multiply_the_work() -> None:
+    kind = union(INT, NONE)
+    for _ in range(40):
+        kind = union(kind, NONE)
+    with pytest.raises(NoSuchValue, match="is none of"):
+        literal_of("no number", kind, Steps(), where="x")
+
+
+def test_the_work_of_one_request_is_bounded() -> None:
+    many = [1] * (STEPS_MAX // 2)
+    steps = Steps()
+    literal_of(many, list_of(INT), steps, where="x")
+    with pytest.raises(TooLarge, match="steps"):
+        literal_of(many, list_of(INT), steps, where="y")

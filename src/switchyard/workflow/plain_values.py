@@ -12,12 +12,14 @@ import msgspec
 from flyteidl.core import literals_pb2, types_pb2
 from google.protobuf import json_format
 
+from switchyard.errors import TooLarge
 from switchyard.workflow.bindings import show_type
 from switchyard.workflow.literals import MSGPACK, UNREADABLE_VALUE
 
 INTEGER_MAX = 2**63 - 1
 SECONDS_MAX = 10**11  # of a duration: what protobuf takes
 DEPTH_MAX = 64  # of a plain value; protobuf reads 100
+STEPS_MAX = 300_000  # values compared with types, in one request
 SHOWN_BYTES_MAX = 64 * 2**10  # of all inputs or all outputs together
 _UNITS = {"h": "3600", "m": "60", "s": "1", "ms": "0.001", "us": "0.000001", "µs": "0.000001"}
 UNIT_S = {unit: Decimal(seconds) for unit, seconds in _UNITS.items()}
@@ -30,16 +32,31 @@ class NoSuchValue(ValueError):
     """A plain value is not of the type that is wanted; the text says where and why."""
 
 
+class Steps:
+    """Bounds the work of all values of one request together: unions of unions multiply it."""
+
+    def __init__(self) -> None:
+        self._left = STEPS_MAX
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooLarge(
+                f"The inputs take more than {STEPS_MAX:,} steps to compare with their types.",
+                next_step="Give fewer values, or use types with fewer unions of unions.",
+            )
+
+
 def literals_of(values: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, list[str]]:
     """Plain values as a LiteralMap, and all mistakes. `expected`: parameters by name. Unknown names are mistakes."""
-    literals, mistakes = literals_pb2.LiteralMap(), list[str]()
+    literals, mistakes, steps = literals_pb2.LiteralMap(), list[str](), Steps()
     for name, value in values.items():
         if name not in expected:
             known = ", ".join(sorted(expected)[:20]) or "none"
             mistakes.append(f"there is no input {name[:80]!r}; known: {known}")
             continue
         try:
-            literal = literal_of(value, expected[name].var.type, where=name)
+            literal = literal_of(value, expected[name].var.type, steps, where=name)
         except NoSuchValue as exc:
             mistakes.append(str(exc))
             continue
@@ -47,8 +64,9 @@ def literals_of(values: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple
     return literals, mistakes
 
 
-def literal_of(value: Any, wanted: Any, *, where: str, is_strict: bool = False, depth: int = 0) -> Any:
+def literal_of(value: Any, wanted: Any, steps: Steps, *, where: str, is_strict: bool = False, depth: int = 0) -> Any:
     """A plain value as a literal of a type. `is_strict`: a text is nothing but a text. Raises NoSuchValue."""
+    steps.take()
     if depth > DEPTH_MAX:
         raise NoSuchValue(f"{where[:200]}: nested too deeply")
     case = wanted.WhichOneof("type")
@@ -60,16 +78,18 @@ def literal_of(value: Any, wanted: Any, *, where: str, is_strict: bool = False, 
         items = enumerate(inner)
         literal.collection.SetInParent()
         literal.collection.literals.extend(
-            literal_of(item, wanted.collection_type, where=f"{where}[{n}]", is_strict=is_strict, depth=depth + 1)
+            literal_of(item, wanted.collection_type, steps, where=f"{where}[{n}]", is_strict=is_strict, depth=depth + 1)
             for n, item in items
         )
     elif case == "map_value_type":
         literal.map.SetInParent()
+        inner_type = wanted.map_value_type
         for key, item in _checked(value, dict, where, "a map").items():
-            made = literal_of(item, wanted.map_value_type, where=f"{where}.{key}", is_strict=is_strict, depth=depth + 1)
+            made = literal_of(item, inner_type, steps, where=f"{where}.{key}", is_strict=is_strict, depth=depth + 1)
             literal.map.literals[str(key)].CopyFrom(made)
     elif case == "union_type":
-        _set_union(literal, value, wanted.union_type.variants, where, depth=depth)
+        variants = list(wanted.union_type.variants)
+        literal.scalar.union.CopyFrom(_union(value, variants, steps, where, is_strict=is_strict, depth=depth))
     elif case == "enum_type":
         literal.scalar.primitive.string_value = _member(value, wanted.enum_type.values, where)
     elif case == "blob":
@@ -110,18 +130,15 @@ def _set_simple(literal: Any, value: Any, kind: int, where: str, *, is_strict: b
         raise NoSuchValue(f"{where}: a value of type {name} cannot be written as a plain value")
 
 
-def _set_union(literal: Any, value: Any, variants: Iterable[Any], where: str, *, depth: int) -> None:
+def _union(value: Any, variants: list[Any], steps: Steps, where: str, *, is_strict: bool, depth: int) -> Any:
     """The first variant that the value is of. A text counts as another type only if no variant takes it as it is."""
-    variants = list(variants)
-    for is_strict in (True, False):
+    for is_strict_now in (True,) if is_strict else (True, False):
         for variant in variants:
             try:
-                made = literal_of(value, variant, where=where, is_strict=is_strict, depth=depth + 1)
+                made = literal_of(value, variant, steps, where=where, is_strict=is_strict_now, depth=depth + 1)
             except NoSuchValue:
                 continue
-            literal.scalar.union.value.CopyFrom(made)
-            literal.scalar.union.type.CopyFrom(variant)
-            return
+            return literals_pb2.Union(value=made, type=variant)
     shown = " | ".join(show_type(variant) for variant in variants[:10])
     raise NoSuchValue(f"{where}: {_show(value)} is none of {shown}")
 
