@@ -26,11 +26,13 @@ def end_attempt(attempt: Attempt, status: Status) -> AttemptChange:
 def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
     if attempt.is_stopped:
         return ()
+    # An end without a native id is a refusal: the server gives the job to another cluster.
+    native_id = None if status.is_unbegun else attempt.native_id
     report = Report(
         job=attempt.lease.job,
         fence=attempt.lease.fence,
         seen=status.seen,
-        native_id=native_name(attempt.native_id) if attempt.native_id else None,
+        native_id=native_name(native_id) if native_id else None,
         exit_code=status.exit_code,
         signal=status.signal,
         reason=(status.note or status.reason)[:REASON_CHARS_MAX],

@@ -23,6 +23,7 @@ import msgspec
 from switchyard.agent import credential as credentials
 from switchyard.agent.backends import Backend, Setting
 from switchyard.agent.backends.registry import load_backend
+from switchyard.agent.backends.supervisor_program import probe_supervisor
 from switchyard.agent.canary import FLUX_ADVICE, POD_ADVICE, run_canary
 from switchyard.agent.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.credential import AgentCredentials, Credential
@@ -100,6 +101,9 @@ def run_checks(patient: DoctorTarget) -> list[Finding]:
     folders = files_folders(
         patient.site, kind, patient.directory, credential.cluster if credential else patient.cluster
     )
+    if kind == "local" and patient.directory is not None and (why := probe_supervisor(patient.directory)):
+        advice = "Make room on the disk. The agent writes its supervisor anew before the next job; else restart it."
+        findings.append(Finding("supervisor", False, f"no job can be started: {why}", advice))
     findings += check_files(patient.site, kind, folders)
     findings += check_images(patient.site, kind, patient.environment)
     if kind == KUBERNETES:

@@ -109,6 +109,7 @@ class Loop:
         """`lifetime`: of an ephemeral cluster, which the agent leaves before its end."""
         self._lifetime = lifetime
         self._backend = backend
+        self._backend_trouble: Callable[[], str] = getattr(backend, "trouble", str)  # few backends have one
         self._journal = journal
         self._directory = directory
         self._limits = limits
@@ -358,4 +359,4 @@ class Loop:
             return f"disk error: {exc.strerror}"
         if free < self._limits.free_bytes_min:
             return f"disk full: {show_bytes(free)} free, {show_bytes(self._limits.free_bytes_min)} wanted"
-        return ""
+        return self._backend_trouble()

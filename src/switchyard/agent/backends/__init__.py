@@ -77,6 +77,8 @@ class Status:
     began_ago_us: int | None = None  # of an ended job: when it began to run, if it did
     cause: Cause = Cause.JOB  # of a failure: what caused it
     usage: Usage | None = None  # of an ended job
+    # Of a failure by the cluster: nothing of the job ran or will run. The job goes to another cluster, if there is one.
+    is_unbegun: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

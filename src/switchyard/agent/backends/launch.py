@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import py_compile
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from switchyard.agent.accounts import LocalAccount
-from switchyard.agent.backends import Setting, confine, marker_of, proctable, supervisor
+from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.containers import (
     ContainerJob,
     apptainer_command,
@@ -172,19 +171,6 @@ def _job_variables(lease: Lease, home: Path, setting: Setting, account: LocalAcc
     login = {"HOME": str(home), "USER": name, "LOGNAME": name}
     files = {} if spec_of(lease).files is None else {FILES_VARIABLE: str(home)}
     return {**login, **job_variables(lease, setting.cluster), **files}
-
-
-def compile_supervisor(directory: Path) -> Path:
-    """Compile the supervisor once: at each start that would be a quarter of the time from spawn to exec."""
-    folder = directory / "supervisor"
-    sources = [Path(str(module.__file__)) for module in (supervisor, confine, proctable)]
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for source in sources:
-            py_compile.compile(str(source), cfile=str(folder / f"{source.stem}.pyc"), doraise=True)
-    except (OSError, py_compile.PyCompileError):
-        return sources[0]
-    return folder / "supervisor.pyc"
 
 
 def spawn_supervisor(program: Path, path: Path, setting: Setting, *, seal: str) -> tuple[subprocess.Popen[bytes], int]:

@@ -33,13 +33,13 @@ from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.launch import (
     VARIABLES_FILE,
     account_for,
-    compile_supervisor,
     load_job_accounts,
     spawn_supervisor,
     start_files,
 )
 from switchyard.agent.backends.live_attempt import LiveAttempt, live_from_files, live_from_lease
 from switchyard.agent.backends.seals import Seals
+from switchyard.agent.backends.supervisor_program import SupervisorProgram, start_failure
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.clock import boot_id
 from switchyard.agent.images import container_programs, graph_with_images
@@ -60,6 +60,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
 
 RESPAWN_S = 1.0  # between tries to start a supervisor, e.g. while the disk is full
 SPAWN_TRIES_MAX = 5  # of a supervisor that dies before its claim; failures by a full disk do not count
@@ -88,7 +89,7 @@ class LocalBackend:
         self._work = WorkFolders(
             setting.files_folder(setting.directory) / "work", is_for_others=setting.site.accounts is not None
         )
-        self._program = compile_supervisor(setting.directory)
+        self._program = SupervisorProgram(setting.directory)
         self._seals = Seals(setting.directory, begun=[path.name for path in self._jobs.iterdir()])
         self._containments = Containments(setting.directory, setting.site.local.containment)
         log.info(
@@ -117,6 +118,9 @@ class LocalBackend:
         with self._lock:
             occupied = total_need(live.need for live in self._live.values())
             return load_of(self._graph, occupied, running=len(self._live), queued=0)
+
+    def trouble(self) -> str:
+        return self._program.trouble()
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         total = room_of(load_of(self._graph, ResourceNeed(), running=0, queued=0), less=ResourceNeed())
@@ -260,9 +264,8 @@ class LocalBackend:
 
     def _spawn(self, name: str, live: LiveAttempt) -> None:
         self._release(live)
-        live.process, live.fd = spawn_supervisor(
-            self._program, self._jobs / name, self._setting, seal=self._seals.of(name)
-        )
+        program = self._program.path(is_suspect=live.tries > 0)
+        live.process, live.fd = spawn_supervisor(program, self._jobs / name, self._setting, seal=self._seals.of(name))
         live.spawned_at, live.tries = time.monotonic(), live.tries + 1
         self._selector.register(live.fd, selectors.EVENT_READ, name)
 
@@ -272,6 +275,7 @@ class LocalBackend:
         if live is not None and live.process is not None and (words := os.read(fd, 16)):
             # From the process itself, before the job began: more reliable than any file.
             live.claim = SupervisorClaim(live.process.pid, proctable.start_time(live.process.pid), boot_id())
+            self._program.note_start()
             if b"R" in words:
                 live.is_run_reported, live.since = True, time.monotonic()
             return
@@ -373,8 +377,9 @@ class LocalBackend:
         if code != supervisor.EXIT_TRY_AGAIN and live.tries >= SPAWN_TRIES_MAX:
             if job.claim_never():
                 self._drop(name)
-                why = f"its supervisor ended with {code} before it began, {live.tries} times; see supervisor.log"
-                return Status(seen=ObservedState.FAILED, reason=why)
+                why = start_failure(job.path, code, live.tries)
+                self._program.note_failure(why)
+                return Status(seen=ObservedState.FAILED, reason=why, cause=Cause.CLUSTER, is_unbegun=True)
             return waiting
         try:
             self._spawn(name, live)

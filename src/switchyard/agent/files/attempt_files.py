@@ -192,7 +192,7 @@ class AttemptFiles:
 
 
 def _has_begun(attempt: Attempt, status: Status) -> bool:
-    if status.seen is ObservedState.RETURNED:
+    if status.seen is ObservedState.RETURNED or status.is_unbegun:
         return False
     return (
         attempt.stage is Stage.RUNNING
