@@ -28,8 +28,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code. Print an error as two lines: what happened, and what to do."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? for ✔
+    words = sys.argv[1:] if argv is None else argv
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
+        code = _run(words)
         sys.stdout.flush()  # raises BrokenPipeError here, where it is caught
     except YardError as exc:
         _print_error(exc)
@@ -42,6 +43,16 @@ def main(argv: list[str] | None = None) -> int:
             )
         )
         return EXIT_ERROR
+    except UnicodeEncodeError:
+        if not (odd := [word for word in words if not word.isascii() and not _is_utf8(word)]):
+            raise
+        _print_error(
+            BadRequest(
+                f"{ascii(odd[0])[:80]} has bytes that are no UTF-8, which cannot be sent.",
+                next_step="Write the word in UTF-8.",
+            )
+        )
+        return EXIT_USAGE
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -51,6 +62,10 @@ def main(argv: list[str] | None = None) -> int:
     except SystemExit as exc:  # argparse, after --help
         return exc.code if isinstance(exc.code, int) else EXIT_OK if exc.code is None else EXIT_USAGE
     return code
+
+
+def _is_utf8(word: str) -> bool:
+    return word.encode(errors="ignore") == word.encode(errors="surrogatepass")
 
 
 def _run(argv: list[str]) -> int:

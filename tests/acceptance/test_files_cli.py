@@ -177,6 +177,24 @@ def test_bad_words_are_refused_before_anything_is_sent(
     assert "matches" not in done.stderr, "words, not a regular expression"
 
 
+def test_bytes_that_are_no_utf8_are_refused_before_anything_is_sent(stage: Stage, work: Path) -> None:
+    for words, says in (
+        (["submit", "--in", "no-such-file", "--out", "n\udcff", "--", "true"], "Write ? for each such byte"),
+        (["submit", "--in", "no-such-file", "--", "echo", "\udcff"], r"command: '\udcff' has bytes that are no UTF-8"),
+        (["submit", "--name", "\udcff", "--", "true"], "name: "),
+        (["submit", "--env", "X=\udcff", "--", "true"], "env: "),
+        (["submit", "--label", "X=\udcff", "--", "true"], "labels: "),
+        (["show", "\udcff"], r"'\udcff' has bytes that are no UTF-8"),
+    ):
+        done = yard(stage, work, *words)
+        assert (done.returncode, says in done.stderr) == (EXIT_USAGE, True), done.stderr
+        assert "next: " in done.stderr
+        assert "Traceback" not in done.stderr
+    done = yard(stage, work, "submit", "--out", "n?", "--wait", "--", "sh", "-c", "touch \"$(printf 'n\\377')\"")
+    assert done.returncode == EXIT_OK, done.stderr
+    assert (work / "n\udcff").exists()
+
+
 def test_what_cannot_be_fetched_is_told(stage: Stage, work: Path, client: Client) -> None:
     job = client.submit(["true"])
     job.wait(PATIENCE_S)

@@ -101,7 +101,8 @@ def _never_began(attempt: EndedAttempt) -> bool:
     if not attempt.fence:
         return True
     job = attempt.job_of()
-    return job.state in (State.CANCELLED, State.REJECTED) and job.started_us is None
+    is_ended_early = job.state in (State.CANCELLED, State.REJECTED, State.FAILED) and job.started_us is None
+    return is_ended_early and job.exit_code is None and job.signal is None
 
 
 def _not_collected(attempt: EndedAttempt, name: NamePath, patterns: list[str], outputs: OutputSet | None) -> NotFound:

@@ -235,8 +235,8 @@ def _are_expected(job: Job, seen: Sequence[OutputSet], task: int | None) -> bool
     """Whether an agent has yet to speak of files of this ended job."""
     if job.tasks is not None:
         return len(seen) < (1 if task is not None else job.tasks.ok + job.tasks.failed)
-    if job.state is State.REJECTED or (job.state is State.CANCELLED and job.started_us is None):
-        return False
+    if job.state is not State.SUCCEEDED and job.started_us is None and job.exit_code is None and job.signal is None:
+        return False  # it never began, e.g. because its cluster refused it or could not stage its files
     return not any(found.fence >= job.fence for found in seen)
 
 

@@ -25,6 +25,7 @@ from switchyard.sdk.file_names import (
     parse_source,
 )
 from switchyard.sdk.file_patterns import check_pattern
+from switchyard.sdk.request import is_utf8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,14 @@ class FileRequest:
     out: tuple[str, ...] = ()
     is_out_required: bool = False
     ready: JobFiles | None = None
+
+    def __post_init__(self) -> None:
+        for pattern in self.out:
+            if not is_utf8(pattern):
+                raise BadRequest(
+                    f"The pattern {ascii(pattern)[:80]} of output files has bytes that are no UTF-8.",
+                    next_step="Write ? for each such byte, or * for all of them, as in --out 'n?'.",
+                )
 
     @property
     def is_empty(self) -> bool:

@@ -84,6 +84,8 @@ def scan_sources(
     for source in sources:
         walk.add(source)
     walk.refuse_if_any()
+    if len(sources) > 1:
+        walk.warn_of_merged_twins()
     files = list(_files_of(walk.root))
     if len(files) > FILES_MAX:
         raise BadRequest(f"These are {len(files):,} files, more than {FILES_MAX:,}.", next_step=LEAVE_OUT)
@@ -100,7 +102,7 @@ class _Walk:
     def __init__(self, warn: Warn | None) -> None:
         self.root = _Folder()
         self._warn = warn
-        self._warned = 0
+        self._warned: set[tuple[NamePath, bytes, bytes]] = set()
         self._links: dict[NamePath, bytes] = {}
         self._refusals: list[tuple[str, str]] = []
         self._count = 0
@@ -164,7 +166,7 @@ class _Walk:
                 self._add_entry(folder, entry, name, rules, shard, is_folder=is_folder)
             except OSError as exc:
                 self._refuse(entry.path, f"cannot be read: {exc.strerror}", LEAVE_OUT)
-        self._warn_of_twins(path, sent)
+        self._warn_of_twins(name, sent, path)
 
     def _add_entry(
         self,
@@ -250,21 +252,32 @@ class _Walk:
     def _refuse(self, path: bytes, why: str, advice: str) -> None:
         self._refusals.append((f"{show_name(path)} {why}", advice))
 
-    def _warn_of_twins(self, folder: bytes, names: list[bytes]) -> None:
-        """Warn of names that differ only by case. Most folders have none, which one quick look shows."""
+    def warn_of_merged_twins(self) -> None:
+        """Warn of names that differ only by case and come from different sources."""
+        folders: list[tuple[NamePath, _Folder]] = [((), self.root)]
+        while folders:
+            name, folder = folders.pop()
+            self._warn_of_twins(name, list(folder.entries))
+            folders += [((*name, part), item) for part, item in folder.entries.items() if isinstance(item, _Folder)]
+
+    def _warn_of_twins(self, folder: NamePath, names: list[bytes], path: bytes = b"") -> None:
+        """Warn of names that differ only by case. Most folders have none, which one quick look shows.
+
+        `path`: where the folder is on this machine; empty: the names come from several places.
+        """
         together = b"/".join(names)
         if together.isascii() and len(set(together.lower().split(b"/"))) >= len(names):
             return
         folded: dict[str, bytes] = {}
-        for name in names:
+        for name in sorted(names):
             twin = folded.setdefault(os.fsdecode(name).casefold(), name)
-            if twin != name:
-                self._say_twins(folder, twin, name)
+            if twin != name and (folder, twin, name) not in self._warned:
+                self._warned.add((folder, twin, name))
+                where = show_name(path) if path else show_name(folder) if folder else "the job's folder"
+                self._say_twins(f"{show_name(twin)} and {show_name(name)} in {where}")
 
-    def _say_twins(self, folder: bytes, first: bytes, second: bytes) -> None:
-        self._warned += 1
-        if self._warn and self._warned <= WARNINGS_MAX:
-            pair = f"{show_name(first)} and {show_name(second)} in {show_name(folder)}"
+    def _say_twins(self, pair: str) -> None:
+        if self._warn and len(self._warned) <= WARNINGS_MAX:
             self._warn(f"{pair} differ only by case: some file systems keep one of them.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -92,6 +93,7 @@ class TargetFolder:
         wanted = [number for number, digest in enumerate(entry.chunks) if digest != ZEROS]
         mode = 0o777 if entry.is_executable else 0o666
         with self._part(name, entry, os.O_RDWR | os.O_CREAT, mode=mode) as handle:
+            _lock(handle)  # another fetch may begin the same file: only one of them may cut it
             if os.fstat(handle).st_size == entry.size and len(entry.chunks) > 1:
                 hashes = _hashes_of(handle, entry)
                 if all(found == ZEROS for found, digest in zip(hashes, entry.chunks, strict=True) if digest == ZEROS):
@@ -104,25 +106,40 @@ class TargetFolder:
         """Write a file of one chunk, and give it its name."""
         mode = 0o777 if entry.is_executable else 0o666
         part, folder = part_name(entry), self._last_folder(name[:-1])
-        handle = os.open(part, PART_FLAGS | os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode, dir_fd=folder)
-        try:
-            _write_at(handle, data, 0)
-        finally:
-            os.close(handle)
-        os.rename(part, name[-1], src_dir_fd=folder, dst_dir_fd=folder)
+        is_written = False
+        while not is_written:
+            handle = os.open(part, PART_FLAGS | os.O_WRONLY | os.O_CREAT, mode, dir_fd=folder)
+            try:
+                _lock(handle)
+                if is_written := _has_name(handle, part, folder):  # else another fetch has just finished it
+                    os.ftruncate(handle, 0)
+                    _write_at(handle, data, 0)
+                    os.rename(part, name[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            finally:
+                os.close(handle)
 
     def write_chunk(self, name: NamePath, entry: FileEntry, number: int, data: bytes) -> None:
         offset = number * CHUNK_BYTES
-        with self._part(name, entry, os.O_WRONLY) as handle:
+        # Without the temporary file, another fetch has finished the same file; `finish` looks.
+        with suppress(FileNotFoundError), self._part(name, entry, os.O_WRONLY) as handle:
             _write_at(handle, data, offset)
 
     def finish(self, name: NamePath, entry: FileEntry) -> None:
         """Give the complete file its name. Whatever file or link has the name is replaced."""
-        with self._folder(name[:-1]) as folder:
-            os.rename(part_name(entry), name[-1], src_dir_fd=folder, dst_dir_fd=folder)
+        try:
+            with self._folder(name[:-1]) as folder:
+                os.rename(part_name(entry), name[-1], src_dir_fd=folder, dst_dir_fd=folder)
+        except FileNotFoundError as exc:
+            if self.compare(name, entry) is not Present.EQUAL:
+                where = show_name((os.fsencode(self.path), *name))
+                raise Conflict(
+                    f"{where} was removed or changed by another program while it was written.",
+                    next_step="Fetch again when no other program writes into this folder.",
+                ) from exc
 
     def make_link(self, name: NamePath, target: bytes) -> None:
-        fresh = b".link-" + hash_of(target)[:8].hex().encode() + PART_SUFFIX
+        own = hash_of(target + b"\0%d %d" % (os.getpid(), threading.get_ident()))  # other fetches have another name
+        fresh = b".link-" + own[:8].hex().encode() + PART_SUFFIX
         with self._folder(name[:-1], make=True) as folder:
             with suppress(FileNotFoundError):
                 os.unlink(fresh, dir_fd=folder)
@@ -219,6 +236,22 @@ def _hashes_of(handle: int, entry: FileEntry) -> list[bytes]:
         for first in range(0, len(spans), SPARE_CHUNKS)
         for digest in hash_handle(handle, entry.name, spans[first : first + SPARE_CHUNKS], is_sparse=True)
     ]
+
+
+def _lock(handle: int) -> None:
+    """Keep other fetches from writing the same file until it is closed. Some network file systems have no locks."""
+    with suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_EX)
+
+
+def _has_name(handle: int, name: bytes, folder: int) -> bool:
+    """Whether the open file still has this name."""
+    try:
+        named = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(handle)
+    return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
 
 
 def _write_at(handle: int, data: bytes, offset: int) -> None:

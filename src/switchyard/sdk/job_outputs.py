@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from switchyard.errors import NotFound
@@ -60,15 +61,22 @@ def fetch_outputs(
     finally:
         store.close()
         target.close()
+    skipped = tuple(_with_task(found, text) for found in outputs for text in found.skipped if _is_asked(text, patterns))
     if not patterns.is_all and done and not any(tree.files or tree.unchanged for tree in done):
-        raise NotFound("No output file matches the pattern.", next_step="Without a pattern, all files are fetched.")
+        text = f"The cluster did not take {skipped[0]}." if skipped else "No output file matches the pattern."
+        raise NotFound(text, next_step="Without a pattern, all files are fetched.")
     return FetchedFiles(
         str(target.path),
         sum(tree.files for tree in done),
         sum(tree.bytes for tree in done),
         sum(tree.unchanged for tree in done),
-        missing=tuple(_with_task(found, text) for found in outputs for text in found.missing),
-        skipped=tuple(_with_task(found, text) for found in outputs for text in found.skipped),
+        missing=tuple(
+            _with_task(found, text)
+            for found in outputs
+            for text in found.missing
+            if patterns.matches(tuple(os.fsencode(text).split(b"/")))
+        ),
+        skipped=skipped,
         failed=tuple(
             _with_task(found, _why_absent(found)) for found in outputs if found.state is not OutputState.READY
         ),
@@ -87,6 +95,14 @@ def _report_sum(report: OnTransfer | None, *, until: int, total: int) -> OnTrans
         report(max(until - (tree_total - done), 0), total)
 
     return report_all
+
+
+def _is_asked(text: str, patterns: FilePatterns) -> bool:
+    """Whether the patterns mean a file that was not taken. `text`: its name as shown, a colon, the reason."""
+    if patterns.is_all or text.startswith(("'", '"')):  # of an escaped name it cannot be said
+        return True
+    ends = [match.start() for match in re.finditer(": ", text)]  # a name may have a colon, too
+    return any(patterns.matches(tuple(os.fsencode(text[:end]).split(b"/"))) for end in ends)
 
 
 def _with_task(found: OutputSet, text: str) -> str:

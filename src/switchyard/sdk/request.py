@@ -134,10 +134,31 @@ def _convert_request(flat: FlatFields, *, where: str) -> JobRequest:
         spec["resources"] = resources
     request = {name: flat[name] for name in REQUEST_FIELDS if name in flat}
     try:
-        return convert({**request, "spec": spec}, JobRequest, where=where)
+        converted = convert({**request, "spec": spec}, JobRequest, where=where)
+        msgspec.json.encode(converted)
     except Malformed as exc:
         # The user wrote flat fields: name them so.
         raise Malformed(exc.detail.replace("`spec.resources.", "`").replace("`spec.", "`")) from exc
+    except UnicodeEncodeError as exc:
+        name = next((name for name, value in flat.items() if not _can_be_sent(value)), "a field")
+        raise Malformed(
+            f"{where}: {name}: {ascii(exc.object)[:80]} has bytes that are no UTF-8, which cannot be sent.",
+            next_step="Write it in UTF-8. Bytes of any kind travel in files (--in) and in the names of files.",
+        ) from exc
+    return converted
+
+
+def _can_be_sent(value: Any) -> bool:
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_utf8(text: str) -> bool:
+    """Whether the text can be sent. A word of the command line with other bytes has lone surrogates in their place."""
+    return _can_be_sent(text)
 
 
 def _refuse_unknown(flat: FlatFields, *, where: str) -> None:

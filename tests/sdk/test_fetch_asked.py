@@ -1,0 +1,116 @@
+"""Fetches of a part of the files, of a job that never began, and of several programs at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from switchyard import Client
+from switchyard.errors import Conflict, NotFound
+from switchyard.model.file_tree import CHUNK_BYTES, FileEntry, hash_of
+from switchyard.sdk.file_hash_cache import HashCache
+from switchyard.sdk.file_names import list_sources
+from switchyard.sdk.file_scan import scan_sources
+from switchyard.sdk.file_target import PART_SUFFIX, TargetFolder
+from tests.processes import PATIENCE_S
+from tests.sdk.file_peer import FilePeer
+from tests.sdk.peer import a_job
+from tests.sdk.test_file_transfer import serve_outputs, snapshot
+
+
+@pytest.fixture
+def peer() -> Iterator[FilePeer]:
+    with FilePeer() as running:
+        running.job = {**a_job(), "state": "SUCCEEDED", "fence": 1, "started_us": 1}
+        yield running
+
+
+@pytest.fixture
+def client(peer: FilePeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("YARD_CONFIG", str(tmp_path / "yard.yaml"))
+    with Client(peer.url) as opened:
+        yield opened
+
+
+def test_a_pattern_asks_for_no_word_about_other_files(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    root = bytes.fromhex(client.upload({"r/ok": b"ok"}))
+    serve_outputs(peer, root, missing=["r/none", "other"], skipped=["passwd: it is a link", "r/x: y: it is a device"])
+    job = str(peer.job["id"])
+    assert client.fetch(job, "r/ok", to=tmp_path / "a").skipped == ()
+    fetched = client.fetch(job, "r/*", to=tmp_path / "b")
+    assert (fetched.missing, fetched.skipped) == (("r/none",), ("r/x: y: it is a device",))
+    fetched = client.fetch(job, to=tmp_path / "c")
+    assert (len(fetched.missing), len(fetched.skipped)) == (2, 2)
+    with pytest.raises(NotFound, match="did not take passwd: it is a link"):
+        client.fetch(job, "passwd", to=tmp_path / "d")
+
+
+def test_files_of_a_job_that_never_began_are_not_waited_for(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    peer.job = {**a_job(), "state": "FAILED", "fence": 1}
+    began = time.monotonic()
+    with pytest.raises(NotFound, match="it never began"):
+        client.fetch(str(peer.job["id"]), to=tmp_path / "target")
+    assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def test_several_fetches_write_the_same_files_at_once(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    (work / "many").mkdir(parents=True)
+    for number in range(300):
+        (work / "many" / str(number)).write_bytes(b"%d" % number)
+        (work / f"link-{number}").symlink_to(f"many/{number}")
+    (work / "large").write_bytes(os.urandom(2 * CHUNK_BYTES + 5))
+    serve_outputs(peer, bytes.fromhex(client.upload(workdir=work)))
+    target = tmp_path / "new" / "target"
+
+    def fetch(_: int) -> None:
+        with Client(peer.url) as own:
+            own.fetch(str(peer.job["id"]), to=target)
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(fetch, range(4)))
+    assert snapshot(target) == snapshot(work)
+
+
+def test_a_file_that_another_fetch_finished_is_taken_and_a_lost_one_is_told(tmp_path: Path) -> None:
+    data = os.urandom(CHUNK_BYTES + 5)
+    chunks = [data[:CHUNK_BYTES], data[CHUNK_BYTES:]]
+    entry = FileEntry(b"large", len(data), False, [hash_of(chunk) for chunk in chunks])
+    name = (b"large",)
+    first, second = TargetFolder(tmp_path), TargetFolder(tmp_path)
+    for target in (first, second):
+        target.begin(name, entry)
+    for number, chunk in enumerate(chunks):
+        first.write_chunk(name, entry, number, chunk)
+    assert second.begin(name, entry) == [], "a second fetch cuts nothing that the first one wrote"
+    first.finish(name, entry)
+    for number, chunk in enumerate(chunks):
+        second.write_chunk(name, entry, number, chunk)
+    second.finish(name, entry)
+    assert (tmp_path / "large").read_bytes() == data
+    assert not list(tmp_path.glob(f"*{PART_SUFFIX.decode()}"))
+    (tmp_path / "large").unlink()
+    with pytest.raises(Conflict, match="removed or changed by another program"):
+        second.finish(name, entry)
+    first.close()
+    second.close()
+
+
+def test_names_of_two_sources_that_differ_only_by_case_are_told(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name.title()).touch()
+    (tmp_path / "three" / "three").touch()
+    warnings: list[str] = []
+    files = {"A": tmp_path / "one", "a": tmp_path / "two", "b": tmp_path / "three"}
+    scan_sources(list_sources(files), cache=HashCache(None), warn=warnings.append)
+    assert [text.partition(" differ")[0] for text in warnings] == [
+        f"Three and three in {tmp_path / 'three'}",
+        "A and a in the job's folder",
+    ]
