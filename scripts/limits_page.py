@@ -262,6 +262,13 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             "`files.reserve` of the site file",
         ),
         (
+            "the same space, at least; an agent with less takes no jobs",
+            "agent.loop:FREE_BYTES_MIN",
+            "bytes",
+            "the job waits, or is refused",
+            CODE,
+        ),
+        (
             "how long a job waits for that space, or for a file that the store has lost",
             "agent.files.stagings:PATIENCE_S",
             "s",

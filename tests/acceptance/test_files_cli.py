@@ -206,6 +206,8 @@ def test_what_cannot_be_fetched_is_told(stage: Stage, work: Path, client: Client
     held.cancel()
     done = yard(stage, work, "fetch", held.id)
     assert done.returncode == EXIT_NOT_FOUND, done.stderr
+    done = yard(stage, work, "show", "../clusters")
+    assert (done.returncode, "'/v1/jobs/..%2Fclusters'" in done.stderr) == (EXIT_NOT_FOUND, True), done.stderr
     unknown = "0" * 64
     with pytest.raises(YardError) as refused:
         client.submit(["true"], files=JobFiles(tree=unknown))

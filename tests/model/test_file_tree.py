@@ -190,3 +190,12 @@ def test_a_body_that_is_cut_at_any_byte_is_noticed(sent: list[Frame], data: st.D
 def test_a_frame_of_another_kind_or_of_any_size_is_refused(head: bytes) -> None:
     with pytest.raises(BadFrame):
         list(decode_frames([head + bytes(40)]))
+
+
+def test_frames_and_trees_have_the_documented_bytes() -> None:
+    """docs/explanation/files.md tells the format to other clients."""
+    assert encode_frame(FrameKind.CONTENT, bytes(range(32)), b"ab") == b"\0" + bytes(range(32)) + b"\0\0\0\x02ab"
+    tree = encode_tree([FileEntry(b"x", 2, True, [bytes(32)]), FolderEntry(b"d", bytes(32), 1, 2)])
+    digest = b"\xc4\x20" + bytes(32)
+    folder = b"\x95\xa1d\xc4\x01d" + digest + b"\x01\x02"
+    assert tree == b"yard-tree 1\n\x92" + folder + b"\x95\xa1f\xc4\x01x\x02\xc3\x91" + digest

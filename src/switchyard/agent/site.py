@@ -99,7 +99,7 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # For the cache and the jobs' folders. None: the agent's data folder; with Slurm `slurm: {folder}`. With Slurm, the
     # nodes must see it under the same path.
     folder: AbsolutePath | None = None
-    # Bytes of the file system that input files leave free for running jobs. None: a tenth of it, at most 1 GiB.
+    # Bytes of the file system that input files leave free for running jobs. None: a tenth of it, 64 MiB to 1 GiB.
     reserve: Amount | None = None
     keep: Amount | None = None  # how long a job's folder stays after its output files are at the server
     out_files: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000  # output files taken of one attempt

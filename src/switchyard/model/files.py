@@ -122,7 +122,9 @@ class TreeAnswer(Struct, frozen=True, omit_defaults=True):
 
 
 class ObjectsQuery(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Read objects of a tree of the job. The answer has one frame for each, in order (`model/file_frames.py`).
+    """Read objects of a tree of the job. The answer has one frame for each, in order.
+
+    docs/explanation/files.md has the format of frames.
 
     `is_read_by_server`: the answer has no addresses. Ask so for an object that is not at its address, or is damaged
     there: the server then knows that the store has lost it, and takes it again.

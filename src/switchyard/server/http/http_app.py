@@ -148,7 +148,8 @@ def _openapi(*, is_open: bool) -> bytes:
 
 
 async def _send_not_found(scope: AsgiScope, _receive: AsgiReceive, send: AsgiSend) -> None:
-    error = NotFound(
-        f"There is nothing at {scope['path'][:200]!r}.", next_step="`/v1/openapi.json` lists every address."
-    )
+    # As it was sent: decoded, `jobs/..%2Fclusters` would look like another address.
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = raw.partition(b"?")[0].decode(errors="replace")
+    error = NotFound(f"There is nothing at {path[:200]!r}.", next_step="`/v1/openapi.json` lists every address.")
     await send_problem(send, error)
