@@ -49,15 +49,22 @@ class OutputOnCluster(OutputRow, frozen=True):
 
 def attempt_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
     """Where the attempt with this fence runs or ran; None: there was none."""
+    is_array = tx.scalar(sa.select(jobs.c.array.is_not(None)).where(jobs.c.id == job_id))
+    return _task_place(tx, job_id, fence) if is_array else _job_place(tx, job_id, fence)
+
+
+def _job_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
     no_task = sa.null().label("task")
-    for table in (jobs, attempts):
-        key = table.c.id if table is jobs else table.c.job_id
+    for table, key in ((jobs, jobs.c.id), (attempts, attempts.c.job_id)):
         query = sa.select(table.c.cluster_id, table.c.agent_id, no_task).where(key == job_id, table.c.fence == fence)
-        if table is jobs:
-            query = query.where(jobs.c.array.is_(None))
         place = fetch_one(tx, AttemptPlace, query)
         if place is not None:
             return place
+    return None
+
+
+def _task_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
+    """Read `ranges` alone. Rows of the array itself (`jobs`, `attempts`) have the fence that a task got last."""
     # Task `lo + i` of a range runs under the fence `fence + i`.
     task = (ranges.c.lo + fence - ranges.c.fence).label("task")
     within = sa.and_(ranges.c.fence <= fence, ranges.c.lo + fence - ranges.c.fence <= ranges.c.hi)

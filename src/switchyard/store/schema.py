@@ -299,7 +299,8 @@ dependencies = Table(
 )
 Index("ix_dependencies_on", dependencies.c.on_id)
 
-# Attempts that ended while their job went on.
+# Attempts that ended while their job went on. Of an array: its assignments to clusters that ended. The fence of such a
+# row is the one that a task got last; where the attempt with this fence ran is in `ranges`.
 attempts = Table(
     "attempts",
     metadata,

@@ -1,0 +1,98 @@
+"""Files of array tasks while the array as a whole changes its cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from switchyard.errors import NotFound
+from switchyard.model.api import JobChange
+from switchyard.model.cluster import ClusterChange
+from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
+from switchyard.model.job import JobRequest
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef
+from switchyard.service.cluster import clusters
+from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.files.attempts import owner_of_attempt
+from switchyard.service.files.output_room import output_room
+from switchyard.service.files.outputs import files_of_job, record_outputs
+from switchyard.service.files.reading import plan_agent_read
+from switchyard.service.files.seal import seal_tree
+from switchyard.service.job.job_control import job_change
+from switchyard.service.run.file_views import find_target
+from switchyard.service.upkeep.move_jobs import take_back_unleased
+from tests.builders import a_graph, a_request
+from tests.service.files.trees import a_tree, send
+from tests.service.rig import ADMIN, Rig, RigAgent
+
+INPUTS = a_tree({"train.py": b"print(1)\n"})
+LEFT = a_tree({"result.csv": b"42\n"})
+
+
+def an_array(**more: object) -> JobRequest:
+    request = a_request(array="0-5", **more)
+    return msgspec.structs.replace(
+        request, spec=msgspec.structs.replace(request.spec, files=JobFiles(tree=INPUTS.name, out=["*.csv"]))
+    )
+
+
+def lease_tasks(agent: RigAgent, count: int) -> dict[int, AttemptRef]:
+    """Lease tasks of the only array; the attempts, by index."""
+    attempts = {}
+    for lease in agent.lease(count):
+        first = lease.lo or 0
+        for index in range(first, (lease.hi or 0) + 1):
+            attempts[index] = AttemptRef(lease.job, lease.fence + index - first)
+    return attempts
+
+
+def entry_of(rig: Rig, agent: RigAgent) -> AgentEntry:
+    return rig.context.snapshots.fleet.agents[agent.id]
+
+
+def cordon(rig: Rig, cluster: str, _: str) -> None:
+    clusters.cluster_change(rig.context, ADMIN, cluster, ClusterChange(is_cordoned=True))
+    take_back_unleased(rig.context, rig.leader)
+
+
+def hold(rig: Rig, _: str, job: str) -> None:
+    job_change(rig.context, ADMIN, job, JobChange(hold=True))
+
+
+@pytest.mark.parametrize(("take_back", "is_together"), [(cordon, False), (cordon, True), (hold, False)])
+def test_the_files_of_all_tasks_travel_after_their_array_was_taken_back(
+    rig: Rig, take_back: Callable[[Rig, str, str], None], is_together: bool
+) -> None:
+    agents = {name: rig.cluster(name, graph=a_graph(cores=8)) for name in ("alpha", "beta")}
+    send(rig.context, ADMIN.id, INPUTS.frames())
+    seal_tree(rig.context, ADMIN.id, INPUTS.name)
+    job = rig.submit(an_array(together=is_together)).id
+    cluster = rig.job(job).cluster
+    assert cluster is not None
+    agent = agents.pop(cluster)
+    (other,) = agents.values()
+    tasks = lease_tasks(agent, 3)
+    assert sorted(tasks) == [0, 1, 2]
+    take_back(rig, cluster, job)
+    assert "unassigned" in rig.kinds(job)
+    for index, attempt in tasks.items():
+        entry = entry_of(rig, agent)
+        query = ObjectsQuery(INPUTS.name, [INPUTS.name])
+        assert plan_agent_read(rig.context, entry, job, attempt.fence, query).sizes, f"task {index} gets its files"
+        with pytest.raises(NotFound):
+            plan_agent_read(rig.context, entry_of(rig, other), job, attempt.fence, query)
+        agent.report(attempt, ObservedState.RUNNING)
+        target = find_target(rig.context, ADMIN, job, task=index, attempt=None)
+        assert (target.agent, target.fence) == (agent.id, attempt.fence), f"a file of task {index} can be looked at"
+        agent.report(attempt, ObservedState.SUCCEEDED, exit_code=0)
+        owner = owner_of_attempt(rig.context, entry, job, attempt.fence)
+        assert output_room(rig.context, entry, job, attempt.fence).tree is not None
+        send(rig.context, owner, LEFT.frames())
+        seal_tree(rig.context, owner, LEFT.name)
+        record_outputs(rig.context, entry, AttemptOutputs(job, attempt.fence, OutputState.READY, LEFT.name))
+    outputs = files_of_job(rig.context, ADMIN, job, task=None, cursor=None, limit=10).outputs
+    assert {output.task: output.state for output in outputs} == dict.fromkeys(tasks, OutputState.READY)
+    assert {output.cluster for output in outputs} == {cluster}
