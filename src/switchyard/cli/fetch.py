@@ -17,7 +17,8 @@ EXAMPLES = """\
 
   Files that are here and equal are not fetched again, so a fetch that was cut goes on where it stopped. If a file is
   here and differs, nothing is written without --force. Of a job with several attempts, the last one's files come.
-  Exits 1 if files that the job left cannot be had, 69 if the server is away for longer than --patience."""
+  Exits 1 if files that the job left cannot be had, and names the tasks of an array whose files did not come; 7 after
+  --timeout; 69 if the server is away for longer than --patience."""
 
 
 def main(argv: list[str]) -> int:

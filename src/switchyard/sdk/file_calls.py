@@ -15,6 +15,7 @@ from switchyard.model.files import FilesOfJob, FilesUsage, OutputSet, OutputStat
 from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, State
 from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.sdk.absent_outputs import absent_outputs, show_tasks
 from switchyard.sdk.calls import PAGE_SIZE, api_path
 from switchyard.sdk.fetched_files import FetchedFiles
 from switchyard.sdk.file_names import FileSources, list_sources
@@ -150,11 +151,12 @@ class FileCalls(JobCalls):
             now = time.monotonic()
             if not is_moving and now - changed_at > OUTPUTS_SILENCE_S:
                 return seen
-            wait.report(seen)
+            wait.report(seen, unknown_tasks=_unknown_tasks(ended, seen, task))
             if end is not None and now >= end:
-                raise wait.timed_out(ended.id, f" after {timeout_s:g} s")
+                tasks = self._late_tasks(ended, seen, task)
+                raise wait.timed_out(ended.id, f" after {timeout_s:g} s", tasks=tasks)
             if end is None and wait.silent_s > SILENT_AGENT_S:
-                raise wait.timed_out(ended.id)
+                raise wait.timed_out(ended.id, tasks=self._late_tasks(ended, seen, task))
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, OUTPUTS_POLL_S_MAX)
 
@@ -192,6 +194,9 @@ class FileCalls(JobCalls):
         chosen = [found for found in outputs if wanted is None or (found.task is not None and found.task in wanted)]
         if not chosen:
             raise self._no_outputs(job, tasks)
+        if only is None:
+            absent = self._absent_outputs(self.job(job), outputs)
+            chosen += [found for found in absent if wanted is None or (found.task is not None and found.task in wanted)]
         return fetch_outputs(
             self._transport,
             job,
@@ -202,6 +207,19 @@ class FileCalls(JobCalls):
             replace_before=math.inf if force else replace_before,
             on_progress=on_progress,
         )
+
+    def _absent_outputs(self, job: Job, seen: Sequence[OutputSet]) -> list[OutputSet]:
+        """Return failed outputs for the tasks of an ended array of which no agent has spoken."""
+        if job.state not in FINAL_STATES or not _unknown_tasks(job, seen, None):
+            return []
+        return absent_outputs(self.tasks(job.id), seen)
+
+    def _late_tasks(self, job: Job, seen: Sequence[OutputSet], task: int | None) -> str:
+        """Name the tasks whose output files are not there; empty: the job is not an array."""
+        if task is not None:
+            return f"task {task}"
+        moving = [outputs for outputs in seen if outputs.state is OutputState.UPLOADING]
+        return show_tasks([*moving, *self._absent_outputs(job, seen)])
 
     def _no_outputs(self, job: str, tasks: int | str | None) -> YardError:
         """Say why there is nothing to fetch."""
@@ -238,6 +256,13 @@ def _are_expected(job: Job, seen: Sequence[OutputSet], task: int | None) -> bool
     if job.state is not State.SUCCEEDED and job.started_us is None and job.exit_code is None and job.signal is None:
         return False  # it never began, e.g. because its cluster refused it or could not stage its files
     return not any(found.fence >= job.fence for found in seen)
+
+
+def _unknown_tasks(job: Job, seen: Sequence[OutputSet], task: int | None) -> int:
+    """Of how many tasks of an ended array no agent has spoken."""
+    if job.tasks is None:
+        return 0
+    return max(0, (1 if task is not None else job.tasks.ok + job.tasks.failed) - len(seen))
 
 
 def _parse_tasks(tasks: int | str | None) -> IdSet | None:

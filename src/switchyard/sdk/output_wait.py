@@ -19,6 +19,7 @@ class OutputWait:
         self._on_wait = on_wait
         self._began_at = time.monotonic()
         self._silent_at: float | None = None
+        self._is_moving = False
         self._reason = ""
         self._told = ""
 
@@ -26,10 +27,12 @@ class OutputWait:
     def silent_s(self) -> float:
         return 0.0 if self._silent_at is None else time.monotonic() - self._silent_at
 
-    def report(self, seen: Sequence[OutputSet]) -> None:
-        self._reason = describe_wait(seen)
+    def report(self, seen: Sequence[OutputSet], *, unknown_tasks: int = 0) -> None:
+        """`unknown_tasks`: of how many tasks of an array no agent has spoken."""
+        self._reason = describe_wait(seen, unknown_tasks)
         now = time.monotonic()
         moving = [outputs for outputs in seen if outputs.state is OutputState.UPLOADING]
+        self._is_moving = bool(moving)
         if not moving or any(outputs.silent_since_us is None for outputs in moving):
             self._silent_at = None
         elif self._silent_at is None:
@@ -38,14 +41,22 @@ class OutputWait:
             self._told = self._reason
             self._on_wait(self._reason)
 
-    def timed_out(self, job: str, when: str = "") -> TimedOut:
-        text = f"The output files of job {job} are not there{when}: {self._reason}."
-        return TimedOut(text, next_step=f"`yard fetch {job}` gets them once they are there.")
+    def timed_out(self, job: str, when: str = "", *, tasks: str = "") -> TimedOut:
+        """`tasks`: of an array, those whose files are not there."""
+        of_tasks = f"{tasks} of " if tasks else ""
+        text = f"The output files of {of_tasks}job {job} are not there{when}: {self._reason}."
+        if self._is_moving:
+            return TimedOut(text, next_step=f"`yard fetch {job}` gets them once they are there.")
+        step = "If they never come, the log of the cluster's agent says why."
+        return TimedOut(text, next_step=f"`yard fetch {job}` looks again. {step}")
 
 
-def describe_wait(seen: Sequence[OutputSet]) -> str:
+def describe_wait(seen: Sequence[OutputSet], unknown_tasks: int = 0) -> str:
     """Why the first files that are on their way are late."""
     moving = [outputs for outputs in seen if outputs.state is OutputState.UPLOADING]
+    if not moving and unknown_tasks:
+        noun = "task" if unknown_tasks == 1 else "tasks"
+        return f"no cluster has spoken yet of the output files of {unknown_tasks} {noun}"
     if not moving:
         return "the cluster has not spoken of its output files yet"
     late = next((outputs for outputs in moving if outputs.silent_since_us is not None), None)
