@@ -35,14 +35,15 @@ class NoSuchValue(ValueError):
 class Steps:
     """Bounds the work of all values of one request together: unions of unions multiply it."""
 
-    def __init__(self) -> None:
-        self._left = STEPS_MAX
+    def __init__(self, most: int = STEPS_MAX) -> None:
+        self._most = most
+        self._taken = 0
 
     def take(self) -> None:
-        self._left -= 1
-        if self._left < 0:
+        self._taken += 1
+        if self._taken > self._most:
             raise TooLarge(
-                f"The inputs take more than {STEPS_MAX:,} steps to compare with their types.",
+                f"The inputs take more than {self._most:,} steps to compare with their types.",
                 next_step="Give fewer values, or use types with fewer unions of unions.",
             )
 
