@@ -20,6 +20,7 @@ from tests.kube_bed import kubernetes_running
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_conf import KubernetesSpec
 from tests.kube_image import BUSYBOX_IMAGE
+from tests.processes import until
 from tests.programs import Agent, Server, call, start_agent
 
 from bench import bed
@@ -142,6 +143,8 @@ def reactions(server: Server, cluster: KubernetesCluster) -> dict[str, list[floa
             done = job.wait(timeout_s=END_S)
             now_s = machine_s()
             assert done.state is State.SUCCEEDED, done
+            # The bench's own watch may be behind the agent's.
+            until(lambda job=job: job.id in ends.at_s, END_S, "the watch shows the end of the pod")
             seen.append(Reaction(float(job.output().split()[0]), ends.at_s[job.id], now_s))
     return {
         "command to API": [one.api_s - one.command_s for one in seen],
