@@ -24,6 +24,7 @@ CONTEXTS = (
         {"env": {"A": SECRET}},
         {"execution": {"envs": {"A": SECRET}}},
         {"native": {"qos": "low", "options": [f"--export=A={SECRET}"]}},
+        {"pod": {"spec": {"initContainers": [{"name": "side", "args": [SECRET]}]}}},
         *({"execution": {"security_context": context}} for context in CONTEXTS),
     ],
 )
