@@ -177,3 +177,82 @@ def test_parts_of_a_pod_that_the_site_does_not_allow(part: PodPart, paths: list[
     with pytest.raises(PolicyRefused) as caught:
         with_part(part, paths)
     assert words in caught.value.detail
+
+
+OWN_VOLUMES = [
+    {"name": "yard-files", "nfs": {"server": "s", "path": "/"}},
+    {"name": "host-0", "hostPath": {"path": "/d"}},
+]
+OWN_MOUNTS = [
+    {"name": "host-0", "mountPath": "/d", "readOnly": True},
+    {"name": "yard-files", "mountPath": "/work", "subPath": "a"},
+    {"name": "yard-files", "mountPath": "/in", "subPath": "a/in"},
+]
+WIDE_PATHS = ["/spec/volumes", "/spec/initContainers", "/spec/containers"]
+
+
+def with_volumes(part: PodPart | None = None, *options: str) -> Body:
+    template = a_template()
+    template["spec"]["volumes"] = OWN_VOLUMES
+    template["spec"]["containers"][0]["volumeMounts"] = OWN_MOUNTS
+    spec = JobSpec(command=["true"], pod=part, native=Native(options=list(options)))
+    return patch_template(template, spec, KubernetesSite(patch_paths=WIDE_PATHS))
+
+
+def of_main(**fields: Any) -> PodPart:
+    return PodPart(spec={"containers": [{"name": "main", **fields}]})
+
+
+def a_sidecar(**fields: Any) -> PodPart:
+    return PodPart(spec={"initContainers": [{"name": "side", "image": "side:1", **fields}]})
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        of_main(volumeMounts=[{"name": "yard-files", "subPath": ""}]),
+        of_main(volumeMounts=[{"name": "yard-files", "mountPath": "/work", "subPath": ""}]),
+        of_main(volumeMounts=[{"name": "yard-files", "mountPath": "/all"}]),
+        of_main(volumeMounts=[{"name": "host-0", "mountPath": "/d", "readOnly": False}]),
+        of_main(volumeMounts=[{"name": "host-0", "mountPath": "/again"}]),
+        of_main(volumeDevices=[{"name": "host-0", "devicePath": "/dev/x"}]),
+        of_main(env=[{"name": "A", "value": "2"}]),
+        a_sidecar(volumeMounts=[{"name": "yard-files", "mountPath": "/all"}]),
+        a_sidecar(volumeMounts=[{"name": "host-0", "mountPath": "/d"}]),
+        PodPart(spec={"volumes": [{"name": "yard-files", "nfs": {"path": "/other"}}]}),
+        PodPart(spec={"volumes": [{"name": "a"}, {"name": {"b": 1}}]}),
+        PodPart(spec={"volumes": {"name": "a"}}),
+        a_sidecar(volumeMounts=[{"name": ["yard-files"], "mountPath": "/all"}]),
+    ],
+)
+def test_a_job_changes_and_mounts_nothing_of_the_clusters_own(part: PodPart) -> None:
+    with pytest.raises(PolicyRefused):
+        with_volumes(part)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--pod=/spec/containers/0/volumeMounts/1/subPath=",
+        "--pod=/spec/containers/0/volumeMounts=[]",
+        '--pod=/spec/containers/0/volumeMounts/-={"name":"yard-files","mountPath":"/all"}',
+        "--pod=/spec/volumes/1/hostPath/path=/",
+        "--pod=/spec/volumes=5",
+    ],
+)
+def test_an_option_changes_and_mounts_nothing_of_the_clusters_own(option: str) -> None:
+    with pytest.raises(PolicyRefused):
+        with_volumes(None, option)
+
+
+def test_mounts_of_a_job_are_added_to_those_of_the_agent() -> None:
+    """Several mounts have the same name, which is that of their volume."""
+    mount = {"name": "scratch", "mountPath": "/scratch"}
+    part = PodPart(
+        spec={
+            "volumes": [{"name": "scratch", "emptyDir": {}}],
+            "containers": [{"name": "main", "volumeMounts": [mount]}],
+        }
+    )
+    (main,) = with_volumes(part)["spec"]["containers"]
+    assert main["volumeMounts"] == [*OWN_MOUNTS, mount]

@@ -2,7 +2,8 @@
 
 A job sets one place with an option: `--pod=/spec/runtimeClassName=gvisor`. The path is a JSON pointer into the pod
 template, the value is JSON or, if it is none, a text. `-` as the last part adds to a list. A job may also bring parts
-of its pod (`JobSpec.pod`). Each path must lie in or below one of the site's `patch_paths`.
+of its pod (`JobSpec.pod`). Each path must lie in or below one of the site's `patch_paths`. Some changes are refused
+below every path (pod_changes.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 
 from switchyard.agent.backends.kubernetes.labels import MANAGED_BY_LABEL, is_own_key
+from switchyard.agent.backends.kubernetes.pod_changes import check_changes
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.kubernetes_site import AGENT_PLACES, KubernetesSite
 from switchyard.errors import PolicyRefused
@@ -26,7 +28,7 @@ Manifest = dict[str, Any]
 
 def patch_template(template: Manifest, spec: JobSpec, site: KubernetesSite) -> Manifest:
     """The template with the changes. Raises PolicyRefused for a change that the site does not allow."""
-    patched = merge_patch(template, site.template) if site.template else template
+    given = patched = merge_patch(template, site.template) if site.template else template
     for path, value in job_patches(spec, site):
         patched = deepcopy(patched)
         _set(patched, path, value)
@@ -35,6 +37,8 @@ def patch_template(template: Manifest, spec: JobSpec, site: KubernetesSite) -> M
         _check_part(part, patched, site)
         patched = merge_patch(patched, part)
     _check_unchanged(template, patched)
+    if patched != given:
+        check_changes(given, patched)
     return patched
 
 
@@ -47,6 +51,26 @@ def _check_part(part: Manifest, template: Manifest, site: KubernetesSite) -> Non
             raise PolicyRefused(f"The pod of this job has null at /{'/'.join(path)}: a job cannot remove anything.")
         if _at(template, path) != value and not any(_covers(allowed, path) for allowed in site.patch_paths):
             raise _not_settable(f"/{'/'.join(path)}", site)
+    for path, name in _changed_elements(part, template):
+        raise PolicyRefused(
+            f"The pod of this job changes {name[:80]!r} in /{'/'.join(path)}, which the cluster sets. "
+            "A job only adds to lists."
+        )
+
+
+def _changed_elements(part: Any, template: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Elements of the template's lists that the part would change, except the job's own container."""
+    if isinstance(part, dict) and isinstance(template, dict):
+        for key, inner in part.items():
+            yield from _changed_elements(inner, template.get(key), (*path, str(key)))
+    elif isinstance(part, list) and isinstance(template, list) and (key := _list_key(template, part)):
+        known = {item[key]: item for item in template}
+        for item in part:
+            before = known.get(item[key])
+            if path == ("spec", "containers") and item[key] == MAIN_CONTAINER:
+                yield from _changed_elements(item, before, (*path, "0"))
+            elif before is not None and merge_patch(before, item) != before:
+                yield path, item[key]
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -65,7 +89,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """The target with the patch: maps are merged, lists of named maps by name, other lists are joined; null removes."""
+    """The patched target: maps are merged, lists of maps by `_list_key`, other lists are joined; null removes."""
     if isinstance(target, dict) and isinstance(patch, dict):
         merged = dict(target)
         for key, value in patch.items():
@@ -104,12 +128,27 @@ def _not_settable(pointer: str, site: KubernetesSite) -> PolicyRefused:
 
 
 def _merge_lists(target: list[Any], patch: list[Any]) -> list[Any]:
-    if not all(isinstance(item, dict) and "name" in item for item in (*target, *patch)):
+    key = _list_key(target, patch)
+    if not key:
         return [*target, *deepcopy(patch)]
-    merged = {item["name"]: item for item in target}
+    merged = {item[key]: item for item in target}
     for item in patch:
-        merged[item["name"]] = merge_patch(merged.get(item["name"]), item)
+        merged[item[key]] = merge_patch(merged.get(item[key]), item)
     return list(merged.values())
+
+
+def _list_key(target: list[Any], patch: list[Any]) -> str:
+    """The key by which elements of two lists are the same; empty: none are.
+
+    Mounts have the name of their volume, which several mounts share: they are the same by `mountPath`.
+    """
+    items = [*target, *patch]
+    if not all(isinstance(item, dict) for item in items):
+        return ""
+    key = "mountPath" if any("mountPath" in item for item in items) else "name"
+    if not all(isinstance(item.get(key), str) for item in items):
+        return ""
+    return key if len({item[key] for item in target}) == len(target) else ""
 
 
 def _covers(allowed: str, path: Sequence[str]) -> bool:

@@ -1,0 +1,70 @@
+"""Changes that no job may make to its pod, however wide the site's `patch_paths` are. Pure.
+
+The volumes of the agent hold the files of all jobs and folders of the host. A job sees them only through the mounts
+that the agent writes: it neither changes these mounts nor adds others of these volumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from switchyard.errors import PolicyRefused
+from switchyard.model.pod_part import MAIN_CONTAINER
+
+CONTAINER_LISTS = ("initContainers", "containers")
+MOUNT_LISTS = ("volumeMounts", "volumeDevices")
+Manifest = dict[str, Any]
+
+
+def check_changes(given: Manifest, patched: Manifest) -> None:
+    """Raise PolicyRefused for a change that no job may make. `given`: the pod template before the job's changes."""
+    before, after = given["spec"], patched["spec"]
+    volumes = _by_name(before, "volumes")
+    _check_kept(volumes, _by_name(after, "volumes"), "volume")
+    for group in CONTAINER_LISTS:
+        known, containers = _by_name(before, group), _by_name(after, group)
+        _check_kept(_without_main(known), containers, "container")
+        for name, container in containers.items():
+            _check_mounts(known.get(name, {}), container, volumes)
+
+
+def _check_kept(known: dict[str, Manifest], now: dict[str, Manifest], word: str) -> None:
+    for name, value in known.items():
+        if now.get(name) != value:
+            raise PolicyRefused(f"The {word} {name} of a pod is set by the cluster: a job cannot change it.")
+
+
+def _check_mounts(before: Manifest, after: Manifest, volumes: dict[str, Manifest]) -> None:
+    """Mounts that are there stay as they are. New mounts are of volumes that the job brings."""
+    for group in MOUNT_LISTS:
+        known, mounts = list(_items(before, group)), list(_items(after, group))
+        if any(mount not in mounts for mount in known):
+            raise PolicyRefused("A mount of the pod is set by the cluster: a job cannot change it.")
+        for mount in mounts:
+            name = mount.get("name")
+            if mount not in known and (not isinstance(name, str) or name in volumes):
+                raise PolicyRefused(f"A job mounts only volumes that it brings, and not {str(name)[:80]!r}.")
+
+
+def _without_main(containers: dict[str, Manifest]) -> dict[str, Manifest]:
+    return {name: container for name, container in containers.items() if name != MAIN_CONTAINER}
+
+
+def _by_name(spec: Manifest, group: str) -> dict[str, Manifest]:
+    named: dict[str, Manifest] = {}
+    for item in _items(spec, group):
+        name = item.get("name")
+        if not isinstance(name, str) or name in named:
+            raise PolicyRefused(f"In {group} of a pod, each element has a name of its own, and not {str(name)[:80]!r}.")
+        named[name] = item
+    return named
+
+
+def _items(value: Manifest, group: str) -> Iterator[Manifest]:
+    items = value.get(group)
+    if items is None:
+        return
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise PolicyRefused(f"{group} of a pod is a list of maps.")
+    yield from items
