@@ -244,3 +244,23 @@ def test_the_note_of_a_running_attempt_is_reported_when_it_changes(
         "its node n1 does not answer",
         "",
     ]
+
+
+def test_a_job_that_meets_a_defect_waits_and_the_other_jobs_go_on(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reported_reasons, "QUEUED_AFTER_S", 0.0)
+    real, bad, good = bench.backend.submit, a_lease("bad"), a_lease("good")
+
+    def submit(lease: Lease) -> str:
+        if lease.job == bad.job:
+            raise TypeError("unhashable type: 'dict'")
+        return real(lease)
+
+    monkeypatch.setattr(bench.backend, "submit", submit)
+    [attempt, _] = bench.journal.take([bad, good])
+    bench.turn_until(good, ObservedState.SUCCEEDED)
+    reasons = [each.timed.report.reason for each in bench.journal.queued() if each.key == attempt.key]
+    assert reasons == ["a defect of the agent: TypeError"]
+    bench.journal.request_end([attempt.key], cancel=True)
+    bench.turn_until(bad, ObservedState.CANCELLED)

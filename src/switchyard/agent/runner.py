@@ -18,7 +18,7 @@ from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.parallel_calls import call_in_parallel
 from switchyard.agent.reported_reasons import ReportedReasons
-from switchyard.errors import YardError
+from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Room
@@ -26,6 +26,8 @@ from switchyard.model.retry import Cause
 
 RESUBMIT_AFTER_S = 1.0  # after a submit that failed for a temporary reason
 SUBMIT_S_MAX = 1.0  # for submits in one round: running jobs are checked between rounds
+# Errors of our own code. A job that meets one waits, since it may be submitted; the other jobs go on.
+DEFECTS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError, RuntimeError)
 CANCELS_MAX = 5000  # in one round, for the same reason
 CANCEL_RETRY_S = 5.0  # a cancelled attempt that still runs is cancelled again after this
 PURGE_EVERY_S = 60.0
@@ -269,6 +271,9 @@ class Runner:
                 handed += zip(part, several, strict=True)
         except YardError as exc:
             return SubmitOutcome(batch, handed, exc)
+        except DEFECTS as exc:
+            log.exception(line("submit-defect", job=batch[0].lease.job, fence=batch[0].lease.fence))
+            return SubmitOutcome(batch, handed, Unavailable(f"a defect of the agent: {type(exc).__name__}"))
         return SubmitOutcome(batch, handed)
 
     def _record_submitted(self, handed: list[tuple[Attempt, str]]) -> None:

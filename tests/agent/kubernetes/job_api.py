@@ -32,6 +32,7 @@ class JobApi:
     def __init__(self, folder: Path) -> None:
         self.jobs: dict[str, Body] = {}
         self.events: list[Body] = []
+        self.nodes: list[Body] = []
         self.creates: list[Body] = []
         self.faults: list[str] = []
         self.are_reads_refused = False
@@ -83,7 +84,7 @@ class JobApi:
         elif self.are_reads_refused and "/namespaces/" in path:
             _refuse(handler, FORBIDDEN, 'cannot list resource "pods"')
         else:
-            items = self.events if path.endswith("/events") else []
+            items = {"events": self.events, "nodes": self.nodes}.get(path.rpartition("/")[2], [])
             _say(handler, 200, {"metadata": {"resourceVersion": "1"}, "items": items})
 
     def _create(self, handler: PeerHandler) -> None:

@@ -28,6 +28,7 @@ from switchyard.agent.backends.kubernetes.job_submitter import AGENT_LABEL, JobS
 from switchyard.agent.backends.kubernetes.labels import selector
 from switchyard.agent.backends.kubernetes.logs import LogCollector
 from switchyard.agent.backends.kubernetes.manifest import can_share_job, job_manifest, namespace_of
+from switchyard.agent.backends.kubernetes.pod_changes import refuse_malformed
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.site_access import open_api
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
@@ -234,8 +235,10 @@ class KubernetesBackend:
             self._refuse_files()
         if why := site.allow.refusal(user=lease.owner, project=lease.project, queue=lease.queue or None, options=[]):
             raise PolicyRefused(why)
-        manifest = job_manifest(lease, site, cluster=self._setting.cluster, work_root=str(self._work.root))
-        if why := self._cluster.refusal(manifest):
+        with refuse_malformed(spec):
+            manifest = job_manifest(lease, site, cluster=self._setting.cluster, work_root=str(self._work.root))
+            why = self._cluster.refusal(manifest)
+        if why:
             raise PolicyRefused(f"No node takes it: {why}.")
         for part in (manifest, manifest["spec"]["template"]):
             part["metadata"]["labels"][AGENT_LABEL] = self._agent

@@ -30,6 +30,7 @@ from switchyard.agent.backends.kubernetes.manifest import job_manifest
 from switchyard.agent.backends.kubernetes.node_cache import ObjectCache
 from switchyard.agent.backends.kubernetes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
 from switchyard.agent.backends.kubernetes.nodes import NodeRules, graph_of_nodes, usable_nodes
+from switchyard.agent.backends.kubernetes.pod_changes import refuse_malformed
 from switchyard.agent.backends.kubernetes.quota_graph import graph_of_quotas, load_of_quotas
 from switchyard.agent.backends.kubernetes.quotas import NamespaceQuota, read_quota
 from switchyard.agent.backends.kubernetes.quotes import ClusterView, pods_of_manifest, quote_job, taint_refusal
@@ -138,12 +139,12 @@ class KubernetesCluster:
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         try:
-            manifest = self._manifest(spec)
+            with refuse_malformed(spec):
+                quote = quote_job(pods_of_manifest(self._manifest(spec)), self._view())
         except PolicyRefused as exc:
             return BackendQuote(can=False, reason=exc.detail)
         if self._site.kueue and (problem := self.kueue_problem()):
             return BackendQuote(can=False, reason=problem)
-        quote = quote_job(pods_of_manifest(manifest), self._view())
         if quote.can and self._site.kueue:  # the queue decides when
             quote = BackendQuote(can=True, reason=f"waits in Kueue's queue {self._site.queue}".rstrip())
         cost = cost_of(spec, self._setting.site, queue=self._site.queue)

@@ -7,14 +7,27 @@ that the agent writes: it neither changes these mounts nor adds others of these 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from switchyard.errors import PolicyRefused
+from switchyard.model.job import JobSpec
 from switchyard.model.pod_part import MAIN_CONTAINER
 
 CONTAINER_LISTS = ("initContainers", "containers")
 MOUNT_LISTS = ("volumeMounts", "volumeDevices")
 Manifest = dict[str, Any]
+
+
+@contextmanager
+def refuse_malformed(spec: JobSpec) -> Iterator[None]:
+    """Raise PolicyRefused if the pod cannot be built or read because of values that the job brings."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, LookupError, RecursionError) as exc:
+        if spec.pod is None and spec.native is None:
+            raise  # a defect of the agent
+        raise PolicyRefused(f"The pod of this job has a value that Kubernetes cannot read: {str(exc)[:200]}.") from exc
 
 
 def check_changes(given: Manifest, patched: Manifest) -> None:
