@@ -93,6 +93,15 @@ def test_where_the_name_of_the_primary_container_is(fields: dict[str, Any]) -> N
         ({"pod": {"containers": [{"name": "primary"}]}}, "has no image"),
         ({"pod": {"containers": [PRIMARY, {"name": "main", "image": "x"}]}}, "is called main"),
         ({"k8s_pod": {"data_config": {"enabled": True}}}, "data_config"),
+        ({"pod": {"containers": [PRIMARY | {"resources": "x"}]}}, "a value of the wrong kind"),
+        ({"pod": {"containers": [PRIMARY | {"resources": {"requests": ["x"]}}]}}, "a value of the wrong kind"),
+        ({"pod": {"containers": [PRIMARY | {"env": ["x"]}]}}, "a value of the wrong kind"),
+        ({"pod": {"containers": [PRIMARY | {"env": 5}]}}, "a value of the wrong kind"),
+        ({"pod": {"containers": [PRIMARY | {"command": 5}]}}, "command of its primary container is no list"),
+        ({"pod": {"containers": [PRIMARY | {"args": "x"}]}}, "args of its primary container is no list"),
+        ({"pod": {"containers": [PRIMARY, "x"]}}, "its containers are no list of maps with names"),
+        ({"pod": {"containers": [PRIMARY, {"image": "x"}]}}, "its containers are no list of maps with names"),
+        ({"pod": {"containers": [PRIMARY], "initContainers": "x"}}, "its initContainers are no list"),
     ],
 )
 def test_pod_tasks_that_cannot_run(fields: dict[str, Any], words: str) -> None:

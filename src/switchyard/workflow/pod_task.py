@@ -46,6 +46,25 @@ def pod_task_mistakes(template: Any) -> Iterator[str]:
         yield "its primary container has no image"
     if MAIN_CONTAINER in named and (primary or MAIN_CONTAINER) != MAIN_CONTAINER:
         yield f"a container besides the primary one is called {MAIN_CONTAINER}, as the primary one is here"
+    yield from _kind_mistakes(template, pod)
+
+
+def _kind_mistakes(template: Any, pod: dict[str, Any]) -> Iterator[str]:
+    """Values of the wrong kind, e.g. a text in the place of a list."""
+    for group in ("containers", "initContainers", "volumes"):
+        given = pod.get(group) or []
+        if not isinstance(given, list) or not all(isinstance(one, dict) and one.get("name") for one in given):
+            yield f"its {group} are no list of maps with names"
+            return
+    primary = _primary(template, pod)
+    for field in ("command", "args"):
+        if not isinstance(primary.get(field) or [], list):
+            yield f"{field} of its primary container is no list"
+    try:
+        container_of(template)
+        pod_part(template)
+    except (TypeError, ValueError, AttributeError, LookupError) as exc:
+        yield f"its pod has a value of the wrong kind: {str(exc)[:200]}"
 
 
 def container_of(template: Any) -> Any:
