@@ -6,6 +6,7 @@ The image has a shell alone: the cluster's site file mounts this machine's Pytho
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ from tests.workflow.corpus import FOLDER
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("flyte-kubernetes"), pytest.mark.timeout(RUNS_S)]
 MODULES = ("02_diamond", "09_map", "11_dynamic")
 LIBRARIES = ("/usr/lib:/lib:ro", "/usr/lib64:/lib64:ro", "/usr:ro")
-PATHS = ["/metadata/labels", "/spec/volumes/-", "/spec/initContainers", "/spec/containers/0/volumeMounts"]
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "run-flyte-workflows.md"
+PATHS = ["/metadata/labels", *re.findall(r"^    - (/spec/\S+)$", HOW_TO.read_text(), re.MULTILINE)]
 SEARCHED = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 
 

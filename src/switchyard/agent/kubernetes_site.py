@@ -115,7 +115,7 @@ class ScratchVolume(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class PodSecurity(StrEnum):
-    """What the main container may do, in the words of Kubernetes' Pod Security Standards.
+    """What the containers of a job may do, in the words of Kubernetes' Pod Security Standards.
 
     BASELINE runs the image as its own user, which may be root, without new privileges. RESTRICTED refuses root and
     takes all capabilities away. PRIVILEGED leaves everything to the image, the template and the cluster.

@@ -8,6 +8,7 @@ import pytest
 
 from switchyard.agent.backends.kubernetes.template_patch import merge_patch, patch_template
 from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.agent.site import Site
 from switchyard.errors import PolicyRefused
 from switchyard.model.job import JobSpec, Native
 from switchyard.model.pod_part import PodPart
@@ -30,7 +31,7 @@ def a_template() -> Body:
 
 
 def patched(*options: str, paths: list[str] | None = None, template: Body | None = None) -> Body:
-    site = KubernetesSite(template=template or {}, patch_paths=paths or [])
+    site = Site(kubernetes=KubernetesSite(template=template or {}, patch_paths=paths or []))
     spec = JobSpec(command=["true"], native=Native(options=list(options)))
     return patch_template(a_template(), spec, site)
 
@@ -137,7 +138,8 @@ def test_a_site_cannot_take_the_job_out_of_its_pod() -> None:
 
 
 def with_part(part: PodPart, paths: list[str]) -> Body:
-    return patch_template(a_template(), JobSpec(command=["true"], pod=part), KubernetesSite(patch_paths=paths))
+    site = Site(kubernetes=KubernetesSite(patch_paths=paths))
+    return patch_template(a_template(), JobSpec(command=["true"], pod=part), site)
 
 
 PART = PodPart(
@@ -154,7 +156,8 @@ PART_PATHS = ["/spec/volumes/*/emptyDir", "/spec/volumes/*/name", "/spec/initCon
 def test_a_job_brings_parts_of_its_pod_where_the_site_allows_it() -> None:
     spec = with_part(PART, [*PART_PATHS, "/spec/containers/0/volumeMounts"])["spec"]
     assert spec["volumes"] == [{"name": "scratch", "emptyDir": {}}]
-    assert spec["initContainers"] == [{"name": "helper", "image": "helper:1"}]
+    security = {"allowPrivilegeEscalation": False}
+    assert spec["initContainers"] == [{"name": "helper", "image": "helper:1", "securityContext": security}]
     (main,) = spec["containers"]
     assert (main["command"], main["volumeMounts"][0]["mountPath"]) == (["true"], "/scratch")
     assert with_part(PodPart(), []) == a_template()
@@ -196,7 +199,7 @@ def with_volumes(part: PodPart | None = None, *options: str) -> Body:
     template["spec"]["volumes"] = OWN_VOLUMES
     template["spec"]["containers"][0]["volumeMounts"] = OWN_MOUNTS
     spec = JobSpec(command=["true"], pod=part, native=Native(options=list(options)))
-    return patch_template(template, spec, KubernetesSite(patch_paths=WIDE_PATHS))
+    return patch_template(template, spec, Site(kubernetes=KubernetesSite(patch_paths=WIDE_PATHS)))
 
 
 def of_main(**fields: Any) -> PodPart:

@@ -33,10 +33,10 @@ def refuse_malformed(spec: JobSpec) -> Iterator[None]:
 def check_changes(given: Manifest, patched: Manifest) -> None:
     """Raise PolicyRefused for a change that no job may make. `given`: the pod template before the job's changes."""
     before, after = given["spec"], patched["spec"]
-    volumes = _by_name(before, "volumes")
-    _check_kept(volumes, _by_name(after, "volumes"), "volume")
+    volumes = by_name(before, "volumes")
+    _check_kept(volumes, by_name(after, "volumes"), "volume")
     for group in CONTAINER_LISTS:
-        known, containers = _by_name(before, group), _by_name(after, group)
+        known, containers = by_name(before, group), by_name(after, group)
         _check_kept(_without_main(known), containers, "container")
         for name, container in containers.items():
             _check_mounts(known.get(name, {}), container, volumes)
@@ -51,7 +51,7 @@ def _check_kept(known: dict[str, Manifest], now: dict[str, Manifest], word: str)
 def _check_mounts(before: Manifest, after: Manifest, volumes: dict[str, Manifest]) -> None:
     """Mounts that are there stay as they are. New mounts are of volumes that the job brings."""
     for group in MOUNT_LISTS:
-        known, mounts = list(_items(before, group)), list(_items(after, group))
+        known, mounts = list(items_of(before, group)), list(items_of(after, group))
         if any(mount not in mounts for mount in known):
             raise PolicyRefused("A mount of the pod is set by the cluster: a job cannot change it.")
         for mount in mounts:
@@ -64,9 +64,10 @@ def _without_main(containers: dict[str, Manifest]) -> dict[str, Manifest]:
     return {name: container for name, container in containers.items() if name != MAIN_CONTAINER}
 
 
-def _by_name(spec: Manifest, group: str) -> dict[str, Manifest]:
+def by_name(spec: Manifest, group: str) -> dict[str, Manifest]:
+    """The elements of a list by name. Raises PolicyRefused if a name is missing or there twice."""
     named: dict[str, Manifest] = {}
-    for item in _items(spec, group):
+    for item in items_of(spec, group):
         name = item.get("name")
         if not isinstance(name, str) or name in named:
             raise PolicyRefused(f"In {group} of a pod, each element has a name of its own, and not {str(name)[:80]!r}.")
@@ -74,7 +75,8 @@ def _by_name(spec: Manifest, group: str) -> dict[str, Manifest]:
     return named
 
 
-def _items(value: Manifest, group: str) -> Iterator[Manifest]:
+def items_of(value: Manifest, group: str) -> Iterator[Manifest]:
+    """The maps of a list. Raises PolicyRefused if it is something else."""
     items = value.get(group)
     if items is None:
         return

@@ -12,10 +12,11 @@ from switchyard.agent.backends.kubernetes.gang import Gang, gang_pod
 from switchyard.agent.backends.kubernetes.image_policy import image_of
 from switchyard.agent.backends.kubernetes.labels import GANG_LABEL
 from switchyard.agent.backends.kubernetes.node_affinity import merge_affinity, node_affinity
+from switchyard.agent.backends.kubernetes.pod_security import container_security, pod_security
 from switchyard.agent.backends.kubernetes.template_patch import patch_template
 from switchyard.agent.backends.kubernetes.volumes import Volumes, volumes_of
 from switchyard.agent.kubernetes_names import is_label_value, is_object_name
-from switchyard.agent.kubernetes_site import KubernetesSite, PodSecurity
+from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.agent.need import spec_of
 from switchyard.agent.site import Site
 from switchyard.agent.site_types import ImagePull
@@ -51,7 +52,7 @@ def pod_template(
         "enableServiceLinks": False,  # else variables for each Service of the namespace
         **_identity(spec, kubernetes),
         **_place(lease, kubernetes),
-        "securityContext": _pod_security(kubernetes),
+        "securityContext": pod_security(kubernetes),
         "containers": [_container(lease, site, volumes, cluster=cluster, name=name, gang=gang)],
     }
     if spec.resources.time_limit is not None:
@@ -62,7 +63,7 @@ def pod_template(
         labels = {**labels, GANG_LABEL: "true"}
         merge_affinity(pod, gang_pod(name, gang, kubernetes))
     template: Manifest = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
-    return patch_template(template, spec, kubernetes)
+    return patch_template(template, spec, site)
 
 
 def _container(lease: Lease, site: Site, volumes: Volumes, *, cluster: str, name: str, gang: Gang) -> Manifest:
@@ -76,7 +77,7 @@ def _container(lease: Lease, site: Site, volumes: Volumes, *, cluster: str, name
         "resources": resources_of(spec, site.kubernetes, tasks=gang.tasks_per_pod),
         # The end of the log goes into the pod's status, where it can be read when the node is away.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        **_container_security(site.kubernetes),
+        **container_security(site.kubernetes),
     }
     if place := spec.cwd or volumes.files_path:
         container["workingDir"] = place
@@ -151,26 +152,6 @@ def _gpu_type(spec: JobSpec, site: KubernetesSite) -> dict[str, str]:
             f"No node has the GPU type {kind[:80]!r}: it is no value of a label ({site.gpu_type_label})."
         )
     return {site.gpu_type_label: kind}
-
-
-def _pod_security(site: KubernetesSite) -> Manifest:
-    """By default the image's own user counts, also root: most images expect it."""
-    numbers = {"runAsUser": site.run_as_user, "runAsGroup": site.run_as_group, "fsGroup": site.fs_group}
-    context: Manifest = {key: number for key, number in numbers.items() if number is not None}
-    if site.security is PodSecurity.RESTRICTED:
-        context["runAsNonRoot"] = True
-    if site.security is not PodSecurity.PRIVILEGED:
-        context["seccompProfile"] = {"type": "RuntimeDefault"}
-    return context
-
-
-def _container_security(site: KubernetesSite) -> Manifest:
-    if site.security is PodSecurity.PRIVILEGED:
-        return {}
-    context: Manifest = {"allowPrivilegeEscalation": False}
-    if site.security is PodSecurity.RESTRICTED:
-        context["capabilities"] = {"drop": ["ALL"]}
-    return {"securityContext": context}
 
 
 def _is_listed(name: str, patterns: list[str]) -> bool:

@@ -3,7 +3,7 @@
 A job sets one place with an option: `--pod=/spec/runtimeClassName=gvisor`. The path is a JSON pointer into the pod
 template, the value is JSON or, if it is none, a text. `-` as the last part adds to a list. A job may also bring parts
 of its pod (`JobSpec.pod`). Each path must lie in or below one of the site's `patch_paths`. Some changes are refused
-below every path (pod_changes.py).
+below every path (pod_changes.py), others below wide paths (pod_security.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import msgspec
 
 from switchyard.agent.backends.kubernetes.labels import MANAGED_BY_LABEL, is_own_key
 from switchyard.agent.backends.kubernetes.pod_changes import check_changes
+from switchyard.agent.backends.kubernetes.pod_security import check_security, secure_containers
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.kubernetes_site import AGENT_PLACES, KubernetesSite
+from switchyard.agent.site import Site
 from switchyard.errors import PolicyRefused
 from switchyard.model.job import JobSpec, native_problem
 from switchyard.model.pod_part import MAIN_CONTAINER
@@ -26,19 +28,22 @@ OPTION = "--pod"
 Manifest = dict[str, Any]
 
 
-def patch_template(template: Manifest, spec: JobSpec, site: KubernetesSite) -> Manifest:
+def patch_template(template: Manifest, spec: JobSpec, site: Site) -> Manifest:
     """The template with the changes. Raises PolicyRefused for a change that the site does not allow."""
-    given = patched = merge_patch(template, site.template) if site.template else template
-    for path, value in job_patches(spec, site):
+    kubernetes = site.kubernetes
+    given = patched = merge_patch(template, kubernetes.template) if kubernetes.template else template
+    for path, value in job_patches(spec, kubernetes):
         patched = deepcopy(patched)
         _set(patched, path, value)
     if spec.pod is not None:
         part = msgspec.to_builtins(spec.pod)
-        _check_part(part, patched, site)
+        _check_part(part, patched, kubernetes)
         patched = merge_patch(patched, part)
     _check_unchanged(template, patched)
     if patched != given:
         check_changes(given, patched)
+        check_security(given, patched, site)
+        patched = secure_containers(given, patched, kubernetes)
     return patched
 
 
