@@ -12,6 +12,7 @@ from switchyard.model.pod_part import PodPart
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.node_job import node_job_spec, trial_template
 from switchyard.workflow.pod_task import container_of, pod_part, pod_task_mistakes
+from switchyard.workflow.task_checks import task_mistakes
 from switchyard.workflow.task_command import AttemptNames
 
 NAMES = AttemptNames("p", "d", "e1", "mod.wf", "mod.wf", "n0", 0, EntityId(EntityKind.TASK, "p", "d", "mod.pod", "v1"))
@@ -111,3 +112,38 @@ def test_pod_tasks_that_cannot_run(fields: dict[str, Any], words: str) -> None:
 def test_a_task_with_a_container_has_no_pod() -> None:
     plain = json_format.ParseDict({"type": "x", "container": {"image": "i", "args": ["a"]}}, tasks_pb2.TaskTemplate())
     assert (pod_part(plain), list(container_of(plain).args)) == (None, ["a"])
+
+
+def asking(name: str, requests: dict[str, Any], limits: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {"name": name, "image": "i", "resources": {"requests": requests, "limits": limits or {}}, **more}
+
+
+def amounts_of(*containers: dict[str, Any], **pod: Any) -> tuple[dict[str, str], dict[str, str]]:
+    resources = container_of(a_task(pod={"containers": list(containers), **pod})).resources
+    words = tasks_pb2.Resources.ResourceName
+    requests, limits = (
+        {words.Name(one.name): one.value for one in entries} for entries in (resources.requests, resources.limits)
+    )
+    return requests, limits
+
+
+def test_a_job_asks_for_what_all_containers_of_its_pod_ask_for() -> None:
+    primary, side = asking("primary", {"cpu": 2, "memory": "1Gi"}), asking("side", {"cpu": "500m"})
+    assert amounts_of(primary, side) == ({"CPU": "2500m", "MEMORY": "1Gi"}, {"CPU": "2500m"})
+    limited = asking("side", {"cpu": "500m"}, {"cpu": 1})
+    assert amounts_of(primary, limited) == ({"CPU": "2500m", "MEMORY": "1Gi"}, {"CPU": "3000m"})
+    only_limit = asking("side", {}, {"memory": "1Gi"})
+    assert amounts_of(primary, only_limit)[0] == {"CPU": "2", "MEMORY": str(2 * 2**30)}
+    silent = {"name": "primary", "image": "i"}
+    assert amounts_of(silent, side)[0] == {"CPU": "1500m"}
+    small, large = asking("init", {"cpu": 1}), asking("init", {"cpu": 7})
+    assert amounts_of(primary, initContainers=[small])[0]["CPU"] == "2"
+    assert amounts_of(primary, initContainers=[large])[0]["CPU"] == "7000m"
+    assert amounts_of(primary, initContainers=[small | {"restartPolicy": "Always"}])[0]["CPU"] == "3000m"
+
+
+def test_all_containers_together_stay_within_the_limits_of_the_project() -> None:
+    task = a_task(pod={"containers": [asking("primary", {"cpu": 2}), asking("side", {"cpu": 1})]})
+    words = "All containers together: cpu request [3000m] is greater than the limit [2500m]"
+    assert words in "; ".join(task_mistakes(task, {"cpu": "2500m"}))
+    assert "together" not in "; ".join(task_mistakes(task, {"cpu": "3"}))

@@ -1,6 +1,7 @@
 """Pod tasks: tasks that bring a pod in Kubernetes' words. The primary container runs the task's command. Pure.
 
-The primary container becomes the job's command, image, variables and resources. What else the pod says becomes
+The primary container becomes the job's command, image and variables. The job's resources are those of all containers
+together; on the cluster, the other containers take their share of them. What else the pod says becomes
 `JobSpec.pod`: only Kubernetes clusters take it, and only at places that their site files let jobs set. The other
 containers become sidecars: they begin before the primary one and end after it.
 """
@@ -14,6 +15,7 @@ from flyteidl.core import tasks_pb2
 
 from switchyard.model.pod_part import MAIN_CONTAINER, PodPart
 from switchyard.workflow.plain_message import plain_message
+from switchyard.workflow.pod_resources import whole_pod
 from switchyard.workflow.task_checks import POD_WORDS, WORDS
 
 PRIMARY_KEY = "primary_container_name"  # in a task's config, as flytekit writes it
@@ -68,21 +70,21 @@ def _kind_mistakes(template: Any, pod: dict[str, Any]) -> Iterator[str]:
 
 
 def container_of(template: Any) -> Any:
-    """The container that runs the task's command; of a pod task, the primary one."""
+    """The container that runs the task's command; of a pod task, the primary one, with the resources of the pod."""
     if not is_pod_task(template):
         return template.container
-    primary = _primary(template, plain_message(template.k8s_pod.pod_spec) or {})
+    pod = plain_message(template.k8s_pod.pod_spec) or {}
+    primary = _primary(template, pod)
     container = tasks_pb2.Container(image=str(primary.get("image") or ""))
     container.command.extend(str(word) for word in primary.get("command") or [])
     container.args.extend(str(word) for word in primary.get("args") or [])
     for variable in _plain_variables(primary):
         container.env.add(key=str(variable["name"]), value=str(variable.get("value") or ""))
-    resources = primary.get("resources") or {}
-    for word in ("requests", "limits"):
-        for name, amount in (resources.get(word) or {}).items():
+    others = [one for one in _containers(pod) if one is not primary]
+    for word, amounts in whole_pod(primary, pod.get("initContainers") or [], others).items():
+        for name, amount in amounts.items():
             if name in POD_WORDS:
-                number = _NUMBERS[POD_WORDS[name]]
-                getattr(container.resources, word).add(name=number, value=_amount(amount))
+                getattr(container.resources, word).add(name=_NUMBERS[POD_WORDS[name]], value=amount)
     return container
 
 
@@ -147,11 +149,6 @@ def _plain_variables(container: dict[str, Any]) -> list[dict[str, Any]]:
     given = container.get("env")
     variables = given if isinstance(given, list) else []
     return [one for one in variables if isinstance(one, dict) and one.get("name") and not one.get("valueFrom")]
-
-
-def _amount(value: Any) -> str:
-    """A number in a Struct is a float: 2.0 is written 2."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _tidy(value: Any) -> Any:

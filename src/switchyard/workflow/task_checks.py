@@ -10,6 +10,7 @@ from flyteidl.core import tasks_pb2
 from switchyard.errors import ImpossibleValue
 from switchyard.model.quantity import is_amount_above, parse_kubernetes
 from switchyard.workflow.plain_message import plain_message
+from switchyard.workflow.pod_resources import whole_pod
 
 WORDS = {
     tasks_pb2.Resources.CPU: "cpu",
@@ -73,26 +74,40 @@ def _container_mistakes(resources: Any, limits: Mapping[str, str]) -> Iterator[s
 
 
 def _pod_mistakes(pod: Any, limits: Mapping[str, str]) -> Iterator[str]:
-    """Every container of the pod is checked like a container."""
+    """Every container of the pod is checked like a container, then all of them together."""
     plain = plain_message(pod)
     if plain is None:
         yield "the pod_spec has values that JSON has not"
         return
-    for group in ("initContainers", "containers"):
-        containers = plain.get(group)
-        for container in containers if isinstance(containers, list) else []:
-            resources = container.get("resources") if isinstance(container, dict) else None
-            if isinstance(resources, dict):
-                yield from _amount_mistakes(
-                    _pod_amounts(resources, "requests"), _pod_amounts(resources, "limits"), limits
-                )
+    init, containers = (_with_resources(plain.get(group)) for group in ("initContainers", "containers"))
+    mistakes = [mistake for one in (*init, *containers) for mistake in _resource_mistakes(one["resources"], limits)]
+    yield from mistakes
+    if not mistakes:
+        whole = whole_pod({}, init, containers, unsaid={})
+        yield from (f"All containers together: {mistake}" for mistake in _resource_mistakes(whole, limits))
+
+
+def _with_resources(containers: Any) -> list[dict[str, Any]]:
+    """The containers that ask for something, with what we count of it."""
+    given = [one for one in containers if isinstance(one, dict)] if isinstance(containers, list) else []
+    return [
+        {**one, "resources": {word: _pod_values(one["resources"], word) for word in ("requests", "limits")}}
+        for one in given
+        if isinstance(one.get("resources"), dict)
+    ]
+
+
+def _pod_values(resources: Mapping[str, Any], word: str) -> dict[str, Any]:
+    given = resources.get(word)
+    return {name: value for name, value in given.items() if name in POD_WORDS} if isinstance(given, dict) else {}
+
+
+def _resource_mistakes(resources: Mapping[str, Any], limits: Mapping[str, str]) -> Iterator[str]:
+    yield from _amount_mistakes(_pod_amounts(resources, "requests"), _pod_amounts(resources, "limits"), limits)
 
 
 def _pod_amounts(resources: Mapping[str, Any], word: str) -> Amounts:
-    given = resources.get(word)
-    if not isinstance(given, dict):
-        return {}
-    return {POD_WORDS[name]: _text(value) for name, value in given.items() if name in POD_WORDS}
+    return {POD_WORDS[name]: _text(value) for name, value in _pod_values(resources, word).items()}
 
 
 def _text(value: Any) -> str:

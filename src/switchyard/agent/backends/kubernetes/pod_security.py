@@ -20,6 +20,7 @@ from switchyard.model.pod_part import MAIN_CONTAINER
 
 POD_RIGHTS = (
     *("securityContext", "hostNetwork", "hostPID", "hostIPC", "hostUsers"),
+    "resources",
     *("serviceAccountName", "serviceAccount", "automountServiceAccountToken"),
 )
 # Sources of volumes that Kubernetes' Pod Security Standards allow to every pod (level `restricted`).
@@ -58,7 +59,7 @@ def check_security(given: Manifest, patched: Manifest, site: Site) -> None:
     _check_images(before, after, site)
     if site.kubernetes.security is not PodSecurity.PRIVILEGED:
         for place in _rights(before, after):
-            if not any(_names(path, place) for path in site.kubernetes.patch_paths):
+            if not any(is_named(path, place) for path in site.kubernetes.patch_paths):
                 raise PolicyRefused(
                     f"This site does not let jobs set /{'/'.join(place)} of their pods: no path of its `patch_paths` "
                     "names this place, and its `security` is not `privileged`."
@@ -132,7 +133,7 @@ def _added(before: Manifest, after: Manifest, group: str) -> list[Manifest]:
     return [item for name, item in by_name(after, group).items() if name not in known]
 
 
-def _names(path: str, place: Place) -> bool:
+def is_named(path: str, place: Place) -> bool:
     """Whether a path is for this place or one below it, and not only for one above it."""
     parts = path.split("/")[1:]
     return len(parts) >= len(place) and all(

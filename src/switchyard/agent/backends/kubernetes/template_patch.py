@@ -17,6 +17,7 @@ import msgspec
 from switchyard.agent.backends.kubernetes.labels import MANAGED_BY_LABEL, is_own_key
 from switchyard.agent.backends.kubernetes.pod_changes import check_changes
 from switchyard.agent.backends.kubernetes.pod_security import check_security, secure_containers
+from switchyard.agent.backends.kubernetes.pod_shares import share_resources
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.kubernetes_site import AGENT_PLACES, KubernetesSite
 from switchyard.agent.site import Site
@@ -43,7 +44,7 @@ def patch_template(template: Manifest, spec: JobSpec, site: Site) -> Manifest:
     if patched != given:
         check_changes(given, patched)
         check_security(given, patched, site)
-        patched = secure_containers(given, patched, kubernetes)
+        patched = share_resources(given, secure_containers(given, patched, kubernetes), kubernetes)
     return patched
 
 
