@@ -96,6 +96,20 @@ def test_a_code_like_a_signal_is_a_code(make: Make) -> None:
     assert (ended.exit_code, ended.signal) == (137, None)
 
 
+def test_a_job_that_writes_its_own_log_harms_nobody(make: Make) -> None:
+    """A job may append to the log of its shell, from which the bridge reads how tasks ended."""
+    backend = make()
+    append = "flux kvs eventlog append exec.eventlog shell.task-exit"
+    waits = backend.submit(runs())
+    is_running(backend, waits)
+    for context in ("", """ '{"wait_status": "x"}'""", """ '{"wait_status": 127}'"""):
+        ended = end_of(backend, backend.submit(a_lease("sh", "-c", f"{append}{context} && exit 137")))
+        assert ended.seen is ObservedState.FAILED, ended
+        assert 137 in (ended.exit_code, 128 + (ended.signal or 0)), ended
+    backend.cancel([waits])
+    assert end_of(backend, waits).reason == "cancelled"
+
+
 def test_a_time_limit_ends_a_job(make: Make) -> None:
     backend = make()
     ended = end_of(backend, backend.submit(runs(time_limit=1)))

@@ -26,6 +26,10 @@ GONE_ERRORS = (errno.ENOENT,)
 # The broker has closed the connection. Flux's library goes on and fails every request.
 LOST_ERRORS = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNABORTED)
 
+TASK_EXIT = "shell.task-exit"  # the event of the job shell when a task has ended
+WAIT_STATUS_MAX = 0xFFFF  # an exit code or a signal, in two bytes
+UNREADABLE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of JSON that others wrote
+
 
 def write_line(message: "dict[str, Any]") -> None:
     sys.stdout.write(json.dumps(message) + "\n")
@@ -38,6 +42,32 @@ def error_of(exc: OSError) -> "dict[str, Any]":
         write_line({"fatal": f"the connection to the Flux instance is gone: {exc.strerror or exc}"})
         os._exit(1)
     return {"error": exc.strerror or str(exc), "errno": exc.errno or 0}
+
+
+def node_list(answer: Any) -> str:
+    """The nodes in a job's resource set; empty if the set cannot be read."""
+    try:
+        allotted = json.loads(answer["R"]) if isinstance(answer["R"], str) else answer["R"]
+        return ",".join(allotted["execution"]["nodelist"])
+    except UNREADABLE_ERRORS:
+        return ""
+
+
+def first_task_status(answer: Any) -> Any:
+    """The wait status of the first task that ended, from the log that the job's own shell wrote; None if there is none.
+
+    The job can append anything to this log. Entries that cannot be read are skipped.
+    """
+    log = answer.get("guest.exec.eventlog") if isinstance(answer, dict) else None
+    for line in log.splitlines() if isinstance(log, str) else ():
+        try:
+            entry = json.loads(line)
+            status = entry["context"]["wait_status"] if entry["name"] == TASK_EXIT else None
+        except UNREADABLE_ERRORS:
+            continue
+        if isinstance(status, int) and not isinstance(status, bool) and 0 <= status <= WAIT_STATUS_MAX:
+            return status
+    return None
 
 
 class Gather:
@@ -308,16 +338,13 @@ class Bridge:
 
         def take_nodes(answer: Any) -> None:
             if not isinstance(answer, OSError):
-                allotted = json.loads(answer["R"]) if isinstance(answer["R"], str) else answer["R"]
-                message["nodes"] = ",".join(allotted.get("execution", {}).get("nodelist", []))
+                message["nodes"] = node_list(answer)
             gather.put(0, None)
 
         def take_log(answer: Any) -> None:
-            if not isinstance(answer, OSError):
-                entries = [json.loads(line) for line in answer["guest.exec.eventlog"].splitlines()]
-                exits = [entry["context"] for entry in entries if entry["name"] == "shell.task-exit"]
-                if exits and "wait_status" in exits[0]:
-                    message["task_status"] = exits[0]["wait_status"]
+            status = None if isinstance(answer, OSError) else first_task_status(answer)
+            if status is not None:
+                message["task_status"] = status
             gather.put(1, None)
 
         self.rpc("job-info.lookup", {"id": job_id, "keys": ["R"], "flags": 0}, take_nodes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import queue
 import select
@@ -22,7 +23,10 @@ from typing import Any
 import msgspec
 
 from switchyard.agent.flux_site import FluxSite
+from switchyard.agent.log import line
 from switchyard.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 BRIDGE_PROGRAM = Path(__file__).with_name("bridge_program.py")
 INHERITED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "FLUX_URI", "SSH_AUTH_SOCK")
@@ -134,8 +138,10 @@ class BrokerConnection:
         """The bridge that runs, or a new one. Called with the lock."""
         if self._is_closed:
             raise Unavailable("The agent is ending.")
-        if self._bridge is not None and not self._bridge.is_over:
-            return self._bridge
+        if self._bridge is not None:
+            if not self._bridge.is_over:
+                return self._bridge
+            self._kill(self._bridge)
         flux = f"{self._site.bin}/flux" if self._site.bin else "flux"
         try:
             with self._log_file.open("wb") as log_file:
@@ -185,18 +191,24 @@ class BrokerConnection:
         """Hand on every line of the bridge, until it ends."""
         assert bridge.process.stdout is not None
         decoder = msgspec.json.Decoder(BridgeMessage)
-        with contextlib.suppress(OSError, ValueError):  # closed by `_kill`
-            for line in bridge.process.stdout:
-                try:
-                    message = decoder.decode(line)
-                except msgspec.DecodeError:  # something that Flux's Python printed
-                    continue
-                self._hand_on(bridge, message)
-        bridge.is_over = True
-        bridge.greeting.put(None)
-        for answers in list(bridge.waiting.values()):
-            answers.put(None)
-        self._on_message(None)
+        try:
+            with contextlib.suppress(OSError, ValueError):  # closed by `_kill`
+                for text in bridge.process.stdout:
+                    try:
+                        message = decoder.decode(text)
+                    except msgspec.DecodeError:  # something that Flux's Python printed
+                        continue
+                    self._hand_on(bridge, message)
+        except Exception:
+            log.exception(line("defect", thread="flux-bridge"))
+        finally:  # after a defect, too: a bridge that nobody reads must not count as running
+            bridge.is_over = True
+            with contextlib.suppress(OSError):
+                bridge.process.kill()
+            bridge.greeting.put(None)
+            for answers in list(bridge.waiting.values()):
+                answers.put(None)
+            self._on_message(None)
 
     def _hand_on(self, bridge: _Bridge, message: BridgeMessage) -> None:
         if message.fatal is not None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Any
 
 from msgspec import Struct
 
 FATAL_SEVERITY = 0
+WAIT_STATUS_MAX = 0xFFFF  # an exit code or a signal, in two bytes
 
 
 class JobEvent(Struct, frozen=True):
@@ -17,7 +19,7 @@ class JobEvent(Struct, frozen=True):
     timestamp: float
     context: dict[str, Any] = {}
     nodes: str = ""  # the host list of the job
-    task_status: int | None = None  # wait status of the first task that failed
+    task_status: Any = None  # wait status of the first task that failed, from a log that the job can write
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,13 @@ def apply_event(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
         return replace(facts, phase="start", started_s=event.timestamp)
     if event.name == "finish":
         return replace(
-            facts, phase="finish", finished_s=event.timestamp, wait_status=_integer(event.context.get("status"))
+            facts, phase="finish", finished_s=event.timestamp, wait_status=_wait_status(event.context.get("status"))
         )
     if event.name == "exception":
         return _apply_exception(facts, event)
     if event.name == "clean":
-        return replace(facts, phase="clean", ended_s=event.timestamp, nodes=event.nodes, task_status=event.task_status)
+        task_status = _wait_status(event.task_status)
+        return replace(facts, phase="clean", ended_s=event.timestamp, nodes=event.nodes, task_status=task_status)
     # A job that has resources keeps them: a new priority does not take it back to the queue.
     is_step = event.name in STATE_EVENTS and STATE_EVENTS.index(event.name) > _step_of(facts)
     return replace(facts, phase=event.name) if is_step else facts
@@ -88,5 +91,8 @@ def _apply_exception(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
     return replace(facts, exception=exception)
 
 
-def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _wait_status(value: object) -> int | None:
+    """The value, if it is the wait status of a process that has ended."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= WAIT_STATUS_MAX:
+        return None
+    return value if os.WIFEXITED(value) or os.WIFSIGNALED(value) else None

@@ -6,6 +6,7 @@ only if the instance itself says so.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 
@@ -16,7 +17,10 @@ from switchyard.agent.backends.flux.broker.connection import BridgeMessage, Brok
 from switchyard.agent.backends.flux.follow.events import FluxJobFacts, JobEvent, apply_event
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
 from switchyard.agent.backends.flux.follow.states import status_of
+from switchyard.agent.log import line
 from switchyard.model.lifecycle import ObservedState
+
+log = logging.getLogger(__name__)
 
 
 class FluxJobTracker:
@@ -44,7 +48,11 @@ class FluxJobTracker:
 
     def _take(self, handle: str, message: BridgeMessage) -> None:
         if message.event is not None:
-            event = msgspec.convert(message.event, JobEvent)
+            try:
+                event = msgspec.convert(message.event, JobEvent)
+            except msgspec.ValidationError as exc:
+                log.warning(line("event_unreadable", job=handle, error=str(exc)))
+                return
             self._facts[handle] = apply_event(self._facts.get(handle, FluxJobFacts()), event)
         elif message.unknown is not None:
             self._unknown[handle] = message.unknown

@@ -1,0 +1,110 @@
+"""The bridge to Flux against what a job can write into its own log: no job ends the bridge or stops its reader."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from switchyard.agent.backends.flux.broker.bridge_program import Bridge, first_task_status
+from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection
+from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
+from switchyard.agent.backends.flux.follow.job_ids import handle_of
+from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
+from switchyard.agent.backends.flux.follow.states import status_of
+from switchyard.agent.flux_site import FluxSite
+from switchyard.errors import Unavailable
+from switchyard.model.lifecycle import ObservedState
+from tests.processes import PATIENCE_S, until
+
+GOOD = {"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": 9}}
+FORGED = [
+    '{"timestamp": 1.0, "name": "shell.task-exit"}',
+    '{"timestamp": 1.0, "name": "shell.task-exit", "context": null}',
+    '{"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": "x"}}',
+    '{"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": true}}',
+    '{"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": 1000000000000000000000000}}',
+    '{"timestamp": 1.0}',
+    "[1]",
+    "no JSON",
+    "[" * 100_000,
+]
+
+
+class AnsweredBridge(Bridge):
+    """A bridge whose broker has given these answers."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        super().__init__(None, None)
+        self.answers = answers
+
+    def rpc(self, topic: str, payload: Any, done: Any, nodeid: Any = None) -> None:
+        done(self.answers.pop(0))
+
+
+@pytest.mark.parametrize("line", FORGED)
+def test_a_forged_entry_is_skipped(line: str) -> None:
+    assert first_task_status({"guest.exec.eventlog": line}) is None
+    assert first_task_status({"guest.exec.eventlog": f"{line}\n{json.dumps(GOOD)}\n"}) == 9
+
+
+def test_an_end_comes_whatever_the_logs_of_the_job_are(capsys: pytest.CaptureFixture[str]) -> None:
+    answers: list[Any] = [{}, {"R": 5}, {"R": "{}"}, {"R": '{"execution": {"nodelist": [1]}}'}, {"R": "["}]
+    logs: list[Any] = [{}, {"guest.exec.eventlog": None}, {"guest.exec.eventlog": 5}, None, OSError(2, "gone")]
+    for resources, log in zip(answers, logs, strict=True):
+        bridge = AnsweredBridge([resources, log])
+        bridge.complete_end(7, "yard-a", {"name": "clean", "timestamp": 1.0})
+    ends = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert ends == [{"name": "clean", "timestamp": 1.0, "nodes": ""}] * len(answers)
+
+
+@pytest.mark.parametrize("status", [0x7F, 0xFFFF, -1, 1 << 40, "x", True, [9]])
+def test_a_status_that_is_no_end_of_a_process_says_nothing(status: object) -> None:
+    """137 looks like SIGKILL; only a readable status of the task could say otherwise."""
+    finish = JobEvent(name="finish", timestamp=1.0, context={"status": 137 << 8})
+    facts = facts_of([finish, JobEvent(name="clean", timestamp=2.0, task_status=status)])
+    ended = status_of(facts, now_s=3.0, is_cancel_asked=False)
+    assert (ended.seen, ended.signal) == (ObservedState.FAILED, 9)
+    unknown = facts_of([JobEvent(name="finish", timestamp=1.0, context={"status": status}), JobEvent("clean", 2.0)])
+    assert status_of(unknown, now_s=3.0, is_cancel_asked=False).reason == "the cluster says that it ended, not how"
+
+
+def test_an_unreadable_event_stops_nobody() -> None:
+    tracker = FluxJobTracker(is_ours=lambda name: True, on_news=lambda: None)
+    tracker.on_message(BridgeMessage(job=7, name="yard-a", event={"name": 5}))
+    tracker.on_message(BridgeMessage(job=7, name="yard-a", event={"name": "start", "timestamp": 1.0}))
+    status = tracker.status(handle_of(7, "yard-a"), now_s=2.0, is_cancel_asked=False)
+    assert status.seen is ObservedState.RUNNING
+
+
+def test_a_reader_that_fails_ends_its_bridge(tmp_path: Path) -> None:
+    """The next request starts another bridge, instead of waiting for answers that nobody reads."""
+    program = tmp_path / "flux"
+    program.write_text(
+        "#!/bin/sh\n"
+        """echo '{"hello": {"version": "1"}}'\n"""
+        f"echo x >> {tmp_path}/starts\n"
+        """read -r request\n"""
+        """echo '{"job": 7, "name": "yard-a", "unknown": "no such job"}'\n"""
+        "exec sleep 600\n"
+    )
+    program.chmod(0o755)
+    ends: list[None] = []
+
+    def fail(message: BridgeMessage | None) -> None:
+        if message is not None:
+            raise RuntimeError("a defect")
+        ends.append(None)
+
+    site = FluxSite(bin=str(tmp_path), timeout_s=PATIENCE_S)
+    connection = BrokerConnection(site, {}, tmp_path / "log", on_message=fail)
+    try:
+        for count in (1, 2):
+            with pytest.raises(Unavailable, match="The connection to Flux ended"):
+                connection.call("cluster")
+            until(lambda count=count: len(ends) == count, PATIENCE_S, "the end was told")
+        assert (tmp_path / "starts").read_text() == "x\nx\n"
+    finally:
+        connection.close()
