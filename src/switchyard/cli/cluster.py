@@ -101,6 +101,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("backend", cluster.backend),
         ("open to", _access_text(cluster)),
         ("groups", " ".join(cluster.groups)),
+        ("life", "ephemeral: it leaves with its last agent" if cluster.is_ephemeral else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
         ("ours", f"{cluster.held} held by its agents, {cluster.in_line} in line" if cluster.held is not None else ""),

@@ -23,11 +23,6 @@ AgentText = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=256)]
 POLLING_BACKEND = "rainbow"
 
 
-# The label of a cluster that lives for a time and then leaves by itself, with its agent.
-EPHEMERAL_LABEL = "ephemeral"
-EPHEMERAL_VALUE = "true"
-
-
 class Health(StrEnum):
     """Whether the cluster can get jobs now."""
 
@@ -89,6 +84,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     health: Health
     reason: str = ""
     is_private: bool = False
+    is_ephemeral: bool = False  # it leaves by itself, with its last agent
     is_by_token: bool = False  # everyone sees it; who submits to it shows its submit token, or holds a grant
     groups: list[str] = []
     labels: dict[str, str] = {}

@@ -402,7 +402,7 @@ class BackgroundLoops:
         return routed
 
     def _clean_now(self) -> None:
-        if removed := remove_silent_clusters(self._server.context):
+        if removed := remove_silent_clusters(self._server.context, self._leadership.commit):
             log.info("ephemeral clusters removed", clusters=removed)
         is_left = self._retention.go(self._server.context, self._leadership)
         shortest_us = self._retention.terms.shortest_us

@@ -33,6 +33,7 @@ class ClusterRow(StoredRow, frozen=True):
     state: str
     created_us: int
     deleted_us: int | None
+    is_ephemeral: bool = False
 
 
 class ClusterUpdate(ColumnUpdate, frozen=True, kw_only=True):
@@ -183,6 +184,11 @@ def agent_change(tx: Tx, agent_id: str, change: AgentUpdate) -> None:
     tx.execute(sa.update(agents).where(agents.c.id == agent_id).values(change.columns()))
 
 
+def agent_of(tx: Tx, cluster_id: str) -> list[AgentRow]:
+    """Return the agents of a cluster that are not removed."""
+    return fetch_all(tx, AgentRow, sa.select(agents).where(agents.c.cluster_id == cluster_id, _AGENT_NOT_DELETED))
+
+
 def agent_count(tx: Tx, cluster_id: str) -> int:
     query = sa.select(sa.func.count()).select_from(agents).where(agents.c.cluster_id == cluster_id, _AGENT_NOT_DELETED)
     return int(tx.execute(query).scalar_one())
@@ -302,6 +308,14 @@ def invite_peek(tx: Tx, invite_id: str) -> InviteRow | None:
 def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[InviteRow]:
     query = sa.select(invites).where(invites.c.cluster_id == cluster_id, invites.c.id > after)
     return fetch_all(tx, InviteRow, query.order_by(invites.c.id).limit(limit))
+
+
+def invite_usable_count(tx: Tx, cluster_id: str, *, now_us: int) -> int:
+    """Count the join tokens of a cluster with which an agent can still join."""
+    is_unused = sa.or_(invites.c.is_reusable, invites.c.uses == 0)
+    is_valid = sa.and_(invites.c.revoked_us.is_(None), invites.c.expires_us > now_us, is_unused)
+    query = sa.select(sa.func.count()).select_from(invites).where(invites.c.cluster_id == cluster_id, is_valid)
+    return int(tx.execute(query).scalar_one())
 
 
 def invite_revoke_made_with(tx: Tx, token_ids: Collection[str], *, at_us: int) -> int:

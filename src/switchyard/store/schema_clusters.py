@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, LargeBinary, Table, Text, text
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, LargeBinary, Table, Text, false, text
 
 from switchyard.store.metadata import metadata
 
@@ -23,6 +23,7 @@ clusters = Table(
     Column("state", Text, nullable=False, default="{}"),  # set by hand: name → value, since when, by whom
     Column("created_us", BigInteger, nullable=False),
     Column("deleted_us", BigInteger, nullable=True),
+    Column("is_ephemeral", Boolean, nullable=False, server_default=false()),  # it leaves with its last agent
 )
 Index(
     "uq_clusters_name",

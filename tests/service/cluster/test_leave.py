@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Conflict, Denied
-from switchyard.model.cluster import InviteRequest
+from switchyard.model.cluster import ClusterChange, InviteRequest
 from switchyard.model.job import State
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Join, Leave, Left
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
+from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 LEAVE = Leave(incarnation="i1")
+SILENT_S = agent_leave.SILENT_US / 1e6
 
 
 def ephemeral(rig: Rig, name: str = "agent", *, token: str = "") -> RigAgent:
@@ -61,32 +63,104 @@ def test_the_cluster_stays_for_its_other_agents(lite: Rig) -> None:
     assert leave(lite, second).is_cluster_removed
 
 
+def test_agents_that_leave_at_once_take_the_cluster_with_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ask before this server has heard that the other one left."""
+    invite = InviteRequest(is_ephemeral=True, is_reusable=True)
+    token = clusters.invite_create(rig.context, ADMIN, "brief", invite).token
+    first, second = ephemeral(rig, "first", token=token), ephemeral(rig, "second", token=token)
+    entries = [rig.context.snapshots.fleet.agents[agent.id] for agent in (first, second)]
+    snapshots = rig.context.snapshots
+    with monkeypatch.context() as patch:
+        patch.setattr(snapshots, "refresh", lambda **_: None)
+        assert not agent_leave.leave_cluster(rig.context, entries[0], LEAVE).is_cluster_removed
+        assert agent_leave.leave_cluster(rig.context, entries[1], LEAVE).is_cluster_removed
+    snapshots.refresh(force=True)
+    assert names(rig) == []
+
+
 def test_a_cluster_that_stays_is_not_left_and_takes_no_ephemeral_agent(lite: Rig) -> None:
     agent = lite.cluster("alpha")
     with pytest.raises(Denied, match="not ephemeral"):
         leave(lite, agent)
-    token = clusters.invite_create(lite.context, ADMIN, "alpha", InviteRequest(is_ephemeral=True)).token
+    token = clusters.invite_create(lite.context, ADMIN, "alpha", InviteRequest()).token
     asked = Join(cluster="alpha", name="second", journal="j2", backend="fake", is_ephemeral=True)
     with pytest.raises(Denied, match="not ephemeral"):
         agent_join.join_agent(lite.context, token, asked, is_open=False)
     assert names(lite) == ["alpha"]
 
 
-def test_a_cluster_whose_agent_was_killed_is_removed_after_a_while(lite: Rig) -> None:
-    ephemeral(lite)
-    lite.cluster("alpha")
-    clusters.invite_create(lite.context, ADMIN, "waiting", InviteRequest(is_ephemeral=True))
-    lite.clock.wait(agent_leave.SILENT_US / 1e6 - 1)
-    assert agent_leave.remove_silent_clusters(lite.context) == 0
-    lite.clock.wait(2)
-    assert agent_leave.remove_silent_clusters(lite.context) == 1
-    assert sorted(names(lite)) == ["alpha", "waiting"], "others stay, however silent"
+def wait(rig: Rig, seconds: float) -> None:
+    """Time passes while this server leads: it renews its term."""
+    while seconds > 0:
+        rig.clock.wait(min(seconds, TERM_US / 2e6))
+        seconds -= TERM_US / 2e6
+        assert rig.leader.take(rig.context)
+
+
+def sweep(rig: Rig) -> int:
+    return agent_leave.remove_silent_clusters(rig.context, rig.leader.commit)
+
+
+def test_a_cluster_whose_agent_was_killed_is_removed_after_a_while(rig: Rig) -> None:
+    ephemeral(rig)
+    rig.cluster("alpha")
+    week = InviteRequest(is_ephemeral=True, expires_s=7 * 86_400)
+    clusters.invite_create(rig.context, ADMIN, "waiting", week)
+    wait(rig, SILENT_S - 1)
+    assert sweep(rig) == 0
+    wait(rig, 2)
+    assert sweep(rig) == 1
+    assert sorted(names(rig)) == ["alpha", "waiting"], "others stay, however silent"
+
+
+def test_after_an_outage_living_clusters_stay(rig: Rig) -> None:
+    """All servers were away for longer than the silence: no agent could call."""
+    ephemeral(rig)
+    rig.clock.wait(SILENT_S * 6)
+    assert rig.leader.take(rig.context)
+    assert sweep(rig) == 0
+    wait(rig, SILENT_S - 1)
+    assert sweep(rig) == 0
+    wait(rig, 2)
+    assert sweep(rig) == 1
+
+
+def test_an_agent_that_has_only_joined_is_not_silent(rig: Rig) -> None:
+    wait(rig, SILENT_S * 2)
+    token = clusters.invite_create(rig.context, ADMIN, "brief", InviteRequest(is_ephemeral=True)).token
+    asked = Join(cluster="brief", name="agent", journal="j", backend="fake", is_ephemeral=True)
+    agent_join.join_agent(rig.context, token, asked, is_open=False)
+    assert sweep(rig) == 0
+    wait(rig, SILENT_S + 1)
+    assert sweep(rig) == 1
+
+
+def test_a_leader_that_was_replaced_removes_nothing(rig: Rig) -> None:
+    ephemeral(rig)
+    wait(rig, SILENT_S + 1)
+    rig.clock.wait(TERM_US / 1e6 + 1)
+    assert Leadership("two").take(rig.context)
+    assert sweep(rig) == 0
+    assert names(rig) == ["brief"]
+
+
+def test_a_label_makes_no_cluster_ephemeral(rig: Rig) -> None:
+    """Users may choose any label. The labels of an ephemeral cluster may change, too."""
+    agent = rig.cluster("alpha")
+    ephemeral(rig)
+    for name, labels in (("alpha", {"ephemeral": "true"}), ("brief", {"rack": "7"})):
+        clusters.cluster_change(rig.context, ADMIN, name, ClusterChange(labels=labels))
+    with pytest.raises(Denied, match="not ephemeral"):
+        leave(rig, agent)
+    wait(rig, SILENT_S + 1)
+    assert sweep(rig) == 1
+    assert [(c.name, c.is_ephemeral) for c in clusters.cluster_list(rig.context, ADMIN)] == [("alpha", False)]
 
 
 def test_a_silent_cluster_stays_while_a_job_waits_for_its_agent(lite: Rig) -> None:
     agent = ephemeral(lite)
     lite.submit(a_request(cluster="brief"))
     agent.lease_one()
-    lite.clock.wait(agent_leave.SILENT_US / 1e6 + 1)
-    assert agent_leave.remove_silent_clusters(lite.context) == 0
+    wait(lite, SILENT_S + 1)
+    assert sweep(lite) == 0
     assert names(lite) == ["brief"]

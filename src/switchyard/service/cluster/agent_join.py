@@ -5,10 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from switchyard.errors import AgentLives, Denied, Gone, Unauthenticated
-from switchyard.model.cluster import EPHEMERAL_LABEL, EPHEMERAL_VALUE, POLLING_BACKEND, ClusterRequest
+from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
 from switchyard.model.names import printable_line
 from switchyard.model.poll import Join, Joined
-from switchyard.service.cluster.agent_leave import is_ephemeral
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
@@ -100,7 +99,8 @@ def use_join_token(batch: Batch, context: Context, parts: tuple[str, str], reque
     if row is None or not secret_matches(secret, row.token_hash):
         raise Unauthenticated("The join token is unknown.", next_step="Get a new one with `yard cluster invite`.")
     # Read the cluster from the database: another server may just have registered it.
-    cluster = clusters.cluster_by_id(batch.tx, row.cluster_id)
+    # Lock it: its last agent may be leaving, and removes it.
+    cluster = clusters.cluster_lock(batch.tx, row.cluster_id)
     if cluster is None:
         raise Gone("The cluster this join token was for is gone.")
     if cluster.name != request.cluster:
@@ -137,15 +137,16 @@ def _is_answer_lost(batch: Batch, cluster_id: str, request: Join) -> bool:
 def _join_open(batch: Batch, context: Context, request: Join) -> str:
     """Let an agent join without a token (`--no-auth`). Register its cluster if needed, and return the cluster id."""
     row = clusters.cluster_by_name(batch.tx, request.cluster)
-    labels = {EPHEMERAL_LABEL: EPHEMERAL_VALUE} if request.is_ephemeral else {}
-    new_cluster = ClusterRequest(request.cluster, labels=labels)
-    return row.id if row else register_cluster(batch, context, "local-admin", new_cluster)
+    if row is not None:
+        return str(row.id)
+    new_cluster = ClusterRequest(request.cluster)
+    return register_cluster(batch, context, "local-admin", new_cluster, is_ephemeral=request.is_ephemeral)
 
 
 def _need_ephemeral(batch: Batch, cluster_id: str) -> None:
     """Refuse an ephemeral agent at a cluster that stays: it would take the cluster with it when it leaves."""
     row = clusters.cluster_by_id(batch.tx, cluster_id)
-    if row is not None and not is_ephemeral(row.labels):
+    if row is not None and not row.is_ephemeral:
         raise Denied(
             f"The cluster {row.name} is not ephemeral, and an agent with --ephemeral removes its cluster at the end.",
             next_step="Give it a cluster of its own: `yard cluster invite NAME --ephemeral`.",

@@ -1,74 +1,104 @@
-"""Remove ephemeral clusters: when their last agent leaves, or when all their agents have been silent for long."""
+"""Remove ephemeral clusters: when their last agent leaves, when all agents are silent for long, or none can join."""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Callable
 
-from switchyard.errors import Conflict, Denied
-from switchyard.model.cluster import EPHEMERAL_LABEL, EPHEMERAL_VALUE
+from switchyard.errors import Conflict, Denied, Gone
 from switchyard.model.poll import Leave, Left
 from switchyard.service.cluster.agents import require_place
-from switchyard.service.cluster.clusters import end_registration, give_up_outputs, refuse_while_jobs_live
+from switchyard.service.cluster.clusters import give_up_outputs, refuse_while_jobs_live, remove_registration
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.fleet import AgentEntry
-from switchyard.store import clusters
+from switchyard.store import clusters, events
+from switchyard.store.clock_jumps import AMNESTY_COUNTER
 
 # An agent that was killed cannot leave. By then, what it held is lost and decided by the jobs' `on_lost`.
 SILENT_US = 600_000_000
 UPKEEP_ACTOR = "upkeep"
 
-
-def is_ephemeral(labels: str) -> bool:
-    """Whether a cluster with these stored labels leaves by itself."""
-    return bool(msgspec.json.decode(labels, type=dict[str, str]).get(EPHEMERAL_LABEL) == EPHEMERAL_VALUE)
+# Runs a write of the leader; changes nothing and returns 0 if another server leads by then (Leadership.commit).
+LeaderCommit = Callable[[Context, Callable[[Batch], int]], int]
 
 
 def leave_cluster(context: Context, entry: AgentEntry, request: Leave) -> Left:
-    """Remove the agent that asks. Raises Conflict while it has jobs that have not ended.
+    """Remove the agent that asks, and the cluster with its last agent. Raises Conflict while it has jobs that have not
+    ended.
 
     Only the process that holds the agent's session may leave, and only from an ephemeral cluster: other clusters are
     removed by people.
     """
     require_place(context, entry, request.incarnation)
-    row = context.snapshots.fleet.rows[entry.cluster_id]
-    if row.labels.get(EPHEMERAL_LABEL) != EPHEMERAL_VALUE:
-        raise Denied(f"The cluster {row.name} is not ephemeral: `yard cluster rm` removes it.")
-    others = [agent for agent in context.snapshots.fleet.by_cluster.get(entry.cluster_id, ()) if agent != entry.id]
-    member = context.snapshots.world.by_id.get(entry.cluster_id)
-    if not others and member is not None:
-        end_registration(context, member, by=f"agent:{entry.name}", abandon=False)
-        return Left(entry.id, row.name, is_cluster_removed=True)
+    by = f"agent:{entry.name}"
 
-    def apply(batch: Batch) -> None:
+    def apply(batch: Batch) -> Left:
+        # The lock makes agents that leave at the same time wait for each other: the second one is the last.
+        row = clusters.cluster_lock(batch.tx, entry.cluster_id)
+        if row is None:
+            raise Gone("The cluster of this agent is gone.")
+        if not row.is_ephemeral:
+            raise Denied(f"The cluster {row.name} is not ephemeral: `yard cluster rm` removes it.")
+        others = [agent for agent in clusters.agent_of(batch.tx, row.id) if agent.id != entry.id]
+        member = context.snapshots.world.by_id.get(row.id)
+        if not others and member is not None:
+            remove_registration(batch, context, member, by=by, abandon_jobs=False, abandon_outputs=False)
+            return Left(entry.id, row.name, is_cluster_removed=True)
         refuse_while_jobs_live(batch, [entry.id], f"agent {entry.name}", False)
-        give_up_outputs(batch, entry.cluster_id, [entry.id], f"agent {entry.name}", False)
+        give_up_outputs(batch, row.id, [entry.id], f"agent {entry.name}", False)
         clusters.agent_change(batch.tx, entry.id, clusters.AgentUpdate(deleted_us=batch.now_us))
         bump_version(batch, Topic.CLUSTERS)
-        batch.clusters.add(entry.cluster_id)
-        record_audit(batch, context, f"agent:{entry.name}", "agent.leave", f"{row.name}/{entry.name}")
+        batch.clusters.add(row.id)
+        record_audit(batch, context, by, "agent.leave", f"{row.name}/{entry.name}")
+        return Left(entry.id, row.name, is_cluster_removed=False)
 
-    context.committer.call(apply)
-    return Left(entry.id, row.name, is_cluster_removed=False)
+    return context.committer.call(apply)
 
 
-def remove_silent_clusters(context: Context) -> int:
-    """Remove ephemeral clusters whose agents were killed. Returns the number of clusters.
+def remove_silent_clusters(context: Context, commit: LeaderCommit) -> int:
+    """Remove ephemeral clusters whose agents were killed, or that no agent can join any more. Returns their number.
 
-    A cluster that no agent has joined yet stays: the job of a pilot may wait for days. So does a cluster with jobs that
-    have not ended, as they wait for its agent.
+    A cluster with a valid join token stays: the job of a pilot may wait for days. So does a cluster with jobs that have
+    not ended, as they wait for its agent.
     """
-    snapshots, removed = context.snapshots, 0
-    for row in list(snapshots.fleet.rows.values()):
-        seen_us = [snapshots.seen.get(agent, 0) for agent in snapshots.fleet.by_cluster.get(row.id, ())]
-        member = snapshots.world.by_id.get(row.id)
-        is_over = bool(seen_us) and max(seen_us) + SILENT_US < context.now_us()
-        if row.labels.get(EPHEMERAL_LABEL) != EPHEMERAL_VALUE or not is_over or member is None:
-            continue
-        try:
-            end_registration(context, member, by=UPKEEP_ACTOR, abandon=False)
-            removed += 1
-        except Conflict:
-            continue
-    return removed
+    cluster_ids = [row.id for row in context.snapshots.fleet.rows.values() if row.is_ephemeral]
+    # A cheap check first: clusters whose agents were just seen need no transaction.
+    due = [cluster_id for cluster_id in cluster_ids if _is_silent_here(context, cluster_id)]
+    return sum(_remove_if_over(context, commit, cluster_id) for cluster_id in due)
+
+
+def _is_silent_here(context: Context, cluster_id: str) -> bool:
+    snapshots = context.snapshots
+    agents = snapshots.fleet.by_cluster.get(cluster_id, ())
+    return max((snapshots.seen.get(agent, 0) for agent in agents), default=0) + SILENT_US < context.now_us()
+
+
+def _remove_if_over(context: Context, commit: LeaderCommit, cluster_id: str) -> int:
+    def apply(batch: Batch) -> int:
+        row = clusters.cluster_lock(batch.tx, cluster_id)
+        member = context.snapshots.world.by_id.get(cluster_id)
+        if row is None or member is None or not row.is_ephemeral or not _is_over(batch, context, cluster_id):
+            return 0
+        # Files that a killed agent did not send will never come.
+        remove_registration(batch, context, member, by=UPKEEP_ACTOR, abandon_jobs=False, abandon_outputs=True)
+        return 1
+
+    try:
+        return commit(context, apply)
+    except Conflict:
+        return 0
+
+
+def _is_over(batch: Batch, context: Context, cluster_id: str) -> bool:
+    """Return whether all agents of a locked cluster have been silent for long, or it has none and nobody can join.
+
+    A silence begins at the join, and never before the amnesty: after an outage of the servers, agents get time to call.
+    """
+    agents = clusters.agent_of(batch.tx, cluster_id)
+    if not agents:
+        return not clusters.invite_usable_count(batch.tx, cluster_id, now_us=batch.now_us)
+    amnesty_us = events.counters_read(batch.tx).get(AMNESTY_COUNTER, 0)
+    seen = context.snapshots.seen
+    heard_us = max(max(agent.seen_us or 0, agent.created_us, seen.get(agent.id, 0)) for agent in agents)
+    return max(heard_us, amnesty_us) + SILENT_US < batch.now_us

@@ -10,8 +10,6 @@ from msgspec.structs import replace
 from switchyard.errors import Conflict, Denied, NameTaken, NoSuchCluster, NotFound
 from switchyard.model.access import GranteeKind, GrantTarget, Role
 from switchyard.model.cluster import (
-    EPHEMERAL_LABEL,
-    EPHEMERAL_VALUE,
     Cluster,
     ClusterChange,
     ClusterRequest,
@@ -68,6 +66,7 @@ def _view(context: Context, member: Member, row: ClusterEntry, state: list[State
         health=member.health,
         reason=member.reason,
         is_private=member.is_private,
+        is_ephemeral=row.is_ephemeral,
         is_by_token=not member.is_private and not is_open,
         groups=list(member.groups),
         labels=row.labels,
@@ -92,7 +91,9 @@ def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> C
     return cluster_view(context, context.snapshots.world.by_id.get(cluster_id))
 
 
-def register_cluster(batch: Batch, context: Context, actor: str, request: ClusterRequest) -> str:
+def register_cluster(
+    batch: Batch, context: Context, actor: str, request: ClusterRequest, *, is_ephemeral: bool = False
+) -> str:
     """Store a new cluster and return its id. Everyone may submit to it unless it is private."""
     if request.name in RESERVED_CLUSTER_NAMES:
         raise NameTaken(f"No cluster can be called {request.name}: it is a word of the API.")
@@ -110,6 +111,7 @@ def register_cluster(batch: Batch, context: Context, actor: str, request: Cluste
         state="{}",
         created_us=batch.now_us,
         deleted_us=None,
+        is_ephemeral=is_ephemeral,
     )
     clusters.cluster_insert(batch.tx, row)
     if not request.is_private:
@@ -230,25 +232,31 @@ def end_registration(context: Context, member: Member, *, by: str, abandon: bool
     """Delete a cluster's registration. The caller checks the rights."""
 
     def apply(batch: Batch) -> int:
-        agents = context.snapshots.fleet.by_cluster.get(member.id, ())
-        refuse_while_jobs_live(batch, agents, f"cluster {member.name}", abandon)
-        unsent = give_up_outputs(batch, member.id, None, f"cluster {member.name}", abandon)
-        clusters.cluster_change(batch.tx, member.id, clusters.ClusterUpdate(deleted_us=batch.now_us, graph=None))
-        graphs.source_delete_of(batch.tx, member.id)
-        namespace_resources.report_delete_of(batch.tx, member.id)
-        clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
-        access.grant_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id)
-        submit_tokens.submit_token_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id)
-        submit_tokens.consent_delete_of(batch.tx, member.id)
-        bump_version(batch, Topic.CLUSTERS)
-        bump_version(batch, Topic.ACCESS)
-        batch.clusters.add(member.id)  # wake parked polls, which now answer that the cluster is gone
-        record_audit(
-            batch, context, by, "cluster.delete", member.name, before=_audit_summary(cluster_view(context, member))
-        )
-        return unsent
+        return remove_registration(batch, context, member, by=by, abandon_jobs=abandon, abandon_outputs=abandon)
 
     return context.committer.call(apply)
+
+
+def remove_registration(
+    batch: Batch, context: Context, member: Member, *, by: str, abandon_jobs: bool, abandon_outputs: bool
+) -> int:
+    """Delete a cluster with its agents and grants. Returns the number of attempts whose files are given up."""
+    agent_ids = [agent.id for agent in clusters.agent_of(batch.tx, member.id)]
+    refuse_while_jobs_live(batch, agent_ids, f"cluster {member.name}", abandon_jobs)
+    unsent = give_up_outputs(batch, member.id, None, f"cluster {member.name}", abandon_outputs)
+    clusters.cluster_change(batch.tx, member.id, clusters.ClusterUpdate(deleted_us=batch.now_us, graph=None))
+    graphs.source_delete_of(batch.tx, member.id)
+    namespace_resources.report_delete_of(batch.tx, member.id)
+    clusters.agent_delete_of(batch.tx, member.id, at_us=batch.now_us)
+    access.grant_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id)
+    submit_tokens.submit_token_delete_of(batch.tx, on_kind=GrantTarget.CLUSTER.value, object_=member.id)
+    submit_tokens.consent_delete_of(batch.tx, member.id)
+    bump_version(batch, Topic.CLUSTERS)
+    bump_version(batch, Topic.ACCESS)
+    batch.clusters.add(member.id)  # wake parked polls, which now answer that the cluster is gone
+    before = _audit_summary(cluster_view(context, member))
+    record_audit(batch, context, by, "cluster.delete", member.name, before=before)
+    return unsent
 
 
 def set_polled_state(context: Context, cluster_id: str, state: Mapping[str, Scalar | None], *, by: str) -> None:
@@ -314,9 +322,12 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
     def apply(batch: Batch) -> Invite:
         parent = lock_parent_token(batch, actor)
         row = clusters.cluster_by_name(batch.tx, name)
-        labels = {EPHEMERAL_LABEL: EPHEMERAL_VALUE} if request.is_ephemeral else {}
-        new_cluster = ClusterRequest(name, request.is_private, request.groups, labels)
-        cluster_id = row.id if row else register_cluster(batch, context, actor.name, new_cluster)
+        new_cluster = ClusterRequest(name, request.is_private, request.groups)
+        cluster_id = (
+            row.id
+            if row
+            else register_cluster(batch, context, actor.name, new_cluster, is_ephemeral=request.is_ephemeral)
+        )
         parent_expiry = [parent.expires_us] if parent is not None and parent.expires_us is not None else []
         info = Invite(
             id=invite_id,

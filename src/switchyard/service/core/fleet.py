@@ -59,6 +59,11 @@ class ClusterEntry:
     state: dict[str, tuple[Scalar, int, str]]  # manual values: value, time of the change, user
     row: cluster_store.ClusterRow  # the stored row that this entry was made from
 
+    @property
+    def is_ephemeral(self) -> bool:
+        """Whether the cluster leaves by itself, with its last agent."""
+        return bool(self.row.is_ephemeral)
+
 
 @dataclass(frozen=True)
 class Fleet:
