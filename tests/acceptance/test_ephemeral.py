@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, graph, staged
 from tests.processes import PATIENCE_S, until
@@ -55,6 +56,26 @@ def test_a_cluster_that_stays_takes_no_ephemeral_agent(stage: Stage, tmp_path: P
             assert again.wait() != 0
             assert "is not ephemeral" in again.log_file.read_text()
     assert "lasting" in clusters(stage)
+
+
+def test_a_pilot_that_fails_removes_only_what_it_registered(stage: Stage) -> None:
+    """A pilot with the name of a cluster that stays is refused. One that joins other ephemeral agents leaves them."""
+    with stage.agent("host"), stage.agent("lasting"):
+        assert stage.yard("cluster", "invite", "joint", "--ephemeral").returncode == 0
+        fits_nowhere = ["pilot", "--cluster", "host", "--time", "1h", "--nodes", "99", "--backend", "flux", "--name"]
+        refused = stage.yard(*fits_nowhere, "lasting")
+        assert (refused.returncode, "is not ephemeral" in refused.stderr) == (EXIT_CONFLICT, True), refused
+        for name in ("joint", "new"):
+            rejected = stage.yard(*fits_nowhere, name)
+            assert (rejected.returncode, "No pilot" in rejected.stderr) == (EXIT_REJECTED, True), rejected
+        far_too_many = ["--nodes", str(10**12), "--backend", "flux", "--name", "newer"]
+        broken = stage.yard("pilot", "--cluster", "host", "--time", "1h", *far_too_many)
+        assert broken.returncode not in (EXIT_OK, EXIT_REJECTED), broken
+        assert clusters(stage) >= {"host", "lasting", "joint"}
+        assert not clusters(stage) & {"new", "newer"}
+        invites = stage.get("/v1/clusters/joint/invites")["items"]
+        assert [invite.get("is_revoked", False) for invite in invites] == [False, True]
+        assert stage.yard("cluster", "rm", "joint", "--force").returncode == 0
 
 
 def test_without_an_end_it_does_not_start(stage: Stage, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ The job of a pilot runs an ephemeral agent. Jobs that go to the pilot do not wai
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import sys
 from collections.abc import Sequence
@@ -13,7 +14,8 @@ from pathlib import Path
 from switchyard.cli.connect import connect
 from switchyard.cli.output import emit
 from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
-from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest
+from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, YardError
+from switchyard.model.cluster import NewInvite
 from switchyard.model.job import JobRequest, JobSpec, Native, Resources, State
 from switchyard.model.names import NAME_HINT, is_name
 from switchyard.sdk.client import Client
@@ -60,23 +62,28 @@ def main(argv: list[str]) -> int:
     with connect(args) as yard:
         host = yard.cluster(args.cluster)
         invite = yard.invite(name, ephemeral=True, private=not args.shared, expires_s=INVITE_S)
-        agent = agent_command(
-            program=args.program or str(Path(sys.argv[0]).absolute()),
-            server=yard.url,
-            ca_file=yard.ca_file,
-            name=name,
-            backend=backend,
-            time_s=args.time,
-        )
-        spec = JobSpec(
-            command=launch_command(agent, backend=backend, host=host.backend),
-            env={"YARD_JOIN_TOKEN": invite.token},
-            resources=Resources(nodes=args.nodes, tasks=args.nodes, time_limit=args.time),
-            native=Native(exclusive=True),
-        )
-        job = yard.submit(JobRequest(spec=spec, name=f"pilot {name}", cluster=args.cluster))
+        try:
+            agent = agent_command(
+                program=args.program or str(Path(sys.argv[0]).absolute()),
+                server=yard.url,
+                ca_file=yard.ca_file,
+                name=name,
+                backend=backend,
+                time_s=args.time,
+            )
+            spec = JobSpec(
+                command=launch_command(agent, backend=backend, host=host.backend),
+                env={"YARD_JOIN_TOKEN": invite.token},
+                resources=Resources(nodes=args.nodes, tasks=args.nodes, time_limit=args.time),
+                native=Native(exclusive=True),
+            )
+            job = yard.submit(JobRequest(spec=spec, name=f"pilot {name}", cluster=args.cluster))
+        except BaseException:
+            with contextlib.suppress(YardError):  # the first error says more
+                _withdraw(yard, invite)
+            raise
         if job.state is State.REJECTED:
-            _withdraw(yard, name)
+            _withdraw(yard, invite)
             print(f"No pilot: {job.reason}", file=sys.stderr)
             return EXIT_REJECTED
     if emit(job.seen, args.output, key="id"):
@@ -102,5 +109,9 @@ def launch_command(agent: Sequence[str], *, backend: str, host: str) -> list[str
     return ["srun", *start] if host == "slurm" else start
 
 
-def _withdraw(yard: Client, name: str) -> None:
-    yard.delete_cluster(name)
+def _withdraw(yard: Client, invite: NewInvite) -> None:
+    """Undo the invite, and the cluster only if the invite registered it."""
+    if invite.is_cluster_new:
+        yard.delete_cluster(invite.info.cluster)
+    else:
+        yard.revoke_invite(invite.info.id)

@@ -164,6 +164,7 @@ class NewInvite(Struct, frozen=True):
 
     token: str
     info: Invite
+    is_cluster_new: bool = False  # the request also registered the cluster
 
 
 class SubmitToken(Struct, frozen=True):

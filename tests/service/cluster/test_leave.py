@@ -89,6 +89,16 @@ def test_a_cluster_that_stays_is_not_left_and_takes_no_ephemeral_agent(lite: Rig
     assert names(lite) == ["alpha"]
 
 
+def test_a_name_of_a_cluster_that_stays_is_not_invited_as_ephemeral(rig: Rig) -> None:
+    rig.cluster("alpha")
+    with pytest.raises(Conflict, match="alpha already, and it is not ephemeral"):
+        clusters.invite_create(rig.context, ADMIN, "alpha", InviteRequest(is_ephemeral=True))
+    assert not clusters.invite_create(rig.context, ADMIN, "alpha", InviteRequest()).is_cluster_new
+    ask = InviteRequest(is_ephemeral=True)
+    news = [clusters.invite_create(rig.context, ADMIN, "brief", ask).is_cluster_new for _ in range(2)]
+    assert news == [True, False]
+
+
 def wait(rig: Rig, seconds: float) -> None:
     """Time passes while this server leads: it renews its term."""
     while seconds > 0:

@@ -319,9 +319,14 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
     invite_id = context.new_id()
     token, hash_ = make_credential("join", invite_id)
 
-    def apply(batch: Batch) -> Invite:
+    def apply(batch: Batch) -> NewInvite:
         parent = lock_parent_token(batch, actor)
         row = clusters.cluster_by_name(batch.tx, name)
+        if row is not None and request.is_ephemeral and not row.is_ephemeral:
+            raise Conflict(
+                f"There is a cluster {name} already, and it is not ephemeral.",
+                next_step="Choose another name, or invite without `ephemeral`.",
+            )
         new_cluster = ClusterRequest(name, request.is_private, request.groups)
         cluster_id = (
             row.id
@@ -352,9 +357,9 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
             ),
         )
         record_audit(batch, context, actor, "cluster.invite", name, after=info)
-        return info
+        return NewInvite(token, info, is_cluster_new=row is None)
 
-    return NewInvite(token, context.committer.call(apply))
+    return context.committer.call(apply)
 
 
 def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit: int) -> list[Invite]:
