@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from switchyard.errors import Conflict, Denied
 from switchyard.model.cluster import ClusterChange, InviteRequest
+from switchyard.model.files import AttemptOutputs, JobFiles, OutputState
 from switchyard.model.job import State
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Join, Leave, Left
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
+from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -174,3 +177,34 @@ def test_a_silent_cluster_stays_while_a_job_waits_for_its_agent(lite: Rig) -> No
     wait(lite, SILENT_S + 1)
     assert sweep(lite) == 0
     assert names(lite) == ["brief"]
+
+
+def test_files_that_a_killed_agent_did_not_send_are_given_up(rig: Rig) -> None:
+    agent = ephemeral(rig)
+    request = a_request(cluster="brief")
+    spec = replace(request.spec, files=JobFiles(out=["*.csv"]))
+    job = rig.submit(replace(request, spec=spec)).id
+    held = agent.lease_one()
+    agent.report(held, ObservedState.RUNNING)
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
+    entry = rig.context.snapshots.fleet.agents[agent.id]
+    record_outputs(rig.context, entry, AttemptOutputs(held.job, held.fence, OutputState.UPLOADING))
+    with pytest.raises(Conflict, match="has not sent the output files"):
+        leave(rig, agent)
+    wait(rig, SILENT_S + 1)
+    assert (sweep(rig), names(rig)) == (1, [])
+    (output,) = files_of_job(rig.context, ADMIN, job, task=None, cursor=None, limit=10).outputs
+    assert (output.state, output.error) == (OutputState.FAILED, "the cluster brief was removed before it sent them")
+
+
+def test_a_cluster_that_no_agent_can_join_is_removed(rig: Rig) -> None:
+    """The pilot's job ended before it began, or its join token came too late."""
+    ask = InviteRequest(is_ephemeral=True, expires_s=60)
+    for name in ("expires", "revoked", "waits"):
+        invite = clusters.invite_create(rig.context, ADMIN, name, ask)
+        if name == "revoked":
+            clusters.invite_revoke(rig.context, ADMIN, invite.info.id)
+    clusters.invite_create(rig.context, ADMIN, "waits", InviteRequest(is_ephemeral=True, expires_s=3600))
+    assert (sweep(rig), names(rig)) == (1, ["expires", "waits"])
+    wait(rig, 61)
+    assert (sweep(rig), names(rig)) == (1, ["waits"])
