@@ -109,6 +109,7 @@ def test_a_pod_task_runs_with_its_sidecar_and_ends_with_its_primary_container(si
         "name": "helper",
         "image": BUSYBOX_IMAGE,
         "command": ["sh", "-c", "echo here > /scratch/word; sleep 100000"],
+        "resources": {"requests": {"cpu": "50m", "memory": "32Mi"}},
         "volumeMounts": mounts,
     }
     script = "until [ -s /scratch/word ]; do sleep 0.1; done; give 9"

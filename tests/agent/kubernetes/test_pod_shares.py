@@ -52,8 +52,8 @@ def test_a_container_that_says_nothing_changes_nothing() -> None:
         {"containers": [asking("a", cpu=1), asking("b", cpu=1)]},
         {"initContainers": [asking(memory="2Gi")]},
         {"initContainers": [{"name": "a", "image": "i", "resources": {"limits": {"memory": "2Gi"}}}]},
-        {"containers": [asking(**{"nvidia.com/gpu": 1})]},
-        {"containers": [asking(**{"ephemeral-storage": "1Gi"})]},
+        {"containers": [{"name": "a", "image": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+        {"containers": [{"name": "a", "image": "i", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}]},
     ],
     ids=str,
 )
