@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.cli.pilot import JOIN_SLACK_S
 from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, graph, staged
@@ -76,6 +77,18 @@ def test_a_pilot_that_fails_removes_only_what_it_registered(stage: Stage) -> Non
         invites = stage.get("/v1/clusters/joint/invites")["items"]
         assert [invite.get("is_revoked", False) for invite in invites] == [False, True]
         assert stage.yard("cluster", "rm", "joint", "--force").returncode == 0
+
+
+def test_a_pilot_and_its_join_token_wait_for_a_bounded_time(stage: Stage) -> None:
+    with stage.agent("asleep"):
+        assert stage.yard("cluster", "cordon", "asleep").returncode == 0
+        words = ["--time", "1h", "--name", "late", "--start-within", "20m", "-o", "name"]
+        made = stage.yard("pilot", "--cluster", "asleep", *words)
+        assert made.returncode == 0, made
+        job = stage.get(f"/v1/jobs/{made.stdout.strip()}")
+        (invite,) = stage.get("/v1/clusters/late/invites")["items"]
+        waits_s = [(item["expires_us"] - item["created_us"]) / 1e6 for item in (job, invite)]
+        assert waits_s == [1200, 1200 + JOIN_SLACK_S]
 
 
 def test_without_an_end_it_does_not_start(stage: Stage, tmp_path: Path) -> None:

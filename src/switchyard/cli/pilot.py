@@ -29,7 +29,8 @@ BACKENDS = ("local", "flux")
 # The agent starts a moment after its job, so its own time ends this much earlier; of a short life, a fifth.
 START_SLACK_S = 10
 START_SLACK_SHARE = 5
-INVITE_S = 7 * 86_400  # how long the pilot's job may wait for its start
+START_WITHIN_S = 7 * 86_400  # how long the pilot's job may wait for its start
+JOIN_SLACK_S = 600  # from the start of the job to the join of its agent, on slow nodes
 
 
 def main(argv: list[str]) -> int:
@@ -37,7 +38,9 @@ def main(argv: list[str]) -> int:
         "yard pilot",
         "Take whole nodes of a cluster by one job, and make them a cluster of their own until its time is over.\n"
         "Jobs with a time limit that fits go to it by its name, and start without queueing again. You need the right\n"
-        "to register clusters. The nodes must see `yard` under the same path as this machine, and reach the server.",
+        "to register clusters. The nodes must see `yard` under the same path as this machine, and reach the server.\n"
+        "The job's environment has a join token: until the agent joins, operators of the job's project can read it\n"
+        "and join in its place. It is valid for one agent, until shortly after --start-within.",
         examples=EXAMPLES,
     )
     parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster whose nodes it takes")
@@ -48,6 +51,13 @@ def main(argv: list[str]) -> int:
         "--backend",
         choices=BACKENDS,
         help="what runs jobs in it: local on one node, flux on several (default: by the number of nodes)",
+    )
+    parser.add_argument(
+        "--start-within",
+        type=duration_s,
+        default=START_WITHIN_S,
+        metavar="T",
+        help="if the job starts later, its agent cannot join and the job ends (default 7d)",
     )
     parser.add_argument("--shared", action="store_true", help="everyone may submit to it (default: those with a grant)")
     parser.add_argument("--program", metavar="PATH", help="`yard` on the nodes (default: the path of this one)")
@@ -61,7 +71,7 @@ def main(argv: list[str]) -> int:
         raise BadRequest("A pilot with --backend local has one node.", next_step="Several nodes need --backend flux.")
     with connect(args) as yard:
         host = yard.cluster(args.cluster)
-        invite = yard.invite(name, ephemeral=True, private=not args.shared, expires_s=INVITE_S)
+        invite = yard.invite(name, ephemeral=True, private=not args.shared, expires_s=args.start_within + JOIN_SLACK_S)
         try:
             agent = agent_command(
                 program=args.program or str(Path(sys.argv[0]).absolute()),
@@ -77,7 +87,9 @@ def main(argv: list[str]) -> int:
                 resources=Resources(nodes=args.nodes, tasks=args.nodes, time_limit=args.time),
                 native=Native(exclusive=True),
             )
-            job = yard.submit(JobRequest(spec=spec, name=f"pilot {name}", cluster=args.cluster))
+            # A job that no agent has taken by then fails. One that waits in the batch system's queue ends at its start.
+            waits = args.start_within
+            job = yard.submit(JobRequest(spec=spec, name=f"pilot {name}", cluster=args.cluster, expires_after=waits))
         except BaseException:
             with contextlib.suppress(YardError):  # the first error says more
                 _withdraw(yard, invite)
