@@ -95,6 +95,9 @@ PATTERN_HINTS = {
         "Not a kind of object (such as ResourceQuota, or Kind.group: Role.rbac.authorization.k8s.io)"
     ),
     r"^[0-9a-f]*(?!\n)$": "Not a digest (digits and small letters a to f)",
+    r"^[A-Za-z][A-Za-z0-9-]{0,62}(?!\n)$": "Not a name of executions (a letter, then letters, digits, -; at most 63)",
+    r"^[a-z]+://[^\u0000-\u0020]+(?!\n)$": "Not the address of a Flux instance (such as local:///run/flux/local)",
+    r"^[A-Za-z][A-Za-z0-9_.-]*(?!\n)$": "Not an option of a Flux shell (a letter, then letters, digits, . _ -)",
 }
 _PATTERN = re.compile(r"matching regex (.+?)(?: - at |$)", re.DOTALL)
 _NATIVE_FIELD = re.compile(r"\bnative\.(\w+)")  # a word for a batch system: the hint comes from its grammar
