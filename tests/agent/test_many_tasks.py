@@ -67,13 +67,13 @@ def test_a_cancel_of_many_tasks_is_one_call_and_asks_for_a_refresh(
 
 def test_only_notes_that_exist_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    real = job_files.open_untrusted
+    real = job_files.read_untrusted
 
-    def counted(path: Path, **more: Any) -> Any:
-        opened.append(path.name)
-        return real(path, **more)
+    def counted(path: str, *more: Any) -> Any:
+        opened.append(Path(path).name)
+        return real(path, *more)
 
-    monkeypatch.setattr(job_files, "open_untrusted", counted)
+    monkeypatch.setattr(job_files, "read_untrusted", counted)
     files = SharedFiles(tmp_path)
     files.make("array", None)
     (tmp_path / "array/started.3").write_text("3 0 node")

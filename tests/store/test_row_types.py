@@ -151,6 +151,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     clusters.cluster_by_id: lambda tx: clusters.cluster_by_id(tx, "c1"),
     clusters.cluster_lock: lambda tx: clusters.cluster_lock(tx, "c1"),
     clusters.agent_all: clusters.agent_all,
+    clusters.agent_of: lambda tx: clusters.agent_of(tx, "c1"),
     clusters.agent_lock_by_name: lambda tx: clusters.agent_lock_by_name(tx, "c1", "a"),
     clusters.agent_lock: lambda tx: clusters.agent_lock(tx, "a1"),
     clusters.agent_sessions: lambda tx: clusters.agent_sessions(tx, ["a1"]),
