@@ -116,6 +116,8 @@ class PodEnds:
     def follow(self) -> None:
         for event in self._api.watch(self._path, resource_version=self._version, timeout_s=int(END_S), silence_s=END_S):
             now_s = machine_s()
+            if event.type == "BOOKMARK":  # a pod without containers
+                continue
             pod = msgspec.json.decode(event.object, type=PodObject)
             job = pod.metadata.labels.get(JOB_LABEL)
             if job is not None and pod.status.phase in ("Succeeded", "Failed"):
