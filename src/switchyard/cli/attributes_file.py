@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches, unified_diff
-from pathlib import Path
 from typing import Any
 
-from switchyard.errors import Malformed, NotFound, YardError
+from switchyard.cli.option_file import read_option_file
+from switchyard.errors import Malformed
 from switchyard.model.decode import load_yaml
 
 SCOPE_KEYS = ("project", "domain", "workflow", "launch_plan")
@@ -26,7 +26,7 @@ class AttributeFile:
 
 def read_attribute_file(name: str, schema: Mapping[str, Any]) -> AttributeFile:
     """Read an attribute file. Keys that the kind does not know are refused, with their lines."""
-    text = _read_text(name)
+    text = read_option_file(name, "--attr-file", bytes_max=FILE_BYTES_MAX)
     fields = load_yaml(text, where=name)
     if not isinstance(fields, dict):
         raise Malformed(f"{name}: not a map of fields.", next_step="`yard update KIND --gen` writes a sample.")
@@ -40,18 +40,6 @@ def read_attribute_file(name: str, schema: Mapping[str, Any]) -> AttributeFile:
     if unknown:
         raise Malformed(_format_unknown_keys(name, text, unknown), next_step="Correct the file; nothing was changed.")
     return AttributeFile(scope, fields)
-
-
-def _read_text(name: str) -> str:
-    try:
-        path = Path(name)
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise Malformed(f"{name}: over {FILE_BYTES_MAX} bytes.")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as exc:
-        raise NotFound(f"There is no file {name}.", next_step="Check the name after --attr-file.") from exc
-    except (OSError, UnicodeDecodeError) as exc:
-        raise YardError(f"{name} cannot be read: {exc}", next_step="Check the file after --attr-file.") from exc
 
 
 def unknown_keys(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[KeyPath, list[str]]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, datetime
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
-from switchyard.errors import Malformed, NotFound, YardError
+from switchyard.cli.option_file import read_option_file
+from switchyard.errors import Malformed
 from switchyard.model.decode import load_yaml
 
 FILE_BYTES_MAX = 4 * 2**20  # the server's limit for one execution
@@ -34,7 +34,7 @@ OPTIONS = ("execFile", "relaunch", "recover", "dryRun")
 
 def read_exec_file(name: str) -> dict[str, Any]:
     """The fields of a request. Unknown keys and values of a wrong form are refused; empty ones are left out."""
-    fields = load_yaml(_read_text(name), where=name)
+    fields = load_yaml(read_option_file(name, "--execFile", bytes_max=FILE_BYTES_MAX), where=name)
     if not isinstance(fields, dict) or not fields:
         raise Malformed(
             f"{name}: not a map of fields.",
@@ -85,15 +85,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.isoformat() if isinstance(value, datetime | date) else value
-
-
-def _read_text(name: str) -> str:
-    try:
-        path = Path(name)
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise Malformed(f"{name}: over {FILE_BYTES_MAX} bytes.")
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError as exc:
-        raise NotFound(f"There is no file {name}.", next_step="Check the name after --execFile.") from exc
-    except (OSError, UnicodeDecodeError) as exc:
-        raise YardError(f"{name} cannot be read: {exc}", next_step="Check the file after --execFile.") from exc
