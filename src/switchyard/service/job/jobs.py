@@ -19,6 +19,7 @@ from switchyard.model.lifecycle import FINAL_STATES, cancel
 from switchyard.model.names import printable_line
 from switchyard.model.queue import queue_of_lane
 from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.route.router import TAKES_NO_FILES, TAKES_NOTHING
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
@@ -72,8 +73,10 @@ def wait_reason(context: Context, row: JobDetails) -> str:
     """Return why an assigned job gets no lease; empty: its turn has not come, or it is leased."""
     if State(row.state) is not State.ASSIGNED or row.agent_id is not None or row.cluster_id is None:
         return ""
+    if decode_bounds(row.bounds).has_files and (trouble := context.snapshots.files_trouble_of(row.cluster_id)):
+        return f"its cluster {TAKES_NO_FILES}{trouble}"
     trouble = context.snapshots.trouble_of(row.cluster_id)
-    return f"its cluster takes nothing new now: {trouble}" if trouble else ""
+    return f"its cluster {TAKES_NOTHING}{trouble}" if trouble else ""
 
 
 def _by_cluster_name(
