@@ -44,9 +44,30 @@ export function showTimes(root = document) {
 
 // --- the server's blocks ---
 
+// A click is lost if what is pressed is replaced before it is let go: the block then waits for that.
+let pressed = null;
+const waiting = new Map(); // name of a block → its newest content
+
+function letGo() {
+  pressed = null;
+  for (const [name, html] of waiting) replaceBlock(name, html);
+  waiting.clear();
+}
+
+document.addEventListener("pointerdown", (event) => { pressed = event.target; }, { capture: true });
+// The click comes after pointerup, and is handled before this timer.
+for (const kind of ["pointerup", "pointercancel"]) {
+  document.addEventListener(kind, () => setTimeout(letGo), { capture: true });
+}
+window.addEventListener("blur", letGo);
+
 function replaceBlock(name, html) {
   const element = document.querySelector(`[data-block="${CSS.escape(name)}"]`);
   if (!element) return;
+  if (pressed && element.contains(pressed)) {
+    waiting.set(name, html);
+    return;
+  }
   const active = element.contains(document.activeElement) ? document.activeElement : null;
   const key = active && (active.getAttribute("href") || active.value || active.dataset.act);
   const opened = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
