@@ -25,8 +25,9 @@ from switchyard.agent.backends.flux.follow.job_ids import handle_of, show_job_id
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
-from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, FluxSubmissionRegister
+from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
 from switchyard.agent.backends.slurm.job_files import SharedFiles
+from switchyard.agent.backends.submissions import SubmissionRegister
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.flux_site import ACCOUNTS_ADVICE
 from switchyard.agent.images import graph_with_offers
@@ -71,7 +72,7 @@ class FluxBackend:
         self._accounts = JobAccounts(setting.site, is_root_allowed=setting.is_root_allowed)
         if (sharing := self._accounts.sharing()) is not None:
             log.warning(line(sharing.event, what=sharing.detail, next=ACCOUNTS_ADVICE))
-        self._register = FluxSubmissionRegister(setting.directory / "flux")
+        self._register = SubmissionRegister(setting.directory / "flux", FluxSubmission)
         self._news = threading.Event()
         self._tracker = FluxJobTracker(
             is_ours=lambda marker: self._register.of(marker) is not None, on_news=self._news.set
@@ -208,9 +209,7 @@ class FluxBackend:
         self._news.set()
 
     def held(self) -> list[Lease]:
-        return [
-            lease for record in self._register.all() for lease in record.leases() if lease.fence not in record.forgotten
-        ]
+        return self._register.unsettled()
 
     def forget(self, native_id: str) -> None:
         """`native_id` may be a marker, of a job that never had a number."""
@@ -222,10 +221,7 @@ class FluxBackend:
         if known is None:
             return
         record, lease = known
-        forgotten = tuple({*record.forgotten, lease.fence})
-        if len(forgotten) < record.size:
-            self._register.write(replace(record, forgotten=forgotten))
-        else:
+        if self._register.settle(record, lease.fence):
             self._drop(record)
 
     def close(self) -> None:

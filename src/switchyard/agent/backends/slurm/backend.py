@@ -35,7 +35,8 @@ from switchyard.agent.backends.slurm.script import script_of, work_folders_of
 from switchyard.agent.backends.slurm.script_notes import task_file
 from switchyard.agent.backends.slurm.squeue import ask_squeue
 from switchyard.agent.backends.slurm.states import status_of
-from switchyard.agent.backends.slurm.submitted_scripts import SubmissionRegister, SubmittedScript, merge_leases
+from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript, merge_leases
+from switchyard.agent.backends.submissions import SubmissionRegister
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.images import container_program, graph_with_offers, kubernetes_problem
 from switchyard.agent.job_accounts import JobAccounts
@@ -97,7 +98,7 @@ class SlurmBackend:
         )
         if (sharing := self._accounts.sharing()) is not None:
             log.warning(line(sharing.event, what=sharing.detail, next=sharing.advice))
-        self._register = SubmissionRegister(setting.directory / "slurm")
+        self._register = SubmissionRegister(setting.directory / "slurm", SubmittedScript)
         self._cluster = SlurmCluster(setting, self._caller)
         self._cancelled: set[str] = set()  # cancelled by us, not by the site
         self._following = JobTracker(
@@ -257,9 +258,7 @@ class SlurmBackend:
         self._news.set()
 
     def held(self) -> list[Lease]:
-        return [
-            lease for handed in self._register.all() for lease in handed.leases() if lease.fence not in handed.forgotten
-        ]
+        return self._register.unsettled()
 
     def forget(self, native_id: str) -> None:
         """`native_id` may be a marker, of a job that never had a number."""
@@ -272,9 +271,7 @@ class SlurmBackend:
             handed, fence = known[0], known[1].fence
         else:
             return
-        forgotten = tuple({*handed.forgotten, fence})
-        if len(forgotten) < handed.size:
-            self._register.write(replace(handed, forgotten=forgotten))
+        if not self._register.settle(handed, fence):
             return
         self._drop(handed)
         self._refused.pop(handed.name, None)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import re
 import time
-from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from switchyard.agent.backends import Setting
+from switchyard.agent.backends.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.excluded_nodes import constraint_of, find_excluded_nodes
@@ -25,9 +22,6 @@ from switchyard.agent.backends.slurm.nodes import (
     read_partitions,
 )
 from switchyard.agent.backends.slurm.parse import read_config
-from switchyard.agent.log import line
-from switchyard.agent.private_files import replace_file
-from switchyard.errors import YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
@@ -36,8 +30,6 @@ MEMORY_SAMPLE_S = 30  # Slurm's default interval of memory samples
 KILL_WAIT_S = 30  # Slurm's default of KillWait
 ARRAY_SIZE_DEFAULT = 1001  # Slurm's default of MaxArraySize
 BUSY_SHARE = 20  # at most a twentieth of the time goes into queries of the nodes
-
-log = logging.getLogger(__name__)
 
 
 class CachedClusterInfo(Struct, frozen=True):
@@ -58,17 +50,9 @@ class SlurmCluster:
     def __init__(self, setting: Setting, caller: CommandRunner) -> None:
         self._setting = setting
         self._caller = caller
-        self._path = setting.directory / "cluster.json"
+        self._facts_file = ClusterFactsFile(setting.directory / "cluster.json", CachedClusterInfo)
         self._next_at = 0.0
-        try:
-            self._info = self._ask()
-        except YardError as exc:
-            cached = _read(self._path)
-            if cached is None:
-                raise
-            log.warning(line("cluster-silent", error=exc.detail))
-            self._info = cached
-        self._keep()
+        self._info = self._facts_file.ask_or_read(self._ask)
         self.load = Load(signature=self._info.graph.signature)
         self._nodes: list[SlurmNode] = []  # from the last query of free resources
 
@@ -108,7 +92,7 @@ class SlurmCluster:
         """Ask for the facts that rarely change. True: the graph changed."""
         before, self._info = self._info, self._ask()
         if self._info != before:
-            self._keep()
+            self._facts_file.write(self._info)
         return self._info.graph != before.graph
 
     def refresh(self) -> bool:
@@ -140,10 +124,6 @@ class SlurmCluster:
             kill_wait_s=_seconds(config.get("KillWait", "")),
         )
 
-    def _keep(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the next start then needs an answer of Slurm
-            replace_file(self._path, msgspec.json.encode(self._info), is_durable=False)
-
 
 def _sample_s(text: str) -> int:
     """The interval of memory samples in `30` or `task=30,energy=0`."""
@@ -155,10 +135,3 @@ def _seconds(text: str) -> int:
     """`30 sec`, as `scontrol show config` shows KillWait."""
     match = re.match(r"[0-9]+", text)
     return int(match[0]) if match else KILL_WAIT_S
-
-
-def _read(path: Path) -> CachedClusterInfo | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=CachedClusterInfo)
-    except (OSError, msgspec.DecodeError):
-        return None

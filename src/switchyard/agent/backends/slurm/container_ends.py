@@ -29,7 +29,8 @@ from switchyard.agent.backends.slurm.parse import split_handle
 from switchyard.agent.backends.slurm.removal_jobs import RemovalJobs
 from switchyard.agent.backends.slurm.script_images import REMOVED_NOTE
 from switchyard.agent.backends.slurm.script_notes import task_file
-from switchyard.agent.backends.slurm.submitted_scripts import SubmissionRegister
+from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript
+from switchyard.agent.backends.submissions import SubmissionRegister
 from switchyard.agent.log import line
 from switchyard.agent.site import SlurmSite
 from switchyard.errors import YardError
@@ -64,7 +65,7 @@ class ContainerEnds:
     """`refresh` belongs to one thread, `status` and `forget` to any."""
 
     files: ScriptFiles
-    register: SubmissionRegister
+    register: SubmissionRegister[SubmittedScript]
     site: SlurmSite
     removals: RemovalJobs
     _held: dict[str, _HeldEnd] = field(default_factory=dict)

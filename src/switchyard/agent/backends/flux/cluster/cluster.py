@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from switchyard.agent.backends import Setting
+from switchyard.agent.backends.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.flux.broker.connection import BrokerConnection
 from switchyard.agent.backends.flux.cluster.load import load_from_nodes
 from switchyard.agent.backends.flux.cluster.resource_sets import (
@@ -23,15 +20,11 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     read_expiration_s,
     with_queues,
 )
-from switchyard.agent.log import line
-from switchyard.agent.private_files import replace_file
-from switchyard.errors import Unavailable, YardError
+from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 
 WHERE = "the resources of the Flux instance"
-
-log = logging.getLogger(__name__)
 
 
 class FluxClusterInfo(Struct, frozen=True):
@@ -49,21 +42,11 @@ class FluxCluster:
     def __init__(self, setting: Setting, connection: BrokerConnection) -> None:
         self._setting = setting
         self._connection = connection
-        self._path = setting.directory / "cluster.json"
+        self._facts_file = ClusterFactsFile(setting.directory / "cluster.json", FluxClusterInfo)
         self._next_at = 0.0
         self.nodes: list[FluxNode] = []  # from the last query
-        try:
-            answer = self._ask()
-            self._info = self._info_of(answer)
-            self.load = self._load_of(answer)
-        except YardError as exc:
-            cached = _read(self._path)
-            if cached is None:
-                raise
-            log.warning(line("cluster-silent", error=exc.detail))
-            self._info = cached
-            self.load = Load(signature=cached.graph.signature)
-        self._keep()
+        self._info = self._facts_file.ask_or_read(self._ask_info)
+        self.load = Load(signature=self._info.graph.signature)
 
     @property
     def graph(self) -> Graph:
@@ -80,9 +63,9 @@ class FluxCluster:
 
     def look(self) -> bool:
         """Ask for the facts that rarely change. True: the graph changed."""
-        before, self._info = self._info, self._info_of(self._ask())
+        before, self._info = self._info, self._ask_info()
         if self._info != before:
-            self._keep()
+            self._facts_file.write(self._info)
         return self._info.graph != before.graph
 
     def refresh(self) -> bool:
@@ -101,7 +84,8 @@ class FluxCluster:
                 raise Unavailable(f"Flux does not tell its {part}: {problem}", next_step="Is a scheduler loaded?")
         return answer
 
-    def _info_of(self, answer: Mapping[str, Any]) -> FluxClusterInfo:
+    def _ask_info(self) -> FluxClusterInfo:
+        answer = self._ask()
         config = _table(answer["config"])
         queues = _table(config.get("queues"))
         resources = self._resources(answer)
@@ -130,18 +114,7 @@ class FluxCluster:
         resources = with_queues(everything, _table(_table(answer["config"]).get("queues")))
         return {**resources, "scheduling": scheduling} if scheduling else resources
 
-    def _keep(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the next start then needs an answer of Flux
-            replace_file(self._path, msgspec.json.encode(self._info), is_durable=False)
-
 
 def _table(value: object) -> Mapping[str, Any]:
     """A table of an answer; what is missing, or is an error, is an empty one."""
     return value if isinstance(value, Mapping) and "errno" not in value else {}
-
-
-def _read(path: Path) -> FluxClusterInfo | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=FluxClusterInfo)
-    except (OSError, msgspec.DecodeError):
-        return None
