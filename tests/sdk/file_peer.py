@@ -8,6 +8,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, ClassVar, Self
+from urllib.parse import parse_qs
 
 from switchyard.model.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
 from switchyard.model.file_tree import FileEntry, FolderEntry, decode_tree, hash_of
@@ -34,6 +35,7 @@ class FilePeer:
         self.absent: set[bytes] = set()
         self.outputs: list[dict[str, Any]] = []
         self.job: dict[str, Any] = {}
+        self.tasks: list[dict[str, Any]] = []
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"peer": self}))
         self._server.daemon_threads = True
@@ -136,6 +138,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._say({"root": root.hex(), "missing": missing})
         elif name.endswith("/files/objects"):
             self._read_objects(json.loads(body))
+        elif name.endswith("/tasks"):
+            query = parse_qs(self.path.partition("?")[2])
+            after = int(query.get("cursor", ["-1"])[0])
+            left = [task for task in self.peer.tasks if task["index"] > after]
+            self._say({"items": left[: int(query["limit"][0])]})
         elif name.endswith("/files"):
             self._say({"out": ["**"], "outputs": self.peer.outputs})
         else:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client
-from switchyard.errors import Conflict, NotFound
+from switchyard.errors import BadRequest, Conflict, NotFound, TimedOut
 from switchyard.model.file_tree import CHUNK_BYTES, FileEntry, hash_of
 from switchyard.sdk.file_hash_cache import HashCache
 from switchyard.sdk.file_names import list_sources
@@ -57,6 +57,54 @@ def test_files_of_a_job_that_never_began_are_not_waited_for(client: Client, peer
     with pytest.raises(NotFound, match="it never began"):
         client.fetch(str(peer.job["id"]), to=tmp_path / "target")
     assert time.monotonic() - began < PATIENCE_S / 2
+
+
+def an_array(peer: FilePeer, *tasks: dict[str, object]) -> str:
+    """The peer's job is an ended array with these tasks."""
+    peer.tasks = [{"index": index, "state": "SUCCEEDED", "cluster": "c", **task} for index, task in enumerate(tasks)]
+    failed = sum(task["state"] == "FAILED" for task in peer.tasks)
+    counts = {"total": len(tasks), "ok": len(tasks) - failed, "failed": failed}
+    peer.job |= {"array": f"0-{len(tasks) - 1}", "tasks": counts}
+    return str(peer.job["id"])
+
+
+def test_tasks_that_failed_before_their_start_are_named_at_once(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    root = bytes.fromhex(client.upload({"out": b"1"}))
+    unbegun = {"fence": 6, "state": "FAILED", "is_unbegun": True, "reason": "no room"}
+    job = an_array(peer, {"fence": 5}, unbegun, {**unbegun, "fence": 8})
+    serve_outputs(peer, root, task=0, fence=5)
+    serve_outputs(peer, root, task=2, fence=7)  # of an attempt before the one that never began
+    fetched = client.fetch(job, to=tmp_path, timeout_s=0.0)
+    assert fetched.failed == ("task 1: the task failed before its start: no room",)
+    assert [path.name for path in sorted(tmp_path.glob("*/out"))] == ["out", "out"]
+    with pytest.raises(NotFound, match="no output files of tasks 1"):
+        client.fetch(job, to=tmp_path, tasks=1, timeout_s=0.0)
+
+
+def test_only_the_tasks_that_are_asked_for_are_waited_for(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    root = bytes.fromhex(client.upload({"out": b"1"}))
+    job = an_array(peer, *({"fence": 5 + index} for index in range(12)))
+    for task in range(11):
+        serve_outputs(peer, root, task=task, fence=5 + task)
+    for asked, count in (("0,2", 2), ("0-10", 11), ("3", 1)):
+        assert client.fetch(job, to=tmp_path / asked, tasks=asked, timeout_s=0.0).files == count
+    with pytest.raises(TimedOut, match="The output files of task 11 of job"):
+        client.fetch(job, to=tmp_path / "all", timeout_s=0.0)
+    peer.job["array"] = peer.job["tasks"] = None
+    with pytest.raises(BadRequest, match="is not an array"):
+        client.fetch(job, to=tmp_path / "plain", tasks="0,2")
+
+
+@pytest.mark.parametrize("tasks", [None, 0])
+def test_files_of_an_earlier_attempt_are_not_those_of_the_last_one(
+    client: Client, peer: FilePeer, tmp_path: Path, tasks: int | None
+) -> None:
+    job = an_array(peer, {"fence": 6, "attempts": 2})
+    serve_outputs(peer, bytes.fromhex(client.upload({"out": b"old"})), task=0, fence=5)
+    last = bytes.fromhex(client.upload({"out": b"new"}))
+    fetched = client.fetch(job, to=tmp_path, tasks=tasks, on_wait=lambda _: serve_outputs(peer, last, task=0, fence=6))
+    assert (fetched.files, fetched.failed) == (1, ())
+    assert [path.read_bytes() for path in tmp_path.rglob("out")] == [b"new"]
 
 
 def test_several_fetches_write_the_same_files_at_once(client: Client, peer: FilePeer, tmp_path: Path) -> None:

@@ -192,6 +192,15 @@ class OutputSet(Struct, frozen=True, omit_defaults=True):
     silent_since_us: int | None = None  # of files on their way: when the server last heard of a silent agent
 
 
+class TaskOutputs(Struct, frozen=True, omit_defaults=True):
+    """The output files of the last attempt of a task."""
+
+    state: OutputState
+    files: int = 0
+    bytes: int = 0
+    error: str = ""  # as in OutputSet
+
+
 class FilesOfJob(Struct, frozen=True, omit_defaults=True):
     """`GET /v1/jobs/{job}/files`: its trees, and the output files of its attempts (of an array: in pages)."""
 

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from switchyard.errors import ImpossibleValue
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.execution import ExecutionConfig, QualityOfService
-from switchyard.model.files import JobFiles, OutputCounts
+from switchyard.model.files import JobFiles, OutputCounts, TaskOutputs
 from switchyard.model.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.image_compatibility import CompatibilityList
 from switchyard.model.names import LabelKey, LabelValue, Name, Title
@@ -318,6 +318,8 @@ class Task(Struct, frozen=True, omit_defaults=True):
     reason: str = ""  # of an end that was no success, or of the last one before it is tried again
     attempts: int = 0  # how often a cluster has leased it
     earlier: list[TaskAttempt] = []  # attempts before the present one, oldest first; of many, the last ten
+    is_unbegun: bool = False  # it failed, and nothing of its last attempt ran: no output files come from that attempt
+    outputs: TaskOutputs | None = None  # none: its cluster has not spoken of output files of the last attempt
 
 
 class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

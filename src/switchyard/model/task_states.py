@@ -21,6 +21,7 @@ _LIVE = frozenset({0, 1, 2})
 _STATE_BITS = 0x0F
 _CODE_OF_HEAD = bytes(head & _STATE_BITS for head in range(256))  # for bytes.translate
 _PREEMPTED, _NO_EXIT, _IS_SIGNAL, _CANCELLING = 0x10, 0x20, 0x40, 0x80
+_UNBEGUN = 1  # in the byte of the exit code, of a task that has none
 
 
 _WENT_BACK = (_CODES[None] | _NO_EXIT, 0)
@@ -35,6 +36,7 @@ class TaskState:
     signal: int | None = None
     is_cancelling: bool = False
     is_preempted: bool = False  # it went back because its place was taken away: no try of its own
+    is_unbegun: bool = False  # it ended before its start: it has no exit code, and nothing of it ran
 
     @property
     def is_live(self) -> bool:
@@ -63,6 +65,7 @@ def read_task(tasks: bytes, position: int) -> TaskState:
         exit_byte if has_exit and is_signal else None,
         bool(head & _CANCELLING),
         bool(head & _PREEMPTED),
+        not has_exit and exit_byte == _UNBEGUN,
     )
 
 
@@ -75,6 +78,7 @@ def write_task(tasks: bytes, position: int, task: TaskState) -> bytes:
         exit_byte = task.exit_code & 0xFF
     else:
         head |= _NO_EXIT
+        exit_byte = _UNBEGUN if task.is_unbegun else 0
     if task.is_cancelling:
         head |= _CANCELLING
     if task.is_preempted:

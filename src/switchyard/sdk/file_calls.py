@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, NotFound, YardError
 from switchyard.model.api import Output
-from switchyard.model.files import FilesOfJob, FilesUsage, OutputSet, OutputState
-from switchyard.model.idset import IdSet
-from switchyard.model.job import Job, State
+from switchyard.model.files import FilesOfJob, FilesUsage, OutputSet
+from switchyard.model.idset import IdSet, parse_array
+from switchyard.model.job import Job, Task
 from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.sdk.absent_outputs import absent_outputs, show_tasks
+from switchyard.sdk.absent_outputs import KnownOutputs, with_absent
 from switchyard.sdk.calls import PAGE_SIZE, api_path
 from switchyard.sdk.fetched_files import FetchedFiles
 from switchyard.sdk.file_names import FileSources, list_sources
@@ -28,6 +28,7 @@ OUTPUTS_POLL_S_MAX = 1.0
 OUTPUTS_REREAD_S = 5.0  # while nothing changes: an agent may have fallen silent, or say why the files are late
 SILENT_AGENT_S = 600.0  # files of an agent that stays silent for so long are not waited for
 OUTPUTS_SILENCE_S = 60.0  # after the end of a job: without a word of its agent, no files are waited for
+TASKS_READ_SINGLY_MAX = 10  # of a large array; more of them are read with all others, in pages
 OnFiles = Callable[[str, int, int], None]  # what is done (hash, upload, fetch), bytes done, bytes in all
 Warn = Callable[[str], None]
 
@@ -129,36 +130,55 @@ class FileCalls(JobCalls):
         Files that no agent speaks of within a minute are not waited for. `on_wait`: called with the reason, again when
         it changes.
         """
+        wanted = None if task is None else _parse_tasks(task)
+        return self._wait_for_outputs(job, wanted, timeout_s=timeout_s, on_wait=on_wait).outputs
+
+    def _wait_for_outputs(
+        self, job: str, wanted: IdSet | None, *, timeout_s: float | None, on_wait: OnWait | None
+    ) -> KnownOutputs:
+        """`wanted`: of an array, only these tasks."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s, changed_at = OUTPUTS_POLL_S_FIRST, time.monotonic()
+        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
         seen: list[OutputSet] = []
         files, counts, read_again_at = FilesOfJob(), None, 0.0
+        tasks: list[Task] | None = None
         wait = OutputWait(on_wait)
         while True:
             ended = self._job_of_wait(job, end)
             if counts is None or ended.outputs != counts or time.monotonic() > read_again_at:
                 began = time.monotonic()
-                files = self._files_of(job, task=task, retry_s=self._patience_s(end))
+                files = self._files_of(job, task=only, retry_s=self._patience_s(end))
                 counts = ended.outputs
                 # An array has many pages: reading them takes a small part of the time.
                 read_again_at = time.monotonic() + max(OUTPUTS_REREAD_S, 20 * (time.monotonic() - began))
-            latest = latest_outputs(files.outputs)
+            if wanted is not None and ended.array is None:
+                raise BadRequest(f"Job {ended.id} is not an array.", next_step="Leave out the tasks.")
+            latest = [found for found in latest_outputs(files.outputs) if _is_wanted(found.task, wanted)]
             if latest != seen:
                 seen, changed_at, pause_s = latest, time.monotonic(), OUTPUTS_POLL_S_FIRST
-            is_moving = any(outputs.state is OutputState.UPLOADING for outputs in seen)
-            if ended.state not in FINAL_STATES or not files.out or not (is_moving or _are_expected(ended, seen, task)):
-                return seen
+            is_over = ended.state in FINAL_STATES
+            if is_over and files.out and ended.tasks is not None and tasks is None:
+                tasks = self._tasks_of_wait(ended, wanted)  # once: an ended array does not change
+            known = KnownOutputs(ended, seen, tasks or [])
+            if not is_over or not files.out or not (known.moving or known.is_any_awaited):
+                return known
             now = time.monotonic()
-            if not is_moving and now - changed_at > OUTPUTS_SILENCE_S:
-                return seen
-            wait.report(seen, unknown_tasks=_unknown_tasks(ended, seen, task))
+            if not known.moving and now - changed_at > OUTPUTS_SILENCE_S:
+                return known
+            wait.report(seen, unknown_tasks=len(known.awaited))
             if end is not None and now >= end:
-                tasks = self._late_tasks(ended, seen, task)
-                raise wait.timed_out(ended.id, f" after {timeout_s:g} s", tasks=tasks)
+                raise wait.timed_out(ended.id, f" after {timeout_s:g} s", tasks=known.show_late_tasks())
             if end is None and wait.silent_s > SILENT_AGENT_S:
-                raise wait.timed_out(ended.id, tasks=self._late_tasks(ended, seen, task))
+                raise wait.timed_out(ended.id, tasks=known.show_late_tasks())
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, OUTPUTS_POLL_S_MAX)
+
+    def _tasks_of_wait(self, job: Job, wanted: IdSet | None) -> list[Task]:
+        if wanted is not None and len(wanted) <= TASKS_READ_SINGLY_MAX:
+            known, _ = parse_array(job.array or "")
+            return [self.task(job.id, index) for index in wanted if index in known]
+        return [task for task in self.tasks(job.id) if _is_wanted(task.index, wanted)]
 
     def fetch(
         self,
@@ -189,37 +209,20 @@ class FileCalls(JobCalls):
             raise BadRequest(f"`pattern` takes a pattern or a list of patterns, not {str(pattern)[:40]!r}.")
         patterns = FilePatterns(wanted_files)
         wanted = _parse_tasks(tasks)
-        only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
-        outputs = self.wait_for_outputs(job, task=only, timeout_s=timeout_s, on_wait=on_wait)
-        chosen = [found for found in outputs if wanted is None or (found.task is not None and found.task in wanted)]
-        if not chosen:
+        found = self._wait_for_outputs(job, wanted, timeout_s=timeout_s, on_wait=on_wait)
+        is_one_task = wanted is not None and len(wanted) == 1
+        if not found.outputs:
             raise self._no_outputs(job, tasks)
-        if only is None:
-            absent = self._absent_outputs(self.job(job), outputs)
-            chosen += [found for found in absent if wanted is None or (found.task is not None and found.task in wanted)]
         return fetch_outputs(
             self._transport,
             job,
-            chosen,
+            with_absent(found.outputs, found.tasks),
             patterns,
             to=to,
-            is_one_task=only is not None,
+            is_one_task=is_one_task,
             replace_before=math.inf if force else replace_before,
             on_progress=on_progress,
         )
-
-    def _absent_outputs(self, job: Job, seen: Sequence[OutputSet]) -> list[OutputSet]:
-        """Return failed outputs for the tasks of an ended array of which no agent has spoken."""
-        if job.state not in FINAL_STATES or not _unknown_tasks(job, seen, None):
-            return []
-        return absent_outputs(self.tasks(job.id), seen)
-
-    def _late_tasks(self, job: Job, seen: Sequence[OutputSet], task: int | None) -> str:
-        """Name the tasks whose output files are not there; empty: the job is not an array."""
-        if task is not None:
-            return f"task {task}"
-        moving = [outputs for outputs in seen if outputs.state is OutputState.UPLOADING]
-        return show_tasks([*moving, *self._absent_outputs(job, seen)])
 
     def _no_outputs(self, job: str, tasks: int | str | None) -> YardError:
         """Say why there is nothing to fetch."""
@@ -249,20 +252,8 @@ def latest_outputs(outputs: Iterable[OutputSet]) -> list[OutputSet]:
     return [latest[task] for task in sorted(latest)]
 
 
-def _are_expected(job: Job, seen: Sequence[OutputSet], task: int | None) -> bool:
-    """Whether an agent has yet to speak of files of this ended job."""
-    if job.tasks is not None:
-        return len(seen) < (1 if task is not None else job.tasks.ok + job.tasks.failed)
-    if job.state is not State.SUCCEEDED and job.started_us is None and job.exit_code is None and job.signal is None:
-        return False  # it never began, e.g. because its cluster refused it or could not stage its files
-    return not any(found.fence >= job.fence for found in seen)
-
-
-def _unknown_tasks(job: Job, seen: Sequence[OutputSet], task: int | None) -> int:
-    """Of how many tasks of an ended array no agent has spoken."""
-    if job.tasks is None:
-        return 0
-    return max(0, (1 if task is not None else job.tasks.ok + job.tasks.failed) - len(seen))
+def _is_wanted(task: int | None, wanted: IdSet | None) -> bool:
+    return wanted is None or (task is not None and task in wanted)
 
 
 def _parse_tasks(tasks: int | str | None) -> IdSet | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from switchyard.model.files import OutputCounts, OutputState
+from switchyard.model.files import OutputCounts, OutputState, TaskOutputs
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
@@ -161,6 +161,13 @@ def output_list(
         query = query.where(file_outputs.c.fence > after)
     rows = fetch_all(tx, OutputOnCluster, query.order_by(file_outputs.c.fence).limit(limit + 1))
     return rows[:limit], rows[limit - 1].fence if len(rows) > limit else None
+
+
+def outputs_of_attempts(tx: Tx, job_id: str, fences: list[int]) -> dict[int, TaskOutputs]:
+    """The outputs of the attempts with these fences, by fence."""
+    columns = [file_outputs.c[name] for name in ("fence", "state", "files", "size", "error")]
+    query = sa.select(*columns).where(file_outputs.c.job_id == job_id, file_outputs.c.fence.in_(fences))
+    return {row.fence: TaskOutputs(OutputState(row.state), row.files, row.size, row.error) for row in tx.execute(query)}
 
 
 def output_counts(tx: Tx, job_id: str) -> OutputCounts:

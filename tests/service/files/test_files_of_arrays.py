@@ -10,10 +10,11 @@ import pytest
 from switchyard.errors import NotFound
 from switchyard.model.api import JobChange
 from switchyard.model.cluster import ClusterChange
-from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
+from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState, TaskOutputs
 from switchyard.model.job import JobRequest
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
+from switchyard.model.retry import Cause
 from switchyard.service.cluster import clusters
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.files.attempts import owner_of_attempt
@@ -22,6 +23,7 @@ from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.files.reading import plan_agent_read
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.job.job_control import job_change
+from switchyard.service.job.tasks import task_list
 from switchyard.service.run.file_views import find_target
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from tests.builders import a_graph, a_request
@@ -96,3 +98,25 @@ def test_the_files_of_all_tasks_travel_after_their_array_was_taken_back(
     outputs = files_of_job(rig.context, ADMIN, job, task=None, cursor=None, limit=10).outputs
     assert {output.task: output.state for output in outputs} == dict.fromkeys(tasks, OutputState.READY)
     assert {output.cluster for output in outputs} == {cluster}
+
+
+def test_tasks_tell_where_their_output_files_are_and_which_never_began(rig: Rig) -> None:
+    agent = rig.cluster("c", graph=a_graph(cores=8))
+    send(rig.context, ADMIN.id, INPUTS.frames())
+    seal_tree(rig.context, ADMIN.id, INPUTS.name)
+    job = rig.submit(an_array(cluster="c")).id
+    tasks = lease_tasks(agent, 6)
+    agent.report(tasks[0], ObservedState.FAILED, cause=Cause.CLUSTER, reason="no room")
+    agent.report(tasks[1], ObservedState.FAILED, cause=Cause.CLUSTER, native_id="7", reason="its node went away")
+    agent.report(tasks[2], ObservedState.FAILED, native_id="8", exit_code=3)
+    for index in (3, 4, 5):
+        agent.report(tasks[index], ObservedState.SUCCEEDED, native_id="9", exit_code=0)
+    entry = entry_of(rig, agent)
+    tree = seal_tree(rig.context, ADMIN.id, INPUTS.name)
+    record_outputs(rig.context, entry, AttemptOutputs(job, tasks[3].fence, OutputState.READY, tree.root))
+    record_outputs(rig.context, entry, AttemptOutputs(job, tasks[4].fence, OutputState.UPLOADING, error="disk full"))
+    listed, _ = task_list(rig.context, ADMIN, job, states=frozenset(), after=-1, limit=10)
+    assert [task.is_unbegun for task in listed] == [True] + 5 * [False]
+    ready = TaskOutputs(OutputState.READY, files=tree.files, bytes=tree.bytes)
+    uploading = TaskOutputs(OutputState.UPLOADING, error="disk full")
+    assert [task.outputs for task in listed] == [None, None, None, ready, uploading, None]

@@ -16,11 +16,12 @@ from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.task_states import TaskState, read_task
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.job.jobs import HAS_OUTPUTS
 from switchyard.service.job.task_notes import REMOVED, read_task_reason
 from switchyard.service.lifecycle.transitions import refused_clusters
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import events, ranges
+from switchyard.store import events, file_outputs, ranges
 from switchyard.store.job_rows import JobDetails
 
 SCAN_MAX = 10_000  # tasks read for one page: a few milliseconds
@@ -79,7 +80,7 @@ def _visible_tasks(
 ) -> list[Task]:
     """Return the tasks with their attempts and reasons, without names of clusters that are hidden from the reader."""
     visibility = Visibility(context, actor)
-    tasks = _with_attempts(context, row, tasks, rows)
+    tasks = _with_outputs(context, row, _with_attempts(context, row, tasks, rows))
     if visibility.is_own(row):
         return tasks
     return [
@@ -87,6 +88,7 @@ def _visible_tasks(
             task,
             cluster=visibility.name(task.cluster),
             reason=visibility.text(task.reason),
+            outputs=task.outputs and replace(task.outputs, error=visibility.text(task.outputs.error)),
             earlier=[
                 replace(attempt, cluster=visibility.name(attempt.cluster), reason=visibility.text(attempt.reason))
                 for attempt in task.earlier
@@ -118,6 +120,15 @@ def _with_attempts(
         earlier = [_earlier_attempt(attempt, told.get(attempt.fence)) for attempt in kept if attempt.task.state is None]
         shown.append(_with_reason(replace(task, attempts=len(leases), earlier=earlier), row, kept, told))
     return shown
+
+
+def _with_outputs(context: Context, row: JobDetails, tasks: list[Task]) -> list[Task]:
+    """Add what the clusters have said of the output files of the last attempts."""
+    if row.spec is None or HAS_OUTPUTS not in row.spec or not tasks:
+        return tasks
+    with context.database.read() as tx:
+        outputs = file_outputs.outputs_of_attempts(tx, row.id, [task.fence for task in tasks if task.fence])
+    return [replace(task, outputs=outputs.get(task.fence)) for task in tasks]
 
 
 def _attempts(tasks: list[Task], rows: Sequence[ranges.RangeOnCluster]) -> dict[int, list[_Attempt]]:
@@ -169,17 +180,22 @@ def _with_reason(task: Task, row: JobDetails, attempts: list[_Attempt], told: di
 def _unleased_task(row: JobDetails, index: int) -> Task:
     state = State(row.state)
     if state in FINAL_STATES or row.cancel_us is not None:
-        return Task(index, _dropped_state(row))
+        state = _dropped_state(row)
+        return Task(index, state, is_unbegun=state is State.FAILED)
     return Task(index, State.PENDING if state is State.PENDING else State.ASSIGNED, cluster=row.cluster)
 
 
 def _leased_task(row: JobDetails, range_row: ranges.RangeOnCluster, index: int) -> Task:
     task = read_task(range_row.tasks, index - range_row.lo)
     fence = range_row.fence + index - range_row.lo
-    if task.state is None:
-        state = _dropped_state(row) if State(row.state) in FINAL_STATES else State.PENDING
-        return Task(index, state, task.exit_code, task.signal, fence, range_row.cluster)
-    return Task(index, task.state, task.exit_code, task.signal, fence, range_row.cluster, task.is_cancelling)
+    shown = Task(index, State.PENDING, task.exit_code, task.signal, fence, range_row.cluster)
+    if task.state is not None:
+        return replace(shown, state=task.state, cancel_requested=task.is_cancelling, is_unbegun=task.is_unbegun)
+    if State(row.state) not in FINAL_STATES:
+        return shown
+    # Its last cluster gave it back, and no other cluster took it.
+    state, has_run = _dropped_state(row), task.is_preempted or (task.exit_code, task.signal) != (None, None)
+    return replace(shown, state=state, is_unbegun=state is State.FAILED and not has_run)
 
 
 def _dropped_state(row: JobDetails) -> State:

@@ -153,6 +153,7 @@ class BatchArrays:
             # Keep the cancel request until the task ends: the agent may not have received it yet.
             is_cancelling=state not in FINAL_STATES and not is_returned and before.is_cancelling,
             is_preempted=step.event == EventKind.PREEMPTED,
+            is_unbegun=state is State.FAILED and is_refused_before_start(item, before.state),
         )
         # A task that the cluster preempted or that failed by itself has run, although no report saw it run.
         has_ended_run = is_returned and item.seen is ObservedState.FAILED and item.cause in (Cause.JOB, Cause.PREEMPTED)
