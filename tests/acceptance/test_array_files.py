@@ -30,8 +30,7 @@ def test_the_files_of_every_task_come_although_the_array_lost_its_cluster(
         fetched = {int(file.parent.name): file.read_text() for file in (tmp_path / "all").glob("*/out")}
         assert fetched == {task: f"{task}\n" for task in range(TASKS)}
 
-        with closing(sqlite3.connect(tmp_path / "server-data/switchyard.db", timeout=PATIENCE_S)) as db, db:
-            db.execute("DELETE FROM file_outputs WHERE task IN (3, 5, 6)")
+        _change_outputs(stage, "DELETE FROM file_outputs WHERE task IN (3, 5, 6)")
         monkeypatch.setenv("YARD_URL", stage.url)
         for name, tasks in ((job, "tasks 3,5-6"), (f"{job}[5]", "task 5")):
             with pytest.raises(TimedOut) as late:
@@ -40,6 +39,8 @@ def test_the_files_of_every_task_come_although_the_array_lost_its_cluster(
             assert f"The output files of {tasks} of job {job} are not there after 1 s" in late.value.detail
             assert "once they are there" not in (late.value.next_step or ""), "nobody has said that the files exist"
 
+        assert fetch.main([f"{job}[0-2]", "--to", str(tmp_path / "there"), "--timeout", "1"]) == 0
+        _files_are_told(stage, job)
         monkeypatch.setattr(file_calls, "OUTPUTS_SILENCE_S", 0.2)
         assert fetch.main([job, "--to", str(tmp_path / "some")]) == EXIT_ERROR
         told = capsys.readouterr().err
@@ -51,6 +52,28 @@ def test_the_files_of_every_task_come_although_the_array_lost_its_cluster(
         assert ("task 3: cluster" in told, "task 5" in told) == (True, False), "only the tasks that were asked for"
         with pytest.raises(NotFound, match="no output files of tasks 3"):
             fetch.main([f"{job}[3]", "--to", str(tmp_path / "one")])
+
+
+def _files_are_told(stage: Stage, job: str) -> None:
+    """`yard show` and `yard tasks` say of which tasks the files are there, on their way, or not known."""
+    _change_outputs(stage, "UPDATE file_outputs SET state = 'uploading', error = 'disk full' WHERE task = 7")
+    shown = stage.yard("show", job, check=True).stdout
+    assert f"8 files, 18B: yard fetch {job}; on their way; none yet from tasks 3,5-6\n" in shown
+    title, *lines = stage.yard("tasks", job, check=True).stdout.splitlines()
+    assert "FILES" in title
+    words = ("1 file", "on their way", "none yet")
+    told = {int(line.split()[0]): next(word for word in words if word in line) for line in lines}
+    late = {**dict.fromkeys((3, 5, 6), "none yet"), 7: "on their way"}
+    assert told == {**dict.fromkeys(range(TASKS), "1 file"), **late}
+    texts = {2: f"1 file, 2B: yard fetch '{job}[2]'", 3: "none yet: its cluster", 7: "on their way; delayed: disk full"}
+    for task, text in texts.items():
+        assert text in stage.yard("show", f"{job}[{task}]", check=True).stdout
+    _change_outputs(stage, "UPDATE file_outputs SET state = 'ready', error = '' WHERE task = 7")
+
+
+def _change_outputs(stage: Stage, statement: str) -> None:
+    with closing(sqlite3.connect(stage.folder / "server-data/switchyard.db", timeout=PATIENCE_S)) as db, db:
+        db.execute(statement)
 
 
 def _cordoned_array(stage: Stage) -> str:

@@ -156,8 +156,8 @@ def format_created(job: CreatedJob) -> str:
     return f"Job {paint(job.id, 'bold')} " + printable(where + (f": {job.reason}" if job.reason else ""))
 
 
-def print_job(job: Job, now: int, *, outputs: Sequence[OutputSet] = ()) -> None:
-    """Print all fields of a job. `outputs`: of its attempts, as far as they are known."""
+def print_job(job: Job, now: int, *, outputs: str = "") -> None:
+    """Print all fields of a job. `outputs`: what is known of its output files."""
     spec = job.spec if isinstance(job.spec, JobSpec) else None
     fields = [
         ("id", job.id),
@@ -182,7 +182,7 @@ def print_job(job: Job, now: int, *, outputs: Sequence[OutputSet] = ()) -> None:
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
         *(_spec_fields(spec, is_env_hidden=job.is_env_hidden) if spec else []),
-        ("output files", format_outputs(job.id, outputs)),
+        ("output files", outputs),
         ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
         ("retries", str(job.tries) if job.tries else ""),
         ("retry of", job.retry_of or ""),
@@ -229,10 +229,8 @@ def _file_fields(files: JobFiles | None) -> list[tuple[str, str]]:
     ]
 
 
-def format_outputs(job: str, outputs: Sequence[OutputSet]) -> str:
-    """`3 files, 1.2MiB: yard fetch 01JCQ0V7…; no file for none*`."""
-    if not outputs:
-        return ""
+def format_outputs(job: str, outputs: Sequence[OutputSet], absent: str = "") -> str:
+    """`3 files, 1.2MiB: yard fetch 01JCQ0V7…; no file for none*`. `absent`: whose files are not known yet."""
     ready = [found for found in outputs if found.state is OutputState.READY]
     moving = sum(found.state is OutputState.UPLOADING for found in outputs)
     failed = [found for found in outputs if found.state is OutputState.FAILED]
@@ -240,13 +238,23 @@ def format_outputs(job: str, outputs: Sequence[OutputSet]) -> str:
     size = show_bytes(sum(found.bytes for found in ready))
     patterns = dict.fromkeys(pattern for found in outputs for pattern in found.missing)
     parts = [
-        f"{count} file{'' if count == 1 else 's'}, {size}: yard fetch {job}" if ready else "",
+        f"{format_file_count(count)}, {size}: yard fetch {job}" if ready else "",
         "on their way" + (f" from {moving} tasks" if moving > 1 else "") if moving else "",
         f"no file for {' '.join(patterns)}" if patterns else "",
         next((f"not all: {found.error}" for found in ready if found.error), ""),
         f"cannot be had: {failed[0].error or 'the cluster did not say why'}" if failed else "",
+        absent,
     ]
     return printable("; ".join(filter(None, parts)))
+
+
+def format_file_count(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"
+
+
+def keeps_outputs(job: Job) -> bool:
+    """Whether the job was submitted with `--out`."""
+    return isinstance(job.spec, JobSpec) and job.spec.files is not None and bool(job.spec.files.out)
 
 
 def _native_text(native: Native) -> str:

@@ -7,14 +7,15 @@ from typing import NamedTuple
 
 from switchyard.cli.connect import connect, get_or_none
 from switchyard.cli.job_selector import parse_task
-from switchyard.cli.job_view import print_job
+from switchyard.cli.job_view import format_outputs, keeps_outputs, print_job
 from switchyard.cli.parser import Parser, add_shared
 from switchyard.cli.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.table import now_us
 from switchyard.cli.task_view import emit_jobs_and_tasks, print_task
 from switchyard.model.files import OutputSet
-from switchyard.model.job import Job, JobSpec, Task
+from switchyard.model.job import Job, Task
 from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.sdk.absent_outputs import KnownOutputs, show_tasks
 from switchyard.sdk.client import Client
 from switchyard.sdk.file_calls import latest_outputs
 
@@ -60,7 +61,7 @@ def _read(yard: Client, text: str) -> _Shown:
 
 def _show(yard: Client, shown: Sequence[_Shown]) -> bool:
     """Print the jobs and tasks. Return whether all have ended."""
-    outputs = [_outputs_of(yard, item.job) if item.task is None else [] for item in shown]  # before anything is printed
+    outputs = [_outputs_of(yard, item.job) if item.task is None else "" for item in shown]  # before anything is printed
     for index, (job, task) in enumerate(shown):
         if index:
             print()
@@ -71,9 +72,23 @@ def _show(yard: Client, shown: Sequence[_Shown]) -> bool:
     return all((task or job).state in FINAL_STATES for job, task in shown)
 
 
-def _outputs_of(yard: Client, job: Job) -> list[OutputSet]:
-    """Return the last output files of each task, if the job keeps any."""
-    if not isinstance(job.spec, JobSpec) or job.spec.files is None or not job.spec.files.out:
-        return []
-    found = get_or_none(lambda: yard.files_of(job.id, limit=OUTPUTS_READ_MAX))
-    return [] if found is None else latest_outputs(found.outputs)
+def _outputs_of(yard: Client, job: Job) -> str:
+    """Say what is known of the output files of the job, and whose files are not known yet."""
+    found = get_or_none(lambda: yard.files_of(job.id, limit=OUTPUTS_READ_MAX)) if keeps_outputs(job) else None
+    if found is None:
+        return ""
+    latest = latest_outputs(found.outputs)
+    return format_outputs(job.id, latest, _absent_text(yard, job, latest) if job.state in FINAL_STATES else "")
+
+
+def _absent_text(yard: Client, job: Job, latest: list[OutputSet]) -> str:
+    """`none yet from tasks 3,5-6`: of an ended job, the attempts of which no cluster has spoken."""
+    counts, known = job.tasks, job.outputs
+    if counts is None or known is None:
+        return "none yet: its cluster has not spoken of them" if KnownOutputs(job, latest).is_any_awaited else ""
+    if counts.total <= OUTPUTS_READ_MAX:
+        tasks = get_or_none(lambda: list(yard.tasks(job.id, limit=OUTPUTS_READ_MAX))) or []
+        late = show_tasks(task.index for task in KnownOutputs(job, latest, tasks).awaited if task.outputs is None)
+        return f"none yet from {late}" if late else ""
+    late_count = counts.ok + counts.failed - known.ready - known.uploading - known.failed
+    return f"none yet from {late_count} tasks" if late_count > 0 else ""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from switchyard.cli.job_view import EXIT_CANCELLED, format_exit
+from switchyard.cli.job_view import EXIT_CANCELLED, format_exit, format_file_count, keeps_outputs
 from switchyard.cli.output import emit, paint_state, printable
 from switchyard.cli.table import print_fields
 from switchyard.errors import EXIT_ERROR, EXIT_OK
+from switchyard.model.files import OutputState
 from switchyard.model.job import Job, State, Task, TaskAttempt
 from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.quantity import show_bytes
+from switchyard.sdk.absent_outputs import has_task_left_files
 
 
 def print_task(job: Job, task: Task) -> None:
@@ -21,12 +24,33 @@ def print_task(job: Job, task: Task) -> None:
         ("reason", task_reason(task)),
         ("cluster", task.cluster or ""),
         ("exit", format_exit(task)),
+        ("output files", format_task_outputs(job, task)),
         ("attempts", str(task.attempts) if task.attempts else ""),
         *((f"attempt {number}", format_attempt(attempt)) for number, attempt in numbered_attempts(task)),
         ("fence", str(task.fence) if task.fence else ""),
         ("array", f"{job.array} ({job.state.value}): yard show {job.id}"),
     ]
     print_fields(fields)
+
+
+def format_task_outputs(job: Job, task: Task) -> str:
+    """`3 files, 1.2MiB: yard fetch '01JCQ0V7…[4]'`, or why they are not there; empty: no files are expected."""
+    text = format_task_files(job, task)
+    if task.outputs is None:
+        return f"{text}: its cluster has not spoken of them" if text else ""
+    if task.outputs.state is OutputState.READY:
+        text += f", {show_bytes(task.outputs.bytes)}: yard fetch '{job.id}[{task.index}]'"
+    word = {OutputState.READY: "; not all: ", OutputState.UPLOADING: "; delayed: "}.get(task.outputs.state, ": ")
+    return printable(text + (f"{word}{task.outputs.error}" if task.outputs.error else ""))
+
+
+def format_task_files(job: Job, task: Task) -> str:
+    """`3 files`, `on their way`, `cannot be had` or `none yet`: the output files of a task for a cell of a table."""
+    if task.outputs is None:
+        return "none yet" if keeps_outputs(job) and has_task_left_files(task) else ""
+    if task.outputs.state is OutputState.READY:
+        return format_file_count(task.outputs.files)
+    return "on their way" if task.outputs.state is OutputState.UPLOADING else "cannot be had"
 
 
 def emit_jobs_and_tasks(items: Sequence[tuple[str, Job | Task]], form: str | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import compress
 
 from switchyard.cli.connect import connect
 from switchyard.cli.job_selector import parse_state
@@ -10,8 +11,8 @@ from switchyard.cli.job_view import format_exit, format_tally, format_tasks_by_c
 from switchyard.cli.output import emit, print_notice
 from switchyard.cli.parser import Parser, add_limit, add_shared
 from switchyard.cli.table import Column, print_table
-from switchyard.cli.task_view import format_earlier, task_reason
-from switchyard.model.job import Task
+from switchyard.cli.task_view import format_earlier, format_task_files, task_reason
+from switchyard.model.job import Job, Task
 
 LIMIT = 100
 COLUMNS = (
@@ -20,9 +21,11 @@ COLUMNS = (
     Column("EXIT", right=True),
     Column("CLUSTER"),
     Column("ATTEMPTS", right=True),
+    Column("FILES"),
     Column("REASON", flexible=True),
     Column("EARLIER ATTEMPTS", flexible=True, optional=True),
 )
+UNUSUAL = frozenset({"FILES", "EARLIER ATTEMPTS"})  # columns that are left out if they are empty
 EXAMPLES = """\
   yard tasks 01JCQ0V7                      the first 100
   yard tasks 01JCQ0V7 --all --state failed
@@ -40,20 +43,22 @@ def main(argv: list[str]) -> int:
         job = None if args.output else yard.job(args.job)
     if emit(tasks[:limit], args.output, key="index"):
         return 0
-    rows = [_row(task) for task in tasks[:limit]]
-    columns = COLUMNS if any(row[-1] for row in rows) else COLUMNS[:-1]  # most arrays have no earlier attempts
-    print_table(columns, [row[: len(columns)] for row in rows])
-    if job is not None and job.tasks is not None and job.tasks_by_cluster:
+    assert job is not None, "it is read where `emit` prints nothing"
+    rows = [_row(job, task) for task in tasks[:limit]]
+    # Most arrays have no output files and no earlier attempts.
+    used = [column.title not in UNUSUAL or any(row[place] for row in rows) for place, column in enumerate(COLUMNS)]
+    print_table(list(compress(COLUMNS, used)), [list(compress(row, used)) for row in rows])
+    if job.tasks is not None and job.tasks_by_cluster:
         print_notice(f"{format_tally(job.tasks)}. On clusters: {format_tasks_by_cluster(job.tasks_by_cluster)}.")
     if limit and len(tasks) > limit and sys.stdout.isatty():
         print_notice(f"These are the first {limit}; --all lists all.")
     return 0
 
 
-def _row(task: Task) -> list[str]:
+def _row(job: Job, task: Task) -> list[str]:
     attempts = str(task.attempts) if task.attempts else ""
     cells = [str(task.index), task.state.value, format_exit(task), task.cluster or "", attempts]
-    return [*cells, task_reason(task), format_earlier(task)]
+    return [*cells, format_task_files(job, task), task_reason(task), format_earlier(task)]
 
 
 def _parser() -> Parser:
