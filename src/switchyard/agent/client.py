@@ -86,9 +86,20 @@ class Connection:
     def server(self) -> ServerAddress:
         return self._servers[self._server_index]
 
-    def post(self, path: str, body: bytes, *, wait_s: float = 0.0, timeout_s: float = ANSWER_SLACK_S) -> bytes:
-        """Return the complete body of the answer, or raise a YardError. `retry_after_s`: the server asked to wait."""
-        return self._send("POST", path, body, wait_s=wait_s, timeout_s=timeout_s)
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        *,
+        wait_s: float = 0.0,
+        timeout_s: float = ANSWER_SLACK_S,
+        on_sent: Callable[[], None] | None = None,
+    ) -> bytes:
+        """Return the complete body of the answer, or raise a YardError. `retry_after_s`: the server asked to wait.
+
+        `on_sent`: called once the request is sent, while the server works on it.
+        """
+        return self._send("POST", path, body, wait_s=wait_s, timeout_s=timeout_s, on_sent=on_sent)
 
     def get(self, path: str, *, timeout_s: float = ANSWER_SLACK_S) -> bytes:
         return self._send("GET", path, None, wait_s=0.0, timeout_s=timeout_s)
@@ -113,6 +124,7 @@ class Connection:
         timeout_s: float,
         media: str = JSON_MEDIA,
         take: Callable[[Iterator[bytes]], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> bytes:
         self.retry_after_s = None
         bearer = self._keys.bearer if self._keys else self._bearer
@@ -124,6 +136,8 @@ class Connection:
             if bearer:
                 headers["Authorization"] = f"Bearer {bearer}"
             connection.request(method, self.server.path + path, body, headers)
+            if on_sent is not None:
+                on_sent()
             answer = connection.getresponse()
             if take is not None and answer.status == http.client.OK:
                 take(_pieces(answer))

@@ -100,6 +100,7 @@ class Journal:
 
     def close(self) -> None:
         with self._lock:
+            self._write_when_possible([])
             self._db.close()
 
     def begin(self) -> int:
@@ -146,6 +147,11 @@ class Journal:
         with self._lock:
             return list(self._queue.values())
 
+    def has_queued(self, seqs: Iterable[int]) -> bool:
+        """Whether all reports with these numbers are still to be sent."""
+        with self._lock:
+            return all(seq in self._queue for seq in seqs)
+
     def take(self, leases: Iterable[Lease]) -> list[Attempt]:
         """Store new leases durably, or raise. A known lease is ignored; a higher fence ends the lower one."""
         if not (leases := list(leases)):
@@ -172,8 +178,8 @@ class Journal:
             self.request_end(lower, stop=True)
             return [self._attempts[key] for key in new if key in self._attempts]
 
-    def apply(self, changes: Sequence[AttemptChange]) -> None:
-        """Store changed attempts and queue their reports for the server."""
+    def apply(self, changes: Sequence[AttemptChange], *, is_deferred: bool = False) -> None:
+        """Store changed attempts and queue their reports for the server. `is_deferred`: `flush` writes them."""
         with self._lock:
             ops: list[SqlWrite] = []
             done: set[AttemptKey] = set()
@@ -187,7 +193,9 @@ class Journal:
                 self._attempts[attempt.key] = attempt
                 if attempt.stage is Stage.SETTLED:
                     del self._attempts[attempt.key]
-            self._write_when_possible(ops + (self._drop_queued(done) if done else []))
+            self._unwritten += ops + (self._drop_queued(done) if done else [])
+            if not is_deferred:
+                self._write_when_possible([])
 
     def queue_report(self, key: AttemptKey, report: TimedReport) -> None:
         """Queue a report of an attempt that is not over."""
@@ -195,8 +203,8 @@ class Journal:
             if key in self._attempts:
                 self._write_when_possible([self._enqueue(key, report, is_final=False)])
 
-    def settle(self, answers: Iterable[tuple[QueuedReport, ReportAnswer]]) -> None:
-        """Remove reports that the server answered, and settle or stop their attempts."""
+    def settle(self, answers: Iterable[tuple[QueuedReport, ReportAnswer]], *, is_deferred: bool = False) -> None:
+        """Remove answered reports, settle or stop their attempts. If that is deferred, a crash sends them again."""
         with self._lock:
             changes: list[AttemptChange] = []
             for queued, answer in answers:
@@ -207,7 +215,7 @@ class Journal:
                     changes.append(AttemptChange(replace(attempt, stage=Stage.SETTLED)))
                 elif attempt is not None and answer is ReportAnswer.STOP:
                     changes.append(AttemptChange(replace(attempt, is_stopped=True)))
-            self.apply(changes)
+            self.apply(changes, is_deferred=is_deferred)
 
     def request_end(self, keys: Iterable[AttemptKey], *, cancel: bool = False, stop: bool = False) -> list[AttemptKey]:
         """Mark attempts to be cancelled or stopped. Returns the keys that are not known here."""

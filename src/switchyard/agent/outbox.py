@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
+from dataclasses import replace as replace_fields
 
 from msgspec.structs import replace
 
@@ -67,6 +68,8 @@ class Outbox:
         self._bytes_max = OUTPUT_BYTES_MAX
         self._reports_in_row = 0
         self._paused_until = 0.0
+        self._prepared: OutboxBatch | None = None  # follows the batch that is under way
+        self._following: OutboxBatch | None = None  # was prepared, and the batch before it is answered
 
     def set_bytes_max(self, bytes_max: int) -> None:
         """Set how much the server keeps of a stream. Called from any thread."""
@@ -77,7 +80,20 @@ class Outbox:
         """Seconds until there may be new output; None: nothing runs."""
         return self._live.look_s
 
+    def prepare_next(self, under_way: OutboxBatch) -> None:
+        """Make the batch of reports that follows `under_way`, while the server works on that one.
+
+        Not after a batch with output: what is sent next depends on whether the server takes that output.
+        """
+        is_alone = self._one_by_one or self._reports_in_row >= REPORT_BATCHES_IN_ROW_MAX
+        if under_way.reports and not under_way.output and not is_alone:
+            self._prepared = self._next_reports(skip={queued.seq for queued in under_way.queued})
+
     def next(self) -> OutboxBatch | None:
+        following, self._following, self._prepared = self._following, None, None
+        if following is not None and self._journal.has_queued(queued.seq for queued in following.queued):
+            self._reports_in_row += 1
+            return replace_fields(following, reports=_aged_reports(following.queued))
         self._live.set_bytes_max(self._bytes_max)
         if self._reports_in_row < REPORT_BATCHES_IN_ROW_MAX and (batch := self._next_reports()) is not None:
             self._reports_in_row += 1
@@ -98,8 +114,11 @@ class Outbox:
         chunks = tuple(OutputChunk(*piece.key, piece.stream, piece.offset, piece.data) for piece in fresh)
         return OutboxBatch((), (), chunks, {}, tuple(fresh)) if fresh else None
 
-    def _next_reports(self) -> OutboxBatch | None:
-        waiting = [queued for queued in self._journal.queued() if queued.seq not in self._set_aside]
+    def _next_reports(self, skip: Container[int] = ()) -> OutboxBatch | None:
+        """`skip`: reports that are under way."""
+        waiting = [
+            queued for queued in self._journal.queued() if queued.seq not in self._set_aside and queued.seq not in skip
+        ]
         known = {queued.key for queued in waiting}
         self._plans = {key: plan for key, plan in self._plans.items() if key in known}
         if not waiting:
@@ -126,13 +145,15 @@ class Outbox:
         return self._letter(queued, sending) if queued or sending else None
 
     def answered(self, batch: OutboxBatch, answers: list[ReportAnswer]) -> None:
-        """Note that the server took the batch. It gives one answer per report."""
+        """Note that the server took the batch. It gives one answer per report. The journal's `flush` writes that."""
         self._one_by_one = False
+        self._following, self._prepared = self._prepared, None
         for key, count in batch.advance.items():
             if key in self._plans:
                 self._plans[key].done += count
         self._live.mark_sent(batch.fresh)
-        self._journal.settle(zip(batch.queued, answers, strict=False))
+        # Deferred: a report that is sent again changes nothing at the server.
+        self._journal.settle(zip(batch.queued, answers, strict=False), is_deferred=True)
 
     def refused(self, batch: OutboxBatch, error: YardError) -> None:
         """The server cannot decode the batch: drop its output, then send reports one by one, then skip the bad one."""
@@ -178,8 +199,12 @@ class Outbox:
                     log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
                     continue
                 chunks.append(OutputChunk(attempt.lease.job, attempt.lease.fence, stream, offset, data))
-        reports = tuple(replace(report.timed.report, ago_us=report.timed.at.age_us) for report in queued)
-        return OutboxBatch(tuple(queued), reports, tuple(chunks), sending)
+        return OutboxBatch(tuple(queued), _aged_reports(queued), tuple(chunks), sending)
+
+
+def _aged_reports(queued: Iterable[QueuedReport]) -> tuple[Report, ...]:
+    """The reports with the time since they were observed, which grows until they are sent."""
+    return tuple(replace(report.timed.report, ago_us=report.timed.at.age_us) for report in queued)
 
 
 def _count_fitting(pieces: list[tuple[str, int, int]], spare_bytes: int, spare_chunks: int) -> int:

@@ -39,7 +39,7 @@ from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.file_views import FileAsk
 from switchyard.model.graph import Graph
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import BATCH_MAX, AttemptRef, Origin, Poll, Report, Room
 from switchyard.model.quote import QuoteGiven
 from switchyard.model.selection import Scalar
@@ -162,6 +162,7 @@ class Poller:
                 return self._send_state(quotes)  # alone and first: a user waits for quotes
             batch = self._outbox.next()
             if batch is None:
+                self._journal.flush()
                 return self._state().values != self._last_sent_values and self._send_state()
             parked = self._parked
             may_ask = not self._needs_sync and (parked is None or parked.want == 0) and bool(batch.reports)
@@ -169,7 +170,7 @@ class Poller:
             offer = offer if may_ask else Offer(0, offer.room, offer.load)
             sent = self._session
             try:
-                answer = self._post(self._talk, self._poll(offer, batch=batch))
+                answer = self._post(self._talk, self._poll(offer, batch=batch), on_sent=lambda: self._work_ahead(batch))
                 self._outbox.answered(batch, answer.answers)
                 self._apply_answer(answer)
             except BadRequest as exc:
@@ -182,6 +183,12 @@ class Poller:
                 self._note_failed_poll(exc, sent, asked=offer.want > 0)
                 raise
         return True
+
+    def _work_ahead(self, batch: OutboxBatch) -> None:
+        """While the server works on a batch: write down what was settled before it, and prepare the next batch."""
+        if batch.reports:
+            self._journal.flush()
+            self._outbox.prepare_next(batch)
 
     def _send_state(self, quotes: Sequence[QuoteGiven] = ()) -> bool:
         """Send the load and these quotes. If the poll fails, the server asks for the quotes again."""
@@ -318,8 +325,10 @@ class Poller:
             quotes=list(quotes),
         )
 
-    def _post(self, connection: Connection, poll: Poll, *, wait_s: float = 0.0) -> DecodedPollAnswer:
-        answer = read_poll_answer(connection.post(POLL_PATH, msgspec.json.encode(poll), wait_s=wait_s))
+    def _post(
+        self, connection: Connection, poll: Poll, *, wait_s: float = 0.0, on_sent: Callable[[], None] | None = None
+    ) -> DecodedPollAnswer:
+        answer = read_poll_answer(connection.post(POLL_PATH, msgspec.json.encode(poll), wait_s=wait_s, on_sent=on_sent))
         if answer.is_closing:
             connection.use_next_server()
         return answer
@@ -352,7 +361,7 @@ class Poller:
         self._needs_sync |= bool(unknown)  # the server thinks that we hold attempts we never received
         self._journal.request_end([(named.job, named.fence) for named in answer.stops], stop=True)
         has_news = bool(leased or answer.unreadable or len(answer.cancels) > len(unknown) or answer.stops)
-        if has_news or answer.answers:
+        if has_news or ReportAnswer.STOP in answer.answers:
             self._on_work()
         return has_news or bool(answer.quotes or answer.files)
 
