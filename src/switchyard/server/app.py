@@ -64,7 +64,9 @@ async def serve(settings: Settings, server: ServerRuntime) -> None:
     leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}")
     loops = BackgroundLoops(server, leadership)
     listener = (
-        PostgresListener(server.context.database, server.wakeups) if not server.context.database.is_sqlite else None
+        PostgresListener(server.context.database, server.wakeups, own_name=server.context.committer.name)
+        if not server.context.database.is_sqlite
+        else None
     )
     grpc = _grpc_port(server) if settings.grpc else None
     garbage_collection.limit_collections()

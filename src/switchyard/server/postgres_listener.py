@@ -20,9 +20,10 @@ POOLER_RETRY_S = 60.0  # until the next try where a pooler is in between: somebo
 class PostgresListener:
     """Passes the notices on to the event loop."""
 
-    def __init__(self, database: Database, wakeups: Wakeups) -> None:
+    def __init__(self, database: Database, wakeups: Wakeups, *, own_name: str) -> None:
         self._database = database
         self._wakeups = wakeups
+        self._own_name = own_name  # of this server's committer
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="listener", daemon=True)
 
@@ -56,4 +57,6 @@ class PostgresListener:
             loop.call_soon_threadsafe(self._wakeups.handle_unknown_commits)
             return
         notice = msgspec.json.decode(payload, type=CommitNotice)
+        if notice.sender == self._own_name:
+            return  # `Wakeups.after_commit` has told of it
         loop.call_soon_threadsafe(self._wakeups.handle_remote_commit, notice)

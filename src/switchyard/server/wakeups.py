@@ -21,6 +21,8 @@ log = structlog.get_logger()
 SNAPSHOT_TOPICS = frozenset({Topic.ACCESS, Topic.CLUSTERS, Topic.LAYOUT, Topic.POLICY, Topic.RESOURCES, Topic.TOKENS})
 # May make a pending job eligible.
 ROUTING_TOPICS = frozenset({Topic.PENDING, Topic.CLUSTERS, Topic.LAYOUT, Topic.ACCESS, Topic.TOKENS})
+# Each step of an execution sends this topic, which says nothing of what is kept in memory.
+NOT_REFRESHED = frozenset({Topic.EXECUTIONS})
 PROMOTION_TOPICS = frozenset({Topic.QUEUES})  # may free a place in a limited queue
 
 
@@ -68,7 +70,7 @@ class Wakeups:
             if self.file_asks.add_remote(ask):
                 self.hub.wake_polls(ask.cluster)
         self.handle_commit(notice)
-        if notice.versions:
+        if not NOT_REFRESHED.issuperset(notice.versions):
             self._refresh_soon()
 
     def handle_unknown_commits(self) -> None:

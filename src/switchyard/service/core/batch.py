@@ -42,13 +42,15 @@ class CommitNotice(msgspec.Struct, frozen=True, omit_defaults=True):
     """Clusters, jobs and topics that a commit changed. Servers send each other this notice.
 
     `versions` holds topics as text, so that a server ignores topics of a newer server. `file_asks`: no commit, but
-    files that a reader at one server looks at; the agent may be parked at another one.
+    files that a reader at one server looks at; the agent may be parked at another one. `sender`: the committer that
+    sent it, whose server knows of the commit already.
     """
 
     clusters: list[str] = []
     jobs: list[str] = []
     versions: list[str] = []
     file_asks: list[FileAsk] = []
+    sender: str = ""
 
 
 class EventSubject(Protocol):

@@ -16,6 +16,7 @@ counter's row stays locked until the commit.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -98,6 +99,7 @@ class Committer:
         batch_max: int,
         bench_answers: dict[type, Callable[[Any], Any]] | None = None,
     ) -> None:
+        self.name = secrets.token_hex(4)  # in notices: PostgreSQL sends them back to this server, too
         self._database = database
         self._appliers = appliers
         self._now_us = now_us
@@ -298,7 +300,8 @@ class Committer:
                     batch.clusters |= concurrency_groups.concurrency_group_release(tx, group, batch.freed[group])
                 notice = batch.notice()
                 is_news = bool(notice.clusters or notice.jobs or notice.versions)
-                text = msgspec.json.encode(notice).decode() if is_news else ""
+                sent = msgspec.structs.replace(notice, sender=self.name)
+                text = msgspec.json.encode(sent).decode() if is_news else ""
                 insert_numbered(tx, batch.inserts, batch.events, dependencies=batch.after, notice=text)
                 is_committing = True
         except ConnectionLost as exc:
