@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
+from flyteidl.core import compiler_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from google.protobuf import json_format
 
 from switchyard.model.pod_part import PodPart
 from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.workflow.execution_checks import unserved_parts
 from switchyard.workflow.node_job import node_job_spec, trial_template
 from switchyard.workflow.pod_task import container_of, pod_part, pod_task_mistakes
 from switchyard.workflow.task_checks import task_mistakes
@@ -64,6 +65,77 @@ def test_the_primary_container_is_the_job_and_the_rest_its_pod() -> None:
             "volumes": [{"name": "scratch", "emptyDir": {}}],
         },
     )
+
+
+# As flytekit 1.16.31 sends @task(pod_template=PodTemplate(…), requests=Resources(…), limits=…, environment=…).
+OF_FLYTEKIT = {
+    "metadata": {"labels": {"team": "a"}, "annotations": {"note": "b"}},
+    "pod_spec": {
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "containers": [
+            {
+                "resources": {
+                    "limits": {"cpu": "2"},
+                    "requests": {"ephemeral-storage": "1Gi", "gpu": "1", "cpu": "1", "memory": "200Mi"},
+                },
+                "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}],
+                "name": "main-task",
+                "image": "team/pod:1",
+                "env": [{"name": "A", "value": "1"}, {"name": "COLOUR", "value": "red"}],
+                "command": [],
+                "args": ["pyflyte-execute", "--inputs", "{{.input}}", "--output-prefix", "{{.outputPrefix}}"],
+            },
+            {
+                "resources": {"requests": {"cpu": "100m"}},
+                "name": "side",
+                "image": "busybox:1",
+                "args": ["sleep", "1"],
+            },
+        ],
+        "tolerations": [{"operator": "Exists", "key": "gpu"}],
+    },
+}
+
+
+def test_a_pod_template_of_flytekit_is_a_job_with_all_that_it_says() -> None:
+    task = a_task(k8s_pod=OF_FLYTEKIT, config={"primary_container_name": "main-task"}, type="python-task")
+    assert list(pod_task_mistakes(task)) == []
+    inputs = literals_pb2.LiteralMap()
+    spec = node_job_spec(task, workflow_pb2.Node(), NAMES, inputs=inputs, envs={}, bundles={}, tree="0" * 64)
+    assert (spec.image, spec.env["A"], spec.env["COLOUR"]) == ("team/pod:1", "1", "red")
+    resources = spec.resources
+    assert (resources.cores, resources.gpus, resources.memory) == ("1100m", 1, "200Mi"), "with the sidecar's share"
+    assert spec.pod is not None
+    assert spec.pod.metadata == OF_FLYTEKIT["metadata"]
+    side = {"resources": {"requests": {"cpu": "100m"}}, "name": "side", "image": "busybox:1", "args": ["sleep", "1"]}
+    assert spec.pod.spec == {
+        "volumes": [{"name": "scratch", "emptyDir": {}}],
+        "containers": [{"name": "main", "volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}],
+        "initContainers": [{**side, "restartPolicy": "Always"}],
+        "tolerations": [{"operator": "Exists", "key": "gpu"}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"metadata": {"pod_template_name": "house"}}, "names a PodTemplate of its cluster, house"),
+        ({"extended_resources": {"gpu_accelerator": {"device": "nvidia-a100"}}}, "the accelerator nvidia-a100"),
+        ({"extended_resources": {"shared_memory": {"size_limit": "1Gi"}}}, "a volume of shared memory"),
+    ],
+)
+def test_what_a_task_says_of_its_pod_is_never_dropped(fields: dict[str, Any], words: str) -> None:
+    plain = {"id": {"name": "mod.t"}, "type": "python-task", "container": {"image": "i", "args": ["a"]}, **fields}
+    closure = json_format.ParseDict({"tasks": [{"template": plain}]}, compiler_pb2.CompiledWorkflowClosure())
+    (told,) = unserved_parts(closure)
+    assert told.startswith("task mod.t ")
+    assert words in told
+    overrides = fields.get("extended_resources")
+    if overrides:
+        node = {"id": "n0", "task_node": {"overrides": {"extended_resources": overrides}}}
+        flow = {"primary": {"template": {"nodes": [node]}}}
+        (told,) = unserved_parts(json_format.ParseDict(flow, compiler_pb2.CompiledWorkflowClosure()))
+        assert told.startswith("node n0 asks for")
 
 
 def test_a_trial_has_the_same_pod_without_inputs() -> None:

@@ -55,6 +55,8 @@ def _unserved_node(node: Any) -> Iterator[str]:
             yield from _unserved_map(one)
         if target == "task_node" and one.task_node.overrides.HasField("pod_template"):
             yield f"node {one.id} overrides the pod template"
+        if target == "task_node":
+            yield from (f"node {one.id} {words}" for words in _extended(one.task_node.overrides.extended_resources))
 
 
 def _unserved_map(node: Any) -> Iterator[str]:
@@ -78,6 +80,18 @@ def _unserved_task(template: Any) -> Iterator[str]:
         yield from (f"task {name} is a raw container, and {mistake}" for mistake in raw_container_mistakes(template))
     if template.metadata.is_eager:
         yield f"task {name} is eager"
+    if template.metadata.pod_template_name:
+        shown = template.metadata.pod_template_name[:80]
+        yield f"task {name} names a PodTemplate of its cluster, {shown}; give it one of its own (pod_template=…)"
+    yield from (f"task {name} {words}" for words in _extended(template.extended_resources))
+
+
+def _extended(resources: Any) -> Iterator[str]:
+    """What a task or a node asks for that no demand here can say."""
+    if resources.gpu_accelerator.device:
+        yield f"asks for the accelerator {resources.gpu_accelerator.device[:80]}; ask for a label or a pool of clusters"
+    if resources.HasField("shared_memory"):
+        yield "asks for a volume of shared memory"
 
 
 def data_of_tasks(closure: Any) -> Iterator[str]:

@@ -25,6 +25,9 @@ POD_WORDS = {
     "ephemeral-storage": "ephemeral_storage",
     "nvidia.com/gpu": "gpu",
     "amd.com/gpu": "gpu",
+    # As flytekit writes the resources of a task into its pod template:
+    "gpu": "gpu",
+    "storage": "storage",
 }
 Amounts = dict[str, str]  # a quantity of Kubernetes by the word of the resource
 
