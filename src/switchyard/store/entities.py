@@ -112,6 +112,12 @@ def entity_get_many(tx: Tx, keys: Iterable[EntityKey]) -> list[EntityRow]:
     return found
 
 
+def entity_lock(tx: Tx, key: EntityKey) -> None:
+    """Lock a version until the commit. SQLite has one writer, and needs no lock."""
+    query = sa.select(entities.c.version).where(*_is(key), entities.c.version == key.version)
+    tx.execute(query.with_for_update(key_share=True))
+
+
 def entity_active(tx: Tx, key: EntityKey) -> EntityRow | None:
     """The active version of a name."""
     query = sa.select(*columns_of(EntityRow, entities))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -39,13 +39,14 @@ def outputs_file(value: int) -> dict[str, bytes]:
 class ExecutionBed:
     """A rig with one cluster, a task `add` and a driver."""
 
-    def __init__(self, rig: Rig, *, cluster: str = "c1") -> None:
+    def __init__(self, rig: Rig, *, cluster: str = "c1", tasks: Sequence[str] = ("add",)) -> None:
         self.rig = rig
         self.driver = ExecutionDriver(rig.submits)
         self.agents: dict[str, RigAgent] = {}
         if cluster:
             self.add_cluster(cluster)
-        self.task("add")
+        for task in tasks:
+            self.task(task)
 
     def add_cluster(self, name: str, **fields: Any) -> RigAgent:
         self.agents[name] = self.rig.cluster(name, **{"graph": a_graph(count=64), **fields})

@@ -13,8 +13,10 @@ from switchyard.errors import BadRequest, YardError
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.cluster import ClusterChange
 from switchyard.service.cluster import clusters
+from switchyard.service.executions import explanations
 from switchyard.service.job import explanation
 from switchyard.store import schema
+from switchyard.store.schema_executions import executions
 from tests.builders import a_graph
 from tests.service.entities.requests import PROJECT
 from tests.service.executions.bed import ExecutionBed
@@ -140,6 +142,48 @@ def test_a_user_who_may_not_submit_to_the_pool_is_refused_with_the_reason(rig: R
     asked = cluster_assignment_pb2.ClusterAssignment(cluster_pool_name="safe")
     with pytest.raises(YardError, match="fits no cluster"):
         bed.create("one", "e", actor=ann, cluster_assignment=asked)
+
+
+def test_executions_of_launch_plan_nodes_stay_together(rig: Rig) -> None:
+    """The parents have no tasks of their own. All tasks inside fit the clusters `large-1` and `large-2` alone."""
+    bed = ExecutionBed(rig, cluster="")
+    bed.add_cluster("small", graph=a_graph(count=8, cores=2))
+    for name in ("large-1", "large-2"):
+        bed.add_cluster(name, graph=a_graph(count=8, cores=16))
+    bed.task("large", CPU="8")
+    bed.wide("light", 1)
+    bed.flow("heavy", [task_node("n0", "large", a=1, b=1)])
+    bed.launches("pair", ["light", "heavy"])
+    bed.launches("outer", ["light", "pair"])
+    names = [f"e{number}" for number in range(8)]
+    for name in names:
+        bed.create("outer", name)
+    homes = {name: bed.row(name).cluster for name in names}
+    assert set(homes.values()) == {"large-1", "large-2"}
+    bed.drive()
+    with rig.context.database.read() as tx:
+        rows = tx.execute(sa.select(executions.c.name, executions.c.root_id, executions.c.cluster)).all()
+    roots = {bed.row(name).id: home for name, home in homes.items()}
+    children = [row for row in rows if row.root_id is not None]
+    assert len(children) == 4 * len(names)
+    assert [row.cluster for row in children] == [roots[row.root_id] for row in children]
+    told = explanations.explain_execution(rig.context, ADMIN, bed.row("e0").key)
+    assert (told.drawn, f"{homes['e0']} was drawn" in told.how) == (homes["e0"], True)
+
+
+def test_children_that_fit_no_common_cluster_choose_for_themselves(rig: Rig) -> None:
+    bed = ExecutionBed(rig, cluster="")
+    bed.add_cluster("cpu", graph=a_graph(count=1, cores=16))
+    bed.add_cluster("gpu", graph=a_graph(count=1, cores=2, gpus=2))
+    bed.task("large", CPU="8")
+    bed.task("render", GPU="1")
+    for task in ("large", "render"):
+        bed.flow(f"{task}-flow", [task_node("n0", task, a=1, b=1)])
+    bed.launches("outer", ["large-flow", "render-flow"])
+    bed.create("outer", "e")
+    bed.drive()
+    assert bed.row("e").cluster == ""
+    assert sorted(jobs_by_execution(rig).values(), key=str) == [{"cpu"}, {"gpu"}]
 
 
 @pytest.mark.parametrize(("value", "is_right"), [("requeue", True), ("fail", True), ("perhaps", False)])

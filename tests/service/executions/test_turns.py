@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Barrier
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from flyteidl.admin import launch_plan_pb2
 
 from switchyard.errors import LimitReached
@@ -13,15 +17,18 @@ from switchyard.server.config import Config
 from switchyard.server.limits_section import LimitsSection
 from switchyard.server.workflows_section import WorkflowsSection
 from switchyard.service.entities import registration
-from switchyard.service.executions import changes, driver, loading, step_plan
+from switchyard.service.executions import changes, creation, driver, loading, step_plan
 from switchyard.service.executions.due_executions import OwnerTurns
 from switchyard.store import executions as store
 from switchyard.store.execution_due import DueExecution
+from tests.processes import until
 from tests.service.entities.requests import PROJECT, plan_request
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import ADMIN, Rig, running
 from tests.workflow.builders import task_node
 
+PATIENCE_S = 30.0
+CREATORS = 8  # threads that create executions at the same time
 SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
 
 
@@ -116,13 +123,17 @@ def test_live_executions_of_a_user_and_a_project_are_limited(store_url: str, tmp
         bed.create("one", "a3", actor=ann)
 
 
+def a_limited_plan(bed: ExecutionBed, name: str, most: int) -> None:
+    """A launch plan of one node, of which `most` executions may be live."""
+    bed.wide("one", 1)
+    policy = launch_plan_pb2.ConcurrencyPolicy(max=most, behavior=launch_plan_pb2.CONCURRENCY_LIMIT_BEHAVIOR_SKIP)
+    request = plan_request(name, workflow="one", concurrency_policy=policy)
+    registration.create_launch_plan(bed.rig.context, ADMIN, request)
+
+
 def test_live_executions_of_a_launch_plan_are_limited_by_its_concurrency_policy(rig: Rig) -> None:
     bed = ExecutionBed(rig)
-    bed.wide("one", 1)
-    policy = launch_plan_pb2.ConcurrencyPolicy(max=1, behavior=launch_plan_pb2.CONCURRENCY_LIMIT_BEHAVIOR_SKIP)
-    registration.create_launch_plan(
-        rig.context, ADMIN, plan_request("single", workflow="one", concurrency_policy=policy)
-    )
+    a_limited_plan(bed, "single", 1)
     bed.create("single", "a")
     with pytest.raises(LimitReached, match="has 1 live executions, and its concurrency policy allows 1"):
         bed.create("single", "b")
@@ -130,6 +141,79 @@ def test_live_executions_of_a_launch_plan_are_limited_by_its_concurrency_policy(
     bed.create("one", "other")
     bed.run_all()
     bed.create("single", "b")
+
+
+def test_executions_created_at_once_keep_to_the_concurrency_policy(store_url: str, tmp_path: Any) -> None:
+    """Of two servers on PostgreSQL; SQLite has one server, with many requests."""
+    with ExitStack() as stack:
+        rig = stack.enter_context(running(store_url, tmp_path / "one"))
+        bed = ExecutionBed(rig)
+        a_limited_plan(bed, "pair", 2)
+        beds = [bed]
+        if not store_url.startswith("sqlite"):
+            other = stack.enter_context(running(store_url, tmp_path / "two", clock=rig.clock))
+            beds.append(ExecutionBed(other, cluster="", tasks=()))
+        start = Barrier(CREATORS)
+
+        def create(number: int) -> bool:
+            start.wait()
+            try:
+                beds[number % len(beds)].create("pair", f"e{number}")
+            except LimitReached:
+                return False
+            return True
+
+        with ThreadPoolExecutor(CREATORS) as threads:
+            made = list(threads.map(create, range(CREATORS)))
+        assert (made.count(True), len(bed.live_executions())) == (2, 2)
+
+
+def test_a_server_waits_for_the_creation_of_another_one(
+    postgres_url: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first server has inserted its execution and not committed yet. The second one must not miss it."""
+    with (
+        running(postgres_url, tmp_path / "one") as rig,
+        running(postgres_url, tmp_path / "two", clock=rig.clock) as other,
+        ThreadPoolExecutor(1) as thread,
+    ):
+        bed, second = ExecutionBed(rig), ExecutionBed(other, cluster="", tasks=())
+        a_limited_plan(bed, "single", 1)
+        count_phase, creations = creation.count_phase, list[Any]()
+
+        def count_and_wait(*arguments: Any) -> None:
+            count_phase(*arguments)
+            if not creations:
+                creations.append(thread.submit(second.create, "single", "b"))
+                until(lambda: creations[0].done() or waits_for_lock(rig), PATIENCE_S, "the second creation waits")
+
+        monkeypatch.setattr(creation, "count_phase", count_and_wait)
+        bed.create("single", "a")
+        with pytest.raises(LimitReached):
+            creations[0].result(PATIENCE_S)
+        assert bed.live_executions() == ["a"]
+
+
+def waits_for_lock(rig: Rig) -> bool:
+    query = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    with rig.context.database.read() as tx:
+        return int(tx.execute(query).scalar_one()) > 0
+
+
+def test_children_keep_to_the_concurrency_policy_of_their_launch_plan(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    a_limited_plan(bed, "single", 1)
+    bed.launches("parent", ["single"] * 3)
+    bed.create("parent", "e")
+    for _ in range(3):
+        bed.drive()
+        assert len(bed.live_executions()) == 2, "the parent and one child"
+        (lease,) = bed.lease()
+        bed.succeed(lease)
+        bed.drive()
+        rig.clock.wait(5)
+    bed.drive()
+    assert bed.phase("e") == "SUCCEEDED"
 
 
 def test_a_node_waits_at_the_limit_of_jobs_and_says_so(store_url: str, tmp_path: Any) -> None:

@@ -10,30 +10,33 @@ from __future__ import annotations
 
 from base64 import b32encode
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from flyteidl.admin import execution_pb2
 from flyteidl.core import execution_pb2 as core_execution_pb2
 from flyteidl.core import literals_pb2
-from msgspec.structs import replace
+from msgspec import structs
 
 from switchyard.errors import BadRequest, Conflict, YardError
-from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.entities.scope import require_write
-from switchyard.service.executions.creation import ExecutionOrigin, launched_text, prepare_execution
-from switchyard.service.executions.execution_counts import count_phase
+from switchyard.service.executions.creation import (
+    ExecutionOrigin,
+    PreparedExecution,
+    insert_execution,
+    prepare_execution,
+)
 from switchyard.service.executions.job_starts import StartRefused
+from switchyard.service.executions.launch_targets import inherited_spec
 from switchyard.service.executions.live_limits import executions_left
 from switchyard.store import child_executions as store
 from switchyard.store import executions
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.child_room import ChildRoom, children_to_begin
-from switchyard.workflow.entity_id import to_message
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, TaskStart
 from switchyard.workflow.limits import CONFIG_SECTION
 from switchyard.workflow.start_choice import AttemptKey
@@ -43,14 +46,12 @@ FAMILY_MAX = 1000  # live children that began with one execution
 CHILDREN_MAX = 20  # children that begin in one step
 ENDS_MAX = 200  # of children that one step reads
 NAME_CHARS = 20
-INHERITED = ("labels", "annotations", "security_context", "interruptible", "envs", "raw_output_data_config")
-BOUNDS = ("cluster_assignment", "execution_cluster_label")  # Flyte forgets the first
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChild:
     start: TaskStart
-    row: ExecutionRow
+    prepared: PreparedExecution
 
 
 def child_name(parent_id: str, node_id: str) -> str:
@@ -113,20 +114,15 @@ def plan_child(context: Context, parent: ExecutionRow, spec: Any, start: TaskSta
         require_write(context, actor, parent.project, parent.domain)
         asked, digest = _child_spec(parent, spec, start), sha256(f"{parent.id}/{start.node_id}".encode()).digest()
         origin = ExecutionOrigin(executions.CHILD_MODE, home=parent.cluster)
-        row = prepare_execution(context, actor, key, asked, start.inputs, digest=digest, origin=origin)
+        prepared = prepare_execution(context, actor, key, asked, start.inputs, digest=digest, origin=origin)
     except YardError as exc:
         raise StartRefused(start, exc) from exc
     related = {"parent_id": parent.id, "parent_node": start.node_id, "root_id": parent.root_id or parent.id}
-    return PlannedChild(start, replace(row, is_awaited=True, **related))
+    return PlannedChild(start, replace(prepared, row=structs.replace(prepared.row, is_awaited=True, **related)))
 
 
 def _child_spec(parent: ExecutionRow, spec: Any, start: TaskStart) -> Any:
-    """What the parent says; the launch plan fills in the rest."""
-    asked = execution_pb2.ExecutionSpec(launch_plan=to_message(start.task))
-    for field in (*INHERITED, *BOUNDS):
-        if spec.HasField(field):
-            getattr(asked, field).CopyFrom(getattr(spec, field))
-    asked.max_parallelism, asked.overwrite_cache = spec.max_parallelism, spec.overwrite_cache
+    asked = inherited_spec(spec, start.task)
     metadata = asked.metadata
     metadata.mode = execution_pb2.ExecutionMetadata.CHILD_WORKFLOW
     metadata.nesting = spec.metadata.nesting + 1
@@ -138,13 +134,14 @@ def _child_spec(parent: ExecutionRow, spec: Any, start: TaskStart) -> Any:
 
 
 def _insert_child(batch: Batch, context: Context, child: PlannedChild) -> None:
-    row = child.row
-    if not executions.execution_insert(batch.tx, row):
-        raise StartRefused(child.start, Conflict(f"There is an execution {row.key} already."))
-    batch.topics.add(Topic.EXECUTIONS)
-    count_phase(batch, context, row)
+    row = child.prepared.row
     actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
-    record_audit(batch, context, actor, "execution.create", str(row.key), after={"launches": launched_text(row)})
+    try:
+        is_new = insert_execution(batch, context, actor, child.prepared)
+    except YardError as exc:
+        raise StartRefused(child.start, exc) from exc
+    if not is_new:
+        raise StartRefused(child.start, Conflict(f"There is an execution {row.key} already."))
 
 
 def stop_children(batch: Batch, parent: ExecutionRow, scopes: Iterable[str]) -> None:

@@ -14,7 +14,6 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-from flyteidl.admin import launch_plan_pb2
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
 from switchyard.model.verdict import Plan
@@ -23,49 +22,36 @@ from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.entities.entity_reads import StoredEntity, get_entity
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write
+from switchyard.service.executions.child_placement import child_fits
 from switchyard.service.executions.data_places import settle_data_place
 from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.execution_switch import require_executions
-from switchyard.service.executions.graphs import task_closure_of, workflow_closure_of
-from switchyard.service.executions.live_limits import refuse_over_limits, refuse_over_policy
+from switchyard.service.executions.launch_targets import LaunchTarget, fill_from_plan, find_target
+from switchyard.service.executions.live_limits import lock_policy, refuse_over_limits, refuse_over_policy
 from switchyard.service.executions.node_jobs import check_uploads, read_spec, uploaded_entry
-from switchyard.service.executions.placement import choose_cluster, has_tasks, try_first_task
+from switchyard.service.executions.placement import ClusterChoice, choose_cluster, has_tasks, try_first_task
 from switchyard.service.submit.submit import Submit
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
-from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityId, EntityKind, read_id
+from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_checks import (
     complete_inputs,
     data_of_tasks,
     name_mistake,
-    task_parameters,
     unserved_parts,
 )
-from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph, task_workflow_id
+from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import ExecutionPhase
 from switchyard.workflow.launch_plan_checks import label_mistakes, notification_mistakes
 from switchyard.workflow.nesting import check_inputs_depth
 from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX, longest_node_id, run_id_mistakes
-from switchyard.workflow.signature import of_interface
 
 REQUEST_BYTES_MAX = 4 * 2**20
 MISTAKES_SHOWN = 20
 NAME_CHARS = 20
 LARGE_BYTES_MIN = 64 * 2**10  # such an execution is written in the queue of large writes
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchTarget:
-    """What is launched. `workflow`: what then runs. `plan`: the spec of the launch plan, if it is one."""
-
-    entity: EntityId
-    workflow: EntityId
-    closure: Any
-    expected: Any
-    plan: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +72,15 @@ class ExecutionOrigin:
 MANUAL = ExecutionOrigin()
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedExecution:
+    """An execution that was checked. `live_max`: live executions that the launch plan allows; 0: any number."""
+
+    row: store.ExecutionRow
+    entity: EntityId
+    live_max: int
+
+
 def create_execution(
     context: Context, actor: Actor, request: Any, origin: ExecutionOrigin = MANUAL
 ) -> store.ExecutionKey:
@@ -103,22 +98,19 @@ def create_execution(
     if request.name and is_same(context, key, digest):
         return key
     _refuse_fields(request.spec)
-    row = prepare_execution(context, actor, key, request.spec, given, digest=digest, origin=origin)
+    prepared = prepare_execution(context, actor, key, request.spec, given, digest=digest, origin=origin)
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
         refuse_over_limits(batch, context, actor, key.project)
-        if not store.execution_insert(batch.tx, row):
+        if not insert_execution(batch, context, actor, prepared):
             return False
         if origin.take_over is not None:
-            origin.take_over(batch, row.id)
-        batch.topics.add(Topic.EXECUTIONS)
-        count_phase(batch, context, row)
-        record_audit(batch, context, actor, "execution.create", str(key), after={"launches": launched_text(row)})
+            origin.take_over(batch, prepared.row.id)
         return True
 
     committer = context.committer
-    is_large = len(row.inputs) + len(row.spec) > LARGE_BYTES_MIN or origin.take_over is not None
+    is_large = len(prepared.row.inputs) + len(prepared.row.spec) > LARGE_BYTES_MIN or origin.take_over is not None
     is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
     if not is_new and not is_same(context, key, digest):  # somebody else was faster, and has ended since
         raise Conflict(f"The execution {key} was created by another request meanwhile.")
@@ -134,11 +126,14 @@ def prepare_execution(
     *,
     digest: bytes,
     origin: ExecutionOrigin = MANUAL,
-) -> store.ExecutionRow:
-    """Check an execution, and return the row to insert. `asked`: its spec as requested; `given`: its inputs."""
-    target = _find_target(context, actor, asked)
+) -> PreparedExecution:
+    """Check an execution, and return what to insert. `asked`: its spec as requested; `given`: its inputs."""
+    target = find_target(context, actor, asked)
     _refuse_unserved(target)
-    refuse_over_policy(context, target.entity, target.plan.concurrency_policy.max)
+    live_max = int(target.plan.concurrency_policy.max)
+    if live_max:
+        with context.database.read() as tx:  # most refusals come from here; `insert_execution` decides
+            refuse_over_policy(tx, target.entity, live_max)
     inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
     notices = notification_mistakes(asked.notifications.notifications)
     _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *notices, *mistakes])
@@ -153,10 +148,27 @@ def prepare_execution(
         raise BadRequest("The workflows are nested so deeply that the ids of the inner nodes become too long.")
     row = msgspec.structs.replace(row, mode=origin.mode, cluster=origin.home)
     try:
-        return _place(context, actor, row, target, graph)
+        row = _place(context, actor, row, target, graph)
     except YardError:
         context.snapshots.refresh()  # a refusal must not come from an old snapshot
-        return _place(context, actor, row, target, graph)
+        row = _place(context, actor, row, target, graph)
+    return PreparedExecution(row, target.entity, live_max)
+
+
+def insert_execution(batch: Batch, context: Context, actor: Actor, prepared: PreparedExecution) -> bool:
+    """Insert an execution. Returns False if its name is taken. Raises LimitReached."""
+    row = prepared.row
+    if prepared.live_max:
+        lock_policy(batch.tx, prepared.entity)
+        if store.execution_get(batch.tx, row.key) is not None:  # the same request, sent twice, is not refused
+            return False
+        refuse_over_policy(batch.tx, prepared.entity, prepared.live_max)
+    if not store.execution_insert(batch.tx, row):
+        return False
+    batch.topics.add(Topic.EXECUTIONS)
+    count_phase(batch, context, row)
+    record_audit(batch, context, actor, "execution.create", str(row.key), after={"launches": launched_text(row)})
+    return True
 
 
 def _place(
@@ -165,15 +177,19 @@ def _place(
     """Choose the cluster and the place for data. Refuses tasks that the rules forbid, or that fit nowhere."""
     submit, spec = Submit(context), read_spec(row)
 
+    def choose(spec: Any) -> ClusterChoice:
+        children = child_fits(submit, actor, row, spec, graph, context=context)
+        return choose_cluster(submit, actor, row, spec, graph, children=children)
+
     def plan_of(spec: Any) -> Plan:
         """How the first task would be decided, on a cluster where all tasks fit."""
         plan = try_first_task(submit, actor, row, spec, graph)
-        return msgspec.structs.replace(plan, chosen=choose_cluster(submit, actor, row, spec, graph).cluster or None)
+        return msgspec.structs.replace(plan, chosen=choose(spec).cluster or None)
 
     if has_tasks(graph):
         needs = next(data_of_tasks(target.closure), "")
         settle_data_place(context, row, spec, target.plan, needs=needs, try_plan=plan_of)
-    choice = choose_cluster(submit, actor, row, spec, graph)
+    choice = choose(spec)
     return msgspec.structs.replace(
         row, spec=content_bytes(spec), cluster=choice.cluster, pool=choice.pool, label=choice.label
     )
@@ -201,32 +217,6 @@ def is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
             next_step="Give another name. The same request under the same name is answered with the same execution.",
         )
     return True
-
-
-def _find_target(context: Context, actor: Actor, spec: Any) -> LaunchTarget:
-    kind = KINDS_BY_NUMBER.get(spec.launch_plan.resource_type)
-    if kind not in (EntityKind.LAUNCH_PLAN, EntityKind.TASK):
-        raise BadRequest("launch_plan must name a launch plan or a task, with its resource_type")
-    entity = read_id(spec.launch_plan, kind)
-    stored = get_entity(context, actor, entity)
-    return _task_target(context, entity) if kind is EntityKind.TASK else _plan_target(context, actor, stored)
-
-
-def _task_target(context: Context, task: EntityId) -> LaunchTarget:
-    closure = task_closure_of(context, task)
-    interface = closure.tasks[0].template.interface
-    optional = frozenset(interface.inputs.variables) - of_interface(interface).required
-    return LaunchTarget(
-        task, task_workflow_id(task), closure, task_parameters(interface, optional), launch_plan_pb2.LaunchPlanSpec()
-    )
-
-
-def _plan_target(context: Context, actor: Actor, stored: StoredEntity) -> LaunchTarget:
-    plan = launch_plan_pb2.LaunchPlanSpec.FromString(stored.body)
-    workflow = read_id(plan.workflow_id, EntityKind.WORKFLOW)
-    get_entity(context, actor, workflow)  # the caller may read it
-    signature = launch_plan_pb2.LaunchPlanClosure.FromString(stored.row.signature)
-    return LaunchTarget(stored.id, workflow, workflow_closure_of(context, workflow), signature.expected_inputs, plan)
 
 
 def _refuse_fields(spec: Any) -> None:
@@ -273,34 +263,8 @@ def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: Exec
     if origin.scheduled_us is not None:
         spec.metadata.scheduled_at.FromMicroseconds(origin.scheduled_us)
     spec.launch_plan.resource_type = target.entity.kind.number
-    plan = target.plan
-    for field in ("labels", "annotations"):
-        if not getattr(spec, field).values:
-            getattr(spec, field).CopyFrom(getattr(plan, field))
-    if not spec.envs.values:
-        spec.envs.CopyFrom(plan.envs)
-    spec.max_parallelism = spec.max_parallelism or plan.max_parallelism
-    spec.overwrite_cache = spec.overwrite_cache or plan.overwrite_cache
-    for field in ("interruptible", "security_context"):
-        if not spec.HasField(field) and plan.HasField(field):
-            getattr(spec, field).CopyFrom(getattr(plan, field))
-    if not spec.disable_all and not spec.notifications.notifications:
-        spec.notifications.notifications.extend(plan.entity_metadata.notifications)
-    if not spec.cluster_assignment.cluster_pool_name:
-        spec.cluster_assignment.CopyFrom(plan.cluster_assignment)
-    _take_auth_role(spec, plan)
+    fill_from_plan(spec, target.plan)
     return spec
-
-
-def _take_auth_role(spec: Any, plan: Any) -> None:
-    """What the deprecated field says, where no security context says who the tasks run as."""
-    if spec.security_context.HasField("run_as"):
-        return
-    for role in (spec.auth_role, plan.auth_role, plan.auth):
-        if role.assumable_iam_role or role.kubernetes_service_account:
-            spec.security_context.run_as.iam_role = role.assumable_iam_role
-            spec.security_context.run_as.k8s_service_account = role.kubernetes_service_account
-            return
 
 
 def _namespace(context: Context, key: store.ExecutionKey) -> str:

@@ -24,6 +24,7 @@ from switchyard.model.workflow_execution import (
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots import owner_of
+from switchyard.service.executions.child_placement import child_fits
 from switchyard.service.executions.execution_lists import listed
 from switchyard.service.executions.graphs import closure_of
 from switchyard.service.executions.node_jobs import read_spec
@@ -58,9 +59,13 @@ def explain_execution(context: Context, actor: Actor, key: ExecutionKey) -> Exec
     sight = ExecutionSight(visibility, row)
     owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
     graph = read_graph(closure_of(context, row))
-    tasks = list(islice(task_fits(Submit(context), owner, row, spec, graph), TASKS_SHOWN_MAX))
+    submit = Submit(context)
+    tasks = list(islice(task_fits(submit, owner, row, spec, graph), TASKS_SHOWN_MAX))
     fits = [one for one in tasks if isinstance(one, TaskFit)]
-    candidates = common_candidates(fits) if len(fits) == len(tasks) and not is_spread(spec) else {}
+    candidates: dict[str, float] = {}
+    if len(fits) == len(tasks) and not is_spread(spec):
+        children = child_fits(submit, owner, row, spec, graph, context=context)
+        candidates = common_candidates([*fits, *children]) or common_candidates(fits)
     drawn = draw_cluster(row.name, candidates) if candidates else ""
     policy = msgspec.json.decode(fits[0].found.rules, type=JobPolicy) if fits else None
     shown = [ClusterWeight(name, weight) for name, weight in candidates.items() if sight.cluster(name)]
@@ -81,7 +86,7 @@ def _how(row: ExecutionRow, spec: Any, fits: Sequence[TaskFit], *, is_only: bool
     pinned = spec.metadata.system_metadata.execution_cluster
     if is_spread(spec):
         return f"each node is routed by itself (annotation {SPREAD_ANNOTATION}=true)"
-    if not fits:
+    if not fits and not row.cluster:
         return "it has no task that needs a cluster, as far as is known before it runs"
     if not row.cluster:
         is_over = ExecutionPhase(row.phase).is_final

@@ -7,8 +7,10 @@ from switchyard.policy.limits import exceeds_limit
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.store import entities
 from switchyard.store import executions as store
 from switchyard.store.database import Tx
+from switchyard.store.entities import EntityKey
 from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.limits import CONFIG_SECTION
 
@@ -35,19 +37,16 @@ def executions_left(tx: Tx, context: Context, actor: Actor, project: str) -> int
     return min((left for left in (by_user, by_project) if left is not None), default=None)
 
 
-def refuse_over_policy(context: Context, plan: EntityId, most: int) -> None:
-    """Refuse one more execution of a launch plan whose concurrency policy allows `most`. 0: it has none."""
-    if not most:
-        return
-    with context.database.read() as tx:
-        live = store.live_count_of_entity(
-            tx,
-            kind=plan.kind.value,
-            project=plan.project,
-            domain=plan.domain,
-            name=plan.name,
-            version=plan.version,
-        )
+def lock_policy(tx: Tx, plan: EntityId) -> None:
+    """Let no other server insert an execution of this launch plan until the commit."""
+    entities.entity_lock(tx, EntityKey(plan.kind.value, plan.project, plan.domain, plan.name, plan.version))
+
+
+def refuse_over_policy(tx: Tx, plan: EntityId, most: int) -> None:
+    """Refuse one more execution of a launch plan whose concurrency policy allows `most`."""
+    live = store.live_count_of_entity(
+        tx, kind=plan.kind.value, project=plan.project, domain=plan.domain, name=plan.name, version=plan.version
+    )
     if live >= most:
         raise LimitReached(
             f"The launch plan {plan.name} of version {plan.version} has {live} live executions, and its concurrency "

@@ -1,12 +1,13 @@
 """The cluster of an execution: one draw on its name, among the clusters where all of its known tasks fit.
 
-All nodes of an execution stay on that cluster. Tasks that are not known before they run, as those of dynamic
-workflows, stay there too. An execution that asks for `spread` has each of its nodes routed by itself.
+All nodes of an execution stay on that cluster, and so do the executions that its launch plan nodes start. Tasks that
+are not known before they run, as those of dynamic workflows, stay there too. An execution that asks for `spread` has
+each of its nodes routed by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -75,8 +76,14 @@ def is_spread(spec: Any) -> bool:
     return str(spec.annotations.values.get(SPREAD_ANNOTATION, "")).lower() == "true"
 
 
-def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph) -> ClusterChoice:
-    """Choose the cluster of an execution. Raises BadRequest if no cluster, or no one cluster, could ever take it."""
+def choose_cluster(
+    submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, graph: ExecutionGraph, *, children: Iterable[TaskFit]
+) -> ClusterChoice:
+    """Choose the cluster of an execution. Raises BadRequest if no cluster, or no one cluster, could ever take it.
+
+    `children`: tasks of the executions that its launch plan nodes start. They count if one cluster takes all tasks
+    now; no task of a child makes the choice fail.
+    """
     fits = []
     for fit in task_fits(submit, actor, row, spec, graph):
         if isinstance(fit, RefusedTask):
@@ -85,15 +92,18 @@ def choose_cluster(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
             reason = printable_line(fit.found.ruling.reason)
             raise BadRequest(f"node {fit.node_id} (task {fit.task}) fits no cluster: {reason}")
         fits.append(fit)
+    pool, label = spec.cluster_assignment.cluster_pool_name, spec.execution_cluster_label.value
+    if fits:
+        pool, label = fits[0].found.bounds.pool or "", fits[0].found.bounds.label or ""
+    choice = ClusterChoice("") if is_spread(spec) else _choose(row, fits, children)
+    return replace(choice, pool=pool, label=label)
+
+
+def _choose(row: ExecutionRow, fits: Sequence[TaskFit], children: Iterable[TaskFit]) -> ClusterChoice:
     if not fits:
-        pool, label = spec.cluster_assignment.cluster_pool_name, spec.execution_cluster_label.value
-        return ClusterChoice("", pool=pool, label=label)
-    bounds = fits[0].found.bounds
-    choice = ClusterChoice("") if is_spread(spec) else _choose(row, fits)
-    return replace(choice, pool=bounds.pool or "", label=bounds.label or "")
-
-
-def _choose(row: ExecutionRow, fits: Sequence[TaskFit]) -> ClusterChoice:
+        candidates = {} if row.cluster else common_candidates(list(children))
+        # Without any, each child chooses for itself, and waits if it must.
+        return ClusterChoice(draw_cluster(row.name, candidates) if candidates else row.cluster)
     ever = set.intersection(*(fit.ever for fit in fits))
     if not ever:
         raise BadRequest(
@@ -102,14 +112,14 @@ def _choose(row: ExecutionRow, fits: Sequence[TaskFit]) -> ClusterChoice:
         )
     if row.cluster in ever:
         return ClusterChoice(row.cluster)  # of the parent of a child
-    candidates = common_candidates(fits)
-    if not candidates and len(ever) == 1:
+    candidates = common_candidates([*fits, *children]) or common_candidates(fits)
+    if candidates:
+        return ClusterChoice(draw_cluster(row.name, candidates))
+    if len(ever) == 1:
         return ClusterChoice(next(iter(ever)))  # no other one can take it: its jobs wait there, and say for what
-    if not candidates:
-        reasons = {name: fit.later[name] for fit in fits for name in sorted(ever) if name in fit.later}
-        shown = [f"{name}: {why}" for name, why in islice(reasons.items(), CLUSTERS_SHOWN)]
-        return ClusterChoice("", f"waits for a cluster that takes all tasks: {'; '.join(shown)}")
-    return ClusterChoice(draw_cluster(row.name, candidates))
+    reasons = {name: fit.later[name] for fit in fits for name in sorted(ever) if name in fit.later}
+    shown = [f"{name}: {why}" for name, why in islice(reasons.items(), CLUSTERS_SHOWN)]
+    return ClusterChoice("", f"waits for a cluster that takes all tasks: {'; '.join(shown)}")
 
 
 def common_candidates(fits: Sequence[TaskFit]) -> dict[str, float]:

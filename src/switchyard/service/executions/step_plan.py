@@ -21,6 +21,7 @@ from switchyard.service.executions.child_executions import (
     children_to_start,
     plan_child,
 )
+from switchyard.service.executions.child_placement import child_fits
 from switchyard.service.executions.job_starts import JobStarter, PlannedJob, StartRefused
 from switchyard.service.executions.loading import LoadedExecution
 from switchyard.service.executions.node_cache import LATER, Answers
@@ -208,7 +209,9 @@ def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecuti
     row = loaded.row
     if is_spread(loaded.spec) or row.cluster in context.snapshots.world.by_name:
         return ClusterChoice(row.cluster)
-    return choose_cluster(submit, actor, row, loaded.spec, loaded.graph)
+    row = msgspec.structs.replace(row, cluster="")
+    children = child_fits(submit, actor, row, loaded.spec, loaded.graph, context=context)
+    return choose_cluster(submit, actor, row, loaded.spec, loaded.graph, children=children)
 
 
 def _room(context: Context, actor: Actor, loaded: LoadedExecution, *, wanted: int) -> StartRoom:
