@@ -1,4 +1,4 @@
-"""The migrations of executions: descendants are counted, and active launch plans get their schedules."""
+"""The migrations of executions: descendants are counted, errors get columns, active launch plans their schedules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from contextlib import closing
 from typing import Any
 
 import sqlalchemy as sa
+from flyteidl.core import execution_pb2
 
 from switchyard.store.database import Database, upgrade_schema
 from tests.store.test_ownership_migration import found, put
@@ -34,6 +35,19 @@ def test_executions_count_those_that_began_with_them(database_url: str) -> None:
         with database.read() as tx:
             counts = found(tx, "SELECT id, descendants FROM executions ORDER BY id")
         assert counts == [("E1", 2), ("E2", 0), ("E3", 0), ("E4", 0), ("E5", 0)]
+
+
+def test_errors_of_executions_get_columns(database_url: str) -> None:
+    error = execution_pb2.ExecutionError(code="USER:Broken", message="no", kind=execution_pb2.ExecutionError.USER)
+    with closing(Database(database_url)) as database:
+        upgrade_schema(database, "0047")
+        with database.write() as tx:
+            put(tx, "executions", id="E1", name="E1", error=error.SerializeToString(), **EXECUTION)
+            put(tx, "executions", id="E2", name="E2", **EXECUTION)
+        upgrade_schema(database, "0048")
+        with database.read() as tx:
+            rows = found(tx, "SELECT id, error_kind, error_code FROM executions ORDER BY id")
+        assert rows == [("E1", "USER", "USER:Broken"), ("E2", None, None)]
 
 
 def test_active_launch_plans_get_their_schedules(database_url: str) -> None:

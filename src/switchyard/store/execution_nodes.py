@@ -10,9 +10,11 @@ from msgspec.structs import asdict
 
 from switchyard.store import dialect
 from switchyard.store.database import Tx
+from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema import clusters, file_outputs, jobs
 from switchyard.store.schema_executions import LIVE_ATTEMPT, execution_attempts, execution_nodes
+from switchyard.workflow.list_query import ListFilter
 
 
 class NodeRow(StoredRow, frozen=True):
@@ -101,7 +103,14 @@ def node_list(tx: Tx, execution_id: str) -> list[NodeRow]:
 
 
 def node_page(
-    tx: Tx, execution_id: str, *, parent: NodeRow | None, is_descending: bool, offset: int, limit: int
+    tx: Tx,
+    execution_id: str,
+    *,
+    parent: NodeRow | None,
+    filters: Sequence[ListFilter] = (),
+    is_descending: bool,
+    offset: int,
+    limit: int,
 ) -> list[NodeRow]:
     """The nodes inside a node, of its last attempt; without `parent`, at the top. In the order of their creation."""
     nodes = execution_nodes.c
@@ -111,8 +120,16 @@ def node_page(
     if parent is not None and parent.attempts > 1:
         prefix = f"{parent.node_id}-{parent.attempts - 1}-"
         query = query.where(sa.func.substr(nodes.node_id, 1, len(prefix)) == prefix)
+    query = query.where(*(condition(tx, one, _list_column) for one in filters))
     by = [nodes.created_us.desc(), nodes.node_id.desc()] if is_descending else [nodes.created_us, nodes.node_id]
     return fetch_all(tx, NodeRow, query.order_by(*by).offset(offset).limit(limit))
+
+
+def _list_column(name: str) -> sa.ColumnElement[Any]:
+    """The column of this name. Names come from the grammar's table, never from a request."""
+    if name == "duration_us":
+        return execution_nodes.c.ended_us - execution_nodes.c.created_us
+    return execution_nodes.c[name]
 
 
 def node_get(tx: Tx, execution_id: str, node_id: str) -> NodeRow | None:

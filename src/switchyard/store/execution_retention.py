@@ -11,6 +11,7 @@ from switchyard.store.schema_executions import (
     execution_dynamics,
     execution_nodes,
     execution_signals,
+    execution_tags,
     executions,
 )
 from switchyard.store.schema_maps import execution_map_parts, execution_maps
@@ -60,6 +61,7 @@ def execution_delete_rows(tx: Tx, execution_id: str, *, limit: int) -> int:
     rows = sa.select(execution_nodes.c.node_id).where(execution_nodes.c.execution_id == execution_id).limit(limit)
     if nodes := list(tx.execute(rows).scalars()):
         return _delete(tx, execution_nodes, execution_id, nodes)
+    tx.execute(sa.delete(execution_tags).where(execution_tags.c.execution_id == execution_id))  # at most some hundred
     return tx.execute(sa.delete(executions).where(executions.c.id == execution_id)).rowcount
 
 

@@ -12,6 +12,7 @@ from switchyard.store import dialect
 from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
+from switchyard.store.execution_tags import TAG_COLUMNS, tag_conditions
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.schema_executions import LIVE_EXECUTION, executions
 from switchyard.workflow.list_query import ListFilter, ListOrder
@@ -72,6 +73,8 @@ class ExecutionRow(StoredRow, frozen=True):
     pool: str = ""
     label: str = ""
     descendants: int = 0
+    error_kind: str | None = None
+    error_code: str | None = None
 
     @property
     def key(self) -> ExecutionKey:
@@ -92,6 +95,8 @@ class ExecutionUpdate(ColumnUpdate, frozen=True, kw_only=True):
     updated_us: int | UnsetType = UNSET
     started_us: int | UnsetType | None = UNSET
     ended_us: int | UnsetType | None = UNSET
+    error_kind: str | UnsetType = UNSET
+    error_code: str | UnsetType = UNSET
 
 
 def execution_insert(tx: Tx, row: ExecutionRow) -> bool:
@@ -158,7 +163,9 @@ def execution_list(
     )
     if not with_archived:
         query = query.where(sa.not_(executions.c.is_archived))
-    query = query.where(*(condition(tx, one, _column) for one in filters))
+    of_tags = [one for one in filters if one.column in TAG_COLUMNS]
+    query = query.where(*(condition(tx, one, _column) for one in filters if one not in of_tags))
+    query = query.where(*tag_conditions(tx, of_tags))
     column = _column(order.column)
     by = [column.desc() if order.is_descending else column.asc(), executions.c.name]
     return fetch_all(tx, ExecutionRow, query.order_by(*by).offset(offset).limit(limit))

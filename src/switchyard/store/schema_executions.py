@@ -58,6 +58,8 @@ executions = Table(
     Column("pool", Text, nullable=False, server_default=""),  # that bounds it, by its spec or a rule
     Column("label", Text, nullable=False, server_default=""),
     Column("descendants", BigInteger, nullable=False, server_default="0"),  # executions that began with it, in all
+    Column("error_kind", Text, nullable=True),  # USER or SYSTEM, for filters; as the code, it is in `error` too
+    Column("error_code", Text, nullable=True),
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)
@@ -92,6 +94,16 @@ Index(
     executions.c.root_id,
     sqlite_where=text(AWAITED_EXECUTION),
     postgresql_where=text(AWAITED_EXECUTION),
+)
+
+# What executions are found by: their tags, and their labels. Written with the execution.
+execution_tags = Table(
+    "execution_tags",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),  # tag or label
+    Column("key", Text, primary_key=True),  # the tag itself, or the key of a label
+    Column("value", Text, nullable=False),  # of a label
 )
 
 # One row per node that has begun or was skipped. Nodes inside others have the id of the outer node in front.

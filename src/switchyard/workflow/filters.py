@@ -22,6 +22,7 @@ TEXT_CHARS_MAX = 20_000
 OFFSET = re.compile(r"[0-9]{1,9}\Z")
 SINGLE_VALUE = frozenset({"eq", "ne", "gt", "gte", "lt", "lte", "contains", "not_like"})
 MANY_VALUES = frozenset({"value_in", "value_not_in"})
+NEGATIVE = frozenset({"ne", "not_like", "value_not_in"})
 CLUSTER_COLUMN = "cluster"  # of executions. Readers may ask for clusters that they see
 # Modes of executions, in the order of Flyte's numbers.
 MODES = ("MANUAL", "SCHEDULED", "SYSTEM", "RELAUNCH", "CHILD_WORKFLOW", "RECOVERED")
@@ -38,10 +39,15 @@ class ColumnType(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListColumn:
-    """A column that lists can be filtered and sorted by. `name`: the store's word for it."""
+    """A column that lists can be filtered and sorted by. `name`: the store's word for it.
+
+    `is_one_of_many`: of tags and labels, of which an execution has several. Such a filter finds those that have one;
+    nothing is sorted by it.
+    """
 
     name: str
     type: ColumnType = ColumnType.TEXT
+    is_one_of_many: bool = False
 
 
 def _columns(*names: str, **others: ListColumn) -> dict[str, ListColumn]:
@@ -74,6 +80,16 @@ EXECUTION_COLUMNS: dict[str, ListColumn] = (
     | {"started_at": ListColumn("started_us", ColumnType.TIME), "state": ListColumn("state", ColumnType.NUMBER)}
     | {"duration": ListColumn("duration_us", ColumnType.DURATION), "mode": ListColumn("mode", ColumnType.MODE)}
     | {f"{kind}.{part}": ListColumn(f"{kind}_{part}") for kind in ("launch_plan", "task") for part in _ID}
+    | _columns("error_kind", "error_code")
+    # Flyte's words for the tags of an execution, and for its labels.
+    | {"admin_tag.name": ListColumn("tag_name", is_one_of_many=True)}
+    | {f"execution_tag.{part}": ListColumn(f"label_{part}", is_one_of_many=True) for part in ("key", "value")}
+)
+NODE_COLUMNS: dict[str, ListColumn] = (
+    _columns("node_id", "phase")
+    | _TIMES
+    | {"started_at": ListColumn("created_us", ColumnType.TIME)}
+    | {"duration": ListColumn("duration_us", ColumnType.DURATION)}
 )
 NAME_COLUMNS: dict[str, ListColumn] = _columns("project", "domain", "name") | {
     "state": ListColumn("name_state", ColumnType.NUMBER),
@@ -97,8 +113,9 @@ def read_order(key: str, columns: Mapping[str, ListColumn], prefix: str, *, is_d
     if not key:
         return None
     column = _column(key, columns, prefix)
-    if column is None:
-        raise _refusal(f"invalid sort key '{key[:80]}'; known: {', '.join(columns)}")
+    if column is None or column.is_one_of_many:
+        known = (name for name, one in columns.items() if not one.is_one_of_many)
+        raise _refusal(f"invalid sort key '{key[:80]}'; known: {', '.join(known)}")
     return ListOrder(column.name, is_descending)
 
 
@@ -121,6 +138,8 @@ def _read_filter(text: str, columns: Mapping[str, ListColumn], prefix: str) -> L
     column = _column(field, columns, prefix)
     if column is None:
         raise _refusal(f"'{field}' is invalid filter; known: {', '.join(columns)}")
+    if column.is_one_of_many and function in NEGATIVE:
+        raise _refusal(f"{function} is not served for '{field}', of which an execution has many")
     texts = value.split(";") if function in MANY_VALUES else [value]
     if len(texts) > VALUES_MAX:
         raise _refusal(f"a filter has {len(texts)} values; the most is {VALUES_MAX}")

@@ -9,7 +9,7 @@ from switchyard.errors import NotFound
 from switchyard.service.upkeep import retention
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store import file_collection
-from switchyard.store.schema_executions import execution_attempts, execution_nodes, executions
+from switchyard.store.schema_executions import execution_attempts, execution_nodes, execution_tags, executions
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import Rig
 
@@ -35,10 +35,10 @@ def test_an_old_execution_goes_in_pieces(rig: Rig, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(retention, "EXECUTION_ROWS_MAX", 4)
     bed = ExecutionBed(rig)
     bed.wide("wide", 10)
-    bed.create("wide", "old")
+    bed.create("wide", "old", tags=["red", "blue"])
     assert bed.run_all() == 10
     rig.clock.wait(9 * 86_400)
-    bed.create("wide", "young")
+    bed.create("wide", "young", tags=["green"])
     bed.run_all()
     clean(rig)
     assert (bed.phase("old"), len(bed.nodes("old"))) == ("SUCCEEDED", 10)
@@ -48,6 +48,7 @@ def test_an_old_execution_goes_in_pieces(rig: Rig, monkeypatch: pytest.MonkeyPat
         bed.row("old")
     assert len(bed.nodes("young")) == 10
     assert (count(rig, executions), count(rig, execution_nodes), count(rig, execution_attempts)) == (1, 10, 10)
+    assert count(rig, execution_tags) == 1
     bed.create("wide", "old")  # the name is free again
 
 

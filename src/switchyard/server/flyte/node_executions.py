@@ -14,20 +14,22 @@ from switchyard.service.executions import reads
 from switchyard.service.executions.reads import AttemptView, NodeView, read_key
 from switchyard.store.executions import ExecutionKey
 from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
-from switchyard.workflow.filters import read_page
+from switchyard.workflow.filters import NODE_COLUMNS, read_filters, read_page
 
 SORT_KEYS = ("", "created_at")
+NODE_PREFIX = "node_execution"
 
 
 def list_nodes(context: Context, actor: Actor, request: Any) -> Any:
     limit, offset = read_page(request.limit, request.token)
-    refuse_filters(request)
+    refuse_sort_key(request)
     key = read_key(request.workflow_execution_id)
     views, token = reads.list_nodes(
         context,
         actor,
         key,
         parent_id=request.unique_parent_id,
+        filters=read_filters(request.filters, NODE_COLUMNS, NODE_PREFIX),
         is_descending=bool(request.sort_by.key) and request.sort_by.direction == common_pb2.Sort.DESCENDING,
         offset=offset,
         limit=limit,
@@ -99,7 +101,11 @@ def _attempt_of(request: Any) -> tuple[ExecutionKey, str, int]:
 
 def refuse_filters(request: Any) -> None:
     if request.filters:
-        raise FlyteInvalid("filters are not served for nodes, tasks and signals of executions")
+        raise FlyteInvalid("filters are not served for the tasks of a node, nor for signals: there are few of them")
+    refuse_sort_key(request)
+
+
+def refuse_sort_key(request: Any) -> None:
     if request.sort_by.key not in SORT_KEYS:
         raise FlyteInvalid(f"invalid sort key '{request.sort_by.key[:80]}'; known: created_at")
 

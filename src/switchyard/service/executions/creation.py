@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, Conflict, Malformed, MethodNotAllowed, TooLarge, YardError
+from switchyard.model.names import printable_line
 from switchyard.model.verdict import Plan
 from switchyard.policy.render import namespace_of
 from switchyard.service.core.audit import record_audit
@@ -33,6 +34,7 @@ from switchyard.service.executions.live_limits import lock_policy, refuse_over_l
 from switchyard.service.executions.node_jobs import check_uploads, read_spec, uploaded_entry
 from switchyard.service.executions.placement import ClusterChoice, choose_cluster, has_tasks, try_first_task
 from switchyard.service.submit.submit import Submit
+from switchyard.store import execution_tags
 from switchyard.store import executions as store
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.entity_id import EntityId, EntityKind
@@ -51,6 +53,8 @@ from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX, longest_node_id, run_
 REQUEST_BYTES_MAX = 4 * 2**20
 MISTAKES_SHOWN = 20
 NAME_CHARS = 20
+TAGS_MAX, TAG_CHARS_MAX = 64, 256
+LABELS_FOUND_MAX = 64  # labels of one execution that lists are filtered by
 LARGE_BYTES_MIN = 64 * 2**10  # such an execution is written in the queue of large writes
 
 
@@ -165,6 +169,9 @@ def insert_execution(batch: Batch, context: Context, actor: Actor, prepared: Pre
         refuse_over_policy(batch.tx, prepared.entity, prepared.live_max)
     if not store.execution_insert(batch.tx, row):
         return False
+    spec = read_spec(row)
+    labels = dict(islice(sorted(spec.labels.values.items()), LABELS_FOUND_MAX))
+    execution_tags.tags_insert(batch.tx, row.id, tags=spec.tags, labels=labels)
     batch.topics.add(Topic.EXECUTIONS)
     count_phase(batch, context, row)
     record_audit(batch, context, actor, "execution.create", str(row.key), after={"launches": launched_text(row)})
@@ -225,6 +232,10 @@ def _refuse_fields(spec: Any) -> None:
         raise _not_served(["execution_env_assignments"])
     if spec.metadata.HasField("parent_node_execution"):
         raise BadRequest("parent_node_execution is set by the server alone")
+    if len(spec.tags) > TAGS_MAX or any(len(tag) > TAG_CHARS_MAX or printable_line(tag) != tag for tag in spec.tags):
+        raise BadRequest(
+            f"tags: an execution has at most {TAGS_MAX}, of {TAG_CHARS_MAX} characters each, without control characters"
+        )
     if spec.max_parallelism < 0:
         raise BadRequest("max_parallelism is below 0")
 

@@ -30,6 +30,7 @@ from switchyard.service.executions.map_driver import MapDriver
 from switchyard.service.executions.map_progress import close_map, new_map
 from switchyard.service.executions.node_cache import LOOKS_MAX, Answers, ask_later, is_map_cached, look_up, store_cache
 from switchyard.service.executions.node_rows import (
+    error_kind,
     node_row,
     queued_node_row,
     signal_row,
@@ -342,6 +343,8 @@ class ExecutionDriver:
             started_us=row.started_us or now_us,
             ended_us=now_us if decided.phase.is_final else None,
         )
+        if decided.error is not None:
+            update = replace(update, error_kind=error_kind(decided.error), error_code=decided.error.code)
         executions.execution_update(
             batch.tx,
             row.id,

@@ -131,6 +131,11 @@ def signal_row(execution_id: str, request: SignalRequest, now_us: int) -> Signal
     return SignalRow(execution_id, request.signal_id, content_bytes(request.type), None, now_us, None, "")
 
 
+def error_kind(error: Any) -> str:
+    """Flyte's word for who made an error."""
+    return str(execution_pb2.ExecutionError.ErrorKind.Name(error.kind))
+
+
 def store_end(batch: Batch, execution_id: str, attempt: LiveAttemptRow, end: AttemptEnd) -> None:
     failure, error = end.failure, None
     phase = "SUCCEEDED" if end.outputs is not None or end.dynamic is not None else "ABORTED"

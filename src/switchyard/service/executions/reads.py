@@ -130,7 +130,15 @@ def _filters_of_reader(visibility: Visibility, query: ExecutionQuery) -> list[Li
 
 
 def list_nodes(
-    context: Context, actor: Actor, key: ExecutionKey, *, parent_id: str, is_descending: bool, offset: int, limit: int
+    context: Context,
+    actor: Actor,
+    key: ExecutionKey,
+    *,
+    parent_id: str,
+    filters: Sequence[ListFilter] = (),
+    is_descending: bool,
+    offset: int,
+    limit: int,
 ) -> tuple[list[NodeView], str]:
     """Nodes at the top or inside another node, and the token of the next page."""
     limit = min(limit, PAGE_ROWS_MAX)
@@ -138,7 +146,13 @@ def list_nodes(
         execution = find_execution(tx, actor, key)
         parent = _find_node(tx, execution, parent_id) if parent_id else None
         rows = execution_nodes.node_page(
-            tx, execution.id, parent=parent, is_descending=is_descending, offset=offset, limit=limit
+            tx,
+            execution.id,
+            parent=parent,
+            filters=filters,
+            is_descending=is_descending,
+            offset=offset,
+            limit=limit,
         )
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
         children = children_of(tx, execution, [row.node_id for row in rows])
