@@ -160,7 +160,8 @@ class ExecutionDriver:
         return mapped + stored
 
     def _step(self, context: Context, leadership: Leadership, due: DueExecution, key: ExecutionKey) -> int:
-        loaded = self._loader.load(context, key, has_maps=due.id in self._due.mapped)
+        has_maps, has_news = due.id in self._due.mapped, due.id in self._due.news
+        loaded = self._loader.load(context, key, has_maps=has_maps, has_news=has_news)
         if loaded is None:
             return 0
         if loaded.has_more_ends:

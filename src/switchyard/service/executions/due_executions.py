@@ -28,6 +28,7 @@ class DueExecutions:
     cursor: int = 0
     looked_us: int = 0  # when all live attempts were read, on the steady clock
     ended: dict[str, None] = field(default_factory=dict)  # executions with an ended job that no step has stored
+    news: frozenset[str] = frozenset()  # executions with news of children, of the cache or of the clock
     mapped: dict[str, bool] = field(default_factory=dict)  # executions with live maps: whether these have news
 
     def read(self, context: Context, epoch: int | None) -> list[DueExecution]:
@@ -42,6 +43,7 @@ class DueExecutions:
                 self.ended |= dict.fromkeys(execution_due.executions_of_jobs(tx, jobs))
             due = {row.id: row for row in execution_due.marked_due(tx, limit=DUE_MAX)}
             news = execution_due.executions_with_news(tx, context.now_us())
+            self.news = frozenset(news)
             self.mapped = execution_due.executions_with_maps(tx)
             news += [one for one, has_news in self.mapped.items() if has_news]
             rest = [one for one in dict.fromkeys([*self.ended, *news]) if one not in due][:DUE_MAX]

@@ -127,14 +127,16 @@ class JobStarter:
     ) -> list[StartRefused]:
         """Store the files of all jobs, in a few statements. Returns the refusals of jobs whose files do not fit."""
         sizes = {digest: size for job in jobs for digest, size in job.tree.sizes.items()}
-        limit, used = context.files.limits.user_bytes, file_objects.usage_get(batch.tx, row.owner_id)
+        limit = context.files.limits.user_bytes
+        used = file_objects.usage_get(batch.tx, row.owner_id) if limit else 0
         held = file_objects.holdings(batch.tx, row.owner_id, sizes) if limit else set[bytes]()
         excess = trees_over([job.tree.sizes for job in jobs], held, room=limit - used if limit else None)
         if excess:
             return [StartRefused(jobs[place].start, user_limit_refusal(context, used, size)) for place, size in excess]
         try:
             began_us = min(job.began_us for job in jobs)
-            record_trees(batch, context, row.owner_id, [job.tree for job in jobs], began_us=began_us)
+            trees = [job.tree for job in jobs]
+            record_trees(batch, context, row.owner_id, trees, began_us=began_us, is_counted=True)
         except YardError as exc:
             return [StartRefused(jobs[0].start, exc)]
         return []

@@ -117,8 +117,11 @@ class ExecutionLoader:
         self._kept: OrderedDict[str, KeptNodes] = OrderedDict()  # by the id of the execution
         self._size = 0
 
-    def load(self, context: Context, key: ExecutionKey, *, has_maps: bool = True) -> LoadedExecution | None:
-        """Read an execution. `has_maps`: it may have maps that have not ended."""
+    def load(
+        self, context: Context, key: ExecutionKey, *, has_maps: bool = True, has_news: bool = True
+    ) -> LoadedExecution | None:
+        """Read an execution. `has_maps`: it may have maps that have not ended. `has_news`: children may have ended, or
+        keys of the cache may be free."""
         with context.database.read() as tx:
             row = executions.execution_get(tx, key)
             if row is None:
@@ -128,8 +131,8 @@ class ExecutionLoader:
             dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
             live = execution_nodes.live_attempts(tx, row.id)
             done = execution_maps.maps_done(tx, row.id) if has_maps else []
-            children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX)
-            waits_over = task_cache.waits_over(tx, row.id)
+            children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX) if has_news else []
+            waits_over = task_cache.waits_over(tx, row.id) if has_news else []
             signals = execution_signals.signal_values(tx, row.id, _awaited_signals(kept, rows))
         # Ten thousand nodes take long to parse. PostgreSQL would end a transaction that is idle for so long.
         nodes = kept or _read_nodes(row.steps, rows, dynamics)

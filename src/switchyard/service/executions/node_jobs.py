@@ -197,16 +197,27 @@ def record_tree(batch: Batch, context: Context, owner: str, tree: NodeTree, *, b
     record_trees(batch, context, owner, [tree], began_us=began_us)
 
 
-def record_trees(batch: Batch, context: Context, owner: str, trees: Sequence[NodeTree], *, began_us: int) -> None:
-    """Seal trees for the owner of their jobs. Raises LimitReached if the owner may not have all of them."""
+def record_trees(
+    batch: Batch,
+    context: Context,
+    owner: str,
+    trees: Sequence[NodeTree],
+    *,
+    began_us: int,
+    is_counted: bool = False,
+) -> None:
+    """Seal trees for the owner of their jobs. Raises LimitReached if the owner may not have all of them.
+
+    `is_counted`: the caller has compared them with the limit, in this transaction.
+    """
     sizes = {digest: size for tree in trees for digest, size in tree.sizes.items()}
     file_objects.object_put(batch.tx, sizes, now_us=batch.now_us)
     if file_objects.being_removed(batch.tx, sizes, since_us=began_us):
         raise Busy("Some files of the task are just being removed because nobody used them for long.")
     new = file_objects.holder_put(batch.tx, owner, sizes, now_us=batch.now_us)
     added = sum(sizes[digest] for digest in new)
-    limit, used = context.files.limits.user_bytes, file_objects.usage_get(batch.tx, owner)
-    if added and limit and used + added > limit:
+    limit = 0 if is_counted else context.files.limits.user_bytes
+    if added and limit and (used := file_objects.usage_get(batch.tx, owner)) + added > limit:
         raise user_limit_refusal(context, used, added)
     file_objects.usage_add(batch.tx, {owner: added} if added else {})
     rows = [
