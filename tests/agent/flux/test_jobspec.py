@@ -69,6 +69,17 @@ def test_whole_nodes() -> None:
         resources_of(spec_of(a_lease(native=Native(exclusive=True), resources={"tasks": 2})))
 
 
+def test_named_resources_of_rainbow_become_what_the_plain_fields_say() -> None:
+    rack = {
+        "type": "rack",
+        "replicas": 1,
+        "with": [{"type": "node", "count": 2, "with": [{"type": "core", "count": 3}]}],
+    }
+    given = {"version": 1, "resources": {"hostname": rack}}
+    lease = a_lease(demand=given, resources={"nodes": 2, "tasks": 2, "cores": 3})
+    assert jobspec(lease)["resources"] == jobspec(a_lease(resources={"nodes": 2, "tasks": 2, "cores": 3}))["resources"]
+
+
 def test_a_jobspec_keeps_its_own_resources_and_constraints() -> None:
     given = {
         "version": 9999,

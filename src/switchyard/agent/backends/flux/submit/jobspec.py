@@ -83,9 +83,12 @@ def bare_jobspec(spec: JobSpec, command: list[str], system: Mapping[str, Any] | 
 
 
 def resources_of(spec: JobSpec) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The resources, and how often the command runs in them."""
+    """The resources, and how often the command runs in them.
+
+    Flux has no word for Rainbow's named resources. Such a job asks for what its plain fields say: the least it needs.
+    """
     given = (spec.demand or {}).get("resources")
-    if given:
+    if given and isinstance(given, list):
         return _labelled(given), {"per_slot": 1}
     ask, need, native = spec.resources.asked, spec.resources, spec.native or Native()
     within: list[dict[str, Any]] = [{"type": "core", "count": ceil_fraction(parse_amount(ask.cores))}]
