@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.flux_bed import FluxBed
+from tests.flux_bed import FluxBed, FluxSpec
 from tests.processes import end_strays, free_port
 from tests.programs import isolated_env
 from tests.services import Postgres
@@ -53,6 +53,7 @@ if FLYTECTL is None:
     SUBSTITUTES.append((re.compile(r"flytectl "), "true"))
 KUBERNETES = "--backend kubernetes"  # such a document needs a real cluster
 FLUX = "--backend flux"  # and such a one a real instance
+SECOND_INSTANCE = "B_URI"  # the variable of documents that need two instances
 DOCUMENT_IMAGE = "busybox:1.36"  # of documents; clusters of the tests have another one, and no registry
 FLUX_FOLDER = Path(shutil.which("flux") or "/").parent
 IN_BACKGROUND = re.compile(r"yard (server|agent) -")
@@ -199,6 +200,9 @@ def test_every_command_of_a_document_works(name: str, tmp_path: Path, request: p
     if _uses(text, FLUX):
         instances: FluxBed = request.getfixturevalue("flux")
         env |= {"FLUX_URI": instances["alpha"].uri, "PATH": f"{isolated_env(tmp_path)['PATH']}:{FLUX_FOLDER}"}
+        if SECOND_INSTANCE in text:
+            second = instances.instances.get("beta") or instances.start(FluxSpec("beta"))
+            env |= {"A_URI": instances["alpha"].uri, SECOND_INSTANCE: second.uri}
     if "--backend slurm" in text:
         slurm: SlurmBed = request.getfixturevalue("slurm")
         env["SLURM_CONF"] = str(slurm["alpha"].conf)

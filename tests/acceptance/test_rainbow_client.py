@@ -3,53 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.match.test_cases import forms_of
+from tests.acceptance.rainbow_machines import (
+    CLIENT,
+    GRAPH,
+    SUBSYSTEMS,
+    Client,
+    documented_loop,
+    job,
+    submit_token,
+    write_config,
+)
 from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, isolated_env, start_agent, yard
-from tests.server.rainbow_door import SECRET, Door, rainbow
-
-CLIENT = Path(__file__).with_name("rainbow_client.py")
-CLIENT_S = PATIENCE_S
-LOOP = Path(__file__).parents[2] / "docs" / "how-to" / "use-rainbow-clients.md"
-GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
-
-
-class Client:
-    """One machine with the client and its file."""
-
-    def __init__(self, folder: Path, door: Door) -> None:
-        folder.mkdir()
-        self.folder = folder
-        self.known = {"host": door.address, "file": str(folder / "rainbow.yaml"), "secret": SECRET}
-
-    def __call__(self, story: str, **config: Any) -> Any:
-        argv = [sys.executable, str(CLIENT), story, json.dumps({**self.known, **config})]
-        done = subprocess.run(
-            argv, env=isolated_env(self.folder), cwd=self.folder, capture_output=True, text=True, timeout=CLIENT_S
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout)
-
-    def file(self, name: str, body: Any) -> str:
-        path = self.folder / name
-        path.write_text(json.dumps(body), encoding="utf-8")
-        return str(path)
-
-    def register(self, name: str) -> Any:
-        return self("register", cluster=name, nodes=self.file("nodes.json", GRAPH))
-
-
-def job(server: Server, cluster: str) -> Any:
-    """The newest job of a cluster, as everybody else sees it."""
-    return call("GET", f"{server.url}/v1/jobs?cluster={cluster}&spec=true").json["items"][0]
+from tests.server.rainbow_door import SECRET, rainbow
 
 
 def test_a_cluster_lives_its_whole_life_through_the_client(tmp_path: Path) -> None:
@@ -108,9 +78,9 @@ def test_any_instance_submits_to_any_other(tmp_path: Path) -> None:
     with rainbow(tmp_path) as (server, door):
         a, b, alone = (Client(tmp_path / name, door) for name in ("a", "b", "alone"))
         assert (a.register("a")["status"], b.register("b")["status"]) == (1, 1)
-        tokens = {name: _token(server, name) for name in ("a", "b")}
+        tokens = {name: submit_token(server, name) for name in ("a", "b")}
         for client, others in ((a, "b"), (b, "a"), (alone, "ab")):
-            _write_config(client, {name: tokens[name] for name in others})
+            write_config(client, {name: tokens[name] for name in others})
         assert a("submit", command=["from-a"])["cluster"] == "b"
         assert b("submit", command=["from-b"])["cluster"] == "a"
         went = {alone("submit", command=[f"alone-{number}"])["cluster"] for number in range(6)}
@@ -121,32 +91,13 @@ def test_any_instance_submits_to_any_other(tmp_path: Path) -> None:
         assert sum(len(each) for each in got.values()) == 8
 
 
-def _token(server: Server, cluster: str) -> str:
-    return str(call("POST", f"{server.url}/v1/clusters/{cluster}/submit-token").json["token"])
-
-
-def _write_config(client: Client, clusters: dict[str, str]) -> None:
-    """As the client's own file has it; a cluster keeps what it knows of itself."""
-    import yaml
-
-    path = Path(client.known["file"])
-    known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    host = client.known["host"]
-    known |= {
-        "scheduler": {"secret": "", "name": "rainbow", "algorithms": {}},
-        "graphdatabase": {"name": "memory", "host": host, "options": {"host": host}},
-        "clusters": [{"name": name, "token": token} for name, token in clusters.items()],
-    }
-    path.write_text(yaml.safe_dump(known), encoding="utf-8")
-
-
 def test_a_switchyard_agent_runs_what_the_client_submits(tmp_path: Path) -> None:
     with (
         rainbow(tmp_path) as (server, door),
         start_agent(tmp_path, server.url, "ours", graph={"nodes": 2, "each": {"core": 4}}),
     ):
         client = Client(tmp_path / "client", door)
-        _write_config(client, {"ours": _token(server, "ours")})
+        write_config(client, {"ours": submit_token(server, "ours")})
         spec = {
             "version": 1,
             "resources": {"a": {"type": "node", "replicas": 1, "with": [{"type": "core", "count": 1}]}},
@@ -181,26 +132,14 @@ def test_the_go_clients_requests(tmp_path: Path) -> None:
         assert call("GET", f"{server.url}/v1/clusters").json["items"] == []
 
 
-@contextmanager
-def documented_loop(client: Client) -> Iterator[Path]:
-    """The loop as our documentation has it, faster, with a Flux of ours; yields that Flux's folder."""
-    text = LOOP.read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def stand_in_for_flux(client: Client) -> Path:
+    """A folder with a command `flux` of ours, which runs what is submitted right here."""
     folder = client.folder / "flux"
     folder.mkdir()
     program = folder / "flux"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{CLIENT.with_name("a_flux.py")}" "$@"\n')
     program.chmod(0o755)
-    env = isolated_env(client.folder)
-    env |= {"PATH": f"{folder}:{env['PATH']}", "FLUX_FOLDER": str(folder)}
-    (client.folder / "loop.py").write_text(code.replace("time.sleep(5)", "time.sleep(0.1)"), encoding="utf-8")
-    with (client.folder / "loop.log").open("w") as log:
-        loop = subprocess.Popen([sys.executable, "loop.py"], cwd=client.folder, env=env, stdout=log, stderr=log)
-    try:
-        yield folder
-    finally:
-        loop.kill()
-        loop.wait()
+    return folder
 
 
 def test_the_documented_loop_runs_jobs_tells_their_ends_and_acts_on_cancels(tmp_path: Path) -> None:
@@ -216,7 +155,9 @@ def test_the_documented_loop_runs_jobs_tells_their_ends_and_acts_on_cancels(tmp_
         ):
             client("submit", command=command, nodes=2, tasks=3)
             ids[name] = job(server, "inst")["id"]
-        with documented_loop(client) as flux:
+        flux = stand_in_for_flux(client)
+        path = f"{flux}:{isolated_env(client.folder)['PATH']}"
+        with documented_loop(client, {"PATH": path, "FLUX_FOLDER": str(flux)}):
 
             def seen(name: str) -> tuple[str, str]:
                 found = call("GET", f"{server.url}/v1/jobs/{ids[name]}").json
