@@ -275,7 +275,7 @@ def test_completion_asks_the_server(stage: Stage) -> None:
     assert completed(stage, "yard cluster show ") == ["alpha"]
     assert completed(stage, "yard ls --state = run") == ["running"]
     assert completed(stage, "yard rel") == ["release"]
-    assert completed(stage, "yard cluster inv") == ["invite"]
+    assert completed(stage, "yard cluster unc") == ["uncordon"]
     assert "--retry-on" in completed(stage, "yard submit --retry")
     assert completed(stage, "yard explain key-") == ["key-reused"]
     assert completed(stage, "yard submit -- al") == []

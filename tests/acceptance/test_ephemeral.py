@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +14,7 @@ from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, graph, staged
 from tests.processes import PATIENCE_S, until
-from tests.programs import start_agent
+from tests.programs import Agent, start_agent
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +25,10 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def clusters(stage: Stage) -> set[str]:
     return {cluster["name"] for cluster in stage.get("/v1/clusters")["items"]}
+
+
+def health(stage: Stage, name: str) -> str:
+    return next((found["health"] for found in stage.get("/v1/clusters")["items"] if found["name"] == name), "")
 
 
 def test_it_takes_what_fits_and_is_gone_at_its_end(stage: Stage) -> None:
@@ -89,6 +95,32 @@ def test_a_pilot_and_its_join_token_wait_for_a_bounded_time(stage: Stage) -> Non
         (invite,) = stage.get("/v1/clusters/late/invites")["items"]
         waits_s = [(item["expires_us"] - item["created_us"]) / 1e6 for item in (job, invite)]
         assert waits_s == [1200, 1200 + JOIN_SLACK_S]
+
+
+def test_agents_of_a_group_join_by_one_token_until_it_is_used_up_or_revoked(stage: Stage) -> None:
+    made = stage.read("cluster", "invite-group", "pilots", "--agents", "3", "--expires", "1h", "--ephemeral")
+    extra = ["--ephemeral", "--ends-after", "1h"]
+    names = ["burst-0", "burst-1"]
+
+    def start(name: str, **rest: Any) -> Agent:
+        return start_agent(stage.folder, stage.url, name, graph=graph(4), token=made["token"], extra=extra, **rest)
+
+    with ExitStack() as stack:
+        agents = [stack.enter_context(start(name)) for name in names]
+        until(lambda: all(health(stage, name) == "up" for name in names), PATIENCE_S, "both have joined")
+        job = stage.submit("true", cluster="burst-1", spec={"resources": {"time_limit": 1}})
+        assert stage.ended(job)["state"] == State.SUCCEEDED
+        assert stage.get("/v1/clusters/burst-0")["groups"] == ["pilots"]
+        listed = stage.yard("cluster", "invites", "pilots", "--group").stdout.splitlines()[-1].split()
+        assert (listed[0], listed[1:3], listed[-1]) == (made["info"]["id"], ["2", "3"], "valid")
+        revoked = stage.yard("cluster", "revoke-invite", made["info"]["id"], "--group", "pilots")
+        assert revoked.returncode == EXIT_OK, revoked
+        late = stack.enter_context(start("burst-2", wait=False))
+        assert late.wait() != 0
+        assert "The join token was revoked" in late.log_file.read_text()
+        for agent in agents:
+            assert agent.terminate() == 0
+        until(lambda: not clusters(stage) & {*names, "burst-2"}, PATIENCE_S, "the clusters have left")
 
 
 def test_without_an_end_it_does_not_start(stage: Stage, tmp_path: Path) -> None:

@@ -126,6 +126,12 @@ def test_the_owner_and_operators_see_the_environment_and_others_that_there_is_on
         assert "is_env_hidden" not in seen
     hidden = town.stage.get(f"/v1/jobs/{job}", token=town.viewer)
     assert (hidden["spec"].get("env"), hidden["is_env_hidden"]) == (None, True)
+    env = {"YARD_JOIN_TOKEN": "join_01X_secret", "A": "b"}
+    pilot = town.stage.submit("true", project="open-project", token=town.ann, spec={"env": env})
+    assert town.stage.get(f"/v1/jobs/{pilot}", token=town.ann)["spec"]["env"] == env, "the owner's own"
+    for token in (town.operator, None):
+        shown = town.stage.get(f"/v1/jobs/{pilot}", token=token)["spec"]["env"]
+        assert shown == {"YARD_JOIN_TOKEN": "(hidden)", "A": "b"}, "who has it joins in the pilot's place"
     plain = town.stage.submit("true", project="open-project", token=town.ann)
     assert "is_env_hidden" not in town.stage.get(f"/v1/jobs/{plain}", token=town.viewer), "there is none to hide"
     env = town.stage.env | {"YARD_TOKEN": town.viewer}

@@ -44,6 +44,24 @@ def test_the_join_token_is_the_last_word(yard: Callable[..., Done], peer: Peer) 
     assert peer.asked[-1].body == {"expires_s": 86400}
 
 
+def test_the_join_token_of_a_group(yard: Callable[..., Done], peer: Peer) -> None:
+    info = {"id": "01G", "group": "pilots", "uses_max": 20, "expires_us": 2**60, "uses": 3, "created_us": 1}
+    peer.on("POST", "/v1/cluster-groups/pilots/invites", Say({"token": "join_01G_secret", "info": info}, 201))
+    peer.on("GET", "/v1/cluster-groups/pilots/invites", page(info, {**info, "id": "02G", "is_revoked": True}))
+    peer.on("GET", "/v1/clusters/alpha/invites", page({**INVITE["info"], "uses": 1}))
+    peer.on("DELETE", "/v1/cluster-groups/pilots/invites/01G", Say({"deleted": "01G"}))
+    done = yard("cluster", "invite-group", "pilots", "--agents", "20", "--expires", "2d", "--ephemeral")
+    assert done.out.split()[-1] == "join_01G_secret"
+    assert peer.asked[0].body == {"uses_max": 20, "expires_s": 172800, "is_ephemeral": True}
+    rows = [line.split() for line in yard("cluster", "invites", "pilots", "--group").out.splitlines()[1:]]
+    assert [(row[0], row[1:3], row[-1]) for row in rows] == [
+        ("01G", ["3", "20"], "valid"),
+        ("02G", ["3", "20"], "revoked"),
+    ]
+    assert yard("cluster", "invites", "alpha").out.splitlines()[1].split()[1] == "1"
+    assert "lets in nobody" in yard("cluster", "revoke-invite", "01G", "--group", "pilots").out
+
+
 def test_clusters_are_listed_and_shown(yard: Callable[..., Done], peer: Peer) -> None:
     down = {"id": "02C", "name": "beta", "health": "down", "reason": "no agent has joined"}
     peer.on("GET", "/v1/clusters", page(CLUSTER, down))

@@ -8,7 +8,14 @@ import pytest
 from switchyard.model.attributes import JobPolicy, UsedValue
 from switchyard.model.job import JobSpec
 from switchyard.model.scope import Level
-from switchyard.model.spec_secrets import HIDDEN_VALUE, may_hold_secrets, redact_policy, redact_spec
+from switchyard.model.spec_secrets import (
+    HIDDEN_VALUE,
+    hide_join_tokens,
+    may_hold_join_token,
+    may_hold_secrets,
+    redact_policy,
+    redact_spec,
+)
 
 SECRET = "hunter2"
 CONTEXTS = (
@@ -35,6 +42,15 @@ def test_each_secret_is_left_out_and_the_rest_is_shown(secret: dict[str, object]
     assert SECRET not in msgspec.json.encode(shown).decode()
     assert (shown.command, shown.cwd) == (spec.command, spec.cwd)
     assert redact_spec(shown) is shown, "nothing is left to hide"
+
+
+def test_a_join_token_is_hidden_by_itself() -> None:
+    spec = JobSpec(command=["pilot"], env={"YARD_JOIN_TOKEN": "join_01X_s", "A": "b"})
+    assert may_hold_join_token(msgspec.json.encode(spec).decode())
+    shown = hide_join_tokens(spec)
+    assert shown.env == {"YARD_JOIN_TOKEN": HIDDEN_VALUE, "A": "b"}
+    assert hide_join_tokens(shown) is shown
+    assert not may_hold_join_token(msgspec.json.encode(shown).decode())
 
 
 def test_a_spec_without_secrets_is_shown_as_it_is() -> None:

@@ -21,6 +21,7 @@ LISTS = {
     "/v1/events": ("seq", False),
     "/v1/clusters": ("name", False),
     "/v1/clusters/{cluster}/invites": ("id", False),
+    "/v1/cluster-groups/{group}/invites": ("id", False),
     "/v1/agents": ("id", False),
     "/v1/users": ("name", False),
     "/v1/tokens": ("id", False),
@@ -59,6 +60,7 @@ def filled(town: Town) -> dict[str, str]:
         cluster = town.cluster("paged")
         town.agent(cluster)
         town.invite("own")
+        town.must("POST", "/v1/cluster-groups/paged/invites", {})
         town.rule(f"project=own&domain=development&workflow={town.name('flow')}")
         town.rule("project=own")
         town.cluster_set("pools")
@@ -67,7 +69,7 @@ def filled(town: Town) -> dict[str, str]:
         town.token_pool()
     town.must("POST", f"/v1/jobs/{job}/cancel", {})
     array = town.job("own", array="0-9,20")
-    return {"job": job, "cluster": "own", "array": array, "kind": "execution-queue-attribute"}
+    return {"job": job, "cluster": "own", "group": "paged", "array": array, "kind": "execution-queue-attribute"}
 
 
 def walk(town: Town, path: str, limit: int) -> list[Any]:

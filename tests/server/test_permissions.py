@@ -32,6 +32,7 @@ from tests.server.cases import (
 from tests.server.execution_cases import EXECUTION_CASES
 from tests.server.file_cases import FILE_CASES
 from tests.server.graph_cases import GRAPH_CASES
+from tests.server.group_invite_cases import GROUP_INVITE_CASES
 from tests.server.layout_cases import LAYOUT_CASES
 from tests.server.rows_rules import RULES
 from tests.server.token_cases import TOKEN_CASES
@@ -189,6 +190,7 @@ CASES = [
     Case("GET /v1/clusters/{cluster}/invites", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign/invites"),
     Case("DELETE /v1/invites/{invite}", "own", ADMINS, at("/v1/invites/{}", own("invite"))),
     Case("DELETE /v1/invites/{invite}", "foreign", UNSEEN, at("/v1/invites/{}", foreign("invite"))),
+    *GROUP_INVITE_CASES,
     Case("POST /v1/clusters/{cluster}/submit-token", "own", ADMINS_MAKE, lambda *_: "/v1/clusters/own/submit-token"),
     Case(
         "POST /v1/clusters/{cluster}/submit-token",

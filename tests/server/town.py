@@ -67,6 +67,9 @@ class Town:
     def invite(self, cluster: str) -> str:
         return str(self.must("POST", f"/v1/clusters/{cluster}/invites", {})["info"]["id"])
 
+    def group_invite(self, group: str) -> str:
+        return str(self.must("POST", f"/v1/cluster-groups/{group}/invites", {})["info"]["id"])
+
     def job(self, project: str, **fields: Any) -> str:
         """A job of the administrator's."""
         body = {"spec": {"command": ["true"]}, "project": project, **fields}

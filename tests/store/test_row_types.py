@@ -40,6 +40,7 @@ from switchyard.store import (
     file_outputs,
     file_trees,
     graphs,
+    group_invites,
     handovers,
     job_groups,
     jobs,
@@ -158,6 +159,8 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     clusters.invite_lock: lambda tx: clusters.invite_lock(tx, "i1"),
     clusters.invite_peek: lambda tx: clusters.invite_peek(tx, "i1"),
     clusters.invite_list: lambda tx: clusters.invite_list(tx, "c1", **PAGE),
+    group_invites.group_invite_lock: lambda tx: group_invites.group_invite_lock(tx, "i1"),
+    group_invites.group_invite_list: lambda tx: group_invites.group_invite_list(tx, "g1", **PAGE),
     decision_events.decision_list: lambda tx: decision_events.decision_list(
         tx, "j", states=["A"], but=[EventKind.LATE], limit=9
     ),

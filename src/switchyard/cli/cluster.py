@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_state
+from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_invites, cluster_state
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, paint, print_given_up, print_notice
 from switchyard.cli.parser import (
@@ -343,6 +343,7 @@ VERBS = (
         _cordon_arguments,
         examples='  yard cluster cordon alpha --reason "maintenance until noon"',
     ),
+    *cluster_invites.VERBS,
     *cluster_drain.VERBS,
     Verb(
         "uncordon", "Give clusters jobs again", _uncordon, _add_names_argument, examples="  yard cluster uncordon alpha"

@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
         "Take whole nodes of a cluster by one job, and make them a cluster of their own until its time is over.\n"
         "Jobs with a time limit that fits go to it by its name, and start without queueing again. You need the right\n"
         "to register clusters. The nodes must see `yard` under the same path as this machine, and reach the server.\n"
-        "The job's environment has a join token: until the agent joins, operators of the job's project can read it\n"
-        "and join in its place. It is valid for one agent, until shortly after --start-within.",
+        "The job's environment has a join token, which only you and the batch system can read. It is valid for one\n"
+        "agent, until shortly after --start-within.",
         examples=EXAMPLES,
     )
     parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster whose nodes it takes")

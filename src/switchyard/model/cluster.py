@@ -32,6 +32,7 @@ class Health(StrEnum):
     CORDONED = "cordoned"
 
 
+GROUP_USES_MAX = 10_000  # agents that one join token of a group lets in: more than any site starts at once
 FREE_NODES_MAX = 1000  # kinds of what is left on nodes: it is said with every poll
 
 
@@ -165,6 +166,34 @@ class NewInvite(Struct, frozen=True):
     token: str
     info: Invite
     is_cluster_new: bool = False  # the request also registered the cluster
+
+
+class GroupInviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A join token by which `uses_max` agents join. Each registers a cluster of the group, under a name of its own."""
+
+    uses_max: Annotated[int, Meta(ge=1, le=GROUP_USES_MAX)] = 1
+    expires_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 86_400
+    is_private: bool = False  # of the clusters it registers
+    is_ephemeral: bool = False  # of the clusters it registers: they leave by themselves when their time is over
+
+
+class GroupInvite(Struct, frozen=True, omit_defaults=True):
+    id: str
+    group: str
+    uses_max: int
+    expires_us: int
+    uses: int = 0
+    is_private: bool = False
+    is_ephemeral: bool = False
+    is_revoked: bool = False
+    created_us: int = 0
+
+
+class NewGroupInvite(Struct, frozen=True):
+    """A new join token of a group, which is shown only once."""
+
+    token: str
+    info: GroupInvite
 
 
 class SubmitToken(Struct, frozen=True):

@@ -1,4 +1,7 @@
-"""What is secret of a job's spec: values that may hold passwords. Only the owner and operators read them. Pure."""
+"""What is secret of a job's spec: values that may hold passwords. Only the owner and operators read them. Pure.
+
+A join token in the environment, such as that of a pilot, is shown to the owner alone: who has it joins as an agent.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ HIDDEN_VALUE = "(hidden)"  # in the place of a value in a job's policy
 EXECUTION_KIND = "workflow-execution-config"  # the attribute kind whose values become `spec.execution`
 # A stored spec without any of these keys holds no secret: most specs need not be decoded to know it.
 _SECRET_KEYS = ('"env"', '"envs"', '"security_context"', '"options"', '"pod"')
+_JOIN_PREFIX = "join_"  # with which join tokens begin (service/core/credential.py)
 _OAUTH2_SHOWN = frozenset({"client_id"})
 
 
@@ -36,6 +40,19 @@ def redact_spec(spec: JobSpec) -> JobSpec:
     if not spec.env and spec.pod is None and native is spec.native and execution is spec.execution:
         return spec
     return replace(spec, env={}, native=native, execution=execution, pod=None)
+
+
+def may_hold_join_token(body: str) -> bool:
+    """Whether a stored spec can hold a join token: a quick look at its text."""
+    return f'"{_JOIN_PREFIX}' in body
+
+
+def hide_join_tokens(spec: JobSpec) -> JobSpec:
+    """The spec with join tokens of its environment hidden; the same object if it has none."""
+    if not any(value.startswith(_JOIN_PREFIX) for value in spec.env.values()):
+        return spec
+    env = {name: HIDDEN_VALUE if value.startswith(_JOIN_PREFIX) else value for name, value in spec.env.items()}
+    return replace(spec, env=env)
 
 
 def redact_policy(policy: JobPolicy) -> JobPolicy:

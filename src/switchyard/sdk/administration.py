@@ -27,8 +27,11 @@ from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
     ClusterRequest,
+    GroupInvite,
+    GroupInviteRequest,
     Invite,
     InviteRequest,
+    NewGroupInvite,
     NewInvite,
     SubmitConsent,
     SubmitToken,
@@ -148,6 +151,21 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
     def revoke_invite(self, invite: str) -> None:
         """Revoke a join token by its id. Raise NotFound if there is none."""
         self._delete(api_path("invites", invite))
+
+    def invite_group(
+        self, group: str, *, agents: int = 1, expires_s: int = 86_400, private: bool = False, ephemeral: bool = False
+    ) -> NewGroupInvite:
+        """Create a join token by which so many agents join, each with a cluster of this group."""
+        body = GroupInviteRequest(uses_max=agents, expires_s=expires_s, is_private=private, is_ephemeral=ephemeral)
+        return self._post(api_path("cluster-groups", group, "invites"), NewGroupInvite, body=body)
+
+    def group_invites(self, group: str, *, limit: int | None = None) -> Iterator[GroupInvite]:
+        """Yield the join tokens of a group, without their secrets."""
+        return self._walk(api_path("cluster-groups", group, "invites"), Page[GroupInvite], limit=limit)
+
+    def revoke_group_invite(self, group: str, invite: str) -> None:
+        """Revoke a join token of a group. Agents that joined with it stay. Raise NotFound if there is none."""
+        self._delete(api_path("cluster-groups", group, "invites", invite))
 
     def submit_token(self, cluster: str, *, account: str | None = None) -> SubmitToken:
         """Create a submit token of this cluster; the old one ends. `account`: the user whose jobs it submits."""

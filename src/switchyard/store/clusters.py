@@ -34,6 +34,7 @@ class ClusterRow(StoredRow, frozen=True):
     created_us: int
     deleted_us: int | None
     is_ephemeral: bool = False
+    group_invite_id: str | None = None
 
 
 class ClusterUpdate(ColumnUpdate, frozen=True, kw_only=True):

@@ -24,6 +24,7 @@ clusters = Table(
     Column("created_us", BigInteger, nullable=False),
     Column("deleted_us", BigInteger, nullable=True),
     Column("is_ephemeral", Boolean, nullable=False, server_default=false()),  # it leaves with its last agent
+    Column("group_invite_id", Text, nullable=True),  # the group join token that registered it
 )
 Index(
     "uq_clusters_name",
@@ -98,6 +99,26 @@ invites = Table(
     Column("maker_id", Text, nullable=True),  # the user who made it; none: made before this was recorded
     Column("parent_id", Text, nullable=True),  # the user token it was made with
 )
+
+# A group join token lets a bounded number of agents join. Each agent registers a cluster of the group, or joins one
+# that an agent with the same token registered.
+group_invites = Table(
+    "group_invites",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("group_name", Text, nullable=False),
+    Column("token_hash", Text, nullable=False),
+    Column("uses_max", Integer, nullable=False),
+    Column("uses", Integer, nullable=False),
+    Column("is_private", Boolean, nullable=False),  # of the clusters it registers
+    Column("is_ephemeral", Boolean, nullable=False),  # of the clusters it registers
+    Column("expires_us", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False),
+    Column("revoked_us", BigInteger, nullable=True),
+    Column("maker_id", Text, nullable=True),  # as of invites; none: made on a server without authentication
+    Column("parent_id", Text, nullable=True),
+)
+Index("ix_group_invites_group", group_invites.c.group_name, group_invites.c.id)
 
 # Pools, labels and defaults: the layout of a server's file (part `file`, one row), and values set over it at run time.
 # A row without a value is removed, even if the file has it.

@@ -12,7 +12,7 @@ from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.credential import make_credential
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.token_makers import lock_parent_token
-from switchyard.store import access, clusters, submit_tokens
+from switchyard.store import access, clusters, group_invites, submit_tokens
 
 USER_TOKENS_MAX = 1000  # live tokens of one user
 
@@ -87,6 +87,7 @@ def token_revoke(context: Context, actor: Actor, token_id: str, *, only: bool = 
         access.token_revoke(batch.tx, revoked, at_us=batch.now_us)
         if not only:
             clusters.invite_revoke_made_with(batch.tx, revoked, at_us=batch.now_us)
+            group_invites.group_invite_revoke_made_with(batch.tx, revoked, at_us=batch.now_us)
             if submit_tokens.submit_token_delete_made_with(batch.tx, revoked):
                 bump_version(batch, Topic.CLUSTERS)
         bump_version(batch, Topic.ACCESS)

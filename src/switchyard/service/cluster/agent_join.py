@@ -9,6 +9,7 @@ from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
 from switchyard.model.names import printable_line
 from switchyard.model.poll import Join, Joined
 from switchyard.service.cluster.clusters import register_cluster
+from switchyard.service.cluster.group_invites import count_use, lock_group_invite, open_cluster
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
@@ -34,7 +35,7 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
     credential, hash_ = make_credential("agent", agent_id)
 
     def apply(batch: Batch) -> str:
-        cluster_id = use_join_token(batch, context, parts, request) if parts else _join_open(batch, context, request)
+        cluster_id = _enter_cluster(batch, context, parts, request)
         if request.is_ephemeral:
             _need_ephemeral(batch, cluster_id)
         before = clusters.agent_lock_by_name(batch.tx, cluster_id, request.name)
@@ -57,12 +58,27 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
         clusters.agent_insert(batch.tx, new_agent_row(batch, agent_id, cluster_id, hash_, request))
         clusters.cluster_change(batch.tx, cluster_id, clusters.ClusterUpdate(backend=request.backend))
         bump_version(batch, Topic.CLUSTERS)
-        record_audit(batch, context, f"agent:{request.name}", "agent.join", request.cluster, after={"agent": agent_id})
+        by_token = {"invite": parts[0]} if parts else {}  # the id of the join token is no secret
+        after = {"agent": agent_id, **by_token}
+        record_audit(batch, context, f"agent:{request.name}", "agent.join", request.cluster, after=after)
         return agent_id
 
     joined_id = context.committer.call(apply)
     credential = credential.replace(agent_id, joined_id, 1)
     return Joined(joined_id, request.cluster, credential)
+
+
+def _enter_cluster(batch: Batch, context: Context, parts: tuple[str, str] | None, request: Join) -> str:
+    """Return the id of the cluster that the agent may join: by a join token, a group's join token, or without one."""
+    if parts is None:
+        return _join_open(batch, context, request)
+    invite = lock_group_invite(batch, parts)
+    if invite is None:
+        return use_join_token(batch, context, parts, request)
+    cluster_id = open_cluster(batch, context, invite, request)
+    if not _is_answer_lost(batch, cluster_id, request):
+        count_use(batch, invite)
+    return cluster_id
 
 
 def new_agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, request: Join) -> clusters.AgentRow:

@@ -92,7 +92,13 @@ def cluster_create(context: Context, actor: Actor, request: ClusterRequest) -> C
 
 
 def register_cluster(
-    batch: Batch, context: Context, actor: str, request: ClusterRequest, *, is_ephemeral: bool = False
+    batch: Batch,
+    context: Context,
+    actor: str,
+    request: ClusterRequest,
+    *,
+    is_ephemeral: bool = False,
+    group_invite_id: str | None = None,
 ) -> str:
     """Store a new cluster and return its id. Everyone may submit to it unless it is private."""
     if request.name in RESERVED_CLUSTER_NAMES:
@@ -112,6 +118,7 @@ def register_cluster(
         created_us=batch.now_us,
         deleted_us=None,
         is_ephemeral=is_ephemeral,
+        group_invite_id=group_invite_id,
     )
     clusters.cluster_insert(batch.tx, row)
     if not request.is_private:

@@ -1,7 +1,8 @@
 """Redact jobs for a reader: remove the names of hidden clusters and other users' secrets.
 
 Environment values often hold passwords. Only the job's owner and operators of its project see them and the other
-secrets of a spec (`model/spec_secrets.py`). The owner sees where a job ran; other readers see only visible clusters.
+secrets of a spec (`model/spec_secrets.py`), and only the owner sees join tokens. The owner sees where a job ran; other
+readers see only visible clusters.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import msgspec
 from switchyard.model.access import ROLE_RANK, Role
 from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobSpec
-from switchyard.model.spec_secrets import may_hold_secrets, redact_policy, redact_spec
+from switchyard.model.spec_secrets import (
+    hide_join_tokens,
+    may_hold_join_token,
+    may_hold_secrets,
+    redact_policy,
+    redact_spec,
+)
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
@@ -85,10 +92,13 @@ class Visibility:
         return self.is_own(row) or self._actor.may_project(Role.OPERATE, row.project)
 
     def spec(self, row: Any, body: str) -> tuple[msgspec.Raw, bool]:
-        """Return the spec to show, and whether secrets were removed from it."""
-        if not may_hold_secrets(body) or self.sees_secrets(row):
+        """Return the spec to show, and whether secrets were removed from it; hidden join tokens do not count."""
+        sees_secrets = not may_hold_secrets(body) or self.sees_secrets(row)
+        if sees_secrets and (self.is_own(row) or not may_hold_join_token(body)):
             return msgspec.Raw(body.encode()), False
         spec = msgspec.json.decode(body, type=JobSpec)
+        if sees_secrets:
+            return msgspec.Raw(msgspec.json.encode(hide_join_tokens(spec), order="sorted")), False
         redacted = redact_spec(spec)
         if redacted is spec:
             return msgspec.Raw(body.encode()), False

@@ -1,15 +1,15 @@
-"""Invites: the join tokens by which agents join a cluster."""
+"""Invites: the join tokens by which agents join a cluster, and those of groups of clusters."""
 
 from __future__ import annotations
 
 from switchyard.errors import Malformed
 from switchyard.model.api import Deleted, Page
-from switchyard.model.cluster import Invite, InviteRequest, NewInvite
+from switchyard.model.cluster import GroupInvite, GroupInviteRequest, Invite, InviteRequest, NewGroupInvite, NewInvite
 from switchyard.model.names import is_name
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.query_parameters import ID_CURSOR, LIMIT
-from switchyard.service.cluster import clusters
+from switchyard.service.cluster import clusters, group_invites
 
 
 def invite_create(call: Call) -> NewInvite:
@@ -24,6 +24,21 @@ def invite_list(call: Call) -> Page[Invite]:
 
 def invite_revoke(call: Call) -> Deleted:
     clusters.invite_revoke(call.context, call.actor, call.path["invite"])
+    return Deleted(call.path["invite"])
+
+
+def group_invite_create(call: Call) -> NewGroupInvite:
+    return group_invites.group_invite_create(call.context, call.actor, _name(call, "group"), call.body)
+
+
+def group_invite_list(call: Call) -> Page[GroupInvite]:
+    after, group = call.id_cursor or "", call.path["group"]
+    invites = group_invites.group_invite_list(call.context, call.actor, group, after=after, limit=call.limit)
+    return Page(invites, invites[-1].id if len(invites) == call.limit else None)
+
+
+def group_invite_revoke(call: Call) -> Deleted:
+    group_invites.group_invite_revoke(call.context, call.actor, call.path["group"], call.path["invite"])
     return Deleted(call.path["invite"])
 
 
@@ -52,4 +67,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         query=(LIMIT, ID_CURSOR),
     ),
     Endpoint("DELETE", "/v1/invites/{invite}", "Revoke a join token", Deleted, invite_revoke),
+    Endpoint(
+        "POST",
+        "/v1/cluster-groups/{group}/invites",
+        "A join token by which a number of agents join, each with a cluster of the group",
+        NewGroupInvite,
+        group_invite_create,
+        GroupInviteRequest,
+        201,
+    ),
+    Endpoint(
+        "GET",
+        "/v1/cluster-groups/{group}/invites",
+        "Join tokens of a group",
+        Page[GroupInvite],
+        group_invite_list,
+        query=(LIMIT, ID_CURSOR),
+    ),
+    Endpoint(
+        "DELETE",
+        "/v1/cluster-groups/{group}/invites/{invite}",
+        "Revoke a join token of a group",
+        Deleted,
+        group_invite_revoke,
+    ),
 )
