@@ -25,7 +25,8 @@ CLUSTER: dict[str, Any] = {
     "load": {"free_cores": 3, "running": 5},
     "labels": {"site": "north", "old": "x"},
 }
-INVITE = {"token": "join_01X_secret", "info": {"id": "01I", "cluster": "alpha", "is_reusable": False, "expires_us": 1}}
+INVITE_INFO = {"id": "01I", "cluster": "alpha", "is_reusable": False, "expires_us": 1}
+INVITE = {"token": "join_01X_secret", "info": INVITE_INFO}
 
 
 def page(*items: Any) -> Say:
@@ -48,7 +49,7 @@ def test_the_join_token_of_a_group(yard: Callable[..., Done], peer: Peer) -> Non
     info = {"id": "01G", "group": "pilots", "uses_max": 20, "expires_us": 2**60, "uses": 3, "created_us": 1}
     peer.on("POST", "/v1/cluster-groups/pilots/invites", Say({"token": "join_01G_secret", "info": info}, 201))
     peer.on("GET", "/v1/cluster-groups/pilots/invites", page(info, {**info, "id": "02G", "is_revoked": True}))
-    peer.on("GET", "/v1/clusters/alpha/invites", page({**INVITE["info"], "uses": 1}))
+    peer.on("GET", "/v1/clusters/alpha/invites", page({**INVITE_INFO, "uses": 1}))
     peer.on("DELETE", "/v1/cluster-groups/pilots/invites/01G", Say({"deleted": "01G"}))
     done = yard("cluster", "invite-group", "pilots", "--agents", "20", "--expires", "2d", "--ephemeral")
     assert done.out.split()[-1] == "join_01G_secret"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def test_files_of_a_job_that_never_began_are_not_waited_for(client: Client, peer
     assert time.monotonic() - began < PATIENCE_S / 2
 
 
-def an_array(peer: FilePeer, *tasks: dict[str, object]) -> str:
+def an_array(peer: FilePeer, *tasks: Mapping[str, object]) -> str:
     """The peer's job is an ended array with these tasks."""
     peer.tasks = [{"index": index, "state": "SUCCEEDED", "cluster": "c", **task} for index, task in enumerate(tasks)]
     failed = sum(task["state"] == "FAILED" for task in peer.tasks)

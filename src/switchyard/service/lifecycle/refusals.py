@@ -8,7 +8,7 @@ from switchyard.model.poll import Report
 from switchyard.model.retry import Cause
 
 
-def is_refused_before_start(item: Report, state: State) -> bool:
+def is_refused_before_start(item: Report, state: State | None) -> bool:
     """Return whether nothing of the attempt ran. Without a native id the batch system never had it.
 
     An attempt that the batch system had may have run in part, although nobody saw it run: it is not given to others.
