@@ -44,6 +44,7 @@ def test_what_fits_is_taken_the_rest_is_named_and_comes_when_the_limit_is_raised
         assert done.returncode == EXIT_ERROR, "a file that the job left is not here"
         job = stage.get("/v1/jobs?limit=1")["items"][0]["id"]
         assert stage.job(job)["state"] == State.SUCCEEDED
+        assert "; not taken: results/f4: over the limit" in stage.yard("show", job, check=True).stdout
 
         write_config(config, **{limit: RAISED})
         stage.server.restart()

@@ -95,6 +95,22 @@ def test_only_the_tasks_that_are_asked_for_are_waited_for(client: Client, peer: 
         client.fetch(job, to=tmp_path / "plain", tasks="0,2")
 
 
+def test_tasks_that_have_not_ended_are_named(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    root = bytes.fromhex(client.upload({"out": b"1"}))
+    running = {"fence": 6, "state": "RUNNING"}
+    job = an_array(peer, {"fence": 5}, running, {"fence": 0, "state": "PENDING"}, {"fence": 8, "state": "RUNNING"})
+    peer.job["state"] = "RUNNING"
+    serve_outputs(peer, root, task=0, fence=5)
+    serve_outputs(peer, root, task=3, fence=7)  # of an attempt before the one that runs
+    unended = [(1, "RUNNING"), (2, "PENDING"), (3, "RUNNING")]
+    texts = tuple(f"task {task}: the task is {state}; its files come at its end" for task, state in unended)
+    for tasks, failed in ((None, texts), ("0,1", texts[:1]), (0, ())):
+        fetched = client.fetch(job, to=tmp_path / str(tasks), tasks=tasks)
+        assert (fetched.files, fetched.failed) == (1, failed)
+    with pytest.raises(Conflict, match="is RUNNING; its files come at its end"):
+        client.fetch(job, to=tmp_path, tasks=1)
+
+
 @pytest.mark.parametrize("tasks", [None, 0])
 def test_files_of_an_earlier_attempt_are_not_those_of_the_last_one(
     client: Client, peer: FilePeer, tmp_path: Path, tasks: int | None

@@ -242,10 +242,16 @@ def format_outputs(job: str, outputs: Sequence[OutputSet], absent: str = "") -> 
         "on their way" + (f" from {moving} tasks" if moving > 1 else "") if moving else "",
         f"no file for {' '.join(patterns)}" if patterns else "",
         next((f"not all: {found.error}" for found in ready if found.error), ""),
+        _skipped_text([text for found in outputs for text in found.skipped]),
         f"cannot be had: {failed[0].error or 'the cluster did not say why'}" if failed else "",
         absent,
     ]
     return printable("; ".join(filter(None, parts)))
+
+
+def _skipped_text(skipped: Sequence[str]) -> str:
+    more = f" (and {len(skipped) - 1} more)" if len(skipped) > 1 else ""
+    return f"not taken: {skipped[0]}{more}" if skipped else ""
 
 
 def format_file_count(count: int) -> str:

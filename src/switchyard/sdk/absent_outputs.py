@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from switchyard.model.files import OutputSet, OutputState
 from switchyard.model.idset import IdSet
 from switchyard.model.job import Job, State, Task
+from switchyard.model.lifecycle import FINAL_STATES
 
 TASKS_SHOWN = 80  # characters of a set of tasks in an error
 
@@ -16,7 +17,7 @@ TASKS_SHOWN = 80  # characters of a set of tasks in an error
 class KnownOutputs:
     """What is known of the output files of a job. `outputs`: the newest ones of each task that is asked for.
 
-    `tasks`: of an ended array, the tasks that are asked for.
+    `tasks`: of an array, the tasks that are asked for.
     """
 
     job: Job
@@ -65,13 +66,14 @@ def awaited_tasks(tasks: Iterable[Task], seen: Sequence[OutputSet]) -> list[Task
 
 
 def with_absent(seen: Sequence[OutputSet], tasks: Sequence[Task]) -> list[OutputSet]:
-    """Return the newest outputs of each task, and failed outputs for failed and ended tasks that have none.
+    """Return the newest outputs of each task, and failed outputs for tasks whose files are not there, with the reason.
 
     The files of an earlier attempt are not shown for those of the last one, unless that one never began.
     """
     known_tasks = {outputs.task for outputs in seen}
     unbegun = [task for task in tasks if task.is_unbegun and task.index not in known_tasks]
-    absent = {task.index: _absent_outputs(task) for task in (*awaited_tasks(tasks, seen), *unbegun)}
+    unended = [task for task in tasks if task.state not in FINAL_STATES]
+    absent = {task.index: _absent_outputs(task) for task in (*awaited_tasks(tasks, seen), *unbegun, *unended)}
     known = [outputs for outputs in seen if outputs.task not in absent]
     return sorted([*known, *absent.values()], key=lambda outputs: -1 if outputs.task is None else outputs.task)
 
@@ -91,6 +93,8 @@ def _absent_outputs(task: Task) -> OutputSet:
 
 
 def _why_absent(task: Task) -> str:
+    if task.state not in FINAL_STATES:
+        return f"the task is {task.state.value}; its files come at its end"
     if task.is_unbegun:
         return "the task failed before its start" + (f": {task.reason}" if task.reason else "")
     cluster = f"cluster {task.cluster}" if task.cluster else "its cluster"

@@ -158,8 +158,8 @@ class FileCalls(JobCalls):
             if latest != seen:
                 seen, changed_at, pause_s = latest, time.monotonic(), OUTPUTS_POLL_S_FIRST
             is_over = ended.state in FINAL_STATES
-            if is_over and files.out and ended.tasks is not None and tasks is None:
-                tasks = self._tasks_of_wait(ended, wanted)  # once: an ended array does not change
+            if files.out and ended.tasks is not None and tasks is None:
+                tasks = self._tasks_of_wait(ended, wanted)  # once: an ended array does not change, others end the wait
             known = KnownOutputs(ended, seen, tasks or [])
             if not is_over or not files.out or not (known.moving or known.is_any_awaited):
                 return known
@@ -196,7 +196,8 @@ class FileCalls(JobCalls):
         """Fetch the output files of a job into the folder `to`, those of tasks of an array into `to/INDEX`.
 
         Raise NotFound if there are none, Conflict if the job has not ended or a file is in the way, and TimedOut if
-        they are not there after `timeout_s`. `pattern`: only these files. `tasks`: `3` or `3,5-7`; one task goes into
+        they are not there after `timeout_s`. Of an array that runs, the files of ended tasks come, and `failed` of the
+        result names the others. `pattern`: only these files. `tasks`: `3` or `3,5-7`; one task goes into
         `to` itself. Files that are there and equal are not fetched again. If one is there and differs, nothing is
         written, unless `force`, or unless all that differ were last changed before `replace_before` (seconds since
         1970). `on_wait`: called with the reason while files are on their way.

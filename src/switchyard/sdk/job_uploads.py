@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from switchyard.model.files import JobFiles
 from switchyard.sdk.config import file_cache_path
@@ -15,6 +15,7 @@ from switchyard.sdk.file_scan import scan_sources
 from switchyard.sdk.file_upload import OnTransfer, upload_trees
 from switchyard.sdk.object_calls import ObjectCalls
 from switchyard.sdk.signed_store import SignedStore
+from switchyard.sdk.task_files import refuse_two_for_one_name
 from switchyard.sdk.transport import Transport
 
 OnFiles = Callable[[str, int, int], None]  # what is done (hash, upload, fetch), bytes done, bytes in all
@@ -28,16 +29,19 @@ def upload_sources(
     on_progress: OnFiles | None = None,
     warn: Warn | None = None,
     project: str | None = None,
+    merged: Collection[tuple[int, int]] = (),
 ) -> list[str]:
     """Upload a tree for each group of sources, and return the hashes. A file that changes is read once more.
 
     `project`: of the jobs that need the trees. A project without room for them is refused before anything is sent.
+    `merged`: places of two groups, the files of all tasks of an array and those by task, which must not differ.
     """
     try:
-        return _upload_once(transport, groups, HashCache(file_cache_path()), on_progress, warn, project=project)
+        cache = HashCache(file_cache_path())
+        return _upload_once(transport, groups, cache, on_progress, warn, project=project, merged=merged)
     except FileChanged:
         cache = HashCache(file_cache_path(), is_fresh=True)
-        return _upload_once(transport, groups, cache, on_progress, warn, project=project)
+        return _upload_once(transport, groups, cache, on_progress, warn, project=project, merged=merged)
 
 
 def upload_requests(
@@ -56,7 +60,10 @@ def upload_requests(
         places.append((_place(groups, request.shared), _place(groups, tuple(request.task_sources(array)))))
     roots: list[str] = []
     if groups:
-        roots = upload_sources(transport, list(groups), on_progress=on_progress, warn=warn, project=project)
+        merged = {(shared, own) for shared, own in places if shared is not None and own is not None}
+        roots = upload_sources(
+            transport, list(groups), on_progress=on_progress, warn=warn, project=project, merged=merged
+        )
     return [
         None
         if request.is_empty
@@ -85,6 +92,7 @@ def _upload_once(
     warn: Warn | None,
     *,
     project: str | None,
+    merged: Collection[tuple[int, int]],
 ) -> list[str]:
     hashed = report_step(on_progress, "hash")
     calls = ObjectCalls(transport)
@@ -93,6 +101,8 @@ def _upload_once(
         scan_sources(group, cache=cache, on_progress=hashed, warn=warn, before_long_read=reach, kept=kept)
         for group in groups
     ]
+    for shared, by_task in merged:
+        refuse_two_for_one_name(trees[shared], trees[by_task])
     store = SignedStore(retry_s=transport.retry_s)
     try:
         upload_trees(calls, trees, store=store, on_progress=report_step(on_progress, "upload"), project=project)
