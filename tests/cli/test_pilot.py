@@ -15,7 +15,7 @@ AGENT = ["yard", "agent"]
     ("backend", "host", "words"),
     [
         ("local", "slurm", AGENT),
-        ("flux", "slurm", ["srun", "flux", "start", *AGENT]),
+        ("flux", "slurm", ["srun", "--mpi=pmi2", "flux", "start", *AGENT]),
         ("flux", "flux", ["flux", "start", *AGENT]),
     ],
 )

@@ -274,8 +274,10 @@ def _run_until_signal(loop: Loop, directory: Path, connect: Callable[[], Connect
     """
     read_end, write_end = os.pipe()
     os.set_blocking(write_end, False)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    # SIGHUP: a Flux instance that ends sends it to the program that it was started with. `nohup` has it ignored.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
     # Not sigtimedwait: if the process is stopped past the time-out, Python 3.11 returns a signal that never came.
     signal.set_wakeup_fd(write_end)
     loop.start()

@@ -61,6 +61,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--shared", action="store_true", help="everyone may submit to it (default: those with a grant)")
     parser.add_argument("--program", metavar="PATH", help="`yard` on the nodes (default: the path of this one)")
+    parser.add_argument("--flux", default="flux", metavar="PATH", help="`flux` on the nodes (default: by their PATH)")
     add_shared(parser)
     args = parser.parse_args(argv)
     name = args.name or f"{args.cluster}-pilot-{secrets.token_hex(2)}"
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> int:
                 time_s=args.time,
             )
             spec = JobSpec(
-                command=launch_command(agent, backend=backend, host=host.backend),
+                command=launch_command(agent, backend=backend, host=host.backend, flux=args.flux),
                 env={"YARD_JOIN_TOKEN": invite.token},
                 resources=Resources(nodes=args.nodes, tasks=args.nodes, time_limit=args.time),
                 native=Native(exclusive=True),
@@ -113,12 +114,15 @@ def agent_command(*, program: str, server: str, ca_file: str | None, name: str, 
     return words + (["--ca-file", ca_file] if ca_file else [])
 
 
-def launch_command(agent: Sequence[str], *, backend: str, host: str) -> list[str]:
-    """The job's command. Slurm runs it once, and srun brings Flux to every node; Flux runs it on every node itself."""
+def launch_command(agent: Sequence[str], *, backend: str, host: str, flux: str = "flux") -> list[str]:
+    """The job's command. Slurm runs it once, and srun brings Flux to every node; Flux runs it on every node itself.
+
+    Flux's brokers find each other by PMI, which srun serves as pmi2. Without it, each node would be an instance alone.
+    """
     if backend == "local":
         return list(agent)
-    start = ["flux", "start", *agent]
-    return ["srun", *start] if host == "slurm" else start
+    start = [flux, "start", *agent]
+    return ["srun", "--mpi=pmi2", *start] if host == "slurm" else start
 
 
 def _withdraw(yard: Client, invite: NewInvite) -> None:
