@@ -273,11 +273,16 @@ def test_a_refused_upload_is_told_and_its_folder_kept_for_a_while(site: Site) ->
     assert (site.folder(lease) / "out").read_bytes() == b"1\n"
 
 
-def test_a_job_that_removed_its_folder_has_no_outputs(site: Site) -> None:
-    lease = site.lease('cd / && rm -rf "$SWITCHYARD_FILES"', JobFiles(out=["out"], out_required=True))
+@pytest.mark.parametrize(
+    ("then", "why"),
+    [("true", "No such file"), ('ln -s /etc "$d"', "Not a directory"), ('echo > "$d"', "Not a directory")],
+)
+def test_a_job_that_removed_its_folder_has_no_outputs(site: Site, then: str, why: str) -> None:
+    script = f'd=$SWITCHYARD_FILES; cd / && rm -rf "$d"; {then}'
+    lease = site.lease(script, JobFiles(out=["out"], out_required=True))
     assert site.end_of(lease).seen is ObservedState.FAILED
     wait_until(lambda: site.objects.told and site.objects.told[-1].state is OutputState.FAILED, "told")
-    assert "cannot read the job's folder: No such file" in site.objects.told[-1].error
+    assert f"cannot read the job's folder: {why}" in site.objects.told[-1].error
 
 
 def test_the_site_keeps_folders_as_long_as_it_says(site: Site) -> None:

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from switchyard.agent.backends.local import LocalBackend
+from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.files.folder_removal import TRIES_MAX, remove_folder
+from switchyard.agent.site import LocalSite, Site
+from tests.agent.builders import a_setting
 
 CHANGE = """
 import os, sys
@@ -75,3 +79,45 @@ def test_an_entry_that_vanishes_is_no_removed_folder(
     assert not remove_folder(folder)
     assert caplog.text.count("folder-not-removed") == 1
     assert str(folder) in caplog.text
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_a_folder_of_any_depth_is_removed(tmp_path: Path, is_closed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    folder, outside = tmp_path / "job", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    place = make_deep(folder, outside)
+    if is_closed:
+        os.chmod("..", 0o500, dir_fd=place)
+        os.chmod(".", 0o000, dir_fd=place)
+    os.close(place)
+    assert remove_folder(folder), caplog.text
+    assert not folder.exists()
+    assert (outside / "kept").exists(), "a link out of the folder is not followed"
+
+
+def make_deep(folder: Path, outside: Path) -> int:
+    """A folder with more folders in folders than a recursion allows. Returns the descriptor of the last one."""
+    folder.mkdir()
+    place = os.open(folder, os.O_RDONLY)
+    for _ in range(3 * sys.getrecursionlimit() // 2):
+        os.mkdir("d", dir_fd=place)
+        os.symlink(outside, "link", dir_fd=place)
+        inner = os.open("d", os.O_RDONLY, dir_fd=place)
+        os.close(place)
+        place = inner
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=place))
+    return place
+
+
+@pytest.mark.parametrize("kind", ["local", "slurm"])
+def test_backends_remove_folders_of_any_depth(tmp_path: Path, kind: str) -> None:
+    files = SharedFiles(tmp_path / "jobs")
+    backend = LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite())))
+    os.close(make_deep(tmp_path / "jobs" / "job", tmp_path))
+    if kind == "slurm":
+        files.remove("job")
+    else:
+        backend.forget("job")
+    backend.close()
+    assert not (tmp_path / "jobs" / "job").exists()

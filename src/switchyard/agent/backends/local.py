@@ -7,7 +7,6 @@ import logging
 import os
 import select
 import selectors
-import shutil
 import signal
 import subprocess
 import threading
@@ -42,6 +41,7 @@ from switchyard.agent.backends.seals import Seals
 from switchyard.agent.backends.supervisor_program import SupervisorProgram, start_failure
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.clock import boot_id
+from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.images import container_programs, graph_with_images
 from switchyard.agent.log import line
 from switchyard.agent.need import (
@@ -228,7 +228,7 @@ class LocalBackend:
         return [lease for job in begun if (lease := job.lease()) is not None]
 
     def forget(self, native_id: str) -> None:
-        shutil.rmtree(self._jobs / native_id, ignore_errors=True)
+        remove_folder(self._jobs / native_id)
         self._containments.of(native_id).remove()
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ has already are not sent again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import random
@@ -40,6 +41,7 @@ RETRY_S_MIN, RETRY_S_MAX = 0.5, 60.0
 ROOM_RETRY_S_MIN, ROOM_RETRY_S_MAX = 2.0, 300.0  # of files over a limit of the server: one small request
 REMOVAL_RETRY_S_MIN, REMOVAL_RETRY_S_MAX = 5.0, 3600.0  # of a folder of which something was left
 READ_TRIES_MAX = 10  # of a folder that the agent cannot read
+FOLDER_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})  # the job removed its folder or put a link there
 FAILED_KEEP_S = 86_400.0  # a folder whose output files could not be uploaded: somebody may look for them
 ERROR_CHARS_MAX = 1000
 FILES_TOLD_MAX = 5
@@ -215,7 +217,7 @@ class Uploads:
             why, is_final = exc.detail, not exc.transient and not isinstance(exc, Unauthenticated | Gone)
         else:
             why = f"the agent cannot read the job's folder: {exc.strerror or exc}"
-            is_final = isinstance(exc, FileNotFoundError) or tries >= READ_TRIES_MAX
+            is_final = exc.errno in FOLDER_GONE or tries >= READ_TRIES_MAX
         ids = {"job": record.job, "fence": record.fence}
         if is_final:
             log.error(line("upload-failed", **ids, error=why))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Protocol
 from switchyard.agent.accounts import LocalAccount, open_untrusted, read_untrusted, share_folder
 from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
+from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.errors import Unavailable
 
 NOTE_BYTES_MAX = 4096
@@ -146,7 +146,7 @@ class SharedFiles:
         return claimed
 
     def remove(self, name: str) -> None:
-        shutil.rmtree(self._root / name, ignore_errors=True)
+        remove_folder(self._root / name)
 
 
 class RemoteFiles:
