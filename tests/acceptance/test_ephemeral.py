@@ -39,9 +39,13 @@ def test_it_takes_what_fits_and_is_gone_at_its_end(stage: Stage) -> None:
         assert stage.ended(fits)["state"] == State.SUCCEEDED
         too_long = stage.submit("true", cluster="brief", spec={"resources": {"time_limit": "1h"}})
         refused = stage.ended(too_long)
-        assert refused["state"] in (State.REJECTED, State.FAILED)
+        assert refused["state"] == State.REJECTED, "the router knows the end"
         assert "does not fit before the end" in refused["reason"]
+        without = stage.ended(stage.submit("true", cluster="brief"))
+        assert (without["state"], "only jobs with a time limit" in without["reason"]) == (State.REJECTED, True)
         elsewhere = stage.submit("true", spec={"resources": {"time_limit": "1h"}})
+        verdicts = {verdict["cluster"]: verdict for verdict in stage.get(f"/v1/jobs/{elsewhere}/explain")["now"]}
+        assert (verdicts["brief"]["say"], verdicts["brief"]["step"]) == ("no", "end"), verdicts
         assert stage.ended(elsewhere)["cluster"] == "stays"
         until(lambda: clusters(stage) == {"stays"}, PATIENCE_S, "the cluster has left")
         assert agent.wait() == 0

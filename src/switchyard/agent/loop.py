@@ -145,6 +145,7 @@ class Loop:
             jobs_max=limits.jobs_max,
             trouble=self._trouble,
             files_trouble=self._files_trouble,
+            ends_in_s=self._ends_in_s,
             on_work=self._on_work,
             values=values,
             quoting=self._quoting,
@@ -343,6 +344,9 @@ class Loop:
     def _retry_after_s(self, name: str) -> float | None:
         connection = {"park": self._park_connection, "talk": self._talk_connection}.get(name)
         return connection.retry_after_s if connection is not None else None
+
+    def _ends_in_s(self) -> int | None:
+        return int(self._lifetime.left_s()) if self._lifetime is not None else None
 
     def _files_trouble(self) -> str:
         return self._files.trouble if self._files is not None else ""

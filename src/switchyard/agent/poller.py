@@ -94,6 +94,7 @@ class Poller:
         jobs_max: int,
         trouble: Callable[[], str],
         files_trouble: Callable[[], str] = str,
+        ends_in_s: Callable[[], int | None] = lambda: None,
         on_work: Callable[[], None],
         values: Callable[[], dict[str, Scalar]] = dict,
         quoting: QuoteAnswerer | None = None,
@@ -114,6 +115,7 @@ class Poller:
         self._graph: Graph | None = graph  # None once the server has it
         self._jobs_max = jobs_max
         self._trouble, self._files_trouble = trouble, files_trouble
+        self._ends_in_s = ends_in_s
         self._on_work = on_work
         self._values = values  # state values that the site adds
         self._place = place  # host, folder and process, for the operator
@@ -293,7 +295,9 @@ class Poller:
         is_full = room is not None and room.cores == 0
         want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
         files_trouble = self._files_trouble()[:TROUBLE_CHARS_MAX]
-        return Offer(want, room, msgspec.structs.replace(load, trouble=trouble, files_trouble=files_trouble))
+        ends_in_s = self._ends_in_s()
+        load = msgspec.structs.replace(load, trouble=trouble, files_trouble=files_trouble, ends_in_s=ends_in_s)
+        return Offer(want, room, load)
 
     def _poll(
         self,

@@ -46,6 +46,7 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     queued: int = 0
     trouble: AgentText = ""  # why the agent takes nothing now, e.g. a full disk
     files_trouble: AgentText = ""  # why it takes no jobs with files now
+    ends_in_s: Annotated[int, Meta(ge=0)] | None = None  # until an ephemeral cluster ends
     # By node; none: the agent does not know. Shapes are those of the graph with this signature.
     free: Annotated[list[FreeNodes], Meta(max_length=FREE_NODES_MAX)] | None = None
     signature: Annotated[str, Meta(max_length=64)] = ""

@@ -22,4 +22,5 @@ class Member:
     is_interruptible: bool = False  # its nodes may be taken away: only for interruptible jobs
     trouble: str = ""  # why its agents take nothing new now, in a word or two: `disk full`
     files_trouble: str = ""  # why they take no jobs with files now
+    left_s: int | None = None  # until an ephemeral cluster ends, rounded up; none: it has no end
     is_silent: bool = False  # of a cordoned cluster: it would be down if uncordoned

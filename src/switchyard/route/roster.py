@@ -127,6 +127,7 @@ class RosterCache:
                     member.backends,
                     member.trouble,
                     member.files_trouble,
+                    member.left_s,
                 ),
                 len(numbers),
             )

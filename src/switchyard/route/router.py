@@ -34,10 +34,25 @@ POLLER_TAKES_NO_ARRAYS = GroupVerdict(Answer.NO, "backend", "it only polls, and 
 POD_BACKEND = "kubernetes"
 TAKES_NO_PODS = GroupVerdict(Answer.NO, "backend", "it is no Kubernetes cluster, and the job is a pod")
 CLUSTER_INTERRUPTIBLE = GroupVerdict(Answer.NO, "interruptible", "its nodes may be taken away, and the job must not be")
+ENDS_AND_NO_LIMIT = GroupVerdict(Answer.NO, "end", "ends at a set time, so it takes only jobs with a time limit")
+MINUTE_S = 60
 TAKES_NOTHING = "takes nothing new now: "
 TAKES_NO_FILES = "takes no jobs with files now: "
 REASONS_SHOWN_MAX = 5
-STEPS = ("pool", "label", "pin", "grant", "interruptible", "backend", "image", "site", "match", "weight", "refused")
+STEPS = (
+    "pool",
+    "label",
+    "pin",
+    "grant",
+    "interruptible",
+    "backend",
+    "image",
+    "site",
+    "match",
+    "end",
+    "weight",
+    "refused",
+)
 
 GroupVerdicts = list[tuple[GroupVerdict, MemberIndexes]]
 
@@ -113,6 +128,8 @@ class _Evaluator:
         fits = self._fits(member.graph)
         if fits.say is Answer.NO:
             return fits
+        if member.left_s is not None and (too_long := _end_verdict(ask.time_limit_s, member.left_s)):
+            return too_long
         if why := self.refused.get(member.id):
             return GroupVerdict(Answer.NO, "refused", f"refused it before its start: {why}")
         if member.health is not Health.UP:
@@ -159,6 +176,20 @@ def _site_verdict(ask: RoutingRequest, graph: Graph) -> GroupVerdict | None:
     if ask.site is not None and (refusal := site_refusal(ask.site, graph.site)):
         return GroupVerdict(Answer.NO, "site", refusal)
     return None
+
+
+def _end_verdict(limit_s: int | None, left_s: int) -> GroupVerdict | None:
+    """The refusal of a job that cannot end before its cluster; None: it can. The agent knows the end to the second."""
+    if limit_s is None:
+        return ENDS_AND_NO_LIMIT
+    if limit_s <= left_s:
+        return None
+    ends = f"ends within {_format_seconds(left_s)}, and the job may run for {_format_seconds(limit_s)}"
+    return GroupVerdict(Answer.NO, "end", f"{ends}: it does not fit before the end")
+
+
+def _format_seconds(seconds: int) -> str:
+    return f"{seconds} s" if seconds < 2 * MINUTE_S else f"{-(-seconds // MINUTE_S)} min"
 
 
 def _image_note(image: str, graph: Graph) -> str:

@@ -26,6 +26,7 @@ class World:
     index: MatchIndex = field(default_factory=MatchIndex, compare=False)
     pools: Mapping[str, ClusterWeights] = field(default_factory=dict)
     labels: Mapping[str, ClusterWeights] = field(default_factory=dict)
+    has_ends: bool = False  # a cluster ends at a set time: then the time limits of jobs count
     rosters: RosterCache = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -39,4 +40,5 @@ class World:
         index = after.index if after else MatchIndex()
         index.set_classes(member.graph for member in ordered if member.graph is not None)
         by_name = {member.name: member for member in ordered}
-        return World(version, ordered, by_name, by_id, index, layout.pools, layout.labels)
+        has_ends = any(member.left_s is not None for member in ordered)
+        return World(version, ordered, by_name, by_id, index, layout.pools, layout.labels, has_ends)

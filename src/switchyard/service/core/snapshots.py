@@ -19,6 +19,7 @@ from switchyard.policy.platform_layout import platform_with_layout
 from switchyard.policy.resolve import Policy
 from switchyard.route.member import Member
 from switchyard.route.world import World
+from switchyard.service.core.agent_ends import AgentEnds, TimesLeft, common_time_left
 from switchyard.service.core.agent_troubles import NO_TROUBLE, AgentTroubles, Troubles, common_trouble
 from switchyard.service.core.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.core.layout_snapshot import LayoutSnapshot, load_layout_snapshot
@@ -170,8 +171,8 @@ class Snapshots:
         # Never held during a database query: the event loop takes this lock too, and would block.
         self._lock = threading.Lock()
         self._world_number = 0
-        # The fleet, the live agents and their troubles that `world` was built from.
-        self._built_from: tuple[Fleet | None, frozenset[str], Troubles] = (None, frozenset(), {})
+        # The fleet, the live agents, their troubles and their times left that `world` was built from.
+        self._built_from: tuple[Fleet | None, frozenset[str], Troubles, TimesLeft] = (None, frozenset(), {}, {})
         self._has_read_seen = False
         self._stored_seen: dict[str, int] = {}  # agent → when it was last seen, as stored in the database
         self.seen: dict[str, int] = {}  # agent → when this or another server last saw it
@@ -179,6 +180,7 @@ class Snapshots:
         self.load_times: dict[str, int] = {}  # agent → when it reported its load
         self.loads_number = 0  # grows when a load changes
         self._troubles = AgentTroubles()
+        self._ends = AgentEnds()
         self.access = Access(-1, {}, {}, ())
         self.policy = policy  # only the config, until the first refresh
         self.laid = LayoutSnapshot.by_file(layout)  # only the config file, until the first refresh
@@ -250,17 +252,21 @@ class Snapshots:
                 self.take_load(agent_id, load, self.seen[agent_id])
 
     def take_load(self, agent_id: str, load: Load, at_us: int) -> bool:
-        """Remember the load that an agent reported. Returns whether a trouble began or ended: rebuild the world."""
+        """Remember the load that an agent reported. Returns whether a trouble began or ended, or an end became known:
+        then the caller rebuilds the world.
+        """
         if self.loads.get(agent_id) != load:
             self.loads_number += 1
         self.loads[agent_id], self.load_times[agent_id] = load, at_us
-        return self._troubles.take(agent_id, load)
+        is_end_new = self._ends.take(agent_id, load, at_us)
+        return self._troubles.take(agent_id, load) or is_end_new
 
     def follow_jump(self, by_us: int) -> None:
         """Shift all remembered times after a jump of the clock, so that no agent's silence gets longer or shorter."""
         for times in (self.seen, self.load_times):
             for agent_id in list(times):
                 times[agent_id] += by_us
+        self._ends.follow_jump(by_us)
 
     def now_us(self) -> int:
         return self._now_us()
@@ -309,26 +315,30 @@ class Snapshots:
             fleet, world, layout = self.fleet, self.world, self.laid.layout
             horizon_us = self._now_us() - self.silent_after_us
             live = frozenset(agent for agent, at_us in self.seen.copy().items() if at_us > horizon_us)
-            troubles = self._troubles.now()
-            old_fleet, old_live, old_troubles = self._built_from
+            troubles, left = self._troubles.now(), self._ends.left(self._now_us())
+            built = fleet, live, troubles, left
+            old_fleet, old_live, old_troubles, old_left = self._built_from
             rows: Iterable[ClusterEntry] = fleet.rows.values()
             if fleet is old_fleet:
                 agents = (live ^ old_live) | {agent for agent, _ in troubles.items() ^ old_troubles.items()}
+                agents |= {agent for agent, _ in left.items() ^ old_left.items()}
                 affected = {fleet.agents[agent].cluster_id for agent in agents if agent in fleet.agents}
                 rows = [fleet.rows[cluster] for cluster in affected if cluster in fleet.rows]
-            checked = (self._member(row, fleet, live, troubles) for row in rows)
+            checked = (self._member(row, fleet, live, troubles, left) for row in rows)
             changed = {member.id: member for member in checked if member != world.by_id.get(member.id)}
             is_same_layout = layout.pools is world.pools and layout.labels is world.labels
             if is_same_layout and not changed and fleet.rows.keys() == world.by_id.keys():
-                self._built_from = (fleet, live, troubles)
+                self._built_from = built
                 return False
             self._world_number += 1
             members = [changed.get(cluster) or world.by_id[cluster] for cluster in fleet.rows]
             self.world = World.of(self._world_number, members, layout=layout, after=world)
-            self._built_from = (fleet, live, troubles)  # last, so that a failed rebuild is repeated
+            self._built_from = built  # last, so that a failed rebuild is repeated
             return True
 
-    def _member(self, row: ClusterEntry, fleet: Fleet, live: Collection[str], troubles: Troubles) -> Member:
+    def _member(
+        self, row: ClusterEntry, fleet: Fleet, live: Collection[str], troubles: Troubles, left: TimesLeft
+    ) -> Member:
         agents = fleet.by_cluster.get(row.id, ())
         alive = [agent for agent in agents if agent in live or fleet.agents[agent].backend == POLLING_BACKEND]
         health, reason = self._health(row, fleet, alive)
@@ -344,6 +354,7 @@ class Snapshots:
             is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
             trouble=common_trouble(troubles.get(agent, NO_TROUBLE)[0] for agent in alive),
             files_trouble=common_trouble(troubles.get(agent, NO_TROUBLE)[1] for agent in alive),
+            left_s=common_time_left(left.get(agent) for agent in alive),
             is_silent=health is Health.CORDONED and not alive,
         )
 

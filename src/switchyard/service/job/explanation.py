@@ -25,7 +25,7 @@ from switchyard.service.core.snapshots import Snapshots, owner_of
 from switchyard.service.job.jobs import array_tally, wait_reason
 from switchyard.service.job.task_notes import task_notes
 from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
-from switchyard.service.lifecycle.bounds import Bounds, decode_bounds, evaluate_with_spill
+from switchyard.service.lifecycle.bounds import Bounds, decode_bounds, evaluate_with_spill, time_limit_s_of
 from switchyard.service.lifecycle.decision_history import history_of
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
@@ -128,6 +128,7 @@ def _routing_request(context: Context, actor: Actor, row: JobDetails, spec: JobS
         refused=refused_clusters(row),
         hidden=actor.hidden_clusters(world) - by_token,
         waited_s=_waited_s(context, row),
+        time_limit_s=time_limit_s_of(spec),
     )
 
 

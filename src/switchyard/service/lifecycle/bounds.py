@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
-from switchyard.model.job import JobRequest
+from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.quantity import parse_duration_s
 from switchyard.model.site_needs import SiteAsk
 from switchyard.model.spill import opened_pools, parse_rule, pools_in_rules
@@ -77,6 +77,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
         refused: tuple[tuple[str, str], ...] = (),
         hidden: frozenset[str] | None = None,
         waited_s: float = 0,
+        time_limit_s: int | None = None,
     ) -> RoutingRequest:
         """Return the job's routing request, with the owner's current grants and the pools that spill rules opened."""
         by_token = frozenset(self.by_token)
@@ -101,7 +102,13 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             site=self.site,
             has_pod=self.has_pod,
             engine=engine,
+            time_limit_s=time_limit_s if world.has_ends else None,
         )
+
+
+def time_limit_s_of(spec: JobSpec) -> int | None:
+    limit = spec.resources.time_limit
+    return None if limit is None else parse_duration_s(limit)
 
 
 def _union_or_same(granted: frozenset[str], by_token: frozenset[str]) -> frozenset[str]:

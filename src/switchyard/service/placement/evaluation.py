@@ -14,7 +14,7 @@ from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import missing_owner_reason, owner_of
-from switchyard.service.lifecycle.bounds import decode_bounds, evaluate_with_spill
+from switchyard.service.lifecycle.bounds import decode_bounds, evaluate_with_spill, time_limit_s_of
 from switchyard.service.lifecycle.decision_history import is_same_reason
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.together import together_wait_reason
@@ -92,7 +92,10 @@ def evaluate_again(
     if missing := missing_owner_reason(access, row.owner_id, row.owner):
         bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens of a missing owner open no cluster
     last, refused = avoided_clusters(row), refused_clusters(row)
-    ask = bounds.ask(demand, owner, world, engine=engine, last=last, refused=refused, waited_s=waited)
+    limit_s = time_limit_s_of(spec)
+    ask = bounds.ask(
+        demand, owner, world, engine=engine, last=last, refused=refused, waited_s=waited, time_limit_s=limit_s
+    )
     ruling = evaluate_with_spill(bounds, ask, world)
     if missing:
         return replace(ruling, outcome="reject", eligible=world.rosters.candidates([]), reason=missing)

@@ -36,6 +36,7 @@ from switchyard.service.lifecycle.bounds import (
     encode_bounds,
     evaluate_with_spill,
     refuse_empty_pool_or_label,
+    time_limit_s_of,
 )
 from switchyard.service.lifecycle.demands import check_demand, demand_of_spec, largest_task
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
@@ -182,7 +183,8 @@ class Submit:
         ruling, _ = self._evaluate(world, actor, spec, bounds)
         engine = self._context.engines.choose(bounds.engine)
         policy = decode(admitted.record.body, type=JobPolicy)
-        ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine)
+        limit_s = time_limit_s_of(spec)
+        ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine, time_limit_s=limit_s)
         decided = make_plan(chosen, seed=self._context.new_id())
         needs = needs_of_request(admitted)
         return replace(
@@ -281,14 +283,14 @@ class Submit:
             rulings = self._rulings = _RulingCache(versions)
         demand = demand_of_spec(spec)
         engine = bounds.engine or self._context.engines.default
-        key = (actor.id, demand, bounds, last)
+        limit_s = time_limit_s_of(spec) if world.has_ends else None
+        key = (actor.id, demand, bounds, last, limit_s)
         kept = rulings.kept.get(key)
         if kept is None:
             if is_quick and (spec.demand is not None or _is_long(world, demand, engine)):
                 raise TooSlowForLoop
-            kept = cache_eligibility(
-                evaluate_with_spill(bounds, bounds.ask(demand, actor, world, engine=engine, last=last), world)
-            )
+            ask = bounds.ask(demand, actor, world, engine=engine, last=last, time_limit_s=limit_s)
+            kept = cache_eligibility(evaluate_with_spill(bounds, ask, world))
             rulings.kept[key] = kept
         return kept, key
 
