@@ -5,6 +5,7 @@ The job of a pilot runs an ephemeral agent. Jobs that go to the pilot do not wai
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import secrets
 import sys
@@ -33,7 +34,7 @@ START_WITHIN_S = 7 * 86_400  # how long the pilot's job may wait for its start
 JOIN_SLACK_S = 600  # from the start of the job to the join of its agent, on slow nodes
 
 
-def main(argv: list[str]) -> int:
+def _parse(argv: list[str]) -> argparse.Namespace:
     parser = Parser(
         "yard pilot",
         "Take whole nodes of a cluster by one job, and make them a cluster of their own until its time is over.\n"
@@ -63,7 +64,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--program", metavar="PATH", help="`yard` on the nodes (default: the path of this one)")
     parser.add_argument("--flux", default="flux", metavar="PATH", help="`flux` on the nodes (default: by their PATH)")
     add_shared(parser)
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str]) -> int:
+    args = _parse(argv)
     name = args.name or f"{args.cluster}-pilot-{secrets.token_hex(2)}"
     backend = args.backend or ("local" if args.nodes == 1 else "flux")
     if not is_name(name):
