@@ -95,3 +95,13 @@ def test_a_place_that_the_site_does_not_name_cannot_be_set(agent: KubernetesAgen
     assert end.seen is ObservedState.FAILED
     assert "hostNetwork" in end.reason
     assert agent.jobs() == []
+
+
+def test_a_field_that_kubernetes_does_not_know_is_refused(agent: KubernetesAgent) -> None:
+    misspelt = '--pod=/spec/hostAliases/-={"ip": "127.0.0.7", "hostnamez": ["licences"]}'
+    agent.journal.take([a_lease("true", native=Native(options=[misspelt]))])
+    agent.until(agent.ends, "it is refused")
+    (end,) = agent.ends()
+    assert end.seen is ObservedState.FAILED
+    assert "hostnamez" in end.reason
+    assert agent.jobs() == []

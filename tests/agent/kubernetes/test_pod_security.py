@@ -32,6 +32,8 @@ RIGHTS: list[tuple[dict[str, Any], str]] = [
     ({"securityContext": {"runAsUser": 0}}, "/spec/securityContext"),
     ({"hostNetwork": True}, "/spec/hostNetwork"),
     ({"serviceAccountName": "admin"}, "/spec/serviceAccountName"),
+    ({"priorityClassName": "system-node-critical"}, "/spec/priorityClassName"),
+    ({"nodeName": "n1"}, "/spec/nodeName"),
 ]
 
 

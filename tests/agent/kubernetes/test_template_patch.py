@@ -173,6 +173,12 @@ def test_a_job_brings_parts_of_its_pod_where_the_site_allows_it() -> None:
         (PodPart(spec={"containers": [{"name": "other", "image": "x"}]}), PART_PATHS, "set /spec/containers/-/name"),
         (PodPart(spec={"tolerations": None}), ["/spec"], "a job cannot remove anything"),
         (PodPart(spec={"restartPolicy": "Always"}), ["/spec"], "is set by the agent itself"),
+        (PodPart(spec={"containers": [{"name": "main", "restartPolicy": "Always"}]}), ["/spec"], "run a command again"),
+        (
+            PodPart(spec={"initContainers": [{"name": "x", "image": "i", "restartPolicyRules": []}]}),
+            ["/spec"],
+            "run a command again",
+        ),
         (PodPart(metadata={"labels": {"switchyard/job": "other"}}), ["/metadata"], "are set by the agent itself"),
     ],
 )

@@ -36,7 +36,9 @@ from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.agent.log import line
+from switchyard.agent.need import spec_of
 from switchyard.errors import PolicyRefused, Unavailable, YardError
+from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
@@ -218,7 +220,7 @@ class JobSubmitter:
         except YardError as exc:
             return CreateOutcome(record=job, is_new=is_new, error=exc, is_unsent=True)
         try:
-            answer = self._api.create(jobs_path(job.namespace), manifest, {"fieldManager": "switchyard"})
+            answer = self._api.create(jobs_path(job.namespace), manifest, _create_query(spec_of(job.lease)))
         except ApiUnavailable as exc:
             return CreateOutcome(record=job, is_new=is_new, error=exc, is_unsent=exc.is_unsent)
         except ApiRefusal as exc:
@@ -314,6 +316,12 @@ def _unread(exc: ApiRefusal) -> Unavailable:
         f"Whether the Job was created cannot be read: {exc.message or exc.detail}",
         next_step="Let the agent read Jobs and pods of this namespace (deploy/kubernetes/jobs-role.yaml).",
     )
+
+
+def _create_query(spec: JobSpec) -> dict[str, str]:
+    """A misspelt field that the job brings is an error. Without one, a field that an old cluster lacks is none."""
+    is_strict = spec.pod is not None or spec.native is not None
+    return {"fieldManager": "switchyard", **({"fieldValidation": "Strict"} if is_strict else {})}
 
 
 def _too_many_creates(namespace: str) -> Unavailable:

@@ -1,7 +1,8 @@
 """Changes that no job may make to its pod, however wide the site's `patch_paths` are. Pure.
 
-The volumes of the agent hold the files of all jobs and folders of the host. A job sees them only through the mounts
-that the agent writes: it neither changes these mounts nor adds others of these volumes.
+No command runs twice, so no container restarts but a sidecar. The volumes of the agent hold the files of all jobs and
+folders of the host. A job sees them only through the mounts that the agent writes: it neither changes these mounts nor
+adds others of these volumes.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ def check_changes(given: Manifest, patched: Manifest) -> None:
         _check_kept(_without_main(known), containers, "container")
         for name, container in containers.items():
             _check_mounts(known.get(name, {}), container, volumes)
+            _check_restarts(container, is_init=group == "initContainers")
 
 
 def _check_kept(known: dict[str, Manifest], now: dict[str, Manifest], word: str) -> None:
@@ -58,6 +60,16 @@ def _check_mounts(before: Manifest, after: Manifest, volumes: dict[str, Manifest
             name = mount.get("name")
             if mount not in known and (not isinstance(name, str) or name in volumes):
                 raise PolicyRefused(f"A job mounts only volumes that it brings, and not {str(name)[:80]!r}.")
+
+
+def _check_restarts(container: Manifest, *, is_init: bool) -> None:
+    """A command never runs again by itself. Only a helper that runs beside the job, an init container, may restart."""
+    for key in ("restartPolicyRules",) if is_init else ("restartPolicy", "restartPolicyRules"):
+        if container.get(key) is not None:
+            raise PolicyRefused(
+                f"The container {container['name'][:80]!r} of this job's pod has {key}: Kubernetes would run a command "
+                "again. For another attempt, submit with `--retry`."
+            )
 
 
 def _without_main(containers: dict[str, Manifest]) -> dict[str, Manifest]:

@@ -1,8 +1,8 @@
 """What pods may do, also the containers and volumes that a job brings. Pure.
 
 A wide path of the site's `patch_paths`, such as /spec/volumes, opens nothing that gives rights over a node or in the
-cluster: folders of the host, security contexts, tokens. The site names such a place itself
-(/spec/volumes/-/hostPath), or it has `security: privileged`.
+cluster: folders of the host, security contexts, tokens, priority over the pods of others. The site names such a place
+itself (/spec/volumes/-/hostPath), or it has `security: privileged`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ POD_RIGHTS = (
     *("securityContext", "hostNetwork", "hostPID", "hostIPC", "hostUsers"),
     "resources",
     *("serviceAccountName", "serviceAccount", "automountServiceAccountToken"),
+    *("priorityClassName", "priority", "preemptionPolicy", "nodeName", "schedulerName"),
 )
 # Sources of volumes that Kubernetes' Pod Security Standards allow to every pod (level `restricted`).
 COMMON_SOURCES = frozenset(
