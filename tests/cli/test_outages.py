@@ -45,6 +45,36 @@ def test_a_wait_goes_on_through_an_outage_and_says_so_once(yard: Callable[..., D
     assert len(NOTICE.findall(done.err)) == 1, done.err
 
 
+def test_a_follower_of_a_job_that_has_not_begun_goes_on_through_an_outage(
+    yard: Callable[..., Done], peer: Peer
+) -> None:
+    """The server is killed while it holds a request for the first bytes."""
+    away = {"output": FAILURES, "live": FAILURES}
+
+    def output(asked: Asked) -> Say | HangUp:
+        shown: dict[str, object] = {"job": ID, "stream": "stdout", "chunks": [], "size": 0, "next": 0}
+        if float(asked.query["wait_s"][0]) <= 1:
+            return Say(shown)
+        away["output"] -= 1
+        data = {"chunks": [{"offset": 0, "data": "b25lCg=="}], "size": 4, "next": 4, "is_over": True, "is_last": True}
+        return HangUp() if away["output"] >= 0 else Say({**shown, **data})
+
+    def live(asked: Asked) -> Say | HangUp:
+        shown: dict[str, object] = {"job": ID, "attempt": 1, "fence": 1, "state": "pending"}
+        if asked.body["wait_s"] <= 1:
+            return Say(shown)
+        away["live"] -= 1
+        data = {"state": "seen", "data": "b25lCg==", "size": 4, "is_over": True}
+        return HangUp() if away["live"] >= 0 else Say({**shown, **data})
+
+    peer.on("GET", "/v1/jobs/*/output", output)
+    peer.on("POST", "/v1/jobs/*/files/live", live)
+    for words in ([], ["--file", "live.txt"]):
+        done = yard("logs", "-f", ID, *words)
+        assert (done.code, done.out) == (EXIT_OK, "one\n"), done
+        assert len(NOTICE.findall(done.err)) == 1, done.err
+
+
 def test_a_follower_of_output_gives_up_after_its_patience(yard: Callable[..., Done], peer: Peer) -> None:
     shown = {"job": ID, "stream": "stdout", "chunks": [{"offset": 0, "data": "b25lCg=="}], "size": 4, "next": 4}
     peer.on("GET", "/v1/jobs/*/output", Say(shown), HangUp())

@@ -42,7 +42,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, *views: FileView) -> tuple[bytes, st
     def no_files(job: str) -> Any:
         raise NotFound(f"Job {job} has no output files.")
 
-    transport = cast("Transport", SimpleNamespace(patience_s=1.0))
+    transport = cast("Transport", SimpleNamespace(patience_s=1.0, has_answered=True))
     follower = FileFollower(
         transport, "j", "large", task=None, attempt=None, offset=0, follow=True, files_of=no_files, job_of=no_files
     )

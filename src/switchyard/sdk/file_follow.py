@@ -17,6 +17,7 @@ from switchyard.model.job import Job
 from switchyard.sdk.calls import ApiCalls, api_path
 from switchyard.sdk.collected_file import CollectedFile, EndedAttempt, find_collected
 from switchyard.sdk.file_names import NamePath, show_name
+from switchyard.sdk.follow import FIRST_POLL_S
 from switchyard.sdk.transport import Request, Transport
 
 WAIT_S = 10.0  # of one request for more of a file: an agent looks at the file no longer for a reader who has gone
@@ -98,10 +99,13 @@ class FileFollower:
             attempt=self._attempt,
             offset=self._offset,
             version=self._version,
-            wait_s=WAIT_S if self._follow else 0,
+            wait_s=self._wait_s() if self._follow else 0,
             is_final=self._is_final,
         )
         return self._calls.view(self._job, query, retry_s=self._transport.patience_s if self._follow else None)
+
+    def _wait_s(self) -> float:
+        return WAIT_S if self._transport.has_answered else FIRST_POLL_S
 
     def _part(self, view: FileView) -> FileOutput:
         self._told = ""

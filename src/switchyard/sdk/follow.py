@@ -21,6 +21,7 @@ OUTAGE_S = 300.0  # a follower retries for this long while the server is away
 SILENCE_S = 45.0  # three heartbeats of the server
 PAUSE_S_FIRST, PAUSE_S_MAX = 0.2, 5.0
 LOG_LONG_POLL_S = 30  # one held request for more of a log; proxies tend to cut idle ones at 60
+FIRST_POLL_S = 1  # until the server has answered once, a silence is taken for a wrong address and not for an outage
 POLL_S_MIN = 0.2  # between two polls, in case a server does not hold the request
 
 OnTrouble = Callable[[YardError | None], None]
@@ -114,7 +115,7 @@ class StreamCalls(ApiCalls):
                         "task": asked.task,
                         "attempt": number,
                         "offset": offset or None,
-                        "wait_s": LOG_LONG_POLL_S if asked.follow else None,
+                        "wait_s": self._follow_wait_s(LOG_LONG_POLL_S) if asked.follow else None,
                     },
                     timeout_s=LOG_LONG_POLL_S + SILENCE_S,
                     retry_s=self._patience_s() if asked.follow else None,
@@ -137,6 +138,10 @@ class StreamCalls(ApiCalls):
                 number, offset, is_next = number + 1, 0, True
             elif offset == before:
                 time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - begun)))
+
+    def _follow_wait_s(self, most_s: float) -> float:
+        """How long the server holds a request for more. The first one is short: see `Transport.patience_s`."""
+        return most_s if self._transport.has_answered else FIRST_POLL_S
 
     def output(
         self, job: str, *, stream: str = "stdout", task: int | None = None, attempt: int | None = None
