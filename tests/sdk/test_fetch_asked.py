@@ -95,6 +95,19 @@ def test_only_the_tasks_that_are_asked_for_are_waited_for(client: Client, peer: 
         client.fetch(job, to=tmp_path / "plain", tasks="0,2")
 
 
+def test_a_lost_object_keeps_back_no_files_of_other_tasks(client: Client, peer: FilePeer, tmp_path: Path) -> None:
+    job = an_array(peer, *({"fence": 5 + index} for index in range(3)))
+    for index in range(3):
+        serve_outputs(peer, bytes.fromhex(client.upload({"out": b"%d" % index})), task=index, fence=5 + index)
+    peer.absent = {hash_of(b"1")}
+    fetched = client.fetch(job, to=tmp_path)
+    assert {path.parent.name: path.read_bytes() for path in tmp_path.glob("*/out")} == {"0": b"0", "2": b"2"}
+    assert fetched.failed == ("task 1: The server does not have an object of these files any more: collected.",)
+    with pytest.raises(NotFound, match="does not have an object of these files any more") as lost:
+        client.fetch(job, to=tmp_path, tasks=1)
+    assert "Ask the operator of the server" in (lost.value.next_step or "")
+
+
 def test_tasks_that_have_not_ended_are_named(client: Client, peer: FilePeer, tmp_path: Path) -> None:
     root = bytes.fromhex(client.upload({"out": b"1"}))
     running = {"fence": 6, "state": "RUNNING"}

@@ -385,6 +385,7 @@ def test_patterns_choose_and_tasks_have_folders(client: Client, peer: FilePeer, 
     peer.outputs.append({"fence": 1, "state": "failed", "task": 1, "error": "the disk was full"})
     peer.outputs.append({"fence": 0, "state": "failed", "task": 0, "error": "an earlier attempt"})
     peer.job |= {"array": "0-1", "tasks": {"total": 2, "ok": 2, "failed": 0, "cancelled": 0, "live": 0, "waiting": 0}}
+    peer.tasks = [{"index": index, "state": "SUCCEEDED", "fence": 1} for index in (0, 1)]
     fetched = client.fetch(job_id(peer), ["run", "many/1*"], to=target)
     assert fetched.missing == (), "nobody asked for it"
     assert fetched.failed == ("task 1: the disk was full",)

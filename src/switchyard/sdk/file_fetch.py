@@ -71,6 +71,12 @@ class TreeListing:
         return sum(entry.size for _, entry in self.files)
 
 
+class ObjectLost(NotFound):
+    """The server's store has lost a part of the files."""
+
+    default_next = "Fetch other files by a pattern. Ask the operator of the server whether the store can be repaired."
+
+
 class ObjectReader:
     """Reads objects and checks their hashes, with bounded retries for the ones that did not arrive."""
 
@@ -154,7 +160,7 @@ class ObjectReader:
                 continue
             if frame.kind is FrameKind.ABSENT:
                 why = frame.data.decode(errors="replace")[:200]
-                raise NotFound(f"The server does not have an object of these files any more: {why or 'removed'}.")
+                raise ObjectLost(f"The server does not have an object of these files any more: {why or 'removed'}.")
             if frame.kind is FrameKind.ADDRESS:
                 addresses.append((frame.digest, frame.data.decode(errors="replace")))
             else:

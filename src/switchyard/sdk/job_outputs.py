@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from switchyard.errors import NotFound
 from switchyard.model.files import OutputSet, OutputState
 from switchyard.sdk.fetched_files import FetchedFiles
-from switchyard.sdk.file_fetch import FetchedTree, ObjectReader, choose, list_tree, write_tree
+from switchyard.sdk.file_fetch import FetchedTree, ObjectLost, ObjectReader, choose, list_tree, write_tree
 from switchyard.sdk.file_patterns import FilePatterns
 from switchyard.sdk.file_target import TargetFolder, write_failure
 from switchyard.sdk.file_upload import OnTransfer
@@ -37,25 +37,31 @@ def fetch_outputs(
     report = report_step(on_progress, "fetch")
     total, bytes_until = sum(found.bytes for found in outputs if found.state is OutputState.READY), 0
     done: list[FetchedTree] = []
+    lost: list[str] = []  # why a set of files did not come as a whole
     try:
         for found in outputs:
             if found.state is not OutputState.READY or found.root is None:
                 continue
             bytes_until += found.bytes
-            root = bytes.fromhex(found.root)
-            reader = ObjectReader(calls.reader(job, root), store, transport)
-            listing = choose(list_tree(reader, root), patterns)
-            under = () if found.task is None or is_one_task else (str(found.task).encode(),)
-            done.append(
-                write_tree(
-                    reader,
-                    listing,
-                    target,
-                    under=under,
-                    replace_before=replace_before,
-                    on_progress=_report_sum(report, until=bytes_until, total=total) if patterns.is_all else report,
+            try:
+                root = bytes.fromhex(found.root)
+                reader = ObjectReader(calls.reader(job, root), store, transport)
+                listing = choose(list_tree(reader, root), patterns)
+                under = () if found.task is None or is_one_task else (str(found.task).encode(),)
+                done.append(
+                    write_tree(
+                        reader,
+                        listing,
+                        target,
+                        under=under,
+                        replace_before=replace_before,
+                        on_progress=_report_sum(report, until=bytes_until, total=total) if patterns.is_all else report,
+                    )
                 )
-            )
+            except ObjectLost as exc:
+                if len(outputs) == 1:
+                    raise
+                lost.append(_with_task(found, exc.detail))
     except OSError as exc:
         raise write_failure(target.path, exc) from exc
     finally:
@@ -77,8 +83,9 @@ def fetch_outputs(
             if patterns.matches(tuple(os.fsencode(text).split(b"/")))
         ),
         skipped=skipped,
-        failed=tuple(
-            _with_task(found, _why_absent(found)) for found in outputs if found.state is not OutputState.READY
+        failed=(
+            *(_with_task(found, _why_absent(found)) for found in outputs if found.state is not OutputState.READY),
+            *lost,
         ),
     )
 
