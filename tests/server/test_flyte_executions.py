@@ -200,7 +200,7 @@ def test_an_execution_whose_job_is_cancelled_by_hand_fails(doors: Doors) -> None
 
 def test_lists_have_filters_and_hide_what_is_archived(doors: Doors) -> None:
     for name in ("listed-a", "listed-b"):
-        doors.by_grpc("CreateExecution", a_request("29_schedule.wf", name))
+        doors.by_grpc("CreateExecution", a_request("29_schedule.wf", name, tags=["night", name]))
         jobs_of(doors, name)  # then it stands still, and both doors tell the same
     doors.by_rest("UpdateExecution", {"id": {**HERE, "name": "listed-b"}, "state": "EXECUTION_ARCHIVED"})
 
@@ -217,12 +217,21 @@ def test_lists_have_filters_and_hide_what_is_archived(doors: Doors) -> None:
     assert names("contains(name,listed)+eq(mode,0)+value_in(cluster,c1;c2)+eq(duration,0)") == []
     assert names("contains(name,listed)+eq(mode,MANUAL)+eq(launch_plan.name,29_schedule.wf)") == ["listed-a"]
     assert names("contains(name,listed)+eq(task.name,29_schedule.wf)") == [], "a launch plan is no task"
+    assert names("eq(admin_tag.name,night)") == ["listed-a"]
+    assert names("eq(admin_tag.name,night)+eq(error_kind,USER)") == []
+    nodes = {"workflow_execution_id": {**HERE, "name": "listed-a"}, "limit": 9}
+    for phase, count in (("RUNNING", 1), ("SUCCEEDED", 0)):
+        answers = [
+            door("ListNodeExecutions", nodes | {"filters": f"eq(phase,{phase})"}) for door in doors.ways().values()
+        ]
+        assert [len(one.answer.get("node_executions", [])) for one in answers] == [count, count], answers
     for bad, words in (
         ("eq(colour,red)", "is invalid filter"),
         ("eq(mode,9)", "is one of MANUAL"),
         ("gt(duration,long)", "is a number of seconds"),
         ("contains(cluster,c)", "takes the filters eq and value_in"),
         ("contains(duration,1)", "is for text"),
+        ("ne(admin_tag.name,night)", "ne is not served"),
     ):
         refused = doors.by_grpc("ListExecutions", {"id": HERE, "limit": 9, "filters": bad})
         assert (refused.code, words in refused.message) == ("INVALID_ARGUMENT", True), refused
