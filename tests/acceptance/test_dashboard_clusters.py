@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -38,12 +39,19 @@ def test_a_cluster_shows_its_nodes_and_is_cordoned(stage: Stage, admin: Visitor)
     expect(page.locator("#agents")).to_contain_text("up")
     expect(page.locator(".tree")).to_contain_text("3 \u00d7 node")
     expect(page.get_by_role("img", name="3 nodes with 4 cores")).to_be_visible()
+    expect(page.locator("#history")).to_contain_text("Up for 100 % of the time")
     page.get_by_role("button", name="Cordon…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("No new job goes to alpha")
     dialog.get_by_label("Reason").fill("new disks")
     dialog.get_by_role("button", name="Cordon", exact=True).click()
     expect(page.locator("#heading")).to_contain_text("new disks")
+    expect(page.locator("#heading")).to_contain_text("It is drained")
+    expect(page.locator("#history").get_by_role("img")).to_have_attribute("aria-label", re.compile("cordoned for"))
+    expect(page.locator("#history")).to_contain_text("Last change: cordoned for")
+    page.get_by_role("link", name="last week").click()
+    expect(page.locator("#history .axis")).to_contain_text("one week ago")
+    expect(page.locator("#history")).to_contain_text("Cores in use: 0 %")
     assert stage.health("alpha") == "cordoned"
     page.get_by_role("button", name="Uncordon…").click()
     dialog.get_by_role("button", name="Uncordon", exact=True).click()

@@ -42,6 +42,7 @@ from switchyard.service.upkeep.release_concurrency_groups import release_concurr
 from switchyard.service.upkeep.render_namespaces import NamespaceRendering
 from switchyard.service.upkeep.report_late_jobs import report_late_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
+from switchyard.service.upkeep.sample_clusters import ClusterSampling
 from switchyard.service.upkeep.settle_dependencies import settle_dependencies
 from switchyard.store import access, clusters, execution_due, leases, schedules, spread_arrays
 
@@ -90,6 +91,7 @@ class BackgroundLoops:
         self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
         self._rest_until = self._look_at = self._enforce_at = 0.0
         self._mover = move_jobs.JobMover()
+        self._sampling = ClusterSampling()
         self._lessees = LesseeRefresh()
         self._lessees_from = 0.0
         self._moving_from = 0.0
@@ -320,6 +322,7 @@ class BackgroundLoops:
         moved += self._move_now(began)  # last: pending jobs have priority over jobs that already have a cluster
         if moved or lost or routed or promoted:
             log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
+        self._sampling.go(context, leadership)
         if time.monotonic() >= self._clean_at:
             self._clean_now()
 
@@ -384,10 +387,8 @@ class BackgroundLoops:
         if not is_news and (not self._budget.is_left or began < max(self._rest_until, self._budget.rest_until)):
             return 0
         if is_news:
-            server.wakeups.is_pending_new, self._routed_versions = (
-                False,
-                versions,
-            )  # first: a change from here on needs another round
+            # First: a change from here on needs another round.
+            server.wakeups.is_pending_new, self._routed_versions = False, versions
         self._budget.begin(is_news=bool(is_news))
         try:
             routed = chores.route_pending(server.context, self._leadership, self._tokens, self._budget)

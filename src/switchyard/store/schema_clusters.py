@@ -34,6 +34,23 @@ Index(
     postgresql_where=text(NOT_DELETED),
 )
 
+# What a cluster was like. A row is written when its health changes, and every few minutes if its load has changed; it
+# holds until the next one.
+cluster_samples = Table(
+    "cluster_samples",
+    metadata,
+    Column("cluster_id", Text, primary_key=True),
+    Column("at_us", BigInteger, primary_key=True),
+    Column("health", Text, nullable=False),
+    Column("cores", BigInteger, nullable=False),
+    Column("cores_used", BigInteger, nullable=True),
+    Column("gpus", BigInteger, nullable=False),
+    Column("gpus_used", BigInteger, nullable=True),
+    Column("running", BigInteger, nullable=True),
+    Column("queued", BigInteger, nullable=True),
+)
+Index("ix_cluster_samples_at", cluster_samples.c.at_us)
+
 # The sources of a cluster's graph, compressed with gzip: the agent's description (subsystem ''), an operator's
 # (`containment`), and further subsystems. `clusters.graph` is compiled from them at each change.
 graph_sources = Table(

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from switchyard.model.access import Role
 from switchyard.model.cluster import Health
+from switchyard.server.dashboard.history_drawing import WIDTH as HISTORY_WIDTH
+from switchyard.server.dashboard.history_drawing import HistoryDrawing, draw_history
 from switchyard.server.dashboard.node_map import LEVELS, draw_nodes, draw_tree
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.dashboard.pages.overview import TROUBLES, sum_of, use_of
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
-from switchyard.service.cluster import agents, cluster_show, clusters, graphs
+from switchyard.service.cluster import agents, cluster_history, cluster_show, clusters, graphs
 from switchyard.service.core.visible_clusters import visible_cluster
 from switchyard.service.job import jobs
+from switchyard.store.cluster_samples import ClusterSample
 from switchyard.store.jobs import JobFilter
 
 ROWS = 100  # clusters on a page
 JOBS_SHOWN = 12
 AGENTS_SHOWN = 50
+SPANS = {"hour": 3600, "day": 86_400, "week": 7 * 86_400}
+ONE_QUERY = (QueryParameter("span", about="how far back the history goes", words=tuple(SPANS)),)
 LIST_QUERY = (
     QueryParameter("text", about="a part of the name, of a label or of a group"),
     QueryParameter("health", about="only with this health", words=tuple(health.value for health in Health)),
@@ -64,6 +71,8 @@ def load_one(call: Call) -> PageValues:
         context, actor, JobFilter(cluster=name, is_by_task=True), before=None, limit=JOBS_SHOWN, with_spec=False
     )
     listed = agents.agent_list(context, actor, name)
+    span = call.text("span") or "day"
+    samples = cluster_history.cluster_history(context, actor, name, since_s=SPANS[span])
     return {
         "title": cluster.name,
         "cluster": cluster,
@@ -75,9 +84,20 @@ def load_one(call: Call) -> PageValues:
         "agents": listed[:AGENTS_SHOWN],
         "agents_left": max(0, len(listed) - AGENTS_SHOWN),
         "jobs": recent.items,
+        "span": span,
+        "spans": tuple(SPANS),
+        "history": _history(samples, SPANS[span] * 1_000_000),
         "may_operate": actor.may_cluster(Role.OPERATE, member),
         "may_admin": actor.may_cluster(Role.ADMIN, member),
     }
+
+
+def _history(samples: list[ClusterSample], span_us: int) -> HistoryDrawing:
+    """The drawing ends at a round time: it is the same, and not sent again, until the next round time."""
+    step_us = span_us // HISTORY_WIDTH
+    end_us = -(-samples[-1].at_us // step_us) * step_us
+    last = replace(samples[-1], at_us=end_us - step_us)
+    return draw_history([*samples[:-1], last], begin_us=end_us - span_us, end_us=end_us)
 
 
 LIST_PAGE = WebPage(
@@ -96,7 +116,8 @@ ONE_PAGE = WebPage(
     "cluster.html",
     "Cluster",
     load_one,
-    live=("heading", "use", "nodes", "agents", "state", "jobs"),
+    ONE_QUERY,
+    live=("heading", "use", "history", "nodes", "agents", "state", "jobs"),
     refresh_s=5.0,
     pause_s=2.0,
     is_heavy=True,

@@ -1,0 +1,21 @@
+"""The health and the load of a cluster over the last hours or days."""
+
+from __future__ import annotations
+
+from switchyard.service.core.cluster_sample import sample_of
+from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.visible_clusters import visible_cluster
+from switchyard.store import cluster_samples
+from switchyard.store.cluster_samples import ClusterSample
+
+SAMPLES_MAX = 5000  # a week of samples, every five minutes, and many changes of health
+
+
+def cluster_history(context: Context, actor: Actor, name: str, *, since_s: int) -> list[ClusterSample]:
+    """Return the samples of the last `since_s` seconds, oldest first, and the cluster as it is now."""
+    member = visible_cluster(context, actor, name)
+    now_us = context.now_us()
+    with context.database.read() as tx:
+        samples = cluster_samples.samples_since(tx, member.id, since_us=now_us - since_s * 1_000_000, limit=SAMPLES_MAX)
+    return [*(sample for sample in samples if sample.at_us < now_us), sample_of(context, member, now_us)]
