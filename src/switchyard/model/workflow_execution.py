@@ -240,3 +240,9 @@ class CreatedExecution(Struct, frozen=True):
     project: str
     domain: str
     name: str
+
+
+class TerminateRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """End an execution. `cause`: why, for the people who look at it later."""
+
+    cause: Annotated[str, Meta(max_length=1000)] = ""

@@ -14,6 +14,7 @@ from switchyard.model.workflow_execution import (
     ExecutionExplanation,
     ExecutionNode,
     LaunchRequest,
+    TerminateRequest,
     WorkflowExecution,
 )
 from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed, not_installed_error
@@ -27,13 +28,29 @@ from switchyard.store.executions import ExecutionKey
 PLACE_MAX = 10**7  # of a node in an execution
 PLACE_CURSOR = QueryParameter("cursor", "integer", "the `next` of the page before", most=PLACE_MAX)
 WORDS = (*PHASES, *(phase.lower() for phase in PHASES))
+EXECUTION_FILTERS = (
+    QueryParameter("project"),
+    QueryParameter("domain"),
+    QueryParameter("phase", about="only in these phases", is_repeatable=True, words=WORDS),
+    QueryParameter("cluster", about="only those that run or ran there"),
+    QueryParameter("pool"),
+    QueryParameter("label", about="the cluster label that bounds them"),
+    QueryParameter("owner"),
+    QueryParameter("launched", about="the name of the launch plan or task"),
+    QueryParameter("archived", "boolean", "archived ones, too"),
+)
 
 
 def execution_list(call: Call) -> Page[WorkflowExecution]:
-    _need_flyteidl()
+    need_flyteidl()
     from switchyard.service.executions.execution_lists import execution_page
 
-    wanted = ExecutionFilter(
+    wanted = read_execution_filter(call)
+    return execution_page(call.context, call.actor, wanted, before=call.id_cursor, limit=call.limit)
+
+
+def read_execution_filter(call: Call) -> ExecutionFilter:
+    return ExecutionFilter(
         project=call.text("project"),
         domain=call.text("domain"),
         phases=[text.upper() for text in call.texts("phase")],
@@ -44,42 +61,51 @@ def execution_list(call: Call) -> Page[WorkflowExecution]:
         launched=call.text("launched"),
         with_archived=call.flag("archived"),
     )
-    return execution_page(call.context, call.actor, wanted, before=call.id_cursor, limit=call.limit)
 
 
 def execution_get(call: Call) -> ExecutionDetails:
-    _need_flyteidl()
+    need_flyteidl()
     from switchyard.service.executions.execution_lists import execution_details
 
-    return execution_details(call.context, call.actor, _key(call))
+    return execution_details(call.context, call.actor, execution_key(call))
 
 
 def node_list(call: Call) -> Page[ExecutionNode]:
-    _need_flyteidl()
+    need_flyteidl()
     from switchyard.service.executions.node_outlines import node_page
 
-    return node_page(call.context, call.actor, _key(call), offset=call.number("cursor", 0), limit=call.limit)
+    return node_page(call.context, call.actor, execution_key(call), offset=call.number("cursor", 0), limit=call.limit)
 
 
 def execution_explain(call: Call) -> ExecutionExplanation:
-    _need_flyteidl()
+    need_flyteidl()
     from switchyard.service.executions.explanations import explain_execution
 
-    return explain_execution(call.context, call.actor, _key(call))
+    return explain_execution(call.context, call.actor, execution_key(call))
 
 
 def execution_create(call: Call) -> CreatedExecution:
-    _need_flyteidl()
+    need_flyteidl()
     from switchyard.service.executions.launches import launch
 
     return launch(call.context, call.actor, call.body)
 
 
-def _key(call: Call) -> ExecutionKey:
+def execution_terminate(call: Call) -> ExecutionDetails:
+    need_flyteidl()
+    from switchyard.service.executions.changes import terminate
+    from switchyard.service.executions.execution_lists import execution_details
+
+    key = execution_key(call)
+    terminate(call.context, call.actor, key, call.body.cause)
+    return execution_details(call.context, call.actor, key)
+
+
+def execution_key(call: Call) -> ExecutionKey:
     return ExecutionKey(call.path["project"], call.path["domain"], call.path["execution"])
 
 
-def _need_flyteidl() -> None:
+def need_flyteidl() -> None:
     if not is_flyteidl_installed():
         error = not_installed_error()
         raise NotFound(error.detail, next_step=error.next_step)
@@ -93,19 +119,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         "Executions of workflows and tasks, newest first",
         Page[WorkflowExecution],
         execution_list,
-        query=(
-            QueryParameter("project"),
-            QueryParameter("domain"),
-            QueryParameter("phase", about="only in these phases", is_repeatable=True, words=WORDS),
-            QueryParameter("cluster", about="only those that run or ran there"),
-            QueryParameter("pool"),
-            QueryParameter("label", about="the cluster label that bounds them"),
-            QueryParameter("owner"),
-            QueryParameter("launched", about="the name of the launch plan or task"),
-            QueryParameter("archived", "boolean", "archived ones, too"),
-            LIMIT,
-            ID_CURSOR,
-        ),
+        query=(*EXECUTION_FILTERS, LIMIT, ID_CURSOR),
     ),
     Endpoint(
         "POST",
@@ -120,6 +134,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         is_heavy=True,
     ),
     Endpoint("GET", ADDRESS, "One execution", ExecutionDetails, execution_get),
+    Endpoint(
+        "POST",
+        f"{ADDRESS}/terminate",
+        "End an execution: its jobs are cancelled, and no node begins",
+        ExecutionDetails,
+        execution_terminate,
+        TerminateRequest,
+    ),
     Endpoint(
         "GET",
         f"{ADDRESS}/nodes",
