@@ -92,6 +92,27 @@ def test_the_address_holds_the_view(stage: Stage, visitor: Visitor) -> None:
     expect(page.locator("#chips")).to_contain_text(re.compile("alpha|beta"))
 
 
+def test_jobs_are_sorted_and_counted_by_label(stage: Stage, visitor: Visitor) -> None:
+    jobs = [
+        {"spec": {"command": ["true"]}, "name": f"sorted-{number:02}", "priority": number, "hold": True}
+        for number in range(52)
+    ]
+    jobs[7]["labels"] = jobs[9]["labels"] = {"team": "blue"}
+    stage.post("/v1/jobs/bulk", {"jobs": jobs})
+    page = visitor.open("/jobs?text=sorted-")
+    page.locator("[name=sort]").select_option("priority")
+    page.get_by_label("count by").select_option("label")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("[data-row]").first).to_contain_text("sorted-51")
+    expect(page.locator("[data-row]")).to_have_count(50)
+    page.get_by_role("link", name="More").click()
+    expect(page.locator("[data-row]").last).to_contain_text("sorted-00")
+    page.get_by_role("link", name="team 2").click()
+    page.get_by_role("link", name="blue 2").click()
+    expect(page.locator("[data-row]")).to_have_count(2)
+    assert visitor.accessibility_faults() == []
+
+
 def test_a_long_list_has_pages(stage: Stage, visitor: Visitor) -> None:
     jobs = [{"spec": {"command": ["true"]}, "name": f"page-{number:02}", "hold": True} for number in range(60)]
     stage.post("/v1/jobs/bulk", {"jobs": jobs})

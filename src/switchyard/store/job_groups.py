@@ -19,6 +19,7 @@ GROUP_COLUMNS: dict[str, sa.ColumnElement[str | None]] = {
     "queue": jobs.c.lane,
     "cluster": clusters.c.name,
     "workflow": jobs.c.workflow,
+    "label": jobs.c.labels,  # all labels of a job, as JSON
 }
 
 

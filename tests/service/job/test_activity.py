@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.api import JobChange
+from switchyard.service.core.rights import Actor
 from switchyard.service.job import activity, job_groups, task_map
 from switchyard.service.job.job_control import job_change
+from switchyard.service.job.job_sorts import sorted_jobs
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
 from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
@@ -39,6 +43,37 @@ def test_jobs_are_counted_by_any_field_that_a_reader_may_see(rig: Rig) -> None:
     assert counts(rig, ADMIN, "queue") == {"default": 3}
     assert counts(rig, ADMIN, "owner", JobFilter(project="default")) == {"ann": 1, "bob": 1}
     assert counts(rig, ADMIN, "workflow") == {"": 3}
+
+
+def test_jobs_are_counted_by_the_keys_and_the_values_of_labels(rig: Rig) -> None:
+    rig.cluster("plain")
+    for labels in ({"run": "a", "team": "x"}, {"run": "a"}, {"run": "b"}, {}):
+        rig.submit(a_request(labels=labels))
+    rig.user("eve")
+    count = partial(job_groups.count_groups, rig.context, ADMIN, JobFilter(), by="label")
+    assert count().counts == [("run", 3), ("team", 1)]
+    assert dict(count(key="run").counts) == {"a": 2, "b": 1, "": 1}
+    assert dict(count(key='no"such').counts) == {"": 4}
+
+
+def test_jobs_are_sorted_in_pages(rig: Rig) -> None:
+    rig.cluster("plain")
+    for name, priority in (("b", 1), ("c", 3), ("a", 2)):
+        rig.clock.wait(1)
+        rig.submit(a_request(name=name, priority=priority, hold=True))
+
+    def names(order: str, offset: int = 0, actor: Actor = ADMIN) -> tuple[list[str], int | None]:
+        found, following = sorted_jobs(rig.context, actor, JobFilter(), order=order, offset=offset, limit=2)
+        return [job.name for job in found], following
+
+    assert (names("priority"), names("priority", 2)) == ((["c", "a"], 2), (["b"], None))
+    assert names("oldest")[0] == ["b", "c"]
+    assert names("waited")[0] == ["b", "c"]
+    assert names("name")[0] == ["a", "b"]
+    assert names("ran")[0] == ["a", "c"], "none has started: the newest first"
+    rig.project("apart")
+    rig.submit(a_request(project="apart", name="unseen", priority=9))
+    assert names("priority", actor=rig.user("eve"))[0] == ["c", "a"]
 
 
 @pytest.mark.parametrize(

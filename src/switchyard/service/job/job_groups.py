@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import msgspec
+
 from switchyard.model.queue import queue_of_lane
+from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
@@ -29,16 +32,30 @@ class JobGroups:
     is_whole: bool
 
 
-def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str) -> JobGroups:
+def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str, key: str | None = None) -> JobGroups:
+    """Count by a field. By `label`: by the values of the label `key`; without a key, by the keys that jobs have."""
+    limit = READ_MAX if by == "label" else GROUPS_MAX
     with context.database.read() as tx:
         rows, jobs_read = job_groups.count_groups(
-            tx, visible_filter(context, actor, wanted), by=by, budget=READ_MAX, limit=GROUPS_MAX
+            tx, visible_filter(context, actor, wanted), by=by, budget=READ_MAX, limit=limit
         )
     visibility = Visibility(context, actor)
     counts: Counter[str] = Counter()
     for row in rows:
         name = row.name or NONE
+        if by == "label":
+            counts.update(dict.fromkeys(_label_names(name, key), row.size))
+            continue
         if by == "cluster" and not visibility.sees(row.cluster_id, row.name, is_own=bool(row.is_own)):
             name = HIDDEN
         counts[queue_of_lane(name) if by == "queue" else name] += row.size
     return JobGroups(by, counts.most_common(), jobs_read, is_whole=jobs_read < READ_MAX)
+
+
+def _label_names(body: str, key: str | None) -> list[str]:
+    """The names that a job with these labels counts under. A row that cannot be read has no labels."""
+    try:
+        labels = msgspec.json.decode(body, type=dict[str, str])
+    except UNREADABLE_ERRORS:
+        labels = {}
+    return [labels.get(key, NONE)] if key is not None else list(labels)

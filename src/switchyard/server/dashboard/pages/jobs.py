@@ -10,11 +10,18 @@ from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import JOB_FILTERS, QueryParameter
 from switchyard.server.http.resources.jobs import read_job_filter
-from switchyard.service.job import job_groups, jobs
+from switchyard.service.job import job_groups, job_sorts, jobs
 from switchyard.store.jobs import JobFilter
 
 ROWS = 50  # a page of jobs on a screen
 CHIPS_MAX = 24  # groups that are shown; the rest is one number
+SORT_CHOICES = (
+    ("oldest", "oldest first"),
+    ("priority", "highest priority"),
+    ("ran", "ran longest"),
+    ("waited", "waited longest"),
+    ("name", "name"),
+)
 SINCE_CHOICES = (("3600", "last hour"), ("86400", "last day"), ("604800", "last week"))
 MORE_FIELDS = ("project", "domain", "owner", "cluster", "queue", "workflow", "label")
 NOT_HERE = ("spec", "limit")
@@ -24,27 +31,43 @@ QUERY = (
     QueryParameter("queue"),
     QueryParameter("text", about="a part of the name"),
     QueryParameter("group", about="count by this field", words=job_groups.GROUPED_BY),
+    QueryParameter("key", about="of a label: count by its values"),
+    QueryParameter("sort", about="another order than newest first", words=job_sorts.ORDERS),
+    QueryParameter("offset", "integer", "of a sorted list: the first row", most=job_sorts.READ_MAX),
 )
 
 
 def load(call: Call) -> PageValues:
     wanted = wanted_jobs(call)
-    page = jobs.job_list(call.context, call.actor, wanted, before=call.text("cursor"), limit=ROWS, with_spec=False)
+    order, offset = call.text("sort"), call.number("offset", 0)
+    later: dict[str, Any] | None
+    if order is not None:
+        listed, following = job_sorts.sorted_jobs(
+            call.context, call.actor, wanted, order=order, offset=offset, limit=ROWS
+        )
+        later = {"offset": following} if following is not None else None
+    else:
+        page = jobs.job_list(call.context, call.actor, wanted, before=call.text("cursor"), limit=ROWS, with_spec=False)
+        listed, later = page.items, {"cursor": page.next} if page.next else None
     by = call.text("group") or "state"
     # The counts by state are those of all states, so that each of them can be chosen.
     grouped = replace(wanted, states=()) if by == "state" else wanted
-    groups = job_groups.count_groups(call.context, call.actor, grouped, by=by)
+    groups = job_groups.count_groups(call.context, call.actor, grouped, by=by, key=call.text("key"))
     filters = _filters(call)
     return {
-        "jobs": page.items,
-        "next": page.next,
-        "is_first": call.text("cursor") is None,
+        "jobs": listed,
+        "later": later,
+        "is_first": call.text("cursor") is None and not offset,
+        "order": order,
+        "sort_choices": SORT_CHOICES,
+        "sorted_max": job_sorts.READ_MAX,
+        "group_key": call.text("key"),
         "groups": groups,
         "chips": groups.counts[:CHIPS_MAX],
         "chips_left": len(groups.counts) - CHIPS_MAX,
         "grouped_by": job_groups.GROUPED_BY,
         "filters": filters,
-        "has_filters": bool(set(filters) - {"group"}),
+        "has_filters": bool(set(filters) - {"group", "sort", "key"}),
         "states": [state.value for state in State],
         "chosen_states": [text.upper() for text in call.texts("state")],
         "since_choices": SINCE_CHOICES,
@@ -58,11 +81,11 @@ def wanted_jobs(call: Call) -> JobFilter:
 
 
 def _filters(call: Call) -> dict[str, Any]:
-    """The parameters of the view without the cursor; one that may be repeated is a list."""
+    """The parameters of the view without its place in the list; one that may be repeated is a list."""
     repeatable = {parameter.name for parameter in QUERY if parameter.is_repeatable}
     filters: dict[str, Any] = {}
     for name, value in call.query:
-        if name != "cursor":
+        if name not in ("cursor", "offset"):
             if name in repeatable:
                 filters.setdefault(name, []).append(value)
             else:

@@ -1,0 +1,57 @@
+"""List jobs by another order than that of their ids: among the newest ones, in one query of bounded cost."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from switchyard.store.database import Tx
+from switchyard.store.fetch import columns_of, fetch_all
+from switchyard.store.job_rows import JobDetails
+from switchyard.store.jobs import JobFilter, filter_conditions
+from switchyard.store.schema import clusters, jobs
+
+_COLUMNS = columns_of(JobDetails, jobs, cluster=clusters.c.name, spec=sa.null())
+_NOT_STARTED = -1  # the run time of a job that has not started: such jobs come last
+
+
+def _orders(now_us: int) -> dict[str, sa.ColumnElement[object]]:
+    """The orders by name. `oldest` is about the oldest jobs, all others about the newest."""
+    ran = sa.func.coalesce(jobs.c.ended_us, now_us) - jobs.c.started_us
+    waited = sa.func.coalesce(jobs.c.started_us, jobs.c.ended_us, now_us) - jobs.c.created_us
+    return {
+        "oldest": jobs.c.id.asc(),
+        "priority": jobs.c.priority.desc(),
+        "ran": sa.func.coalesce(ran, _NOT_STARTED).desc(),
+        "waited": waited.desc(),
+        "name": jobs.c.name.asc(),
+    }
+
+
+ORDERS = tuple(_orders(0))
+
+
+def job_sorted(
+    tx: Tx, wanted: JobFilter, *, order: str, offset: int, limit: int, budget: int, now_us: int
+) -> tuple[list[JobDetails], bool]:
+    """List jobs that match among the newest `budget` ones (of `oldest`: among the oldest), sorted.
+
+    Also returns whether there are more after these among the jobs that were read.
+    """
+    is_oldest = order == "oldest"
+    window = sa.select(jobs.c.id).order_by(jobs.c.id.asc() if is_oldest else jobs.c.id.desc()).limit(budget)
+    if wanted.oldest is not None:
+        window = window.where(jobs.c.id >= wanted.oldest)
+    ids = window.subquery().c.id
+    lowest, highest = tx.execute(sa.select(sa.func.min(ids), sa.func.max(ids))).one()
+    if lowest is None:
+        return [], False
+    query = (
+        sa.select(*_COLUMNS)
+        .select_from(jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id))
+        .where(jobs.c.id >= lowest, jobs.c.id <= highest, *filter_conditions(wanted))
+        .order_by(_orders(now_us)[order], jobs.c.id.desc())
+        .limit(limit + 1)
+        .offset(offset)
+    )
+    rows = fetch_all(tx, JobDetails, query)
+    return rows[:limit], len(rows) > limit
