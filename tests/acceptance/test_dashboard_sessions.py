@@ -12,7 +12,18 @@ from tests.acceptance.stage import Secret, Stage, staged, submitters
 from tests.browser import Visitor
 from tests.programs import Answer, call
 
-PAGES = ("/", "/jobs", "/jobs/{job}", "/clusters", "/clusters/alpha", "/plan", "/rules", "/audit")
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs/{job}",
+    "/clusters",
+    "/clusters/alpha",
+    "/plan",
+    "/rules",
+    "/pools",
+    "/executions",
+    "/audit",
+)
 SIGNED_OUT = 303
 
 

@@ -125,19 +125,30 @@ class Policy:
             effective = self._cache[key] = self._resolve(key)
         return effective
 
-    def _resolve(self, key: ScopeKey) -> EffectiveRules:
-        """Merge the levels, the least specific first. Without a project or domain some levels are equal: harmless."""
+    @property
+    def keys(self) -> Iterable[ScopeKey]:
+        """The scopes that have rows."""
+        return self._rows.keys()
+
+    def layers(self, key: ScopeKey) -> list[FlatRules]:
+        """Return the values of each level that applies at a scope, the least specific first.
+
+        Without a project or domain some levels are equal.
+        """
         domain, project, workflow, launch_plan = key
         rows = self._merged.get
-        flat = dict(self._base.get(domain) or self._base[""])
-        levels = [rows((domain, "", "", "")), rows(("", project, "", "")), rows((domain, project, "", ""))]
+        levels: list[FlatRules | None] = [self._base.get(domain) or self._base[""]]
+        levels += [rows((domain, "", "", "")), rows(("", project, "", "")), rows((domain, project, "", ""))]
         if workflow:
             levels.append(rows((domain, project, workflow, "")))
             if launch_plan:
                 levels.append(rows(key))
-        for level in levels:
-            if level is not None:
-                flat.update(level)
+        return [level for level in levels if level is not None]
+
+    def _resolve(self, key: ScopeKey) -> EffectiveRules:
+        flat: FlatRules = {}
+        for level in self.layers(key):
+            flat.update(level)
         label = flat.get(_LABEL)
         if label is not None and label.source.level is Level.PLATFORM and _POOL in flat:
             del flat[_LABEL]  # the configured default label is for jobs without a pool

@@ -12,7 +12,7 @@ from starlette.routing import Route, Router
 from switchyard.errors import NotFound, Unauthenticated, YardError
 from switchyard.server.dashboard import session
 from switchyard.server.dashboard.page_route import GZIP, HTML, NO_STORE, PageRoute, accepts_gzip, theme_of
-from switchyard.server.dashboard.pages import audit, clusters, job, jobs, overview, plan, rules
+from switchyard.server.dashboard.pages import audit, clusters, executions, job, jobs, overview, plan, pools, rules
 from switchyard.server.dashboard.rendering import STATIC_TYPES, Renderer
 from switchyard.server.http.asgi_messages import (
     AsgiReceive,
@@ -29,7 +29,19 @@ from switchyard.server.http.body_bounds import SMALL_BODY
 from switchyard.server.http.body_decoding import read_bounded
 from switchyard.server.runtime import ServerRuntime
 
-PAGES = (overview.PAGE, jobs.PAGE, job.PAGE, clusters.LIST_PAGE, clusters.ONE_PAGE, plan.PAGE, rules.PAGE, audit.PAGE)
+PAGES = (
+    overview.PAGE,
+    jobs.PAGE,
+    job.PAGE,
+    executions.LIST_PAGE,
+    executions.ONE_PAGE,
+    clusters.LIST_PAGE,
+    clusters.ONE_PAGE,
+    plan.PAGE,
+    rules.PAGE,
+    pools.PAGE,
+    audit.PAGE,
+)
 API_PREFIX = "/session"  # before the path of the API
 STATIC_PREFIX = "/static/"
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"

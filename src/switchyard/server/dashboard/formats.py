@@ -87,3 +87,28 @@ def exit_text(exit_code: int | None, signal_number: int | None) -> str:
 
 def plural(number: int, word: str) -> str:
     return f"{count(number)} {word}{'' if number == 1 else 's'}"
+
+
+_PHASE_LOOKS = {
+    "SUCCEEDED": "succeeded",
+    "RECOVERED": "succeeded",
+    "RUNNING": "running",
+    "DYNAMIC_RUNNING": "running",
+    "SUCCEEDING": "running",
+    "FAILING": "failed",
+    "FAILED": "failed",
+    "TIMED_OUT": "failed",
+    "ABORTING": "cancelled",
+    "ABORTED": "cancelled",
+    "SKIPPED": "cancelled",
+    "": "none",
+}
+
+
+def phase_look(phase: str) -> str:
+    """The class of a phase of Flyte's, of an execution, a node or an attempt: our states have the same colours."""
+    return _PHASE_LOOKS.get(phase, "pending")
+
+
+def phase_words(phase: str) -> str:
+    return phase.lower().replace("_", " ") if phase else "not begun"

@@ -13,15 +13,38 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from switchyard.server.dashboard import formats
 from switchyard.server.dashboard.page import PageValues, WebPage
+from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed
 from switchyard.server.http.call import Call
 
 GZIP_LEVEL = 5
 PACKAGE = "switchyard.server.dashboard"
-NAVIGATION = (("/", "Overview"), ("/jobs", "Jobs"), ("/clusters", "Clusters"), ("/plan", "Plan"), ("/rules", "Rules"))
+EXECUTIONS = ("/executions", "Executions")  # needs the package flyteidl
+NAVIGATION = (
+    ("/", "Overview"),
+    ("/jobs", "Jobs"),
+    EXECUTIONS,
+    ("/clusters", "Clusters"),
+    ("/plan", "Plan"),
+    ("/rules", "Rules"),
+    ("/pools", "Pools"),
+)
+FILTERS = (
+    "moment",
+    "elapsed",
+    "duration",
+    "count",
+    "size",
+    "percent",
+    "exit_text",
+    "plural",
+    "phase_look",
+    "phase_words",
+)
 STATIC_TYPES = {
     "dashboard.css": b"text/css; charset=utf-8",
     "live.js": b"text/javascript; charset=utf-8",
     "actions.js": b"text/javascript; charset=utf-8",
+    "changes.js": b"text/javascript; charset=utf-8",
     "icon.svg": b"image/svg+xml",
 }
 
@@ -46,9 +69,10 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        for name in ("moment", "elapsed", "duration", "count", "size", "percent", "exit_text", "plural"):
+        for name in FILTERS:
             environment.filters[name] = getattr(formats, name)
-        environment.globals.update(static=self.address_of, navigation=NAVIGATION, version=self.version)
+        links = [link for link in NAVIGATION if link != EXECUTIONS or is_flyteidl_installed()]
+        environment.globals.update(static=self.address_of, navigation=links, version=self.version)
         # Blocks are also rendered alone, so they get the macros from here and not by an import of their page.
         environment.globals["ui"] = environment.get_template("macros.html").module
         return environment

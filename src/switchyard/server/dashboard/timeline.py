@@ -89,7 +89,7 @@ def draw_timeline(job: Job, events: Sequence[Event], now_us: int, *, is_whole: b
         ordered[-ROWS_MAX:],
         (end_us - job.created_us) / 1_000_000,
         is_over,
-        _ticks((end_us - job.created_us) / 1_000_000),
+        time_ticks((end_us - job.created_us) / 1_000_000),
         max(0, len(ordered) - ROWS_MAX) + (0 if is_whole else max(0, points[0].attempt - 1)),
     )
 
@@ -119,7 +119,7 @@ def _points(job: Job, events: Sequence[Event], end_us: int, *, is_whole: bool) -
     return changes
 
 
-def _ticks(total_s: float) -> list[tuple[float, str]]:
+def time_ticks(total_s: float) -> list[tuple[float, str]]:
     """Round times, at most six of them."""
     steps = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200)
     step = next((step for step in steps if total_s / step <= 6), 86_400 * max(1, round(total_s / 86_400 / 5)))

@@ -47,7 +47,7 @@ def put(
     `is_merged` keeps the other fields of an existing row. The Flyte API writes plugin overrides this way.
     """
     definition = kind_of(context, kind)
-    _may_write(context, actor, definition, scope)
+    require_write(context, actor, definition, scope)
     value = _check_value(context, definition, raw, scope)
     what = _object_name(definition, scope)
 
@@ -70,7 +70,7 @@ def put(
 def check(context: Context, actor: Actor, kind: str | int, scope: Scope, raw: object) -> dict[str, object]:
     """Return the value as `put` would store it, or raise the same errors. Stores nothing."""
     definition = kind_of(context, kind)
-    _may_write(context, actor, definition, scope)
+    require_write(context, actor, definition, scope)
     with context.database.read() as tx:
         _require_active_project(tx, scope)
     plain: dict[str, object] = msgspec.to_builtins(_check_value(context, definition, raw, scope))
@@ -87,6 +87,15 @@ def get_exact(context: Context, actor: Actor, kind: str | int, scope: Scope) -> 
     if row is None:
         raise NoSuchAttribute(f"There is no {definition.name} exactly at {scope}.")
     return _row_view(definition, row)
+
+
+def rows_at(context: Context, actor: Actor, scope: Scope) -> dict[str, AttributeRow]:
+    """Return the rows exactly at a scope, by kind."""
+    _may_read(context, actor, scope)
+    kinds = [kind for kind in context.snapshots.policy.kinds if scope.level in kind.levels]
+    with context.database.read() as tx:
+        rows = [(kind, attributes.attribute_get(tx, kind.name, scope.key)) for kind in kinds]
+    return {kind.name: _row_view(kind, row) for kind, row in rows if row is not None}
 
 
 def get_nearest(context: Context, actor: Actor, kind: str | int, scope: Scope) -> AttributeRow | None:
@@ -151,7 +160,7 @@ def delete_exact(
 ) -> bool:
     """Delete the row exactly at a scope. Return false if there is none."""
     definition = kind_of(context, kind)
-    _may_write(context, actor, definition, scope)
+    require_write(context, actor, definition, scope)
     what = _object_name(definition, scope)
 
     def apply(batch: Batch) -> bool:
@@ -273,7 +282,8 @@ def _write(
     )
 
 
-def _may_write(context: Context, actor: Actor, kind: Kind, scope: Scope) -> None:
+def require_write(context: Context, actor: Actor, kind: Kind, scope: Scope) -> None:
+    """Raise an error unless the actor may write rows of this kind at this scope."""
     _require_level(kind, scope)
     if scope.project is None or kind.is_for_platform_admins:
         actor.need_platform(Role.ADMIN)

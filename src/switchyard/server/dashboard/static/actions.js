@@ -17,7 +17,7 @@ export async function call(method, path, payload, { headers = {}, ...options } =
   return result;
 }
 
-function make(tag, text, properties = {}) {
+export function make(tag, text, properties = {}) {
   const element = document.createElement(tag);
   if (text !== undefined) element.textContent = text;
   return Object.assign(element, properties);
@@ -30,14 +30,18 @@ export function ask({ title, parts, button, act }) {
   const doIt = dialog.querySelector("[data-confirm-do]");
   dialog.querySelector("[data-confirm-title]").textContent = title;
   dialog.querySelector("[data-confirm-text]").replaceChildren(...parts);
-  problem.hidden = true;
   doIt.hidden = !button;
+  problem.hidden = true;
   doIt.textContent = button || "";
   doIt.disabled = false;
   doIt.onclick = async () => {
     doIt.disabled = true;
+    problem.hidden = true;
     try {
-      if ((await act()) !== false) dialog.close();
+      if ((await act()) !== false) {
+        dialog.close();
+        document.dispatchEvent(new Event("yard:changed"));
+      }
     } catch (error) {
       problem.hidden = false;
       problem.textContent = error instanceof TypeError ? "The server does not answer. Nothing may have happened; look, then try again." : error.message;

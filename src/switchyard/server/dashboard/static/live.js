@@ -194,7 +194,7 @@ function follow() {
 
 // --- keys ---
 
-const PLACES = { o: "/", j: "/jobs", c: "/clusters", p: "/plan", r: "/rules" };
+const PLACES = { o: "/", j: "/jobs", e: "/executions", c: "/clusters", p: "/plan", r: "/rules", l: "/pools" };
 let isGoing = false;
 let rowAt = -1;
 
@@ -290,5 +290,7 @@ document.addEventListener("visibilitychange", () => {
   if (document.hidden) setLive(false, "paused");
   follow(); // closes the stream of a hidden page; the first blocks of a new one are what changed since
 });
+// Somebody has just changed something here: the first blocks of a new stream show it.
+document.addEventListener("yard:changed", () => { if ("live" in body.dataset) follow(); });
 addEventListener("pagehide", () => stream?.close());
 addEventListener("pageshow", (event) => { if (event.persisted && "live" in body.dataset) follow(); });
