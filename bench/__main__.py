@@ -18,6 +18,7 @@ from pathlib import Path
 from bench import (
     agents,
     crowd,
+    dashboard,
     decide,
     explain,
     files,
@@ -45,6 +46,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "agents": agents.measure,
     "crowd": crowd.measure,
     "scale": scale.measure,
+    "dashboard": dashboard.measure,
     "match": match.measure,
     "decide": decide.measure,
     "explain": explain.measure,

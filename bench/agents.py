@@ -119,11 +119,11 @@ async def _busy(url: str, pid: int) -> tuple[float, float]:
             ]
 
     workers = [asyncio.ensure_future(work(agent)) for agent in agents]
-    before, began = _cpu_s(pid), time.monotonic()
+    before, began = cpu_s(pid), time.monotonic()
     for _ in range(JOBS // 1000):
         await asyncio.to_thread(call, "POST", f"{url}/v1/jobs/bulk", body)
     await asyncio.wait_for(done.wait(), 120)
-    took, cpu = time.monotonic() - began, _cpu_s(pid) - before
+    took, cpu = time.monotonic() - began, cpu_s(pid) - before
     for worker in workers:
         worker.cancel()
     for agent in agents:
@@ -134,7 +134,7 @@ async def _busy(url: str, pid: int) -> tuple[float, float]:
 async def _idle(url: str, pid: int) -> tuple[float, float]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * IDLE)), hard))
-    empty = _memory(pid)
+    empty = memory_bytes(pid)
     agents = await _joined(url, IDLE, 10)
 
     async def park(agent: Agent) -> None:
@@ -143,9 +143,9 @@ async def _idle(url: str, pid: int) -> tuple[float, float]:
 
     parked = [asyncio.ensure_future(park(agent)) for agent in agents]
     await asyncio.sleep(10)  # until the first looks are over
-    before, memory = _cpu_s(pid), _memory(pid)
+    before, memory = cpu_s(pid), memory_bytes(pid)
     await asyncio.sleep(IDLE_S)
-    share = (_cpu_s(pid) - before) / IDLE_S
+    share = (cpu_s(pid) - before) / IDLE_S
     for poll in parked:
         poll.cancel()
     for agent in agents:
@@ -153,10 +153,10 @@ async def _idle(url: str, pid: int) -> tuple[float, float]:
     return (memory - empty) / IDLE / 1000, share
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def _memory(pid: int) -> int:
+def memory_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE

@@ -39,7 +39,7 @@ def measure(folder: Path) -> list[Table]:
             for size in SIZES:
                 while made < size:
                     count = min(ROUND, size - made)
-                    last = _fill(server.url, count, made)
+                    last = fill(server.url, count, made)
                     made += count
                     if made % 100_000 == 0:
                         sys.stderr.write(f"  {kind}: {made:,} jobs\n")
@@ -57,7 +57,8 @@ def _settle(url: str) -> None:
     engine.dispose()
 
 
-def _fill(url: str, count: int, start: int) -> str:
+def fill(url: str, count: int, start: int) -> str:
+    """Submit jobs for the clusters alpha and beta, in the projects p0 to p9. Returns the id of one."""
     jobs = [
         {
             "spec": {"command": ["true"]},
