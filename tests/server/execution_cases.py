@@ -29,6 +29,13 @@ EXECUTION_CASES = [
         )
         for read in READS
     ),
+    *(
+        Case(f"POST {ADDRESS}/terminate", name, codes, lambda *_, path=path: f"{path}/terminate", send())
+        for name, path, codes in (
+            ("own project", OWN, "401 401 401 403 404 404 404 404 404"),
+            ("foreign project", FOREIGN, "401 401 401 403 403 403 403 403 404"),
+        )
+    ),
     Case(
         "POST /v1/executions",
         "own project, no such task",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +42,7 @@ class ScopeRule:
 
     kind: str
     title: str
-    sample: dict[str, Any]
+    sample: Mapping[str, object]
     fields: list[RuleField]
     row: AttributeRow | None
     may_write: bool
