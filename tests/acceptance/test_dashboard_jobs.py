@@ -236,6 +236,10 @@ def test_actions_show_what_they_touch_first(stage: Stage, visitor: Visitor) -> N
     jobs = [stage.submit("sleep", "600", name=f"act-{number}") for number in range(3)]
     stage.ended(stage.submit("true", name="act-over"))
     page = visitor.open("/jobs?text=act-")
+    page.get_by_label("Select all jobs on this page").check()
+    expect(page.locator("[data-selected-count]")).to_have_text("4")
+    page.get_by_label("Select all jobs on this page").uncheck()
+    expect(page.locator("[data-selection]")).to_be_hidden()
     for name in ("act-0", "act-1", "act-over"):
         page.get_by_label(f"Select {name}").check()
     page.get_by_role("button", name="Cancel…").click()

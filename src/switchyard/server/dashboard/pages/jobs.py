@@ -23,7 +23,7 @@ SORT_CHOICES = (
     ("name", "name"),
 )
 SINCE_CHOICES = (("3600", "last hour"), ("86400", "last day"), ("604800", "last week"))
-MORE_FIELDS = ("project", "domain", "owner", "cluster", "queue", "workflow", "label")
+MORE_FIELDS = ("project", "domain", "owner", "cluster", "queue", "workflow", "launch_plan", "label")
 NOT_HERE = ("spec", "limit")
 
 QUERY = (

@@ -121,14 +121,19 @@ function showPicked() {
     box.checked = picked.has(box.value);
     if (box.checked) picked.set(box.value, read(box)); // the state may have changed
   }
+  const all = document.querySelector("[data-pick-all]");
+  if (all) all.checked = [...document.querySelectorAll("[data-pick]")].every((box) => box.checked);
 }
 
 const read = (box) => ({ id: box.value, name: box.dataset.name, state: box.dataset.state, owner: box.dataset.owner });
 
 document.addEventListener("change", (event) => {
-  if (!event.target.matches("[data-pick]")) return;
-  if (event.target.checked) picked.set(event.target.value, read(event.target));
-  else picked.delete(event.target.value);
+  const isAll = event.target.matches("[data-pick-all]");
+  if (!isAll && !event.target.matches("[data-pick]")) return;
+  for (const box of isAll ? document.querySelectorAll("[data-pick]") : [event.target]) {
+    if (event.target.checked) picked.set(box.value, read(box));
+    else picked.delete(box.value);
+  }
   showPicked();
 });
 document.addEventListener("yard:block", showPicked);
