@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import re
+import socket
 import statistics
 import threading
 import time
@@ -77,7 +78,9 @@ def _open(server: Server) -> list[str]:
     busy = _busy(server)
     rate = (sum(sent) - begun_bytes) / (time.monotonic() - begun) / STREAMS
     grown = memory_bytes(server.pid) - before
+    assert all(sent), "each page has got its blocks"
     for connection in connections:
+        connection.shutdown(socket.SHUT_RDWR)
         connection.close()
     return [f"{without:.0f}", f"{busy:.0f}", f"{grown / STREAMS / 1024:.0f}", f"{rate / 1024:.1f}"]
 
@@ -91,21 +94,19 @@ def _busy(server: Server) -> float:
     return 100 * (cpu_s(server.pid) - before_s) / (time.monotonic() - begun)
 
 
-def _stream(url: str) -> http.client.HTTPResponse:
+def _stream(url: str) -> socket.socket:
+    """An overview that stays open, as a browser keeps it."""
     address = urlsplit(url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=60)
-    connection.request("GET", "/", headers={"Accept": "text/event-stream"})
-    answer = connection.getresponse()
-    assert answer.status == 200
-    return answer
+    opened = socket.create_connection((address.hostname or "", address.port), timeout=60)
+    opened.sendall(f"GET / HTTP/1.1\r\nHost: {address.netloc}\r\nAccept: text/event-stream\r\n\r\n".encode())
+    assert opened.recv(12) == b"HTTP/1.1 200"
+    return opened
 
 
-def _read(answer: http.client.HTTPResponse, sent: list[int], number: int) -> None:
-    try:
-        while chunk := answer.read1(65536):
+def _read(opened: socket.socket, sent: list[int], number: int) -> None:
+    with contextlib.suppress(OSError):  # the measurement is over
+        while chunk := opened.recv(65536):
             sent[number] += len(chunk)
-    except (OSError, ValueError, http.client.HTTPException, AttributeError):
-        return  # closed: the measurement is over
 
 
 def _median(url: str, path: str) -> str:
