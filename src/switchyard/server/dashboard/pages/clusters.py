@@ -96,7 +96,8 @@ def _history(samples: list[ClusterSample], span_us: int) -> HistoryDrawing:
     """The drawing ends at a round time: it is the same, and not sent again, until the next round time."""
     step_us = span_us // HISTORY_WIDTH
     end_us = -(-samples[-1].at_us // step_us) * step_us
-    last = replace(samples[-1], at_us=end_us - step_us)
+    stored_us = samples[-2].at_us if len(samples) > 1 else 0
+    last = replace(samples[-1], at_us=max(end_us - step_us, stored_us + 1))
     return draw_history([*samples[:-1], last], begin_us=end_us - span_us, end_us=end_us)
 
 
