@@ -44,6 +44,7 @@ from switchyard.store import (
     group_invites,
     handovers,
     job_groups,
+    job_sorts,
     jobs,
     layout,
     leaders,
@@ -193,6 +194,10 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     handovers.handover_overdue: lambda tx: handovers.handover_overdue(tx, received_before_us=1, limit=9),
     handovers.handover_still_open: lambda tx: handovers.handover_still_open(tx, [1]),
     handovers.handover_unreported: lambda tx: handovers.handover_unreported(tx, accepted_before_us=1, limit=9),
+    job_sorts.job_sorted: lambda tx: [
+        job_sorts.job_sorted(tx, JobFilter(), order=order, offset=0, limit=9, budget=9, now_us=1)[0]
+        for order in job_sorts.ORDERS
+    ],
     jobs.idempotency_claim: lambda tx: jobs.idempotency_claim(tx, [IdempotencyClaim("ann", "k", "h", "j", 1)]),
     jobs.idempotency_get: lambda tx: jobs.idempotency_get(tx, "ann", "k"),
     jobs.job_get: lambda tx: jobs.job_get(tx, an_id(1)),

@@ -71,7 +71,7 @@ class TreeListing:
         return sum(entry.size for _, entry in self.files)
 
 
-class ObjectLost(NotFound):
+class OutputGone(NotFound):
     """The server's store has lost a part of the files."""
 
     default_next = "Fetch other files by a pattern. Ask the operator of the server whether the store can be repaired."
@@ -160,7 +160,7 @@ class ObjectReader:
                 continue
             if frame.kind is FrameKind.ABSENT:
                 why = frame.data.decode(errors="replace")[:200]
-                raise ObjectLost(f"The server does not have an object of these files any more: {why or 'removed'}.")
+                raise OutputGone(f"The server does not have an object of these files any more: {why or 'removed'}.")
             if frame.kind is FrameKind.ADDRESS:
                 addresses.append((frame.digest, frame.data.decode(errors="replace")))
             else:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from switchyard.errors import NotFound
 from switchyard.model.files import OutputSet, OutputState
 from switchyard.sdk.fetched_files import FetchedFiles
-from switchyard.sdk.file_fetch import FetchedTree, ObjectLost, ObjectReader, choose, list_tree, write_tree
+from switchyard.sdk.file_fetch import FetchedTree, ObjectReader, OutputGone, choose, list_tree, write_tree
 from switchyard.sdk.file_patterns import FilePatterns
 from switchyard.sdk.file_target import TargetFolder, write_failure
 from switchyard.sdk.file_upload import OnTransfer
@@ -58,7 +58,7 @@ def fetch_outputs(
                         on_progress=_report_sum(report, until=bytes_until, total=total) if patterns.is_all else report,
                     )
                 )
-            except ObjectLost as exc:
+            except OutputGone as exc:
                 if len(outputs) == 1:
                     raise
                 lost.append(_with_task(found, exc.detail))
