@@ -68,7 +68,7 @@ test-kubernetes: test-install ## Build Kubernetes once, and run the tests that n
 		-o faulthandler_timeout=900 $(KUBERNETES_TESTS)
 
 # Each worker has an instance of its own, of three brokers: 3 s of a core to start.
-FLUX_TESTS ?= tests/agent/flux tests/contracts/test_backends.py tests/acceptance
+FLUX_TESTS ?= tests/agent/flux tests/match/test_fluxion.py tests/contracts/test_backends.py tests/acceptance
 
 test-flux: test-install ## Run the tests that need real Flux instances, where the command flux is in the PATH
 	@command -v flux >/dev/null || { echo "There is no command flux in the PATH: install flux-core first."; exit 1; }
