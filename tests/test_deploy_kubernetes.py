@@ -120,5 +120,5 @@ def test_the_deployment_is_as_restricted_as_its_namespace_wants() -> None:
 def test_a_missing_right_is_told_as_a_rule_that_can_be_pasted() -> None:
     (rule,) = yaml.safe_load(f"rules:\n  {rule_text(NAMESPACE_RIGHTS[0])}")["rules"]
     assert rule == rule_of(NAMESPACE_RIGHTS[0])
-    (core,) = yaml.safe_load(rule_text(NAMESPACE_RIGHTS[2]))
+    (core,) = yaml.safe_load(rule_text(NAMESPACE_RIGHTS[3]))
     assert core == {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from switchyard.agent.backends.kubernetes.rights import CLUSTER_RIGHTS, NAMESPACE_RIGHTS, rule_of
+from switchyard.agent.backends.kubernetes.rights import CLUSTER_RIGHTS, NAMESPACE_RIGHTS, Right, rule_of
 from tests.kube_cluster import KubernetesCluster
 
 GROUP = "rbac.authorization.k8s.io"
@@ -14,12 +14,14 @@ ACCOUNT = "agent"
 class TakenRights:
     """A service account with the rights that the agent needs in one namespace."""
 
-    def __init__(self, cluster: KubernetesCluster, namespace: str) -> None:
+    def __init__(self, cluster: KubernetesCluster, namespace: str, *, without: Right | None = None) -> None:
+        """`without`: a right of the namespace that the account lacks."""
         self._cluster, self._namespace = cluster, namespace
         api, meta = f"{GROUP}/v1", {"name": namespace, "namespace": namespace}
+        rules = [rule_of(right) for right in NAMESPACE_RIGHTS if right != without]
         cluster.kubectl("create", "serviceaccount", ACCOUNT, f"--namespace={namespace}")
         cluster.apply(
-            {"apiVersion": api, "kind": "Role", "metadata": meta, "rules": [*map(rule_of, NAMESPACE_RIGHTS)]},
+            {"apiVersion": api, "kind": "Role", "metadata": meta, "rules": rules},
             {
                 "apiVersion": api,
                 "kind": "ClusterRole",

@@ -171,8 +171,8 @@ def test_a_job_that_ran_and_was_deleted_before_its_answer_was_read_does_not_run_
     lease = a_job(agent.folder)
     agent.journal.take([lease])
     until(lambda: (agent.runner.run_once(may_start=True), agent.jobs())[1], PATIENCE_S, "it is created")
+    until(lambda: runs(agent.folder), PATIENCE_S, "the agent lets its pod start")
     agent.kill()
-    until(lambda: runs(agent.folder), PATIENCE_S, "it runs")
     until(lambda: agent.jobs()[0]["status"].get("succeeded"), PATIENCE_S, "it has ended")
     cluster.kubectl("delete", "job", "--namespace", agent.namespace, "--all")
     again = make_agent(kubernetes=api.section)
@@ -196,12 +196,13 @@ def test_a_late_create_of_a_job_that_was_cancelled_is_removed(
     lease = a_job(agent.folder, "sleep 60")
     agent.journal.take([lease])
     agent.runner.run_once(may_start=True)
-    assert created
+    (manifest,) = (body for body in created if body["kind"] == "Job")
     agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
     agent.until(agent.ends, "it is cancelled")
     assert agent.ends()[0].seen is ObservedState.CANCELLED
-    agent.cluster.request("POST", f"/apis/batch/v1/namespaces/{agent.namespace}/jobs", created[0])
+    agent.cluster.request("POST", f"/apis/batch/v1/namespaces/{agent.namespace}/jobs", manifest)
     agent.until(lambda: not agent.jobs(), "the Job is removed")
+    assert runs(agent.folder) == 0, "the agent did not let its pod start"
 
 
 def test_a_job_of_somebody_else_under_this_name_is_a_refusal_and_stays(

@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.model.lifecycle import ObservedState
-from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, pods_of, waits_for
+from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, pods_of, runs, waits_for
 from tests.processes import PATIENCE_S, until
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
@@ -70,7 +70,7 @@ def test_output_is_seen_while_the_job_runs_and_goes_on_after_a_restart(agent: Ku
 def test_output_of_a_job_that_ended_while_the_agent_was_away(agent: KubernetesAgent) -> None:
     lease = a_job(agent.folder, f"echo one; {waits_for(agent)}; echo two")
     agent.journal.take([lease])
-    agent.until(agent.jobs, "it is created")
+    agent.until(lambda: runs(agent.folder), "it runs")
     agent.kill()
     (agent.folder / "go").touch()
     until(lambda: agent.jobs()[0]["status"].get("succeeded"), PATIENCE_S, "it has ended")

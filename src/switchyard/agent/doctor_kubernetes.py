@@ -22,6 +22,7 @@ from switchyard.agent.backends.kubernetes.kueue import object_reader, queue_prob
 from switchyard.agent.backends.kubernetes.rights import (
     CLUSTER_RIGHTS,
     NAMESPACE_RIGHTS,
+    REVIEWS_PATH,
     WATCH_RIGHTS,
     Right,
     missing_part,
@@ -37,7 +38,6 @@ from switchyard.model.quantity import parse_kubernetes
 
 VERSION_MIN = (1, 29)  # the oldest in which Jobs have all fields that the agent uses, without a feature gate
 NAMESPACES_MAX = 10  # looked at one by one
-REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ENFORCE_LABEL = "pod-security.kubernetes.io/enforce"
 # Pod Security Standards, from the least strict one.
 LEVELS = (PodSecurity.PRIVILEGED, PodSecurity.BASELINE, PodSecurity.RESTRICTED)

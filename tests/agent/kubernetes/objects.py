@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from switchyard.agent.backends.kubernetes.labels import START_GATE
 from switchyard.agent.backends.kubernetes.objects import EventObject, JobObject, PodObject
 
 NOW = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
@@ -64,9 +65,13 @@ def a_pod(
     deleted: float | None = None,
     init: Body | None = None,
     limits: dict[str, str] | None = None,
+    is_held: bool = False,
     **status: Any,
 ) -> PodObject:
-    """`deleted`: so many seconds ago somebody asked to delete it, with 30 s of grace."""
+    """`deleted`: so many seconds ago somebody asked to delete it, with 30 s of grace.
+
+    `is_held`: it has the agent's scheduling gate.
+    """
     meta: Body = {
         "name": f"pod-{index}-{created}",
         "uid": uid or f"uid-{index}-{created}",
@@ -82,6 +87,7 @@ def a_pod(
         "metadata": meta,
         "spec": {
             "nodeName": node,
+            "schedulingGates": [{"name": START_GATE}] if is_held else [],
             "containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits or {}}}],
         },
         "status": {

@@ -128,6 +128,8 @@ def test_users_labels_that_kubernetes_takes_are_labels_and_the_others_are_kept()
         "app.kubernetes.io/managed-by": "helm",
         "app.kubernetes.io/name": "fit",
         "batch.kubernetes.io/job-name": "forged",
+        "job-name": "fit",
+        "controller-uid": "7",
         "sidecar.istio.io/inject": "false",
     }
     manifest = of(replace(one(), labels=asked))
@@ -135,7 +137,8 @@ def test_users_labels_that_kubernetes_takes_are_labels_and_the_others_are_kept()
     assert (labels["team"], labels["app.kubernetes.io/name"]) == ("higgs", "fit")
     assert labels["app.kubernetes.io/managed-by"] == "switchyard"
     assert labels["switchyard/job"] != "forged"
-    assert not {"note", "a/b/c", "batch.kubernetes.io/job-name", "sidecar.istio.io/inject"} & set(labels)
+    refused = {"note", "a/b/c", "batch.kubernetes.io/job-name", "job-name", "controller-uid", "sidecar.istio.io/inject"}
+    assert not refused & set(labels)
     assert '"note":"with spaces"' in manifest["metadata"]["annotations"]["switchyard/labels"]
     assert all(map(is_label_value, labels.values()))
 

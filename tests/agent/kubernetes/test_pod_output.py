@@ -12,7 +12,7 @@ from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.logs import LogCollector
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
+from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob, record_end
 from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, says
@@ -58,14 +58,21 @@ def test_the_folder_is_never_read_as_a_whole(
     assert output.read(job, 1, offset=0, size=100).data == b"only\n"
 
 
-def test_two_pods_of_one_task_have_one_output(tmp_path: Path) -> None:
-    """Kubernetes made a second pod for a task. Each had its own turn again and again, and the task never ended."""
-    peer = ApiPeer(tmp_path, lambda handler: handler.reply(200, b"2026-05-04T12:00:00Z hi\n"))
+def test_two_pods_of_one_task_have_an_output_each(tmp_path: Path) -> None:
+    """Kubernetes made a second pod for a task, and both ran."""
+    peer = ApiPeer(tmp_path, lambda handler: handler.reply(200, f"2026-05-04T12:00:00Z {handler.path[:50]}\n".encode()))
     logs = LogCollector(peer.api(), tmp_path / "output")
     logs.start()
     job = SubmittedJob(replace(a_lease(fence=7), lo=0, hi=1), namespace="physics", uid="j")
-    pods = [a_pod("Succeeded", terminated(0), index=0, uid="a"), a_pod("Failed", terminated(143), index=0, uid="b")]
+    pods = [a_pod("Succeeded", terminated(0), index=0, created=9), a_pod("Failed", terminated(143), index=0, created=5)]
+    surplus = a_pod("Pending", node="", index=0, created=7, is_held=True)
     output = PodOutput(logs)
-    until(lambda: output.finish(job, 7, pods, []) is not None, PATIENCE_S, "the output is taken")
+    until(lambda: output.finish(job, 7, [surplus, *pods], []) is not None, PATIENCE_S, "the output is taken")
+    ended = replace(job, ends={7: record_end(Status(seen=ObservedState.SUCCEEDED, exit_code=0))})
+    data = output.read(ended, 7, offset=0, size=10_000).data.decode()
+    first, second = data.split("\n--- output of pod 2 that Kubernetes made for it ---\n")
+    assert (pods[0].metadata.name in first, pods[1].metadata.name in second) == (True, True), data
+    output.drop(ended, 7)
+    assert list((tmp_path / "output").iterdir()) == []
     logs.stop()
     peer.close()

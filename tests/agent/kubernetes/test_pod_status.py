@@ -279,6 +279,13 @@ CASES: list[tuple[str, PodObject, ObservedState, Cause, str]] = [
         "starts on node n1",
     ),
     (
+        "start gate",
+        a_pod("Pending", None, a_condition("PodScheduled", "SchedulingGated", status="False"), node="", is_held=True),
+        S,
+        Cause.JOB,
+        "waits for the agent to let its pod start",
+    ),
+    (
         "scheduling gate",
         a_pod(
             "Pending", None, a_condition("PodScheduled", "SchedulingGated", "waits for gates", status="False"), node=""

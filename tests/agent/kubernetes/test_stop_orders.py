@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_a_gang_that_runs_goes_on() -> None:
 
 def test_a_second_start_is_refused() -> None:
     first, second = a_pod("Failed", terminated(1), uid="a"), a_pod("Running", running(), uid="b")
-    words = "the cluster started it a second time, which was refused: it may have run in part"
+    words = "Kubernetes made a second pod for it, and the agent ended both: it may have run in part"
     assert order(first, second) == (F, words, Cause.CLUSTER)
     assert order(second, gone_pods=[first]) == (F, words, Cause.CLUSTER)
 
@@ -99,6 +100,27 @@ def test_tasks_of_a_range_are_no_second_starts() -> None:
     pods = [a_pod("Failed", terminated(1), index=0), a_pod("Running", running(), index=1)]
     assert order(*pods, job=job, index=0) is None
     assert order(*pods, job=job, index=1) is None
+
+
+def test_a_second_pod_that_waits_at_the_gate_is_no_second_start() -> None:
+    first, second = a_pod("Running", running(), uid="a"), a_pod("Pending", node="", uid="b", is_held=True)
+    assert order(first, second) is None
+    assert order(second, gone_pods=[a_pod("Succeeded", terminated(0), uid="a")]) is None
+
+
+def test_a_lost_start_is_given_up_after_a_while() -> None:
+    """Nobody knows whether the pod that was let start ran; the other pod must not start."""
+    view = JobView(job=a_job(), pods=[a_pod("Pending", node="", uid="b", created=40, is_held=True)])
+    found = stop_order_of(view, now_s=NOW_S, site=KubernetesSite(), starts={0: "a"})
+    assert found is not None
+    assert (found.seen, "it is not known whether its command began" in found.reason) == (F, True)
+    unseen_end = replace(view, gone_pods=[a_pod("Pending", node="", uid="a")])
+    assert stop_order_of(unseen_end, now_s=NOW_S, site=KubernetesSite(), starts={0: "a"}) == found
+    ended = replace(view, gone_pods=[a_pod("Succeeded", terminated(0), uid="a")])
+    assert stop_order_of(ended, now_s=NOW_S, site=KubernetesSite(), starts={0: "a"}) is None
+    assert stop_order_of(view, now_s=NOW_S - 20, site=KubernetesSite(), starts={0: "a"}) is None
+    assert stop_order_of(view, now_s=NOW_S, site=KubernetesSite(), starts={0: "b"}) is None, "it is let start now"
+    assert stop_order_of(view, now_s=NOW_S, site=KubernetesSite()) is None, "no pod was let start yet"
 
 
 CREATE_CUT = "failed to create containerd task: context canceled: unknown"

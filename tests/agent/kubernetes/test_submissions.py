@@ -56,6 +56,19 @@ def test_tasks_of_a_range_have_a_marker_and_a_native_id_each(tmp_path: Path) -> 
     assert store.of_native("yard-other") is None
 
 
+def test_pods_that_may_start_are_on_disk_before_they_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, job = SubmissionStore(tmp_path), a_range()
+    store.add(job)
+    synced = synced_files(monkeypatch)
+    assert store.note_starts(job.name, {0: "a", 1: "b"})
+    assert store.note_starts(job.name, {1: "c"})
+    assert synced == [f"{tmp_path}/{job.name}.json"] * 2
+    for found in (store.get(job.name), SubmissionStore(tmp_path).get(job.name)):
+        assert found is not None
+        assert found.starts == {0: "a", 1: "c"}
+    assert not store.note_starts("yard-other", {0: "a"})
+
+
 @pytest.mark.parametrize("job", [a_range(), SubmittedJob(a_lease(), namespace="physics")])
 def test_a_new_record_is_on_disk_before_the_job_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: SubmittedJob

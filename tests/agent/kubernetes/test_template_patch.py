@@ -180,6 +180,7 @@ def test_a_job_brings_parts_of_its_pod_where_the_site_allows_it() -> None:
             "run a command again",
         ),
         (PodPart(metadata={"labels": {"switchyard/job": "other"}}), ["/metadata"], "are set by the agent itself"),
+        (PodPart(metadata={"labels": {"job-name": "other"}}), ["/metadata"], "are set by Kubernetes"),
     ],
 )
 def test_parts_of_a_pod_that_the_site_does_not_allow(part: PodPart, paths: list[str], words: str) -> None:

@@ -40,6 +40,7 @@ CLOCK_DOUBT_S = 2.0  # its answers have whole seconds, and take a while
 PIECE_BYTES = 64 * 1024
 JSON_MEDIA = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 
 T = TypeVar("T")

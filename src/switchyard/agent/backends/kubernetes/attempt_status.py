@@ -12,8 +12,10 @@ from switchyard.agent.backends.kubernetes.cluster import KubernetesCluster
 from switchyard.agent.backends.kubernetes.job_remover import JobRemover
 from switchyard.agent.backends.kubernetes.job_status import JobView, restart_note, status_of
 from switchyard.agent.backends.kubernetes.objects import PodObject
+from switchyard.agent.backends.kubernetes.pod_facts import is_held
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.running_notes import running_note
+from switchyard.agent.backends.kubernetes.start_choice import double_start_note
 from switchyard.agent.backends.kubernetes.stop_orders import stop_order_of
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
 from switchyard.agent.backends.kubernetes.submitted_job import RecordedStop, SubmittedJob
@@ -43,11 +45,12 @@ class AttemptStatuses:
         *,
         site: KubernetesSite,
         now_s: Callable[[], float] = time.time,
+        start_problem: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """`now_s`: the cluster's clock."""
+        """`now_s`: the cluster's clock. `start_problem`: why the pods of a Job cannot be let start; empty: they can."""
         self._store, self._watcher, self._output = store, watcher, output
         self._remover, self._cluster, self._site = remover, cluster, site
-        self._now_s = now_s
+        self._now_s, self._start_problem = now_s, start_problem
         cluster.add_trouble(lambda: watcher.trouble)
         # Job → fence → when to compute the status again, and the status
         self._known: dict[str, dict[int, tuple[float, Status]]] = {}
@@ -121,7 +124,12 @@ class AttemptStatuses:
             return Status(seen=ObservedState.SUBMITTED, text="the cluster has not answered yet"), UNSURE_S
         now_s = self._now_s()
         stop = job.stops.get(fence)
-        if stop is None and (order := stop_order_of(view, now_s=now_s, site=self._site)) is not None:
+        own = [pod for pod in view.pods if view.index is None or pod.index == view.index]
+        gone = [pod for pod in view.gone_pods if view.index is None or pod.index == view.index]
+        order = stop_order_of(view, now_s=now_s, site=self._site, starts=job.starts) if stop is None else None
+        if order is not None:
+            if order.seen is not ObservedState.RETURNED:
+                self._output.collect(job, fence, own, gone, is_urgent=True)  # it goes with its pods
             log.warning(line("kubernetes-given-up", name=job.name, fence=fence, why=order.reason))
             self._store.stop(job.name, {fence: order})
             return Status(seen=ObservedState.SUBMITTED, text="given up", reason=order.reason), 0.0
@@ -132,16 +140,15 @@ class AttemptStatuses:
             nodes=self._cluster.node_state,
             gone_wait_s=self._site.gone_wait_s,
         )
-        own = [pod for pod in view.pods if view.index is None or pod.index == view.index]
         if status.seen not in TERMINAL_STATES:
-            self._output.collect(job, fence, own)
-            return _with_notes(status, restart_note(view)), LOOK_AGAIN_S
+            self._output.collect(job, fence, own, gone)
+            held = self._start_problem(job.name) if any(map(is_held, own)) else ""
+            return _with_notes(status, restart_note(view), held), LOOK_AGAIN_S
         if view.is_gone and not own and not self._watcher.is_sure(job.name):
             self._remover.doubt(job.name)
             return _not_yet(status, "it is being confirmed that nothing of it is left"), UNSURE_S
         if stop is not None and status.reason == stop.reason and _is_left(job, view, own, stop):
             return _not_yet(status, "its Job and its pods are being deleted"), UNSURE_S
-        gone = [pod for pod in view.gone_pods if view.index is None or pod.index == view.index]
         if not view.is_gone and not own and not gone and not self._watcher.is_podless(job.name, view.index):
             # The watch of Jobs may be ahead of the watch of pods, which have the exit code and the output.
             self._remover.doubt(job.name)
@@ -151,7 +158,7 @@ class AttemptStatuses:
             return _not_yet(status, "its output is being taken"), LOOK_AGAIN_S
         if stop is not None:
             problem = ""  # the last words of a pod that is ended may go with it
-        return _with_notes(status, restart_note(view), problem), 0.0
+        return _with_notes(status, double_start_note([*own, *gone]), restart_note(view), problem), 0.0
 
 
 def _with_notes(status: Status, *notes: str) -> Status:

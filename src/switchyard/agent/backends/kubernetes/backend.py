@@ -31,6 +31,7 @@ from switchyard.agent.backends.kubernetes.manifest import can_share_job, job_man
 from switchyard.agent.backends.kubernetes.pod_changes import refuse_malformed
 from switchyard.agent.backends.kubernetes.pod_output import PodOutput
 from switchyard.agent.backends.kubernetes.site_access import open_api
+from switchyard.agent.backends.kubernetes.start_gates import StartGates
 from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
 from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
 from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
@@ -81,13 +82,16 @@ class KubernetesBackend:
             namespace=self._site.fixed_namespace,
             on_change=self._news.set,
         )
+        self._gates = StartGates(self._api, self._store, self._watcher, on_change=self._on_start_problem)
+        self._cluster.add_note("start_gates_off", lambda: self._gates.missing_right)
+        self._services = GangServices(self._api, self._site)
         self._submitter = JobSubmitter(
             self._api,
             self._store,
             self._watcher,
             agent=self._agent,
             cluster=setting.cluster,
-            prepare=GangServices(self._api, self._site).ensure,
+            prepare=self._prepare,
         )
         self._remover = JobRemover(self._api, self._store, self._watcher, self._submitter)
         self._logs = LogCollector(
@@ -102,8 +106,10 @@ class KubernetesBackend:
             self._cluster,
             site=self._site,
             now_s=self._api.server_time,
+            start_problem=self._gates.problem,
         )
         self._work = WorkFolders(setting.files_folder(setting.directory) / "work", is_for_others=True)
+        self._gates.start()
         self._watcher.start()
         self._logs.start()
 
@@ -203,6 +209,7 @@ class KubernetesBackend:
         self._store.forget(job.name, fence)  # the record goes with the Job, at the next refresh
 
     def close(self) -> None:
+        self._gates.stop()
         self._watcher.stop()
         self._logs.stop()
         self._cluster.close()
@@ -244,8 +251,17 @@ class KubernetesBackend:
             part["metadata"]["labels"][AGENT_LABEL] = self._agent
         return manifest
 
+    def _prepare(self, manifest: dict[str, Any]) -> None:
+        """Called before a Job is created, on a thread for calls of the API."""
+        self._services.ensure(manifest)
+        self._gates.add_gate(manifest)
+
+    def _on_start_problem(self, name: str) -> None:
+        self._statuses.invalidate(name)
+        self._news.set()
+
     def _on_output(self, key: str) -> None:
-        name, _, number = key.partition(".")  # of a task, or of a pod of a gang
+        name, _, number = key.partition("~")[0].partition(".")  # of a task, or of a pod of a gang
         self._statuses.invalidate(name, int(number) if number else None)
         self._news.set()
 

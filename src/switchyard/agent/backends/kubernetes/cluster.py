@@ -80,6 +80,7 @@ class KubernetesCluster:
         self._named: tuple[int, dict[str, KubernetesNode]] = (-1, {})  # version of the nodes, nodes by name
         self._begun: list[Reflector] = []
         self._troubles: list[Callable[[], str]] = [lambda: self._node_watch.trouble, lambda: self._pod_watch.trouble]
+        self._notes: dict[str, Callable[[], str]] = {}  # values of the load → their sources
         self._problems: dict[str, str] = {}  # what may not be listed → why
         self._asked: dict[str, tuple[float, Any]] = {}  # answers that serve for a while
         self._quotas_seen: tuple[NamespaceQuota, ...] = ()
@@ -110,6 +111,10 @@ class KubernetesCluster:
         """Show in the load why another watch of this cluster is cut; the source returns an empty text if it is not."""
         self._troubles.append(source)
 
+    def add_note(self, name: str, source: Callable[[], str]) -> None:
+        """Show a text in the load under this name, unless the source returns an empty one."""
+        self._notes[name] = source
+
     def look(self) -> bool:
         """Read the graph again. True: it changed."""
         before, self._graph = self._graph, self._ask_graph()
@@ -125,14 +130,14 @@ class KubernetesCluster:
     def load(self) -> Load:
         """What is free now, by the last state of nodes and pods. Asks nobody."""
         with self._lock:
-            trouble = self._trouble()
-            seen = self._nodes.version, self._graph.signature, self._problems, self._quotas_seen, trouble
+            notes = self._told()
+            seen = self._nodes.version, self._graph.signature, self._problems, self._quotas_seen, notes
             key = (self._pods.version, *seen)
             if key == self._load_key or (key[1:] == self._load_key[1:] and time.monotonic() < self._load_due):
                 return self._load
             begun = time.monotonic()
             load = self._count()
-            self._load = replace(load, values={**load.values, "watch_cut": trouble}) if trouble else load
+            self._load = replace(load, values={**load.values, **notes}) if notes else load
             self._load_key = key
             self._load_due = time.monotonic() + max(LOAD_S_MIN, (time.monotonic() - begun) * BUSY_SHARE)
             return self._load
@@ -272,10 +277,11 @@ class KubernetesCluster:
             )
         return replace(load, values={**load.values, **values})
 
-    def _trouble(self) -> str:
-        """Why what is known of nodes, Jobs and pods may be out of date; empty: it is not."""
-        texts = (source() for source in self._troubles)
-        return printable_line(next(filter(None, texts), ""))[:VALUE_CHARS_MAX]
+    def _told(self) -> dict[str, str]:
+        """Why what is known of nodes, Jobs and pods may be out of date (`watch_cut`), and the notes of others."""
+        texts = {"watch_cut": next(filter(None, (source() for source in self._troubles)), "")}
+        texts |= {name: source() for name, source in self._notes.items()}
+        return {name: printable_line(text)[:VALUE_CHARS_MAX] for name, text in texts.items() if text}
 
     def _view(self) -> ClusterView:
         is_listed = PODS_PATH not in self._problems and self._pod_watch.listed.is_set()

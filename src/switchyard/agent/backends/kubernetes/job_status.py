@@ -34,6 +34,7 @@ from switchyard.agent.backends.kubernetes.pod_status import (
     PodReading,
     read_pod,
 )
+from switchyard.agent.backends.kubernetes.start_choice import without_surplus
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.model.job import Usage
 from switchyard.model.lifecycle import ObservedState
@@ -97,10 +98,10 @@ class JobView:
         return int(text) if text.isdecimal() else 0
 
     def readings(self) -> list[PodReading]:
-        return self._read(self.pods)
+        return self._read(without_surplus(self.pods, self.gone_pods))
 
     def gone_readings(self) -> list[PodReading]:
-        return self._read(self.gone_pods)
+        return self._read(without_surplus(self.gone_pods, self.pods))
 
     def _read(self, pods: Sequence[PodObject]) -> list[PodReading]:
         own = [pod for pod in pods if self.index is None or pod.index == self.index]

@@ -27,9 +27,14 @@ GANG_LABEL = f"{OWN_PREFIX}gang"
 LABELS_ANNOTATION = f"{OWN_PREFIX}labels"  # all labels of the job, also those that Kubernetes refuses
 ANNOTATIONS_ANNOTATION = f"{OWN_PREFIX}annotations"  # annotations whose keys Kubernetes refuses
 NAME_ANNOTATION, OWNER_ANNOTATION = f"{OWN_PREFIX}name", f"{OWN_PREFIX}owner"
-JOB_NAME_LABEL = "batch.kubernetes.io/job-name"  # set by Kubernetes
-INDEX_LABEL = "batch.kubernetes.io/job-completion-index"  # set by Kubernetes; an annotation in older versions
-TRACKING_FINALIZER = "batch.kubernetes.io/job-tracking"  # of pods, until their Job has counted them
+BATCH_PREFIX = "batch.kubernetes.io/"
+JOB_NAME_LABEL = f"{BATCH_PREFIX}job-name"  # set by Kubernetes
+INDEX_LABEL = f"{BATCH_PREFIX}job-completion-index"  # set by Kubernetes; an annotation in older versions
+TRACKING_FINALIZER = f"{BATCH_PREFIX}job-tracking"  # of pods, until their Job has counted them
+# Set by Kubernetes under their old names; a Job whose template has others is refused.
+OLD_JOB_LABELS = frozenset({"job-name", "controller-uid"})
+START_GATE = f"{OWN_PREFIX}start"  # the scheduling gate of pods, which the agent lifts from one pod of each task
+STARTED_ANNOTATION = f"{OWN_PREFIX}started"  # of a pod: when the agent lifted its gate
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 ANNOTATIONS_BYTES_MAX = 256 * 1024  # of all annotations of an object, for Kubernetes
@@ -98,8 +103,8 @@ def is_allowed_key(key: str, site: KubernetesSite) -> bool:
 
 
 def is_own_key(key: str) -> bool:
-    """Whether only the agent sets this label or annotation."""
-    return key.startswith(OWN_PREFIX) or key == MANAGED_BY_LABEL
+    """Whether only the agent or Kubernetes sets this label or annotation."""
+    return key.startswith((OWN_PREFIX, BATCH_PREFIX)) or key == MANAGED_BY_LABEL or key in OLD_JOB_LABELS
 
 
 def _json(value: object) -> str:

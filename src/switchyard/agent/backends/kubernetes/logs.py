@@ -117,11 +117,13 @@ class LogCollector:
         for _ in range(READERS):
             self._is_queued.release()
 
-    def collect(self, key: str, pod: PodRef) -> None:
-        """Take the output of a running pod."""
+    def collect(self, key: str, pod: PodRef, *, is_urgent: bool = False) -> None:
+        """Take the output of a running pod. `is_urgent`: what there is now, at once; the pod is about to go."""
         with self._lock:
-            if key not in self._tasks:
-                self._tasks[key] = _Task(key, pod, time.monotonic())
+            task = self._tasks.setdefault(key, _Task(key, pod, time.monotonic()))
+            if is_urgent and not task.is_ended:
+                task.wanted_s -= FOLLOW_AFTER_S
+                self._enqueue(task)
 
     def finish(self, key: str, pod: PodRef | None) -> str | None:
         """The pod has ended: take the rest of its output. None: it is being taken; else what is wrong, mostly nothing.

@@ -8,7 +8,8 @@
 
 NAME is the marker of the attempt in lower case, so creating a Job twice is a conflict and not a second run. Kubernetes
 never starts a command again by itself: no pod is restarted (`restartPolicy`), none is replaced (`backoffLimit`), and a
-pod counts as failed only when it has ended (`podReplacementPolicy`). The rules of `podFailurePolicy` ignore nothing;
+pod counts as failed only when it has ended (`podReplacementPolicy`). If it makes a pod twice, one of them starts
+(start_gates.py). The rules of `podFailurePolicy` ignore nothing;
 they make Kubernetes write the exit code, or that the pod was disrupted, into the Job, where it outlives the pod.
 
 The time limit is the pod's. At the time limit of a Job, Kubernetes removes the pod, with its log and exit code.

@@ -94,8 +94,13 @@ class PodContainer(Struct, frozen=True, rename="camel"):
     restart_policy: str = ""  # `Always` in an init container: a sidecar
 
 
+class SchedulingGate(Struct, frozen=True, gc=False):
+    name: str = ""
+
+
 class PodObjectSpec(Struct, frozen=True, rename="camel"):
     node_name: str = ""
+    scheduling_gates: list[SchedulingGate] = []
     containers: list[PodContainer] = []
     init_containers: list[PodContainer] = []
     overhead: dict[str, str] = {}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from switchyard.agent.backends.kubernetes.labels import START_GATE, STARTED_ANNOTATION
 from switchyard.agent.backends.kubernetes.objects import (
     ContainerStatus,
     ContainerTerminated,
@@ -83,6 +85,11 @@ class PodFacts:
         return condition if condition is not None and not condition.is_true else None
 
     @property
+    def is_held(self) -> bool:
+        """Whether the pod has the agent's scheduling gate: it never had a node, and nothing of it ran."""
+        return is_held(self.pod)
+
+    @property
     def is_prepared(self) -> bool:
         """Whether volumes and network are there, so that older events about them do not count."""
         condition = self.pod.condition("PodReadyToStartContainers")
@@ -93,6 +100,13 @@ class PodFacts:
         """Whether the command was started."""
         state = self.pod.main
         return state.running is not None or (state.terminated is not None and not self.is_start_error)
+
+    @cached_property
+    def released_s(self) -> float | None:
+        """Since when the scheduler may place the pod: its gate was lifted, or it had none."""
+        with suppress(ValueError):
+            return datetime.fromisoformat(self.pod.metadata.annotations.get(STARTED_ANNOTATION, "")).timestamp()
+        return seconds(self.pod.metadata.creation_timestamp)
 
     @property
     def is_start_error(self) -> bool:
@@ -168,6 +182,11 @@ class PodFacts:
     def first_event_s(self, reasons: frozenset[str]) -> float | None:
         rows = [at for event in self.events if event.reason in reasons and (at := seconds(event.first_seen))]
         return min(rows, default=None)
+
+
+def is_held(pod: PodObject) -> bool:
+    """Whether a pod has the agent's scheduling gate."""
+    return any(gate.name == START_GATE for gate in pod.spec.scheduling_gates)
 
 
 def _is_unbegun(status: ContainerStatus) -> bool:

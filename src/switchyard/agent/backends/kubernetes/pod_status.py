@@ -291,6 +291,7 @@ RULES: tuple[PodRule, ...] = (
         WaitKind.CONFIG,
     ),
     PodRule("starts", lambda f: bool(f.node), WAITS, words=lambda f: f"starts on node {f.node}"),
+    PodRule("start gate", lambda f: f.is_held, WAITS, words=lambda _: "waits for the agent to let its pod start"),
     PodRule(
         "scheduling gate",
         lambda f: f.unscheduled is not None and f.unscheduled.reason == "SchedulingGated",
@@ -367,7 +368,7 @@ class PodReading:
         facts, status = self.facts, self.facts.pod.status
         created_s = seconds(facts.pod.metadata.creation_timestamp)
         if self.rule.wait is WaitKind.NODE:
-            return created_s
+            return facts.released_s
         reasons = IMAGE_EVENTS if self.rule.wait is WaitKind.IMAGE else MOUNT_EVENTS
         return facts.first_event_s(reasons) or seconds(status.start_time) or created_s
 

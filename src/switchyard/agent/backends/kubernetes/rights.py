@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+REVIEWS_PATH = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
 
 @dataclass(frozen=True, slots=True)
 class Right:
@@ -25,9 +27,18 @@ class Right:
     is_required: bool = True
 
 
+# Without it, pods have no gate that keeps a second pod of a task from starting.
+PATCH_PODS = Right(
+    "",
+    "pods",
+    ("patch",),
+    "without it, a command may run twice if the API server is killed while a pod is created",
+    is_required=False,
+)
 NAMESPACE_RIGHTS = (
     Right("batch", "jobs", ("create", "get", "list", "watch", "delete"), "each attempt is a Job"),
     Right("", "pods", ("get", "list", "watch", "delete"), "exit codes and reasons; single tasks are cancelled by pod"),
+    PATCH_PODS,
     Right("", "pods/log", ("get",), "the output of jobs"),
     Right("", "events", ("list", "watch"), "why a Job has no pod and why a pod waits"),
     Right("", "services", ("get", "create"), "one Service gives the pods of a gang their names", is_required=False),

@@ -6,9 +6,10 @@ foreground, and when nothing is left `status_of` reports the order's end. So not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from switchyard.agent.backends.kubernetes.job_status import ATTEMPTS_MAX, JobView, StopOrder
+from switchyard.agent.backends.kubernetes.pod_facts import is_held, seconds
 from switchyard.agent.backends.kubernetes.pod_status import (
     FAILED,
     NOT_STARTED,
@@ -17,16 +18,26 @@ from switchyard.agent.backends.kubernetes.pod_status import (
     PodReading,
     WaitKind,
 )
+from switchyard.agent.backends.kubernetes.start_choice import start_index
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.model.retry import Cause
 
+LOST_START_S = 30.0  # within this time a second pod starts if it is certain that the first one never ran
 
-def stop_order_of(view: JobView, *, now_s: float, site: KubernetesSite) -> StopOrder | None:
-    """Why the agent must end this attempt itself; None: it goes on, or it is over."""
+
+def stop_order_of(
+    view: JobView, *, now_s: float, site: KubernetesSite, starts: Mapping[int, str] | None = None
+) -> StopOrder | None:
+    """Why the agent must end this attempt itself; None: it goes on, or it is over.
+
+    `starts`: the uids of the pods that the agent let start, by completion index.
+    """
     if view.is_gone or view.job is None or view.job.metadata.deletion_timestamp is not None:
         return None
     live, gone = view.readings(), view.gone_readings()
     if (order := _second_start(view, live, gone) or _return_order(view, live, gone)) is not None:
+        return order
+    if starts and (order := _lost_start(view, starts, now_s=now_s)) is not None:
         return order
     bounds = {
         WaitKind.IMAGE_NAME: 0.0,
@@ -50,11 +61,26 @@ def _second_start(view: JobView, live: Sequence[PodReading], gone: Sequence[PodR
             continue
         index, uid = reading.facts.pod.index, reading.facts.pod.metadata.uid
         if any(row.facts.pod.index == index and row.facts.pod.metadata.uid != uid and not row.is_over for row in live):
-            words = "the cluster started it a second time, which was refused: it may have run in part"
+            words = "Kubernetes made a second pod for it, and the agent ended both: it may have run in part"
             return StopOrder(seen=FAILED, reason=words, cause=Cause.CLUSTER)
         if view.job.spec.suspend and not _has_ended_alone(reading):
             words = "its Job was suspended after it had begun, and resuming it would run it again"
             return StopOrder(seen=FAILED, reason=words, cause=Cause.PREEMPTED)
+    return None
+
+
+def _lost_start(view: JobView, starts: Mapping[int, str], *, now_s: float) -> StopOrder | None:
+    """The pod that was let start is gone, nobody knows how far it came, and another pod waits at the agent's gate."""
+    known = {pod.metadata.uid for pod in view.pods}
+    known |= {reading.facts.pod.metadata.uid for reading in view.gone_readings() if reading.is_over}
+    for pod in view.pods:
+        started, made_s = starts.get(start_index(pod), ""), seconds(pod.metadata.creation_timestamp)
+        is_other = view.index is not None and pod.index != view.index
+        if is_other or not is_held(pod) or not started or started in known:
+            continue
+        if made_s is not None and now_s - made_s >= LOST_START_S:
+            words = "its pod is gone, and it is not known whether its command began; its second pod was not started"
+            return StopOrder(seen=FAILED, reason=words, cause=Cause.CLUSTER)
     return None
 
 

@@ -8,6 +8,7 @@ where the cluster cannot tell it a second time:
 
 - The new record, before the Job is created: nothing else tells that it may have been.
 - The uid, before the journal has the attempt as submitted: without it, the agent does not end or remove the Job.
+- The pods that may start, before their gates are lifted (start_gates.py): such a pod may run and be gone.
 - Ends and the agent's own stop orders, before the Job is deleted (`sync`): nothing else tells how it ended.
 
 Not synced are orders to cancel (the journal has them), settled attempts and removed files: they come up again with
@@ -95,6 +96,12 @@ class SubmissionStore:
         """Record that an agent with another folder created the Job. Survives a power cut."""
         self._change(name, RecordChange(is_seen=True))
         self._sync_file(name)
+
+    def note_starts(self, name: str, uids: Mapping[int, str]) -> bool:
+        """Record which pods may start, by completion index. Survives a power cut. False: there is no such record."""
+        self._change(name, RecordChange(starts=dict(uids)))
+        self._sync_file(name)
+        return name in self._jobs
 
     def note_removed(self, name: str) -> None:
         """Record that the Job was deleted after its end."""

@@ -87,6 +87,7 @@ class SubmittedJob(Struct, frozen=True, omit_defaults=True):
     ends: dict[int, RecordedEnd] = {}  # by fence
     forgotten: tuple[int, ...] = ()  # fences of settled attempts
     refuted: tuple[int, ...] = ()  # fences of tasks of which `find` said that they were not created
+    starts: dict[int, str] = {}  # the uid of the pod that the agent let start, by completion index; one pod alone: 0
     is_removed: bool = False  # the Job was deleted after its end
     is_seen: bool = False  # the Job was created by an agent with another folder: it is never created again
 
@@ -137,6 +138,7 @@ class RecordChange(Struct, frozen=True, omit_defaults=True):
     forgotten: tuple[int, ...] = ()
     refuted: tuple[int, ...] = ()
     wanted: tuple[int, ...] = ()  # no longer refuted
+    starts: dict[int, str] = {}  # replaces the pod that the record has for an index
     is_removed: bool = False
     is_seen: bool = False
 
@@ -145,6 +147,7 @@ def with_changes(job: SubmittedJob, changes: Sequence[RecordChange]) -> Submitte
     """The record after some changes. The first end and the first stop order of a task stay."""
     stops = {fence: stop for change in reversed(changes) for fence, stop in change.stops.items()}
     ends = {fence: end for change in reversed(changes) for fence, end in change.ends.items()}
+    starts = {index: uid for change in changes for index, uid in change.starts.items()}
     forgotten = [fence for change in changes for fence in change.forgotten]
     refuted = job.refuted
     if any(change.refuted or change.wanted for change in changes):
@@ -160,6 +163,7 @@ def with_changes(job: SubmittedJob, changes: Sequence[RecordChange]) -> Submitte
         ends={**ends, **job.ends} if ends else job.ends,
         forgotten=(*job.forgotten, *dict.fromkeys(forgotten)) if forgotten else job.forgotten,
         refuted=refuted,
+        starts={**job.starts, **starts} if starts else job.starts,
         is_removed=job.is_removed or any(change.is_removed for change in changes),
         is_seen=job.is_seen or any(change.is_seen for change in changes),
     )

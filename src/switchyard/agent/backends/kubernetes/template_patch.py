@@ -199,7 +199,8 @@ def _check_unchanged(before: Manifest, after: Manifest) -> None:
             raise PolicyRefused(f"/{'/'.join(place)} of a pod is set by the agent itself.")
     if _own(before) != _own(after):
         raise PolicyRefused(
-            f"{MANAGED_BY_LABEL}, and labels and annotations of {OWN_PREFIX}…, are set by the agent itself."
+            f"{MANAGED_BY_LABEL}, and labels and annotations of {OWN_PREFIX}…, are set by the agent itself. "
+            "Those of batch.kubernetes.io/…, job-name and controller-uid are set by Kubernetes."
         )
     if _main(before) != _main(after):
         raise PolicyRefused(f"The container {MAIN_CONTAINER} comes first and runs the job's command.")

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from switchyard.agent.backends.kubernetes.api import KubernetesApi
 from switchyard.agent.backends.kubernetes.job_status import JobView
 from switchyard.agent.backends.kubernetes.objects import EventObject, JobObject, PodObject, indexes_of
+from switchyard.agent.backends.kubernetes.pod_facts import is_held
 from switchyard.agent.backends.kubernetes.reflector import Reflector
 
 EVENT_OBJECTS_MAX = 5000  # Jobs and pods of which warnings are kept, the newest of each reason
@@ -40,6 +41,7 @@ class _Entry:
     read_indexes: frozenset[int | None] = frozenset()  # of the pods which that read showed
     pods: PodsByIndex = field(default_factory=dict)
     deleted_pods: PodsByIndex = field(default_factory=dict)
+    unplaced_uids: set[str] = field(default_factory=set)  # of pods that had no node when they were deleted
     read_uids: set[str] = field(default_factory=set)  # of live pods that direct reads showed and the watch did not yet
 
     def live(self, index: int | None) -> list[PodObject]:
@@ -80,6 +82,7 @@ class KubernetesWatcher:
         self._changed: dict[str, set[int] | None] = {}  # names of Jobs → indexes that changed; None: all
         # Warnings by the uid of their object, then by reason: they may come before the object.
         self._events_by_uid: dict[str, dict[str, EventObject]] = {}
+        self.on_held: Callable[[str], None] = lambda _: None  # called with a Job that has a pod with the agent's gate
         part = f"/namespaces/{namespace}" if namespace else ""
         labels = {"labelSelector": selector}
         self._jobs = Reflector(
@@ -185,6 +188,8 @@ class KubernetesWatcher:
                     entry.read_uids.add(uid)
             entry.read_job, entry.read_indexes = job, frozenset(pod.index for pod in pods)
             self._mark(name)
+        if any(map(is_held, pods)):
+            self.on_held(name)
 
     def is_podless(self, name: str, index: int | None = None) -> bool:
         """Whether a direct read showed that a Job, or one index of it, had ended and has no pod.
@@ -248,9 +253,29 @@ class KubernetesWatcher:
             pod = _with_first_deletion(pod, entry.take(pod))
             if is_deleted:
                 entry.bury(pod)
+                if not pod.spec.node_name:
+                    entry.unplaced_uids.add(pod.metadata.uid)
             else:
                 entry.pods.setdefault(pod.index, {})[pod.metadata.uid] = pod
             self._mark(pod.job_name, None if pod.index is None else (pod.index,))
+            has_held = any(map(is_held, entry.live(pod.index)))
+        if has_held:
+            self.on_held(pod.job_name)
+
+    def put_patched(self, pod: PodObject) -> None:
+        """Add a pod as a patch returned it after its gate was lifted, unless the watch knows more already."""
+        with self._lock:
+            entry = self._entries.get(pod.job_name, _Entry())
+            same = entry.pods.get(pod.index, {})
+            if (known := same.get(pod.metadata.uid)) is not None and is_held(known):
+                same[pod.metadata.uid] = pod
+                self._mark(pod.job_name, None if pod.index is None else (pod.index,))
+
+    def unplaced_uids(self, name: str) -> set[str]:
+        """The uids of pods of a Job that had no node when the watch told of their deletion."""
+        with self._lock:
+            entry = self._entries.get(name)
+            return set(entry.unplaced_uids) if entry is not None else set()
 
     def put_pods(self, pods: list[PodObject]) -> None:
         present = {pod.metadata.uid for pod in pods}
