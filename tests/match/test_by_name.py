@@ -56,7 +56,7 @@ def test_an_engine_that_is_installed_is_found_by_its_name(tmp_path: Path) -> Non
     env = {**os.environ, "PYTHONPATH": str(install_third_engine(tmp_path))}
     said = subprocess.run([sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True).stdout
     names, three, four = said.splitlines()
-    assert names == "['shapes', 'walk', 'third']"
+    assert names == "['shapes', 'walk', 'fluxion', 'third']"
     assert three == "Match(slots=3, undecided='')"
     assert "three nodes or none" in four
 
