@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client
-from switchyard.errors import EXIT_CONFLICT, EXIT_ERROR, TimedOut
+from switchyard.errors import EXIT_CONFLICT, EXIT_ERROR, EXIT_TIMED_OUT, TimedOut
 from switchyard.sdk import file_calls
 from tests.acceptance.job_files import outputs_of, read_tree, yard_in
 from tests.acceptance.stage import Stage, staged
@@ -58,6 +58,10 @@ def test_a_silent_agent_is_named_while_somebody_waits_and_its_return_brings_the_
         words = "output files are on their way from cluster local; its agent has been silent since 20"
         assert f"waiting: {words}" in done.stderr
         assert f"are not there after 4 s: {words}" in done.stderr
+        drained = stage.yard("cluster", "drain", "local", "--deadline", "1s")
+        assert drained.returncode == EXIT_TIMED_OUT
+        assert "still sends output files of 1 ended" in drained.stderr
+        stage.yard("cluster", "uncordon", "local", check=True)
 
         monkeypatch.setattr(file_calls, "SILENT_AGENT_S", 0.5)
         with Client(stage.url) as client, pytest.raises(TimedOut, match="its agent has been silent since"):

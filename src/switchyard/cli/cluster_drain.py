@@ -1,4 +1,4 @@
-"""`yard cluster drain`: cordon clusters, and wait until their jobs have ended."""
+"""`yard cluster drain`: cordon clusters, and wait until their jobs have ended and their output files are sent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def _wait_until_empty(yard: Client, names: list[str], deadline_s: float | None) 
             seen[cluster.name] = cluster
             first.setdefault(cluster.name, cluster.held or 0)
             left, total = sum(drained.held or 0 for drained in seen.values()), sum(first.values())
-            progress.show(max(total - left, 0), total, f"{left} left")
+            unsent = sum(drained.unsent or 0 for drained in seen.values())
+            files = f", output files of {unsent} on their way" if unsent else ""
+            progress.show(max(total - left, 0), total, f"{left} left{files}")
 
         for name in names:
             show(yard.cluster(name))
@@ -58,6 +60,9 @@ def _wait_until_empty(yard: Client, names: list[str], deadline_s: float | None) 
 
 
 def _drain_text(cluster: Cluster) -> str:
+    if not cluster.held and cluster.unsent:
+        files = f"output files of {cluster.unsent} ended jobs or tasks are still on their way from it"
+        return f"Cluster {cluster.name} gets no new jobs, and has none; {files}. `--wait` waits for that."
     if not cluster.held:
         return f"Cluster {cluster.name} is drained: it gets no new jobs, and has none."
     going = "1 job there goes on" if cluster.held == 1 else f"{cluster.held} jobs there go on"
@@ -67,7 +72,12 @@ def _drain_text(cluster: Cluster) -> str:
 def _arguments(parser: Parser) -> None:
     parser.add_argument("name", nargs="+", metavar="NAME", help="the cluster's name")
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; users see it")
-    parser.add_argument("-w", "--wait", action="store_true", help="wait until none of our jobs runs there")
+    parser.add_argument(
+        "-w",
+        "--wait",
+        action="store_true",
+        help="wait until no job runs there and output files are sent",
+    )
     parser.add_argument("--deadline", type=duration_s, metavar="T", help="wait at most this long; exits 7 after that")
 
 

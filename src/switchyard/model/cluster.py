@@ -96,6 +96,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     state: list[StateValue] = []  # what selection goes by; not in lists
     quotes: QuoteRecord | None = None  # how well its quotes were kept, once some were; not in lists
     held: int | None = None  # jobs, and ranges of arrays, that its agents have; not in lists
+    unsent: int | None = None  # ended attempts of which its agents still send output files; not in lists
     in_line: int | None = None  # jobs that wait for a lease there, counted up to 10,000; not in lists
     created_us: int = 0
     seen_us: int | None = None

@@ -100,19 +100,27 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
     def wait_empty(
         self, name: str, *, timeout_s: float | None = None, on_progress: Callable[[Cluster], None] | None = None
     ) -> Cluster:
-        """Wait until the agents of a cluster have no jobs, and return it. Raise TimedOut after `timeout_s`."""
+        """Wait until the agents of a cluster have no jobs and have sent all output files, and return the cluster.
+
+        Raise TimedOut after `timeout_s`.
+        """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             cluster = self._get(api_path("clusters", name), Cluster, retry_s=self._patience_s(end))
             if on_progress is not None:
                 on_progress(cluster)
-            if not cluster.held:
+            if not cluster.held and not cluster.unsent:
                 return cluster
             left_s = DRAIN_POLL_S if end is None else end - time.monotonic()
             if left_s <= 0:
+                if cluster.held:
+                    raise TimedOut(
+                        f"Cluster {name} still has {cluster.held} job{'' if cluster.held == 1 else 's'}.",
+                        next_step=f"Wait longer, or cancel them: `yard cancel --cluster {name}`.",
+                    )
                 raise TimedOut(
-                    f"Cluster {name} still has {cluster.held} job{'' if cluster.held == 1 else 's'}.",
-                    next_step=f"Wait longer, or cancel them: `yard cancel --cluster {name}`.",
+                    f"Cluster {name} still sends output files of {cluster.unsent} ended jobs or tasks.",
+                    next_step=f"Wait longer, or see what holds them up: `yard cluster show {name}`.",
                 )
             time.sleep(min(left_s, DRAIN_POLL_S))
 

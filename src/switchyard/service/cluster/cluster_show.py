@@ -9,7 +9,7 @@ from switchyard.service.cluster.clusters import cluster_view
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import backlog
+from switchyard.store import backlog, file_outputs
 
 BACKLOG_MAX = 10_000  # count at most so many jobs: a few milliseconds
 
@@ -19,5 +19,6 @@ def cluster_get(context: Context, actor: Actor, name: str) -> Cluster:
     cluster = cluster_view(context, member)
     with context.database.read() as tx:
         held = backlog.cluster_leased_count(tx, member.id)
+        unsent = file_outputs.unsent_count(tx, member.id, None, now_us=context.now_us())
         in_line = backlog.backlog_count(tx, member.id, most=BACKLOG_MAX)
-    return msgspec.structs.replace(cluster, held=held, in_line=in_line)
+    return msgspec.structs.replace(cluster, held=held, unsent=unsent, in_line=in_line)
