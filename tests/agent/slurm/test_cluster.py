@@ -112,6 +112,7 @@ def test_a_queue_is_a_partition_and_exclusive_is_whole_nodes(backend: SlurmBacke
     status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     found = show(alpha, native_id)
     assert (found["Partition"], found["NumCPUs"]) == ("short", "4")
+    assert "mem=4G" in found["TRES"], "with all memory, not the default of each CPU"
     backend.cancel([native_id])
     end_of(backend, native_id, timeout_s=END_S)
 

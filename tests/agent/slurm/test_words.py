@@ -66,12 +66,17 @@ def test_tasks_and_whole_cores() -> None:
         ({"qos": "high", "reservation": "r1"}, ["--qos=high", "--reservation=r1"]),
         ({"constraint": "a&b"}, ["--constraint=a&b"]),
         ({"licenses": ["matlab:2", "ansys@lm1"]}, ["--licenses=matlab:2,ansys@lm1"]),
-        ({"exclusive": True}, ["--exclusive"]),
+        ({"exclusive": True}, ["--exclusive", "--mem=0"]),
+        ({"exclusive": True, "options": ["--mem-per-cpu=1G"]}, ["--exclusive", "--mem-per-cpu=1G"]),
         ({"options": ["--nice=5", "--hint=nomultithread"]}, ["--nice=5", "--hint=nomultithread"]),
     ],
 )
 def test_what_a_batch_system_is_told_beside(batch: dict[str, Any], words: list[str]) -> None:
     assert words_of(batch) == words
+
+
+def test_whole_nodes_with_a_part_of_their_memory() -> None:
+    assert words_of({"exclusive": True}, memory="1GiB") == ["--mem-per-cpu=1024M", "--exclusive"]
 
 
 def test_a_type_of_gpu() -> None:

@@ -18,6 +18,7 @@ MB = 2**20
 COMMENT_MAX = 200
 REMOVAL_MINUTES = 5  # of a job that removes containers
 REMOVAL_MB = 200
+ALL_MEMORY = "--mem=0"  # of each node; `--exclusive` alone takes all CPUs, and of memory only the partition's default
 
 
 def sbatch(
@@ -73,6 +74,8 @@ def resource_options(spec: JobSpec, *, partition: str, account: str, excluded: s
     words += [build_option(option, value) for option, value in options.items() if value]
     if native.exclusive:
         words.append("--exclusive")
+        if not memory and not any(option.startswith("--mem") for option in native.options):
+            words.append(ALL_MEMORY)
     return words + [check_word(OPTION, option) for option in native.options]
 
 
