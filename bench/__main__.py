@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from bench import (
     decide,
     explain,
     files,
+    flux,
     kubernetes,
     match,
     object_stores,
@@ -55,6 +57,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "files": files.measure,
     "object-stores": object_stores.measure,
     "slurm": slurm.measure,
+    "flux": flux.measure,
     "kubernetes": kubernetes.measure,
     "pauses": pauses.measure,
     "spread": spread.measure,
@@ -71,7 +74,8 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     for name, measure in MEASUREMENTS.items():
-        if options.names and name not in options.names:
+        is_left_out = name not in options.names if options.names else name == "flux" and shutil.which("flux") is None
+        if is_left_out:
             continue
         with tempfile.TemporaryDirectory(prefix="switchyard-bench-") as folder:
             tables = measure(Path(folder))
