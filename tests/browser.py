@@ -12,11 +12,13 @@ from typing import Any, Self
 
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Error as PlaywrightError
 
 from tests.processes import PATIENCE_S
 from tests.services import need_chromium
 
 PATIENCE_MS = PATIENCE_S * 1000
+NETWORK_CHANGES_MAX = 10
 # The sandbox needs rights that root has not in a container; the pages are our own.
 OPTIONS = ["--no-sandbox", "--disable-dev-shm-usage"]
 # A server that is away or says no is part of some tests; what the browser prints about it is no defect.
@@ -56,7 +58,16 @@ class Visitor:
             self.faults.append(f"{page.url}: {text}")
 
     def open(self, path: str) -> Page:
-        self.page.goto(self.url + path)
+        """Go to a page. Chromium gives up if a network interface came or went, as those of others' containers do."""
+        for _ in range(NETWORK_CHANGES_MAX):
+            try:
+                self.page.goto(self.url + path)
+                break
+            except PlaywrightError as exc:
+                if "ERR_NETWORK_CHANGED" not in exc.message:
+                    raise
+        else:
+            self.page.goto(self.url + path)
         return self.page
 
     def sign_in(self, token: str, path: str = "/jobs") -> Page:

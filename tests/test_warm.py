@@ -22,6 +22,8 @@ DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what
 # Where the type is handed in: built by `warm_type` before the call, or a Struct of a module that is loaded at the
 # start.
 PASSED_ON = {
+    "agent/backends/cluster_facts.py",  # Structs of Slurm's and Flux's modules
+    "agent/backends/submissions.py",
     "agent/backends/kubernetes/api_answers.py",  # Structs of the backend, built before its watches start
     "agent/backends/kubernetes/watcher.py",
     "agent/files/object_client.py",
