@@ -103,16 +103,20 @@ def test_of_much_output_the_beginning_and_the_end_are_kept(make_agent: MakeAgent
 def test_output_that_the_kubelet_rotates_away_was_taken_before(agent: KubernetesAgent) -> None:
     """The API shows only what came after the last rotation, which a kubelet makes at 10 MiB, every 10 s."""
     size = 12_000_000
-    script = f"head -c {size} /dev/zero | tr '\\0' x | fold -w 1000; echo; echo before; {waits_for(agent)}; echo after"
+    much = f"head -c {size} /dev/zero | tr '\\0' x | fold -w 1000; echo; echo before"
+    script = f"echo first; {waits_for(agent, 'followed')}; {much}; {waits_for(agent)}; echo after"
     lease = a_job(agent.folder, script)
     name = marker_of(lease).lower()
     agent.journal.take([lease])
+    # A reader that is there when the kubelet rotates reads the old file to its end. One that comes later does not.
+    agent.until(lambda: tail(agent, name).endswith(b"first\n"), "the agent follows it")
+    (agent.folder / "followed").touch()
     agent.until(lambda: tail(agent, name).endswith(b"before\n"), "the agent has it")
 
     def is_rotated() -> bool:
         (pod,) = pods_of(agent)
         path = f"/api/v1/namespaces/{agent.namespace}/pods/{pod['metadata']['name']}/log?limitBytes=1000"
-        return not str(agent.cluster.request("GET", path)).startswith("x")
+        return not str(agent.cluster.request("GET", path)).startswith("first")
 
     agent.until(is_rotated, "the kubelet has rotated the log")
     (agent.folder / "go").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -66,11 +67,12 @@ def a_pod(
     init: Body | None = None,
     limits: dict[str, str] | None = None,
     is_held: bool = False,
+    gates: Sequence[str] = (),
     **status: Any,
 ) -> PodObject:
     """`deleted`: so many seconds ago somebody asked to delete it, with 30 s of grace.
 
-    `is_held`: it has the agent's scheduling gate.
+    `is_held`: it has the agent's scheduling gate. `gates`: those of others.
     """
     meta: Body = {
         "name": f"pod-{index}-{created}",
@@ -87,7 +89,7 @@ def a_pod(
         "metadata": meta,
         "spec": {
             "nodeName": node,
-            "schedulingGates": [{"name": START_GATE}] if is_held else [],
+            "schedulingGates": [{"name": name} for name in (*gates, *([START_GATE] if is_held else []))],
             "containers": [{"name": "main", "image": "busybox", "resources": {"limits": limits or {}}}],
         },
         "status": {

@@ -25,6 +25,7 @@ PULL = 'Failed to pull image "nope:1": not found'
 CREATE_CUT = "failed to create containerd task: failed to create shim task: context canceled: unknown"
 START_CUT = 'failed to start containerd task "2ee1": context canceled: unknown'
 UNSCHEDULED = a_condition("PodScheduled", "Unschedulable", NO_NODES, status="False")
+GATED = a_condition("PodScheduled", "SchedulingGated", "waits for gates", status="False")
 
 
 def disrupted(reason: str, message: str = "") -> dict[str, object]:
@@ -287,13 +288,12 @@ CASES: list[tuple[str, PodObject, ObservedState, Cause, str]] = [
     ),
     (
         "scheduling gate",
-        a_pod(
-            "Pending", None, a_condition("PodScheduled", "SchedulingGated", "waits for gates", status="False"), node=""
-        ),
+        a_pod("Pending", None, GATED, node="", gates=["other"]),
         S,
         Cause.JOB,
         "waits at a scheduling gate: waits for gates",
     ),
+    ("unseen by the scheduler", a_pod("Pending", None, GATED, node=""), S, Cause.CLUSTER, "waits for the scheduler"),
     (
         "unschedulable",
         a_pod("Pending", None, UNSCHEDULED, node=""),

@@ -82,7 +82,11 @@ class PodFacts:
     @cached_property
     def unscheduled(self) -> ObjectCondition | None:
         condition = self.pod.condition("PodScheduled")
-        return condition if condition is not None and not condition.is_true else None
+        if condition is None or condition.is_true:
+            return None
+        # After the last gate was lifted, the condition stays until the scheduler looks at the pod again.
+        is_stale = condition.reason == "SchedulingGated" and not self.pod.spec.scheduling_gates
+        return None if is_stale else condition
 
     @property
     def is_held(self) -> bool:
