@@ -10,7 +10,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.slurm_bed import SlurmCluster, slurm_running
 from tests.slurm_conf import Spec
 
 from bench import bed
+from bench.both_ways import END_S, alternate, array, bulk, seconds_until, spread, until_all_ended
 from bench.table import Table
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
@@ -28,8 +29,6 @@ from switchyard.model.lifecycle import FINAL_STATES
 JOBS = 100
 ROUNDS = 1  # each way: by hand, through, through, by hand
 PROGRAM = "/bin/true"
-LOOK_S = 0.25
-END_S = 900.0
 INSTANCE = FluxSpec("bench", nodes=3, cores=4, gpus=0)
 PILOT_JOBS = 500
 NODES, CPUS = 4, 2  # as many CPUs as this machine has: a Flux instance counts the real ones
@@ -37,7 +36,6 @@ BUSY = Spec("busy", nodes=NODES, cpus=CPUS, accounting=True, sample_s=30)
 OTHERS = 64  # jobs of others that wait when ours come
 OTHERS_S = 5  # how long each runs
 OTHERS_EVERY_S = 2.5  # and one more comes so often
-LIVE = "&".join(f"state={state}" for state in State if state not in FINAL_STATES)
 
 
 def measure(folder: Path) -> list[Table]:
@@ -58,14 +56,15 @@ def by_hand_or_through(folder: Path) -> Table:
     folder.mkdir()
     with flux_running(INSTANCE) as flux, bed.server(folder / "server", None) as server:
         instance = flux[INSTANCE.name]
+        asked = (server, instance.spec.name, PROGRAM, JOBS)
         with flux_agent(folder, server, instance):
             for what, plain, ours in (
-                ("jobs", lambda: loop_of_submits(instance, folder), lambda: bulk(server, instance.spec.name)),
-                ("array", lambda: copies(instance, folder), lambda: array(server, instance.spec.name)),
+                ("jobs", lambda: loop_of_submits(instance, folder), lambda: bulk(*asked)),
+                ("array", lambda: copies(instance, folder), lambda: array(*asked)),
             ):
-                by_hand, through = alternate(plain, ours)
+                by_hand, through = alternate(plain, ours, ROUNDS)
                 ratio = sum(through) / sum(by_hand)
-                table.add(what, _spread(by_hand), _spread(through), f"{ratio:.2f}")
+                table.add(what, spread(by_hand), spread(through), f"{ratio:.2f}")
     return table
 
 
@@ -149,8 +148,8 @@ def wait_for_sleeps(server: Server, cluster: str, first: str, begun: float) -> t
     def has_begun() -> bool:
         return call("GET", f"{server.url}/v1/jobs/{first}").json["state"] in (State.RUNNING, *FINAL_STATES)
 
-    began_s = _until(has_begun, begun, "the first job begins")
-    done_s = _until(lambda: not _is_any_live(server, cluster), begun, "every job has its end")
+    began_s = seconds_until(has_begun, begun, "the first job begins")
+    done_s = until_all_ended(server, cluster, begun)
     failed = call("GET", f"{server.url}/v1/jobs?cluster={cluster}&state={State.FAILED}&limit=1").json["items"]
     assert not failed, failed
     return done_s, began_s
@@ -165,16 +164,6 @@ def flux_agent(folder: Path, server: Server, instance: FluxInstance) -> Iterator
     options = ["--config", str(site), "--jobs-max", str(2 * JOBS)]
     with start_agent(folder, server.url, instance.spec.name, graph=None, backend="flux", extra=options):
         yield
-
-
-def alternate(plain: Callable[[], float], ours: Callable[[], float]) -> tuple[list[float], list[float]]:
-    by_hand: list[float] = []
-    through: list[float] = []
-    for _ in range(ROUNDS):
-        by_hand.append(plain())
-        through += [ours(), ours()]
-        by_hand.append(plain())
-    return by_hand, through
 
 
 def loop_of_submits(instance: FluxInstance, folder: Path) -> float:
@@ -193,41 +182,9 @@ def copies(instance: FluxInstance, folder: Path) -> float:
     return _until_empty(instance, begun)
 
 
-def bulk(server: Server, cluster: str) -> float:
-    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster}
-    begun = time.monotonic()
-    answer = call("POST", f"{server.url}/v1/jobs/bulk", {"jobs": [job] * JOBS})
-    assert answer.status in (200, 201), answer.body
-    return _until(lambda: not _is_any_live(server, cluster), begun, "every job has its end")
-
-
-def array(server: Server, cluster: str) -> float:
-    begun = time.monotonic()
-    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster, "array": f"0-{JOBS - 1}"}
-    answer = call("POST", f"{server.url}/v1/jobs", job)
-    assert answer.status == 201, answer.body
-    return _until(lambda: not _is_any_live(server, cluster), begun, "every task has its end")
-
-
-def _is_any_live(server: Server, cluster: str) -> bool:
-    return bool(call("GET", f"{server.url}/v1/jobs?cluster={cluster}&{LIVE}&limit=1").json["items"])
-
-
 def _until_empty(instance: FluxInstance, begun: float) -> float:
-    return _until(lambda: not instance.flux("jobs", "-n", "-o", "{id}").strip(), begun, "the queue is empty")
+    return seconds_until(lambda: not instance.flux("jobs", "-n", "-o", "{id}").strip(), begun, "the queue is empty")
 
 
 def _health(server: Server, name: str) -> str:
     return str(call("GET", f"{server.url}/v1/clusters/{name}").json.get("health", ""))
-
-
-def _until(is_done: Callable[[], bool], begun: float, what: str) -> float:
-    """In how many seconds from then."""
-    while not is_done():
-        assert time.monotonic() - begun < END_S, f"not within {END_S:g} s: {what}"
-        time.sleep(LOOK_S)
-    return time.monotonic() - begun
-
-
-def _spread(times_s: list[float]) -> str:
-    return f"{sum(times_s) / len(times_s):.1f} ({min(times_s):.1f} to {max(times_s):.1f})"

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,16 +19,13 @@ from tests.slurm_bed import SlurmCluster, slurm_running
 from tests.slurm_conf import Spec
 
 from bench import bed
+from bench.both_ways import END_S, alternate, array, bulk, seconds_until, spread, until_all_ended
 from bench.table import Table
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
 
 JOBS = 1000
 ROUNDS = 3  # of arrays: one run differs from the next by a second or two in twenty
 QUEUED = 10_000
 WATCH_S = 60.0
-END_S = 900.0
-LOOK_S = 0.25  # between two looks at who is left, both ways: looking takes from the same cores
 PROGRAM = "/bin/true"  # a program both ways: `true` alone would be a word of sbatch's shell
 # Enough room that the cluster is never what is waited for. Memory is looked at as often as Slurm does by default: for
 # the end of a job that ran long enough for that, an agent waits until the accounts have it.
@@ -56,14 +53,16 @@ def measure(folder: Path) -> list[Table]:
     with slurm_running(CLUSTER) as slurm, bed.server(folder / "server", None) as server:
         cluster = slurm[CLUSTER.name]
         with agent_of(folder, server, cluster) as agent:
-            plain, ours = loop_of_sbatch(cluster, folder), bulk(server, cluster)
+            plain, ours = loop_of_sbatch(cluster, folder), bulk(server, cluster.name, PROGRAM, JOBS)
             both.add("jobs", f"{plain:.1f}", f"{ours:.1f}", f"{ours / plain:.2f}")
-            by_hand, through = arrays(server, cluster, folder)
+            by_hand, through = alternate(
+                lambda: array_of_sbatch(cluster, folder), lambda: array(server, cluster.name, PROGRAM, JOBS), ROUNDS
+            )
             ratio = sum(through) / sum(by_hand)
-            both.add("array", _spread(by_hand), _spread(through), f"{ratio:.2f}")
+            both.add("array", spread(by_hand), spread(through), f"{ratio:.2f}")
             job = fill(server, cluster)
             busy.add(f"{QUEUED:,}", f"{share(agent):.1%}")
-            ours, plain = cancel(server, job), cancel_by_hand(cluster)
+            ours, plain = cancel(server, cluster, job), cancel_by_hand(cluster)
             both.add(f"cancel of {QUEUED:,} that wait", f"{plain:.1f}", f"{ours:.1f}", f"{ours / plain:.1f}")
     return [both, busy]
 
@@ -75,16 +74,6 @@ def agent_of(folder: Path, server: Server, cluster: SlurmCluster) -> Iterator[Ag
     extra = ["--config", str(site), "--jobs-max", str(2 * QUEUED)]
     with start_agent(folder, server.url, cluster.name, graph=None, backend="slurm", extra=extra) as agent:
         yield agent
-
-
-def arrays(server: Server, cluster: SlurmCluster, folder: Path) -> tuple[list[float], list[float]]:
-    by_hand: list[float] = []
-    through: list[float] = []
-    for _ in range(ROUNDS):
-        by_hand.append(array_of_sbatch(cluster, folder))
-        through += [array(server, cluster), array(server, cluster)]
-        by_hand.append(array_of_sbatch(cluster, folder))
-    return by_hand, through
 
 
 def loop_of_sbatch(cluster: SlurmCluster, folder: Path) -> float:
@@ -100,22 +89,6 @@ def array_of_sbatch(cluster: SlurmCluster, folder: Path) -> float:
     begun = time.monotonic()
     cluster.run("sbatch", "--parsable", f"--array=0-{JOBS - 1}", "-o", f"{folder}/%A_%a.out", "--wrap", PROGRAM)
     return _until_empty(cluster, begun)
-
-
-def bulk(server: Server, cluster: SlurmCluster) -> float:
-    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name}
-    begun = time.monotonic()
-    answer = call("POST", f"{server.url}/v1/jobs/bulk", {"jobs": [job] * JOBS})
-    assert answer.status in (200, 201), answer.body
-    return _until_done(server, begun)
-
-
-def array(server: Server, cluster: SlurmCluster) -> float:
-    job = {"spec": {"command": [PROGRAM]}, "cluster": cluster.name, "array": f"0-{JOBS - 1}"}
-    begun = time.monotonic()
-    answer = call("POST", f"{server.url}/v1/jobs", job)
-    assert answer.status == 201, answer.body
-    return _until_done(server, begun)
 
 
 def fill(server: Server, cluster: SlurmCluster) -> str:
@@ -134,10 +107,10 @@ def share(agent: Agent) -> float:
     return (_cpu_s(agent.pid) - before) / (time.monotonic() - begun)
 
 
-def cancel(server: Server, job: str) -> float:
+def cancel(server: Server, cluster: SlurmCluster, job: str) -> float:
     begun = time.monotonic()
     call("POST", f"{server.url}/v1/jobs/{job}/cancel", {})
-    return _until_done(server, begun)
+    return until_all_ended(server, cluster.name, begun)
 
 
 def cancel_by_hand(cluster: SlurmCluster) -> float:
@@ -150,28 +123,7 @@ def cancel_by_hand(cluster: SlurmCluster) -> float:
 
 
 def _until_empty(cluster: SlurmCluster, begun: float) -> float:
-    return _until(lambda: not cluster.run("squeue", "-h", "-o", "%A").strip(), begun, "the queue is empty")
-
-
-def _until_done(server: Server, begun: float) -> float:
-    live = "&".join(f"state={state}" for state in State if state not in FINAL_STATES)
-
-    def is_done() -> bool:
-        return not call("GET", f"{server.url}/v1/jobs?{live}&limit=1").json["items"]
-
-    return _until(is_done, begun, "every job has its end")
-
-
-def _until(is_done: Callable[[], bool], begun: float, what: str) -> float:
-    """In how many seconds from then."""
-    while not is_done():
-        assert time.monotonic() - begun < END_S, f"not within {END_S:g} s: {what}"
-        time.sleep(LOOK_S)
-    return time.monotonic() - begun
-
-
-def _spread(times_s: list[float]) -> str:
-    return f"{sum(times_s) / len(times_s):.1f} ({min(times_s):.1f} to {max(times_s):.1f})"
+    return seconds_until(lambda: not cluster.run("squeue", "-h", "-o", "%A").strip(), begun, "the queue is empty")
 
 
 def _queued(cluster: SlurmCluster) -> int:

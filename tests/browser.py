@@ -59,15 +59,13 @@ class Visitor:
 
     def open(self, path: str) -> Page:
         """Go to a page. Chromium gives up if a network interface came or went, as those of others' containers do."""
-        for _ in range(NETWORK_CHANGES_MAX):
+        for tries_left in reversed(range(NETWORK_CHANGES_MAX)):
             try:
                 self.page.goto(self.url + path)
                 break
             except PlaywrightError as exc:
-                if "ERR_NETWORK_CHANGED" not in exc.message:
+                if "ERR_NETWORK_CHANGED" not in exc.message or not tries_left:
                     raise
-        else:
-            self.page.goto(self.url + path)
         return self.page
 
     def sign_in(self, token: str, path: str = "/jobs") -> Page:
