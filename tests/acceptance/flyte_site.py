@@ -49,11 +49,16 @@ class FlyteSite:
             check=False,
         )
 
-    def register(self, version: str = "v1", *, image: str = "team/flows:1") -> None:
-        """Register all modules of the folder `flows`, with a bundle of their code."""
+    def register(self, version: str = "v1", *, image: str = "team/flows:1", bundle: bool = True) -> None:
+        """Register all modules of the folder `flows`, with a bundle of their code or as code that each node has.
+
+        A task with a bundle starts flytekit twice: to unpack it, and to run.
+        """
+        flows = self.folder / "flows"
+        code = ["--copy", "all"] if bundle else ["--copy", "none", "--env", f"PYTHONPATH={flows}"]
         where = ["-p", PROJECT, "-d", DEV, "--version", version, "--image", image]
-        files = sorted(file.name for file in (self.folder / "flows").glob("*.py"))
-        done = self.pyflyte("register", *where, "--copy", "all", *files, within="flows", timeout_s=RUNS_S)
+        files = sorted(file.name for file in flows.glob("*.py"))
+        done = self.pyflyte("register", *where, *code, *files, within="flows", timeout_s=RUNS_S)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def run(

@@ -37,7 +37,7 @@ def test_cached_tasks_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path) -> N
     with flyte_site(tmp_path) as site:
         for module in ("19_cache", "20_cache_serial"):
             shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
-        site.register()
+        site.register(bundle=False)
         results = site.run("20_cache_serial", "19_cache")
         assert [wrong for found in results if (wrong := difference(found))] == []
 

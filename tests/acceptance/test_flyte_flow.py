@@ -80,7 +80,7 @@ def test_dynamic_workflows_end_as_they_do_in_flyte(tmp_path: Path) -> None:
 
 
 def assert_as_in_flyte(site: FlyteSite, *modules: str) -> None:
-    site.register()
+    site.register(bundle=False)
     results = site.run(*modules)
     assert [wrong for found in results if (wrong := difference(found))] == []
     for execution in site.doors.v1("GET", "/v1/executions?limit=500")["items"]:

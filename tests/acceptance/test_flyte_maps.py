@@ -41,7 +41,7 @@ def test_maps_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path) -> None:
     with flyte_site(tmp_path) as site:
         for module in MODULES:
             shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
-        site.register()
+        site.register(bundle=False)
         results = site.run(*MODULES)
         assert [wrong for found in results if (wrong := difference(found))] == []
         arrays = [job for job in site.doors.v1("GET", "/v1/jobs")["items"] if job.get("array")]
