@@ -134,10 +134,10 @@ def execution_update(
 
 def live_count(tx: Tx, *, owner_id: str | None = None, project: str | None = None) -> int:
     """Count live executions of a user or a project, with those that nodes of others started."""
-    column, value = (executions.c.owner_id, owner_id) if owner_id is not None else (executions.c.project, project)
-    query = sa.select(sa.func.count()).select_from(executions)
-    is_live = sa.text(f"executions.{LIVE_EXECUTION}")
-    return int(tx.execute(query.where(is_live, column == value)).scalar_one())
+    column, value = ("owner_id", owner_id) if owner_id is not None else ("project", project)
+    rows = dialect.rows_by_index(tx, "executions", f"ix_executions_live_{column}")
+    query = sa.select(sa.func.count()).select_from(rows)
+    return int(tx.execute(query.where(sa.text(LIVE_EXECUTION), sa.column(column) == value)).scalar_one())
 
 
 def live_count_of_entity(tx: Tx, **entity: str) -> int:
