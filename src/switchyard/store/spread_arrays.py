@@ -74,7 +74,9 @@ def clusters_passed_over(tx: Tx, cluster_ids: Sequence[str], lanes: Sequence[str
 def clusters_with_ready_arrays(tx: Tx) -> set[str]:
     """Return the clusters that may lease a ready array, to repeat wake-ups that were lost."""
     rows = dialect.rows_by_index(tx, "jobs", "ix_jobs_spread")
-    query = sa.select(sa.column("spread")).select_from(rows).where(sa.text(SPREAD)).distinct().limit(READY_SETS_MAX)
+    query: sa.Select[tuple[str]] = (
+        sa.select(sa.column("spread")).select_from(rows).where(sa.text(SPREAD)).distinct().limit(READY_SETS_MAX)
+    )
     return {cluster_id for text in tx.execute(query).scalars() for cluster_id in str(text).split(",")}
 
 
