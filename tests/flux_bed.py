@@ -126,6 +126,18 @@ class FluxInstance:
             lambda: not self.flux("jobs", "-n", "-o", "{id}").strip(), PATIENCE_S, f"{self.spec.name} has no live job"
         )
 
+    def validators(self) -> list[Process]:
+        """The programs that look at each jobspec before Flux takes the job."""
+        assert self.popen is not None
+        return [
+            process
+            for process in children_of(self.popen.pid)
+            if b"job-validator" in Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        ]
+
+    def ended_jobs(self, name: str) -> list[str]:
+        return self.flux("jobs", "-n", "-a", "--filter=inactive", f"--name={name}", "-o", "{id}").split()
+
     def log_tail(self) -> str:
         with contextlib.suppress(OSError):
             return "\n".join((self.folder / "log").read_text(errors="replace").splitlines()[-LOG_LINES:])

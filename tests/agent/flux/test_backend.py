@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -83,9 +85,10 @@ def test_an_error_of_validation_is_shown_as_it_is(make: Make) -> None:
 
 def test_commands_that_cannot_run(make: Make) -> None:
     backend = make()
-    missing = end_of(backend, backend.submit(a_lease("no-such-program")))
-    assert (missing.seen, missing.cause) == (ObservedState.FAILED, Cause.JOB)
-    assert "no-such-program" in missing.reason
+    handle = backend.submit(a_lease("no-such-program"))
+    missing = end_of(backend, handle)
+    assert (missing.seen, missing.cause, missing.exit_code) == (ObservedState.FAILED, Cause.JOB, 127)
+    assert b"no-such-program" in backend.output(handle, "stderr", offset=0, size=999).data
     homeless = end_of(backend, backend.submit(a_lease("true", cwd="/no/such/folder")))
     assert (homeless.seen, homeless.exit_code) == (ObservedState.FAILED, 1)
 
@@ -192,13 +195,76 @@ def test_a_submit_that_never_arrived_is_free_after_the_settle_time(make: Make, m
     with pytest.raises(Unavailable, match="not sure yet"):
         backend.find(marker_of(lease))
 
-    def is_free() -> bool:
-        try:
-            return backend.find(marker_of(lease)) is None
-        except Unavailable:
-            return False
+    until(lambda: is_free(backend, lease), PATIENCE_S, "the settle time is over")
 
-    until(is_free, PATIENCE_S, "the settle time is over")
+
+def test_a_job_that_flux_takes_late_does_not_run_a_second_time(
+    make: Make, instance: FluxInstance, tmp_path: Path
+) -> None:
+    """The validator of Flux hangs: requests wait in it, no answer comes, and the agent submits again."""
+    backend = make(flux={"timeout_s": 2.0, "settle_s": 0.1})
+    end_of(backend, backend.submit(a_lease()))  # validators start with the first job
+    notes = tmp_path / "notes"
+    lease = a_lease("sh", "-c", f"echo $FLUX_JOB_ID >> {notes}; sleep 1")
+    validators = instance.validators()
+    assert validators
+    try:
+        for validator in validators:
+            os.kill(validator.pid, signal.SIGSTOP)
+        for _ in range(2):
+            with pytest.raises(Unavailable):
+                backend.submit(lease)
+            until(lambda: is_free(backend, lease), PATIENCE_S, "the first submit is given up")
+        with pytest.raises(Unavailable):
+            backend.submit(lease)
+    finally:
+        for validator in validators:
+            os.kill(validator.pid, signal.SIGCONT)
+    handle = until(lambda: found(backend, lease), PATIENCE_S, "the last submit is found by its name")
+    assert end_of(backend, handle).seen is ObservedState.SUCCEEDED
+    name = marker_of(lease)
+    until(lambda: len(instance.ended_jobs(name)) == 3, PATIENCE_S, "all three have ended")
+    assert len(notes.read_text().splitlines()) == 1
+
+
+def is_free(backend: FluxBackend, lease: Lease) -> bool:
+    try:
+        return backend.find(marker_of(lease)) is None
+    except Unavailable:
+        return False
+
+
+def found(backend: FluxBackend, lease: Lease) -> str | None:
+    try:
+        return backend.find(marker_of(lease))
+    except Unavailable:
+        return None
+
+
+def test_a_command_with_templates_of_flux_runs_as_it_is(make: Make) -> None:
+    backend = make()
+    handle = backend.submit(a_lease("sh", "-c", 'echo "$A" "$@"', "sh", "{{id}}", "{{name}}", env={"A": "{{tmpdir}}"}))
+    assert end_of(backend, handle).seen is ObservedState.SUCCEEDED
+    assert backend.output(handle, "stdout", offset=0, size=999).data == b"{{tmpdir}} {{id}} {{name}}\n"
+
+
+def test_a_node_that_does_not_see_the_folder_runs_nothing(make: Make, instance: FluxInstance) -> None:
+    backend = make()
+    assert end_of(backend, backend.submit(a_lease("sh", "-c", "exit 96"))).reason == "exit code 96", "its own"
+    instance.flux("queue", "stop", "--all")
+    try:
+        lease = a_lease("true")
+        handle = backend.submit(lease)
+        known = backend._register.of(marker_of(lease))
+        assert known is not None
+        folder = Path(backend._files.folder(known[0].folder))
+        (folder / "work").rmdir()
+        folder.rmdir()
+        folder.touch()  # so that Flux does not make it again for the output
+    finally:
+        instance.flux("queue", "start", "--all")
+    ended = end_of(backend, handle)
+    assert (ended.seen, ended.cause) == (ObservedState.FAILED, Cause.CLUSTER), ended
 
 
 def test_the_same_id_under_another_name_is_lost_and_not_cancelled(make: Make) -> None:

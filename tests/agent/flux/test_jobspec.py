@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from switchyard.model.poll import Lease
 from tests.agent.builders import a_lease
 from tests.agent.flux.captures import DRY_RUN_RESOURCES, DRY_RUN_TASKS
 
-PLACE = JobPlace(cwd="/spool/a/work", stdout="/spool/a/stdout", stderr="/spool/a/stderr")
+PLACE = JobPlace(cwd="/spool/a/work", stdout="/spool/a/stdout", stderr="/spool/a/stderr", claim="/spool/a/started")
 
 
 def jobspec(lease: Lease, *, place: JobPlace = PLACE, site: Site | None = None) -> dict[str, Any]:
@@ -35,9 +36,10 @@ def system(lease: Lease, **more: Any) -> dict[str, Any]:
 
 def test_it_is_what_flux_submit_would_make() -> None:
     lease = a_lease("hostname", resources={"nodes": 2, "tasks": 4, "cores": 2, "gpus": 1, "time_limit": "10m"})
-    made = jobspec(lease, place=JobPlace(cwd="/c", stdout="/o", stderr="/e", queue="batch"))
+    made = jobspec(lease, place=JobPlace(cwd="/c", stdout="/o", stderr="/e", claim="/s", queue="batch"))
     assert made["resources"] == DRY_RUN_RESOURCES
-    assert made["tasks"] == DRY_RUN_TASKS
+    (task,) = made["tasks"]
+    assert [{**task, "command": task["command"][4:]}] == DRY_RUN_TASKS
     assert made["version"] == 1
     assert made["attributes"]["system"]["duration"] == 600
     assert made["attributes"]["system"]["queue"] == "batch"
@@ -45,9 +47,9 @@ def test_it_is_what_flux_submit_would_make() -> None:
 
 def test_the_marker_is_in_name_and_attributes() -> None:
     lease = a_lease(fence=7)
-    attributes = system(lease)
+    attributes = system(lease, place=replace(PLACE, key="1f"))
     assert attributes["job"]["name"] == marker_of(lease)
-    assert attributes["switchyard"] == {"job": lease.job, "attempt": 1, "fence": 7}
+    assert attributes["switchyard"] == {"job": lease.job, "attempt": 1, "fence": 7, "submission": "1f"}
 
 
 def test_parts_of_a_core_count_as_whole_ones_and_no_limit_is_zero() -> None:
@@ -107,7 +109,11 @@ def test_a_jobspec_without_a_slot_becomes_one_slot() -> None:
 
 def test_environment_place_and_output() -> None:
     place = JobPlace(
-        cwd="/w", stdout="/o", stderr="/e", inherited={"PATH": "/bin", "SECRET": "x", "FLUX_URI": "local:"}
+        cwd="/w",
+        stdout="/o",
+        stderr="/e",
+        claim="/s",
+        inherited={"PATH": "/bin", "SECRET": "x", "FLUX_URI": "local:"},
     )
     attributes = system(a_lease(env={"A": "1"}, files=JobFiles(out=["*"])), place=place)
     environment = attributes["environment"]
@@ -122,7 +128,8 @@ def test_environment_place_and_output() -> None:
 
 def test_a_working_directory_is_entered_or_the_command_does_not_run() -> None:
     command = jobspec(a_lease("ls", "-l", cwd="/data"))["tasks"][0]["command"]
-    assert command == ["/bin/sh", "-c", 'cd -- "$0" || exit 1; exec "$@"', "/data", "ls", "-l"]
+    assert command[3:] == ["/data", "ls", "-l"]
+    assert command[2].endswith('cd -- "$0" || exit 1; exec "$@"')
 
 
 def test_options_of_the_site_and_of_the_job() -> None:

@@ -2,13 +2,16 @@
 
 Everything goes through one connection, held by a program that runs in Flux's own Python (`broker/bridge_program.py`).
 A submit whose answer is lost proves nothing. So each submission is recorded first, and the marker is the job's name:
-after any doubt the name is looked up for the site's settle time before the job is submitted again.
+after any doubt the name is looked up for the site's settle time before the job is submitted again. Flux may still take
+the first one later. So it is withdrawn first: it ends without running anything (`submit/start_guard.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import logging
+import secrets
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -21,10 +24,11 @@ from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status
 from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxRefusal
 from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
-from switchyard.agent.backends.flux.follow.job_ids import handle_of, show_job_id, split_handle
+from switchyard.agent.backends.flux.follow.job_ids import handle_of, parse_job_id, show_job_id, split_handle
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
+from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.backends.submissions import SubmissionRegister
@@ -40,6 +44,7 @@ from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none
@@ -134,11 +139,14 @@ class FluxBackend:
     def submit_range(self, leases: Sequence[Lease]) -> list[str]:
         merged = leases[0] if len(leases) == 1 else replace(leases[0], hi=leases[-1].hi)
         self._check_allowed(merged)
-        record = FluxSubmission(merged)
+        record = FluxSubmission(merged, key=secrets.token_hex(4))
         jobs = [self._job_of(record, lease) for lease in record.leases()]  # may refuse: before anything is recorded
-        places = [] if spec_of(merged).files is not None else [_work_name(lease) for lease in record.leases()]
-        self._files.make(record.name, None, places)
+        places = [] if spec_of(merged).files is not None else [_task_name("work", lease) for lease in record.leases()]
+        self._files.make(record.folder, None, places)
+        before = self._register.get(record.name)
         self._register.write(record, is_durable=True)
+        if before is not None and before.folder != record.folder:
+            self._files.remove(before.folder)  # withdrawn: it starts nothing, without a folder neither
         for lease in record.leases():
             self._absent_since.pop(marker_of(lease), None)
         return self._submitted(record, self._connection.call("submit", jobs=jobs))
@@ -151,12 +159,12 @@ class FluxBackend:
         if (handle := record.handle(lease)) is not None:
             return handle
         try:
-            number = self._connection.call("find", names=[marker]).get(marker)
+            number = self._connection.call("find", name=marker, submission=record.key)
         except YardError:
             self._absent_since.pop(marker, None)  # no answer: the settle time starts again
             raise
-        if number is None and self._has_begun(record, lease):
-            number = UNKNOWN_JOB  # Flux has purged it: it is lost, and is not run a second time
+        if number is None:
+            number = self._begun_job(record, lease)  # Flux has purged it: it is lost, and is not run a second time
         if number is not None:
             log.warning(line("found-by-name", name=marker, native_id=show_job_id(number)))
             self._register.write(replace(record, job_ids={**record.job_ids, str(lease.fence): number}))
@@ -164,15 +172,21 @@ class FluxBackend:
         now = time.monotonic()
         if now - self._absent_since.setdefault(marker, now) < self._site.settle_s:
             raise Unavailable(f"It is not sure yet that {marker} was not submitted; waiting {self._site.settle_s:g} s.")
+        if not self._withdraw(record, lease):
+            raise Unavailable(f"{marker} begins just now: it is looked up again.")
         return None
 
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         asked, now_s = list(native_ids), time.time()
         self._tracker.follow(asked)
-        return {
+        found = {
             handle: self._tracker.status(handle, now_s=now_s, is_cancel_asked=handle in self._cancelled)
             for handle in asked
         }
+        for handle, status in found.items():
+            if status.exit_code == REFUSED_CODE and (why := self._unstarted_reason(handle)):
+                found[handle] = dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
+        return found
 
     def cancel(self, native_ids: Collection[str]) -> None:
         jobs = [(number, marker) for number, marker in map(split_handle, native_ids) if number is not None]
@@ -188,7 +202,7 @@ class FluxBackend:
         if known is None:
             return OutputPiece(b"", 0)
         record, lease = known
-        return self._files.read(record.name, _stream_name(lease, stream), offset=offset, size=size)
+        return self._files.read(record.folder, _task_name(stream, lease), offset=offset, size=size)
 
     def refresh(self) -> float:
         try:
@@ -245,11 +259,13 @@ class FluxBackend:
 
     def _job_of(self, record: FluxSubmission, lease: Lease) -> dict[str, Any]:
         """One job of a submit, as the bridge takes it."""
-        folder, spec = self._files.folder(record.name), spec_of(lease)
+        folder, spec = self._files.folder(record.folder), spec_of(lease)
         place = JobPlace(
-            cwd=str(self._work.path_of(lease)) if spec.files is not None else f"{folder}/{_work_name(lease)}",
-            stdout=f"{folder}/{_stream_name(lease, 'stdout')}",
-            stderr=f"{folder}/{_stream_name(lease, 'stderr')}",
+            cwd=str(self._work.path_of(lease)) if spec.files is not None else f"{folder}/{_task_name('work', lease)}",
+            stdout=f"{folder}/{_task_name('stdout', lease)}",
+            stderr=f"{folder}/{_task_name('stderr', lease)}",
+            claim=str(self._claim_path(record, lease)),
+            key=record.key,
             queue=lease.native_queue or self._setting.site.queues.get(lease.queue, ""),
             inherited=self._setting.environment,
         )
@@ -287,20 +303,50 @@ class FluxBackend:
             return size_refusal(spec, self._cluster.nodes)  # the scheduler has no such service
         return ""
 
-    def _has_begun(self, record: FluxSubmission, lease: Lease) -> bool:
-        """Whether the job's shell has opened its output."""
-        path = Path(self._files.folder(record.name)) / _stream_name(lease, "stdout")
-        return path.exists()
+    def _claim_path(self, record: FluxSubmission, lease: Lease) -> Path:
+        return Path(self._files.folder(record.folder)) / _task_name("started", lease)
+
+    def _begun_job(self, record: FluxSubmission, lease: Lease) -> int | None:
+        """The id of the job that has begun this attempt; None: none has."""
+        if not record.key:
+            output = Path(self._files.folder(record.folder)) / _task_name("stdout", lease)
+            return UNKNOWN_JOB if output.exists() else None
+        try:
+            text = str(self._claim_path(record, lease).readlink())
+        except FileNotFoundError:
+            return None
+        except OSError as exc:
+            raise Unavailable(f"It is not known whether {marker_of(lease)} has begun: {exc.strerror}.") from exc
+        return None if text == WITHDRAWN else parse_job_id(text) or UNKNOWN_JOB
+
+    def _withdraw(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Keep a submission from starting; False: it has started."""
+        if not record.key:
+            return True
+        try:
+            self._claim_path(record, lease).symlink_to(WITHDRAWN)
+        except FileExistsError:
+            return self._begun_job(record, lease) is None
+        except FileNotFoundError:
+            return True  # nothing starts without the folder
+        except OSError as exc:
+            raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
+        return True
+
+    def _unstarted_reason(self, handle: str) -> str:
+        """Why a job with the guard's exit code did not start its command; empty: the code is the command's own."""
+        number, marker = split_handle(handle)
+        known = self._register.of(marker)
+        if known is None or not known[0].key or self._begun_job(*known) == number:
+            return ""
+        return f"its node does not see the folder {self._files.folder(known[0].folder)}, so it was not started"
 
     def _drop(self, record: FluxSubmission) -> None:
         """Remove the files, then the record: after a crash in between the record still names the files."""
-        self._files.remove(record.name)
+        self._files.remove(record.folder)
         self._register.remove(record)
 
 
-def _stream_name(lease: Lease, stream: str) -> str:
-    return stream if lease.lo is None else f"{stream}.{lease.lo}"
-
-
-def _work_name(lease: Lease) -> str:
-    return "work" if lease.lo is None else f"work.{lease.lo}"
+def _task_name(what: str, lease: Lease) -> str:
+    """A file or folder of the attempt. Each task of an array has its own."""
+    return what if lease.lo is None else f"{what}.{lease.lo}"

@@ -70,6 +70,11 @@ def first_task_status(answer: Any) -> Any:
     return None
 
 
+def submission_of(system: Any) -> Any:
+    """Which submission a job is of, by its system attributes; None: they could not be read."""
+    return None if isinstance(system, OSError) else system.get("switchyard", {}).get("submission", "")
+
+
 class Gather:
     """Collects the results of several calls to the broker, and hands them on when all have come."""
 
@@ -150,20 +155,29 @@ class Bridge:
         self.watch(job_id, name)
 
     def op_find(self, request: "dict[str, Any]") -> None:
-        """The ids of the jobs with these names; of several with one name, the first."""
-        ids: dict[str, int] = {}
+        """The id of the job with this name and of this submission, or None."""
 
-        def take(jobs: Any) -> None:
+        def listed(jobs: Any) -> None:
             if isinstance(jobs, OSError):
                 write_line({"id": request["id"], **error_of(jobs)})
                 return
-            for job in jobs:
-                ids[job["name"]] = min(job["id"], ids.get(job["name"], job["id"]))
-            self.answer(request, ids)
+            ids = sorted(job["id"] for job in jobs)
+            gather = Gather(len(ids), decide)
+            for index, job_id in enumerate(ids):
+                self.look_up(job_id, lambda answer, i=index, j=job_id: gather.put(i, (j, answer)))
+
+        def decide(found: "list[Any]") -> None:
+            matches = [job_id for job_id, system in found if submission_of(system) == request["submission"]]
+            # A job that is not known any more has ended; every other error leaves it open which job this is.
+            errors = [one for _, one in found if isinstance(one, OSError) and one.errno not in GONE_ERRORS]
+            if errors and not matches:
+                write_line({"id": request["id"], **error_of(errors[0])})
+            else:
+                self.answer(request, matches[0] if matches else None)
 
         # Only jobs of this account: other users may use the same names.
-        constraint = {"and": [{"userid": [os.getuid()]}, {"name": request["names"]}]}
-        self.list_jobs(constraint, ["name"], take)
+        constraint = {"and": [{"userid": [os.getuid()]}, {"name": [request["name"]]}]}
+        self.list_jobs(constraint, ["name"], listed)
 
     def op_running(self, request: "dict[str, Any]") -> None:
         """The running jobs of everybody: what they hold, and when they must end."""
@@ -219,15 +233,25 @@ class Bridge:
             done(self.verified[job_id] == name)
             return
 
+        def take(system: Any) -> None:
+            if isinstance(system, OSError):
+                done(system)
+                return
+            real = system.get("job", {}).get("name", "")
+            self.verified[job_id] = real
+            done(real == name)
+
+        self.look_up(job_id, take)
+
+    def look_up(self, job_id: int, done: Any) -> None:
+        """Call `done` with the system attributes of a job, or with the OSError."""
+
         def take(answer: Any) -> None:
             if isinstance(answer, OSError):
                 done(answer)
                 return
             jobspec = json.loads(answer["jobspec"]) if isinstance(answer["jobspec"], str) else answer["jobspec"]
-            system = jobspec.get("attributes", {}).get("system", {})
-            real = system.get("job", {}).get("name", "")
-            self.verified[job_id] = real
-            done(real == name)
+            done(jobspec.get("attributes", {}).get("system", {}))
 
         self.rpc("job-info.lookup", {"id": job_id, "keys": ["jobspec"], "flags": 0}, take)
 

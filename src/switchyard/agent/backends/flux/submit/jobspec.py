@@ -14,6 +14,7 @@ from typing import Any
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.submit.native_options import NativeOptions, read_native_options
+from switchyard.agent.backends.flux.submit.start_guard import CommandBody, guarded_command, has_template, plain_body
 from switchyard.agent.backends.slurm.script_images import ScriptVariable, run_command
 from switchyard.agent.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.images import CONTAINER_PROGRAMS, kubernetes_problem, rule_of
@@ -31,8 +32,6 @@ SLOT_LABEL = "task"
 SYSTEM_KEY = "switchyard"  # in `attributes.system`: whose attempt it is
 # Variables of the agent that a job gets. Flux adds its own.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
-# Enter the working directory, or do not run: the job shell would go to /tmp instead.
-ENTER_SCRIPT = 'cd -- "$0" || exit 1; exec "$@"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +41,8 @@ class JobPlace:
     cwd: str  # of the agent's; a job may name another
     stdout: str
     stderr: str
+    claim: str  # a link that the first start of the submission makes, and the agent to withdraw it
+    key: str = ""  # of the submission: a job may be submitted again under the same name
     queue: str = ""  # the instance's name for the job's queue; empty: its default
     inherited: Mapping[str, str] = field(default_factory=dict)  # variables of the agent
 
@@ -54,18 +55,18 @@ def jobspec_of(lease: Lease, place: JobPlace, *, cluster: str, site: Site) -> di
     variables |= job_variables(lease, cluster)
     if spec.files is not None:
         variables[FILES_VARIABLE] = place.cwd
-    command = _command(spec, variables, site, marker=marker_of(lease))
+    environment, body = _body(spec, variables, site, marker=marker_of(lease))
     own: dict[str, Any] = {
-        "environment": variables,
+        "environment": environment,
         "cwd": place.cwd,
         "job": {"name": marker_of(lease)},
-        SYSTEM_KEY: {"job": lease.job, "attempt": lease.attempt, "fence": lease.fence},
+        SYSTEM_KEY: {"job": lease.job, "attempt": lease.attempt, "fence": lease.fence, "submission": place.key},
         "shell": {"options": _shell_options(spec, place, site, options)},
     }
     for key, value in (("queue", place.queue), ("bank", (spec.native or Native()).account or site.flux.bank)):
         if value:
             own[key] = value
-    return bare_jobspec(spec, command, {**options.system, **own})
+    return bare_jobspec(spec, guarded_command(place.claim, body), {**options.system, **own})
 
 
 def bare_jobspec(spec: JobSpec, command: list[str], system: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -145,15 +146,20 @@ def image_problem(rule: ImageRule) -> str:
     return kubernetes_problem(rule)
 
 
-def _command(spec: JobSpec, variables: Mapping[str, str], site: Site, *, marker: str) -> list[str]:
+def _body(
+    spec: JobSpec, variables: Mapping[str, str], site: Site, *, marker: str
+) -> tuple[dict[str, str], CommandBody]:
+    """The environment for Flux to set, and what a start runs."""
     if spec.image is None:
-        return ["/bin/sh", "-c", ENTER_SCRIPT, spec.cwd, *spec.command] if spec.cwd else list(spec.command)
+        plain = {key: text for key, text in variables.items() if not has_template(text)}
+        others = {key: text for key, text in variables.items() if key not in plain}
+        return plain, plain_body(spec.command, cwd=spec.cwd, variables=others)
     rule = rule_of(spec.image, site)
     if problem := image_problem(rule):
         raise PolicyRefused(f"The image {spec.image} cannot run here (rule {rule.match} of `images`): {problem}.")
     words = run_command(spec, [ScriptVariable(key, quote(text)) for key, text in variables.items()], site, name=marker)
     enter = f"cd -- {quote(spec.cwd)} || exit 1; " if spec.cwd and not words.is_contained else ""
-    return ["/bin/sh", "-c", f"{enter}exec env -- {words.environment} {words.command}"]
+    return dict(variables), CommandBody(f"{enter}exec env -- {words.environment} {words.command}")
 
 
 def _version(spec: JobSpec, resources: list[dict[str, Any]]) -> Any:

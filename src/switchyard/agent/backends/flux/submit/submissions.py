@@ -13,7 +13,13 @@ from switchyard.model.poll import Lease
 class FluxSubmission(Submission, frozen=True, omit_defaults=True, kw_only=True):
     """One submit: an attempt, or a range of an array's tasks. Each task is a job of Flux, named by its own marker."""
 
+    key: str = ""  # random: of this submit. Empty in records of older agents, whose jobs have no claim
     job_ids: dict[str, int] = msgspec.field(default_factory=dict)  # fence of a task → its job id, once Flux told it
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder. A submit of the same attempt has another one."""
+        return f"{self.name}.{self.key}" if self.key else self.name
 
     def handle(self, lease: Lease) -> str | None:
         """The native id of a task; None: it is not known."""

@@ -1,0 +1,75 @@
+"""The command around a job's command: who starts it, and what the job shell may not replace."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from switchyard.agent.backends.flux.submit.start_guard import (
+    REFUSED_CODE,
+    WITHDRAWN,
+    CommandBody,
+    guarded_command,
+    plain_body,
+)
+
+ONE, TWO = "f2hQoKxb1", "f2hQoKxb2"
+
+
+def start(claim: Path, job_id: str, body: CommandBody) -> subprocess.CompletedProcess[str]:
+    """As Flux starts one task of a job."""
+    argv = guarded_command(str(claim), body)
+    assert not any("{{" in word for word in argv), "the job shell would replace a part of it"
+    env = {"PATH": os.environ["PATH"], "FLUX_JOB_ID": job_id}
+    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+
+
+def test_tasks_of_the_first_job_run_and_those_of_a_second_one_do_not(tmp_path: Path) -> None:
+    claim, body = tmp_path / "it's a claim", plain_body(["echo", "ran"], cwd=None, variables={})
+    assert [start(claim, job_id, body).stdout for job_id in (ONE, ONE, TWO, ONE)] == ["ran\n", "ran\n", "", "ran\n"]
+    assert start(claim, TWO, body).returncode == REFUSED_CODE
+
+
+@pytest.mark.parametrize("what", ["withdrawn", "no folder"])
+def test_nothing_runs_that_was_withdrawn(tmp_path: Path, what: str) -> None:
+    claim = tmp_path / "started"
+    if what == "withdrawn":
+        claim.symlink_to(WITHDRAWN)
+    else:
+        claim = tmp_path / "gone" / "started"
+    done = start(claim, ONE, plain_body(["echo", "ran"], cwd=None, variables={}))
+    assert (done.returncode, done.stdout) == (REFUSED_CODE, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["a b", "it's", "$HOME", "", "-n"],
+        ["{{id}}", "{{{name}}}", "it's {{tmpdir}}", "a{b}{c", "{{"],
+        ["x" * 131_000],
+    ],
+)
+@pytest.mark.parametrize("cwd", [None, "in {{it}}"])
+def test_words_arrive_as_they_are(tmp_path: Path, words: list[str], cwd: str | None) -> None:
+    if cwd is not None and len(words) == 1:
+        cwd = "plain"  # one text for the shell is as long as one word may be
+    if cwd is not None:
+        (tmp_path / cwd).mkdir()
+    script = 'for word in "$PWD" "$@"; do printf "%s\\n" "$word"; done'
+    body = plain_body(
+        ["sh", "-c", script, "=x", *words], cwd=None if cwd is None else str(tmp_path / cwd), variables={}
+    )
+    done = start(tmp_path / "started", ONE, body)
+    assert done.stdout.splitlines()[1:] == words
+    assert cwd is None or done.stdout.startswith(f"{tmp_path / cwd}\n")
+
+
+def test_variables_with_templates_and_a_command_that_looks_like_one(tmp_path: Path) -> None:
+    program = tmp_path / "a=b"
+    program.write_text('#!/bin/sh\nprintf %s "$A"\n')
+    program.chmod(0o755)
+    body = plain_body([str(program)], cwd=None, variables={"A": "{{id}} it's"})
+    assert start(tmp_path / "started", ONE, body).stdout == "{{id}} it's"
