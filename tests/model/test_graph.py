@@ -89,6 +89,24 @@ def test_names_and_ranks_stand_beside_the_shapes() -> None:
     assert dict(zip(named.host_names, named.rank_numbers, strict=True)) == {"n1": 9, "n2": 8, "n3": 7}
 
 
+def test_a_host_without_a_name_has_the_one_that_fluxion_gives_it() -> None:
+    """Fluxion leaves out the name where it is the base name (or the type) with the id."""
+    hosts: dict[str, Any] = {
+        "1": {"type": "node", "id": 5},
+        "2": {"type": "node", "id": 6, "basename": "tux"},
+        "3": {"type": "storage_node", "id": 7, "name": "rabbit"},
+        "4": {"type": "node"},
+    }
+    graph = compile_graph(jgf({"0": "cluster", **hosts}, *(("0", name) for name in hosts)), where="f")
+    assert sorted(graph.host_names) == ["4", "node5", "rabbit", "tux6"]
+    subsystem = {"attach": {"tux6": [{"type": "nvme"}]}}
+    attached = compile_graph(
+        jgf({"0": "cluster", **hosts}, *(("0", name) for name in hosts)), {"io": subsystem}, where="f"
+    )
+    by_name = dict(zip(attached.host_names, attached.host_shapes(), strict=True))
+    assert [name for name, shape in by_name.items() if attached.shapes[shape].attached] == ["tux6"]
+
+
 def test_flux_r_is_read() -> None:
     form = {
         "version": 1,

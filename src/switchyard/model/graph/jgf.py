@@ -33,8 +33,19 @@ class _Metadata(Struct, frozen=True, gc=False):
     size: int | float = 1
     unit: str | None = ""
     name: Any = None
+    basename: Any = None
+    id: Any = None
     rank: Any = None
     properties: Any = None
+
+    @property
+    def host_name(self) -> str | None:
+        """Its name. Fluxion leaves it out where it is the base name, or the type, with the id."""
+        if isinstance(self.name, str):
+            return self.name
+        if not isinstance(self.id, int):
+            return None
+        return f"{self.basename if isinstance(self.basename, str) else self.type}{self.id}"
 
 
 class _Vertex(Struct, frozen=True, gc=False):
@@ -113,9 +124,9 @@ def read_jgf(value: bytes | Mapping[str, Any], *, where: str) -> VertexTree:
         lost = next(iter(set(range(len(ids))) - set(order) - loose))
         raise Malformed(f"{where}: {_cycle(ids, parents, lost)} go in a circle, apart from the root.")
     by_host = {
-        entry.name: index
+        name: index
         for index, entry in enumerate(metadata)
-        if entry.type in HOST_TYPES and isinstance(entry.name, str) and index not in loose
+        if entry.type in HOST_TYPES and index not in loose and (name := entry.host_name) is not None
     }
     for index in loose:
         del number[ids[index]]
@@ -317,7 +328,7 @@ def _names(vertices: VertexTree, ordered: list[int]) -> tuple[str, str]:
     """Names and ranks of the hosts; empty where they are just counted."""
     entries = [vertices.metadata[index] for index in ordered]
     names = [
-        entry.name if isinstance(entry.name, str) and entry.name.isprintable() and entry.name else vertices.ids[index]
+        name if (name := entry.host_name) and name.isprintable() else vertices.ids[index]
         for entry, index in zip(entries, ordered, strict=True)
     ]
     names = ["".join("_" if char in "[], " else char for char in name) for name in names]
