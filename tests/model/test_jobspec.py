@@ -86,6 +86,11 @@ def test_without_a_node_the_spread_is_free_and_no_duration_is_no_limit() -> None
     assert from_jobspec(SMALL).notes == []
 
 
+def test_a_slot_may_say_that_it_has_no_gpu() -> None:
+    held = [{"type": "core", "count": 2}, {"type": "gpu", "count": 0}]
+    assert from_jobspec(changed("resources", 0, "with", to=held)).plain == from_jobspec(SMALL).plain
+
+
 def test_fewer_tasks_than_slots() -> None:
     form = copy.deepcopy(WHOLE)
     form["resources"][0] = {"type": "node", "count": 4, "with": [{**SLOT, "count": 2}]}

@@ -57,6 +57,7 @@ BAD = [
     (changed("extra", to=1), "extra: not known here"),
     (changed("resources", to=[]), "resources: expected a list with entries"),
     (changed("resources", to="slot"), "resources: expected a list of resources, not 'slot'"),
+    (changed("resources", to=GOOD["resources"][0]), "resources: expected a list of resources, or named groups"),
     (changed(*VERTEX, to=[{"type": "slot"}]), "resources[0]: expected fields"),
     (changed(*VERTEX, "type", to=...), "resources[0].type: expected a text, not nothing"),
     (changed(*VERTEX, "type", to=["slot"]), "resources[0].type: expected a text"),
@@ -65,6 +66,8 @@ BAD = [
     (changed(*VERTEX, "count", to=...), "resources[0].count: missing; a resource has a type and a count"),
     (changed(*VERTEX, "with", 0, "count", to=...), "resources[0].with[0].count: missing"),
     (changed(*VERTEX, "count", to=0), "resources[0].count: expected a whole number from 1"),
+    (changed(*VERTEX, "with", 0, to={"type": "gpu", "count": -1}), "with[0].count: expected a whole number from 1"),
+    (changed(*VERTEX, "with", 0, to={"type": "core", "count": 0}), "with[0].count: expected a whole number from 1"),
     (changed(*VERTEX, "count", to=[1, 2]), "resources[0].count: expected a whole number"),
     (changed(*VERTEX, "count", to="bar"), "resources[0].count: 'bar' is not a count"),
     (changed(*VERTEX, "count", to="2x"), "resources[0].count: '2x' is not a count"),
@@ -161,6 +164,7 @@ VALID = [
     {**changed(*TASK, "command", to="app"), "version": 1},
     constrained({"and": [{"or": [{"hostlist": ["foo"]}, {"ranks": [0]}]}, {"not": [{"properties": ["a", "b"]}]}]}),
     constrained({"ranks": ["0-3", 7]}),
+    changed(*VERTEX, "with", to=[{"type": "node", "count": 1}, {"type": "gpu", "count": 0}]),
 ]
 
 

@@ -10,7 +10,7 @@ from switchyard.errors import Malformed
 from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
 from switchyard.match.requirement import Requirement
 from switchyard.model.constraint import read_constraint
-from switchyard.model.jobspec_counts import least_count
+from switchyard.model.jobspec_counts import is_no_gpu, least_count
 from switchyard.model.quantity import BYTES_MAX
 
 TYPE_CHARS_MAX = 64
@@ -74,9 +74,12 @@ class ResourceReader:
             return ()
         if not isinstance(below, list):
             raise self.refused(f"{place}.with", f"expected a list of resources, not {str(below)[:60]!r}")
-        return merge_needs(
-            [self.need(inner, f"{place}.with[{number}]", depth + 1) for number, inner in enumerate(below)]
-        )
+        needs = [
+            self.need(inner, f"{place}.with[{number}]", depth + 1)
+            for number, inner in enumerate(below)
+            if not (isinstance(inner, Mapping) and is_no_gpu(inner))
+        ]
+        return merge_needs(needs)
 
     def requires(self, value: Any, place: str) -> tuple[Requirement, ...]:
         """Read requirements. As in Rainbow, an entry without a subsystem, a field or a bound requires nothing."""

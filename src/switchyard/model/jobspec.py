@@ -23,7 +23,8 @@ from switchyard.model.jobspec_checks import (
     refuse_unknown_fields,
     show_value,
 )
-from switchyard.model.jobspec_structure import check_canonical, check_version
+from switchyard.model.jobspec_counts import is_no_gpu
+from switchyard.model.jobspec_structure import check_canonical, check_dictionary
 from switchyard.model.jobspec_tree import (
     WHOLE_NODES,
     command_of,
@@ -66,7 +67,7 @@ def from_jobspec(form: Mapping[str, Any], *, where: str = "the jobspec") -> Tran
 
 def _translated(form: Mapping[str, Any]) -> TranslatedJobspec:
     if has_named_resources(form):
-        check_version(form)
+        check_dictionary(form, is_whole=True)
         plain = from_dictionary(form)
     else:
         check_canonical(form, is_whole=True, is_run=True)
@@ -143,7 +144,7 @@ def _slot(slot: Mapping[str, Any], place: str, *, nodes: int | None) -> _Shape:
         kind = inner.get("type")
         if not isinstance(kind, str) or kind not in held or held[kind]:
             raise jobspec_error(f"{at}.type", f"a slot holds one count of core and one of gpu, not {show_value(kind)}")
-        held[kind] = _count(inner, at)
+        held[kind] = 0 if is_no_gpu(inner) else _count(inner, at)
     if not held["core"]:
         raise jobspec_error(f"{place}.with", "a slot needs at least one core")
     is_exclusive = slot.get("exclusive") is True  # RFC 25 has it at the node, and its schema at the slot

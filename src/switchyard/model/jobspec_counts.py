@@ -17,6 +17,12 @@ _RANGE = re.compile(r"([0-9]{1,12})(?:-([0-9]{1,12})|(\+))?(?::([0-9]{1,12})(?::
 OPERATORS = ("+", "*", "^")
 
 
+def is_no_gpu(vertex: Mapping[str, Any]) -> bool:
+    """Whether a vertex says that there is no GPU: Flux's version 1 allows a count of 0 there, and nowhere else."""
+    count = vertex.get("count")
+    return vertex.get("type") == "gpu" and count == 0 and not isinstance(count, bool)
+
+
 def least_count(value: Any, *, place: str, most: int = COUNT_MAX) -> int:
     """The least acceptable count, from 1 up."""
     if isinstance(value, Mapping):

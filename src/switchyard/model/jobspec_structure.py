@@ -20,7 +20,7 @@ from switchyard.model.jobspec_checks import (
     refuse_unknown_fields,
     show_value,
 )
-from switchyard.model.jobspec_counts import least_count
+from switchyard.model.jobspec_counts import is_no_gpu, least_count
 from switchyard.model.quantity import BYTES_MAX
 
 # 1 is RFC 25. RFC 14 has no number yet: its examples say 999, and Fluxion writes 9999.
@@ -40,6 +40,14 @@ def check_version(form: Mapping[str, Any]) -> None:
     if isinstance(version, bool) or not isinstance(version, int) or version not in KNOWN_VERSIONS:
         known = ", ".join(map(str, KNOWN_VERSIONS))
         raise jobspec_error("version", f"this is version {show_value(version)}; known are {known}")
+
+
+def check_dictionary(form: Mapping[str, Any], *, is_whole: bool) -> None:
+    """Raise Malformed for a wrong version, or for one resource where Rainbow's form has named groups of them."""
+    if is_whole or "version" in form:
+        check_version(form)
+    if isinstance(form["resources"].get("type"), str):
+        raise jobspec_error("resources", "expected a list of resources, or named groups of them; this is one resource")
 
 
 def check_canonical(form: Mapping[str, Any], *, is_whole: bool, is_run: bool = False) -> None:
@@ -114,6 +122,8 @@ class _Vertices:
         return []
 
     def _check_count(self, entry: Mapping[str, Any], place: str) -> None:
+        if is_no_gpu(entry):
+            return
         if "count" in entry:
             most = {"most": BYTES_MAX} if entry.get("unit") else {}
             least_count(entry["count"], place=f"{place}.count", **most)

@@ -19,7 +19,7 @@ from switchyard.model.jobspec_checks import (
     refuse_unknown_fields,
     show_value,
 )
-from switchyard.model.jobspec_counts import least_count
+from switchyard.model.jobspec_counts import is_no_gpu, least_count
 from switchyard.model.jobspec_structure import DEPTH_MAX
 from switchyard.model.quantity import BYTES_MAX, parse_bytes
 
@@ -119,6 +119,8 @@ class _Totals:
 
     def add(self, entry: Mapping[str, Any], place: str, times: int) -> None:
         """Add a vertex of a canonical jobspec and all below it, `times` over."""
+        if is_no_gpu(entry):
+            return
         most = {"most": BYTES_MAX} if entry.get("unit") else {}
         times *= least_count(entry["count"], place=f"{place}.count", **most)
         self._count(entry, place, times)

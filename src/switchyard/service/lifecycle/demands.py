@@ -17,7 +17,7 @@ from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
 from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job import JobSpec
-from switchyard.model.jobspec_structure import check_canonical, check_version
+from switchyard.model.jobspec_structure import check_canonical, check_dictionary
 
 DEMANDS_CACHE_MAX = 1024  # most jobs of a user differ only in their command
 
@@ -88,8 +88,7 @@ def _check(form: Mapping[str, Any], where: str, *, is_whole: bool) -> None:
     """Rainbow's dictionaries have rules of their own, which their reader checks."""
     try:
         if isinstance(form.get("resources"), Mapping):
-            if "version" in form:
-                check_version(form)
+            check_dictionary(form, is_whole=False)
         else:
             check_canonical(form, is_whole=is_whole)
     except Malformed as exc:
