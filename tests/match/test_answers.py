@@ -211,6 +211,15 @@ def test_constraints_leave_only_some_nodes(constraint: Any, cores: int) -> None:
     assert demand.is_by_name == any(word in str(constraint) for word in ("hostlist", "ranks"))
 
 
+@pytest.mark.parametrize(("constraint", "cores"), [("fast@gpu", 4), ("^fast@gpu", 2), ("old@core", 2), ("fast", 0)])
+def test_a_property_of_rs_gpus_is_asked_by_its_whole_name(constraint: str, cores: int) -> None:
+    entries = [{"rank": "0-1", "children": {"core": "0-1", "gpu": "0"}}, {"rank": "2", "children": {"core": "0-1"}}]
+    execution = {"R_lite": entries, "properties": {"fast@gpu": "0-1", "old@core": "2"}}
+    graph = compile_graph({"version": 1, "execution": execution}, where="R")
+    asked = [flux(slot(count, core(1)), constraints={"properties": [constraint]}) for count in (cores or 1, cores + 1)]
+    assert [isinstance(answer(demand, graph), Match) for demand in asked] == [cores > 0, False]
+
+
 def test_a_constraint_that_no_node_meets_is_said_so() -> None:
     found = answer(flux(slot(1, core(1)), constraints={"properties": ["slow"]}), HOSTS)
     assert isinstance(found, Misfit)
