@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
 
 from switchyard.workflow.engine import step
+from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_graph import ExecutionGraph, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
     AttemptFailure,
     DynamicWorkflow,
-    EngineStep,
     ExecutionPhase,
     ExecutionState,
     NodeProgress,
@@ -107,6 +108,7 @@ class Run:
         *events: AttemptEnd,
         refused: dict[tuple[str, int], AttemptFailure] | None = None,
         cached: dict[tuple[str, int], CacheAnswer] | None = None,
+        full_plans: Collection[EntityId] = (),
     ) -> list[str]:
         """The jobs that are started, as `node#attempt`."""
         state = ExecutionState(
@@ -121,10 +123,10 @@ class Run:
             signals=self.signals,
             dynamics=self.dynamics,
         )
-        decided: EngineStep = step(self.graph, state, events, refused or {}, cached or {})
-        assert step(self.graph, state, events, refused or {}, cached or {}) == decided, (
-            "the same state gives the same step"
+        decided, again = (
+            step(self.graph, state, events, refused or {}, cached or {}, full_plans=full_plans) for _ in range(2)
         )
+        assert again == decided, "the same state gives the same step"
         self.phase, self.is_stopping = decided.phase, decided.is_stopping
         self.error, self.outputs, self.is_due = decided.error or self.error, decided.outputs, decided.is_due
         self.dynamics |= {(node_id, attempt): made.graph for node_id, attempt, made in decided.dynamics}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from switchyard.workflow.entity_id import EntityKind, read_id
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase
 from tests.workflow.builders import INT, a_template, plan_node, task_node
-from tests.workflow.engine_runs import Run, graph_of, literals, number
+from tests.workflow.engine_runs import PATIENT, USER, Run, graph_of, literals, number
 
 
 def a_run(parallel: int = 0) -> Run:
@@ -30,6 +31,23 @@ def test_a_child_feeds_the_outputs_of_its_node() -> None:
 def test_a_child_takes_room() -> None:
     run = a_run(parallel=1)
     assert run.step() == ["n0#0"]
+
+
+def test_nodes_of_a_full_launch_plan_do_not_begin_and_take_no_room() -> None:
+    run = a_run(parallel=1)
+    full = {read_id(plan_node("n0", "plan").workflow_node.launchplan_ref, EntityKind.LAUNCH_PLAN)}
+    assert run.step(full_plans=full) == ["n2#0"]
+    assert run.end("n2") == ["n0#0"]
+
+
+def test_a_node_of_a_full_launch_plan_behind_a_failed_one_is_skipped() -> None:
+    template = a_template(task_node("n0", "one"), plan_node("n1", "plan", a="@n0.o0"))
+    template.metadata.on_failure = PATIENT
+    run = Run(graph_of(template))
+    run.step()
+    full = {read_id(plan_node("n1", "plan").workflow_node.launchplan_ref, EntityKind.LAUNCH_PLAN)}
+    run.step(AttemptEnd("n0", 0, failure=USER), full_plans=full)
+    assert (run.phase, run.phases()["n1"]) == (ExecutionPhase.FAILED, "SKIPPED")
 
 
 def test_a_child_that_fails_fails_its_node_with_its_error_and_is_not_tried_again() -> None:

@@ -9,12 +9,13 @@ of is in `engine_run.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from switchyard.workflow.binding_values import BindingFailed
 from switchyard.workflow.engine_run import AttemptKey, EngineRun
+from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_graph import ExecutionGraph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
@@ -38,11 +39,16 @@ def step(
     events: Iterable[AttemptEnd] = (),
     refused: Mapping[AttemptKey, AttemptFailure] = _NONE_REFUSED,
     cached: Mapping[AttemptKey, CacheAnswer] = _NONE_CACHED,
+    *,
+    full_plans: Collection[EntityId] = (),
 ) -> EngineStep:
-    """`refused`: attempts that cannot be started. They fail at once. `cached`: what the cache says of first ones."""
+    """`refused`: attempts that cannot be started. They fail at once. `cached`: what the cache says of first ones.
+
+    `full_plans`: launch plans that may have no more live executions now. Their nodes do not begin, and take no room.
+    """
     if state.phase.is_final:
         return EngineStep(state.phase, is_stopping=state.is_stopping)
-    run = EngineRun(graph, state, refused, kind_of, cached)
+    run = EngineRun(graph, state, refused, kind_of, cached, full_plans=full_plans)
     for event in events:
         _end_attempt(run, event)
     run.look_at_waiting()

@@ -8,7 +8,7 @@ the execution.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from flyteidl.core import workflow_pb2
 
 from switchyard.workflow.binding_values import BindingFailed, resolve_bindings
 from switchyard.workflow.connections import START
+from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_graph import ExecutionGraph, GraphWorkflow
 from switchyard.workflow.execution_state import (
     LIVE_PHASES,
@@ -88,6 +89,7 @@ class KindInterface(Protocol):
     takes_room: bool
 
     def waits_for(self, place: NodePlace) -> Any: ...
+    def is_held(self, run: EngineRun, place: NodePlace) -> bool: ...
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None: ...
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None: ...
     def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope | None: ...
@@ -104,10 +106,13 @@ class EngineRun:
         refused: Mapping[AttemptKey, AttemptFailure],
         kind_of: Callable[[Any], KindInterface],
         cached: Mapping[AttemptKey, CacheAnswer],
+        *,
+        full_plans: Collection[EntityId],
     ) -> None:
         self.top = RunScope(graph, graph.primary, state.inputs)
         self.refused = refused
         self.cached = cached
+        self.full_plans = full_plans
         self.error = state.error
         self.nodes = NodeTable(base=state.nodes)
         self.now_us = state.now_us
@@ -322,7 +327,7 @@ class EngineRun:
         waits_for = () if place.scope.is_cleanup else kind.waits_for(place)
         phases = [self.phase(place.scope.bound, one) for one in waits_for]
         is_skipped = any(phase in _ENDED_BADLY for phase in phases)
-        if not is_skipped and any(phase is not NodePhase.SUCCEEDED for phase in phases):
+        if not is_skipped and (any(phase is not NodePhase.SUCCEEDED for phase in phases) or kind.is_held(self, place)):
             return
         if len(self.nodes.changes()) >= CHANGES_MAX:
             self.is_cut = True

@@ -15,10 +15,14 @@ AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
 
 @dataclass(frozen=True, slots=True)
 class WaitingStart:
-    """An attempt that could begin, if a limit had room."""
+    """An attempt that could begin, if a limit had room.
+
+    `is_plan_full`: the launch plan of the node has as many live executions as it may have, so all its nodes wait.
+    """
 
     start: TaskStart
     reason: str
+    is_plan_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from switchyard.server.limits_section import LimitsSection
 from switchyard.server.workflows_section import WorkflowsSection
 from switchyard.service.entities import registration
 from switchyard.service.executions import changes, creation, driver, loading, step_plan
+from switchyard.service.executions.child_executions import CHILDREN_MAX, child_name
 from switchyard.service.executions.due_executions import OwnerTurns
 from switchyard.store import executions as store
 from switchyard.store.execution_due import DueExecution
@@ -213,6 +214,27 @@ def test_children_keep_to_the_concurrency_policy_of_their_launch_plan(rig: Rig) 
         bed.drive()
         rig.clock.wait(5)
     bed.drive()
+    assert bed.phase("e") == "SUCCEEDED"
+
+
+@pytest.mark.parametrize("parallel", [0, 2])
+def test_nodes_of_a_full_launch_plan_hold_back_no_others(rig: Rig, parallel: int) -> None:
+    """More of them than one step begins, and, with max_parallelism, than may run at once."""
+    bed = ExecutionBed(rig)
+    a_limited_plan(bed, "single", 1)
+    limited_ones = CHILDREN_MAX + 5
+    bed.launches("parent", [*["single"] * limited_ones, *["one"] * 2])
+    bed.create("parent", "e", max_parallelism=parallel)
+    others = {child_name(bed.row("e").id, f"n{limited_ones + number}") for number in range(1 if parallel else 2)}
+    bed.drive()
+    rig.clock.wait(5)
+    bed.drive()
+    live = set(bed.live_executions())
+    assert others < live, "they have begun beside the one that the launch plan allows"
+    assert len(live - others - {"e"}) == 1
+    for _ in range(limited_ones + 5):
+        bed.run_all()
+        rig.clock.wait(5)
     assert bed.phase("e") == "SUCCEEDED"
 
 

@@ -61,10 +61,12 @@ def child_name(parent_id: str, node_id: str) -> str:
 
 
 def children_to_start(
-    context: Context, parent: ExecutionRow, starts: Iterable[TaskStart], *, ended: int
+    context: Context, parent: ExecutionRow, wanted: Sequence[TaskStart], *, ended: int
 ) -> tuple[list[TaskStart], dict[AttemptKey, AttemptFailure]]:
-    """The children that begin in a step, and those that never will. `ended`: children whose end this step stores."""
-    wanted = [start for start in starts if start.is_child]
+    """Which of the wanted children begin in a step, and which never will.
+
+    `ended`: children whose end this step stores.
+    """
     if not wanted:
         return [], {}
     actor, root_id = owner_of(context.snapshots.access, parent.owner_id, parent.owner), parent.root_id or parent.id
@@ -86,7 +88,7 @@ def children_to_start(
     )
     failure = AttemptFailure("ExecutionTooLarge", why)
     doomed = wanted[len(wanted) - refused :] if refused else []
-    return wanted[:begin], {(start.node_id, start.attempt): failure for start in doomed}
+    return list(wanted[:begin]), {(start.node_id, start.attempt): failure for start in doomed}
 
 
 def insert_children(

@@ -40,6 +40,7 @@ from switchyard.service.executions.node_rows import (
 from switchyard.service.executions.step_plan import (
     StartPlanner,
     StepPlan,
+    full_plans,
     held_ends,
     note_refusal,
     plan_starts,
@@ -178,15 +179,16 @@ class ExecutionDriver:
         while True:
             held = held_ends(waits)
             events = [*(end for key, end in loaded.ended.items() if key not in held), *others]
-            decided = step(loaded.graph, loaded.state, events, refused, cached)
+            full = full_plans(waits.values())
+            decided = step(loaded.graph, loaded.state, events, refused, cached, full_plans=full)
             looks += 1
             if answers := self._look_up(context, loaded, decided, cached, is_last=looks > LOOKS_MAX):
                 cached |= answers  # the engine is asked again: nodes may end at once, or wait
                 continue
             try:
                 plan = plan_starts(context, planner, loaded, decided.starts, waits)
-                if plan.refused or any(attempt for _, attempt in plan.waits.keys() - waits.keys()):
-                    # The engine is asked again: it learns that these jobs cannot begin, or not yet.
+                if plan.refused or plan.has_new_waits(waits):
+                    # The engine is asked again: it learns that these nodes cannot begin, or not yet.
                     refused |= plan.refused
                     waits |= plan.waits
                     continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from sys import maxsize
 from time import monotonic
 from typing import Any
@@ -28,6 +28,7 @@ from switchyard.service.executions.node_cache import LATER, Answers
 from switchyard.service.executions.placement import ClusterChoice, choose_cluster, is_spread
 from switchyard.service.submit.submit import Submit
 from switchyard.store.executions import ExecutionRow
+from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_state import AttemptFailure, EngineStep, NodeProgress, TaskStart
 from switchyard.workflow.limits import CONFIG_SECTION, WorkflowLimits
 from switchyard.workflow.start_choice import AttemptKey, StartRoom, WaitingStart, choose_starts
@@ -35,6 +36,7 @@ from switchyard.workflow.start_choice import AttemptKey, StartRoom, WaitingStart
 UNBOUNDED = maxsize // 4
 MAPS_MAX = 20  # that begin in one step
 STARTS_MAX = 100  # jobs of one step, which is one transaction; the next step starts the rest
+FULL_PLANS_MAX = 50  # that one step finds out about; children behind these wait with them
 PLAN_S_MAX = 1.0  # then the step takes what it has
 ROWS_PER_START = 2  # of a node and of its attempt
 
@@ -51,6 +53,10 @@ class StepPlan:
     children: list[PlannedChild] = field(default_factory=list)
     maps: list[TaskStart] = field(default_factory=list)
     cached: Answers = field(default_factory=dict)
+
+    def has_new_waits(self, known: Mapping[AttemptKey, WaitingStart]) -> bool:
+        """Whether the engine decides otherwise, now that it is known what waits."""
+        return any(key not in known and (key[1] or wait.is_plan_full) for key, wait in self.waits.items())
 
     def left_out(self, decided: EngineStep) -> set[str]:
         """Nodes that do not begin in this step, though the engine would start them."""
@@ -78,6 +84,11 @@ class StepPlan:
 
 def held_ends(waits: Iterable[AttemptKey]) -> set[AttemptKey]:
     return {(node_id, attempt - 1) for node_id, attempt in waits if attempt}
+
+
+def full_plans(waits: Iterable[WaitingStart]) -> set[EntityId]:
+    """The launch plans that are full. One of the nodes of each waits for all of them."""
+    return {wait.start.task for wait in waits if wait.is_plan_full}
 
 
 @dataclass(slots=True)
@@ -123,7 +134,9 @@ def plan_starts(
 
     `waits`: attempts that are known to wait, with the reason.
     """
-    plan = StepPlan(waits={key: wait for key, wait in waits.items() if key[1]}, cached=planner.cached)
+    # The engine leaves these out of `starts`: further attempts, and nodes of full launch plans.
+    known = {key: wait for key, wait in waits.items() if key[1] or wait.is_plan_full}
+    plan = StepPlan(waits=known, cached=planner.cached)
     actor = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
     try:
         choice = _place(context, planner.submit, actor, loaded) if starts else ClusterChoice(loaded.row.cluster)
@@ -178,17 +191,23 @@ def _plan_children(
     plan: StepPlan,
     waits: Mapping[AttemptKey, WaitingStart],
 ) -> None:
-    begin, refused = children_to_start(context, row, starts, ended=len(loaded.ended_children))
+    wanted = {(start.node_id, start.attempt): start for start in starts if start.is_child}
+    plan.waits |= {key: waits[key] for key in wanted if key in waits}
+    free = [start for key, start in wanted.items() if key not in waits]
+    begin, refused = children_to_start(context, row, free, ended=len(loaded.ended_children))
     plan.refused |= refused
+    full = full_plans(plan.waits.values())
     for start in begin:
-        key = start.node_id, start.attempt
-        if key in waits:
-            plan.waits[key] = waits[key]
+        if start.task in full or len(full) >= FULL_PLANS_MAX:
             continue
         try:
             plan.children.append(planner.plan_child(context, row, loaded.spec, start))
         except StartRefused as exc:
             note_refusal(exc, plan.refused, plan.waits)
+            key = start.node_id, start.attempt
+            if key in plan.waits:
+                plan.waits[key] = replace(plan.waits[key], is_plan_full=True)
+                full.add(start.task)
 
 
 def note_refusal(

@@ -22,6 +22,10 @@ class EngineNodeKind(ABC):
         """The ids of nodes in the same scope that must have succeeded before `begin`."""
         return place.scope.workflow.upstream.get(place.node.id, ())
 
+    def is_held(self, run: EngineRun, place: NodePlace) -> bool:
+        """Whether a node that could begin does not begin in this step."""
+        return False
+
     @abstractmethod
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         """Begin a node. `state`: RUNNING, with its inputs, and not put yet."""
