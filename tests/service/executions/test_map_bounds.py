@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from flyteidl.core import execution_pb2, literals_pb2, tasks_pb2, workflow_pb2
+from msgspec import structs
 
 from switchyard.service.executions.map_inputs import read_inputs
 from switchyard.service.executions.map_progress import judge_element, new_map
+from switchyard.service.executions.map_results import open_elements
 from switchyard.store import execution_maps
 from switchyard.workflow.attempt_result import JobEnd
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_state import TaskStart
-from switchyard.workflow.map_elements import PART_SIZE, MapShape
+from switchyard.workflow.map_elements import PART_SIZE, ElementState, MapShape
 from switchyard.workflow.uploaded_files import SCHEME
 from tests.service.executions.bed import ExecutionBed, outputs_file
 from tests.service.executions.test_turns import a_user, limited, wait_for_room
@@ -62,6 +66,30 @@ def test_a_map_without_room_says_what_it_waits_for(store_url: str, tmp_path: Any
         bed.run_elements()
         assert (bed.phase("first"), bed.phase("second")) == ("SUCCEEDED", "SUCCEEDED")
         assert [one.phase for one in bed.attempts("second")] == ["SUCCEEDED"]
+
+
+@pytest.mark.parametrize(
+    ("indexes", "ended", "wanted"),
+    [
+        ("0-9", [], list(range(10))),
+        ("0-9", range(10), []),
+        ("0-9", [0, 1, 4, 9], [2, 3, 5, 6, 7, 8]),
+        ("3-5,8", [4], [3, 5, 8]),  # other elements are in no array yet
+        ("0-8:2", [2], [0, 4, 6, 8]),
+        (f"0-{2 * PART_SIZE}", range(2 * PART_SIZE - 1), [2 * PART_SIZE - 1, 2 * PART_SIZE]),
+        (f"{PART_SIZE - 1}-{PART_SIZE}", [], [PART_SIZE - 1, PART_SIZE]),
+        (f"{PART_SIZE - 1}-{PART_SIZE}", [PART_SIZE - 1], [PART_SIZE]),
+    ],
+)
+def test_the_elements_of_an_array_that_have_not_ended(indexes: str, ended: Iterable[int], wanted: list[int]) -> None:
+    size = 2 * PART_SIZE + 1
+    start = TaskStart("n0", 0, TASK, workflow_pb2.Node(), None, tasks_pb2.TaskTemplate(), MapShape(size, size))
+    row, parts = new_map("e", start, 0, is_cached=False, overwrites=False)
+    states = {part.part: bytearray(part.states) for part in parts}
+    for index in ended:
+        states[index // PART_SIZE][index % PART_SIZE] = ElementState.SUCCEEDED
+    stored = {number: bytes(body) for number, body in states.items()}
+    assert list(open_elements(structs.replace(row, indexes=indexes), stored)) == wanted
 
 
 def test_an_element_that_leaves_a_workflow_fails_and_says_so(rig: Rig) -> None:

@@ -23,6 +23,7 @@ BATCH_MAX = 500  # elements of one step
 BATCH_BYTES_MAX = 16 * 2**20  # of the files of one step
 GAPS_MAX = 20_000  # fences that are remembered because their files have not come
 SPAN_GAP, SPANS_MAX = 100, 20  # of fences whose tasks are read by one query each
+OPEN = bytes([ElementState.OPEN])
 GONE = "the job was removed before its end was seen"
 
 
@@ -48,8 +49,26 @@ class TaskEnd:
 
 
 def open_elements(row: MapRow, states: Mapping[int, bytes]) -> Iterator[int]:
-    """The elements of the present array whose end is not stored, in order."""
-    return (index for index in IdSet.stored(row.indexes) if _is_open(states, index))
+    """The elements of the present array whose end is not stored, in order.
+
+    Each step of a map asks for the first ones. So elements that have ended are passed over by the hundred.
+    """
+    for first, last, step in IdSet.stored(row.indexes).runs:
+        if step == 1:
+            yield from _open_between(states, first, last)
+        else:
+            yield from (index for index in range(first, last + 1, step) if _is_open(states, index))
+
+
+def _open_between(states: Mapping[int, bytes], first: int, last: int) -> Iterator[int]:
+    index = first
+    while index <= last:
+        part, position = divmod(index, PART_SIZE)
+        found = states.get(part, b"").find(OPEN, position)
+        index = part * PART_SIZE + found if found >= 0 else (part + 1) * PART_SIZE
+        if found >= 0 and index <= last:
+            yield index
+            index += 1
 
 
 def ends_of_running(tx: Tx, job: MapJob, states: Mapping[int, bytes], scan: OutputScan) -> list[TaskEnd]:
