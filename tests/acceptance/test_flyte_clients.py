@@ -268,6 +268,15 @@ def test_flytectl_relaunches_and_recovers_and_the_pool_can_change(site: FlyteSit
     assert {job["pool"] for job in jobs_of(site, "elsewhere")} == {"other"}
 
 
+def test_flytectl_sends_an_environment_in_any_order(site: FlyteSite) -> None:
+    pairs = [{"key": word, "value": "1"} for word in ("A", "B", "C")]
+    for order in (pairs, pairs[::-1]):
+        start_by_flytectl(site, "ordered", "small", envs={"values": order})
+    other = {"launch_plan": an_id("LAUNCH_PLAN", "small"), "envs": {"values": pairs[1:]}}
+    said = site.doors.by_grpc("CreateExecution", {**HERE, "name": "ordered", "spec": other, "inputs": {}})
+    assert said.code == "FAILED_PRECONDITION"
+
+
 def test_flytectl_archives_and_reads_entities(site: FlyteSite) -> None:
     start_by_flytectl(site, "old", "small")
     ended(site, "old")

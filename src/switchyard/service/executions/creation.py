@@ -209,7 +209,16 @@ def launched_text(row: store.ExecutionRow) -> str:
 
 
 def request_digest(request: Any) -> bytes:
-    return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(request)).digest()
+    """The digest of a request to create or repeat an execution. Equal digests: the same request.
+
+    The order of environment variables does not count: flytectl sends those of a file in another order each time.
+    """
+    asked = request
+    if "spec" in request.DESCRIPTOR.fields_by_name and len(request.spec.envs.values) > 1:
+        asked = type(request)()
+        asked.CopyFrom(request)
+        asked.spec.envs.values.sort(key=lambda pair: pair.key)
+    return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(asked)).digest()
 
 
 def is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
