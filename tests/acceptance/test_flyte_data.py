@@ -39,12 +39,77 @@ def secret_rule(folder: Path, **more: Any) -> dict[str, Any]:
     return {"group": "vault", "key": "word", "file": str(file), **more}
 
 
-def check_corpus(site: FlyteSite, modules: tuple[str, ...], environment: dict[str, str] | None = None) -> None:
+def check_corpus(
+    site: FlyteSite, modules: tuple[str, ...], *own: str, environment: dict[str, str] | None = None
+) -> None:
+    """`own`: further modules, which are in the folder already."""
     for module in modules:
         shutil.copy(FOLDER / f"{module}.py", site.folder / "flows")
     site.register()
-    results = site.run(*modules, environment=environment)
+    results = site.run(*modules, *own, environment=environment)
     assert [wrong for found in results if (wrong := difference(found))] == []
+
+
+# Files that only a data class names, and files of tasks that are known when they run.
+HIDDEN_FILES = """
+from dataclasses import dataclass
+
+from flytekit import dynamic, task, workflow
+from flytekit.types.file import FlyteFile
+
+
+@dataclass
+class Report:
+    file: FlyteFile
+    size: int
+
+
+@task
+def write(n: int) -> Report:
+    with open("report", "w") as out:
+        out.write("x" * n)
+    return Report(FlyteFile("report"), n)
+
+
+@task
+def count(report: Report) -> int:
+    with open(report.file) as file:
+        return len(file.read()) + report.size
+
+
+@task
+def write_file(n: int) -> FlyteFile:
+    with open("file", "w") as out:
+        out.write("x" * n)
+    return FlyteFile("file")
+
+
+@task
+def size(file: FlyteFile) -> int:
+    with open(file) as stream:
+        return len(stream.read())
+
+
+@dynamic
+def made(n: int) -> int:
+    return size(file=write_file(n=n))
+
+
+@workflow
+def in_a_class(n: int) -> int:
+    return count(report=write(n=n))
+
+
+@workflow
+def in_a_dynamic(n: int) -> int:
+    return made(n=n)
+
+
+CASES = [
+    {"run": "in_a_class", "inputs": {"n": 3}, "phase": "SUCCEEDED", "outputs": {"o0": 6}},
+    {"run": "in_a_dynamic", "inputs": {"n": 4}, "phase": "SUCCEEDED", "outputs": {"o0": 4}},
+]
+"""
 
 
 def places(root: Path) -> list[tuple[str, ...]]:
@@ -57,7 +122,8 @@ def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
     data.mkdir()
     site_file = {"data": {"folder": str(data)}, "secrets": [secret_rule(tmp_path)], "images": [HOST_RULE, DEBIAN_RULE]}
     with flyte_site(tmp_path, site=site_file) as site:
-        check_corpus(site, MODULES)
+        (site.folder / "flows" / "hidden_files.py").write_text(HIDDEN_FILES)
+        check_corpus(site, MODULES, "hidden_files")
         assert {place[:2] for place in places(data)} == {(PROJECT, DEV)}
         assert len(places(data)) == len(set(places(data)))
         refuse_secret_in(site)

@@ -119,7 +119,8 @@ def _has_files(kind: Any) -> bool:
         return _has_files(kind.map_value_type)
     if case == "union_type":
         return any(_has_files(variant) for variant in kind.union_type.variants)
-    return case in _FILE_TYPES
+    # A data class travels in messages, the files that it names do not.
+    return case in _FILE_TYPES or any(map(_has_files, kind.structure.dataclass_type.values()))
 
 
 def task_parameters(interface: Any, optional: frozenset[str]) -> Any:

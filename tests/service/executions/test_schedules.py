@@ -9,12 +9,13 @@ import pytest
 from flyteidl.admin import common_pb2, execution_pb2, launch_plan_pb2, schedule_pb2
 from flyteidl.core import literals_pb2, types_pb2
 
+from switchyard.errors import BadRequest
 from switchyard.model.access import GrantTarget, Role
 from switchyard.service.access import users
 from switchyard.service.entities import entity_changes, registration
 from switchyard.service.executions import reads
 from switchyard.service.executions.reads import ExecutionQuery
-from switchyard.service.executions.schedules import ScheduleChore
+from switchyard.service.executions.schedules import ScheduleChore, execution_name
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import schedules
 from switchyard.workflow.entity_id import EntityId, EntityKind
@@ -150,6 +151,18 @@ def test_a_user_without_the_right_is_told_and_holds_up_nobody(rig: Rig) -> None:
     assert bed.runs() == ["12:01"]
     assert bed.stored("hers").error != ""
     assert bed.stored("ours").error == ""
+
+
+def test_nobody_takes_the_name_of_a_scheduled_run(rig: Rig) -> None:
+    """The names follow from the plan and the time, so that two servers make the same one."""
+    bed = ScheduleBed(rig)
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, PROJECT))
+    bed.plan("ours", MINUTELY)
+    name = execution_name(bed.stored("ours"), NOON_US + 30_000_000)
+    with pytest.raises(BadRequest, match="those of scheduled executions"):
+        bed.bed.create("one", name, actor=ann)
+    bed.wait(30)
+    assert bed.runs() == ["12:01"]
 
 
 def test_a_clock_that_is_set_back_stops_no_schedule(rig: Rig) -> None:

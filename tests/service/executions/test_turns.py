@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from flyteidl.admin import launch_plan_pb2
+from flyteidl.admin import common_pb2, launch_plan_pb2
+from flyteidl.core import literals_pb2
 
-from switchyard.errors import LimitReached
+from switchyard.errors import Conflict, LimitReached
 from switchyard.model.access import GrantTarget, Role
 from switchyard.server.config import Config
 from switchyard.server.limits_section import LimitsSection
@@ -130,6 +131,20 @@ def a_limited_plan(bed: ExecutionBed, name: str, most: int) -> None:
     policy = launch_plan_pb2.ConcurrencyPolicy(max=most, behavior=launch_plan_pb2.CONCURRENCY_LIMIT_BEHAVIOR_SKIP)
     request = plan_request(name, workflow="one", concurrency_policy=policy)
     registration.create_launch_plan(bed.rig.context, ADMIN, request)
+
+
+def test_the_same_request_of_another_user_is_a_conflict(rig: Rig) -> None:
+    """Else its answer would say whether a guess of the environment is right."""
+    bed = ExecutionBed(rig)
+    bed.wide("one", 1)
+    ann = rig.user("ann", SUBMIT)
+    envs = common_pb2.Envs(values=[literals_pb2.KeyValuePair(key="WORD", value="sesame")])
+    for _ in range(2):
+        assert bed.create("one", "hers", actor=ann, envs=envs).name == "hers"
+    for word in ("sesame", "another"):
+        envs.values[0].value = word
+        with pytest.raises(Conflict, match="made by another request"):
+            bed.create("one", "hers", envs=envs)
 
 
 def test_live_executions_of_a_launch_plan_are_limited_by_its_concurrency_policy(rig: Rig) -> None:

@@ -55,6 +55,7 @@ MISTAKES_SHOWN = 20
 NAME_CHARS = 20
 TAGS_MAX, TAG_CHARS_MAX = 64, 256
 LABELS_FOUND_MAX = 64  # labels of one execution that lists are filtered by
+SCHEDULED_MODE, SCHEDULED_PREFIX = "SCHEDULED", "sched-"
 LARGE_BYTES_MIN = 64 * 2**10  # such an execution is written in the queue of large writes
 
 
@@ -99,8 +100,10 @@ def create_execution(
     check_inputs_depth(given)
     key = store.ExecutionKey(request.project, request.domain, name)
     digest = origin.digest or request_digest(request)
-    if request.name and is_same(context, key, digest):
+    if request.name and is_same(context, actor, key, digest):
         return key
+    if origin.mode != SCHEDULED_MODE and name.startswith(SCHEDULED_PREFIX):
+        raise BadRequest(f"name: names that begin with {SCHEDULED_PREFIX} are those of scheduled executions")
     _refuse_fields(request.spec)
     prepared = prepare_execution(context, actor, key, request.spec, given, digest=digest, origin=origin)
 
@@ -116,7 +119,7 @@ def create_execution(
     committer = context.committer
     is_large = len(prepared.row.inputs) + len(prepared.row.spec) > LARGE_BYTES_MIN or origin.take_over is not None
     is_new = committer.call_large(apply, locks=(), user=actor.name) if is_large else committer.call(apply)
-    if not is_new and not is_same(context, key, digest):  # somebody else was faster, and has ended since
+    if not is_new and not is_same(context, actor, key, digest):  # somebody else was faster, and has ended since
         raise Conflict(f"The execution {key} was created by another request meanwhile.")
     return key
 
@@ -221,13 +224,16 @@ def request_digest(request: Any) -> bytes:
     return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(asked)).digest()
 
 
-def is_same(context: Context, key: store.ExecutionKey, digest: bytes) -> bool:
-    """Whether this very request has made the execution. Raises Conflict if another one has."""
+def is_same(context: Context, actor: Actor, key: store.ExecutionKey, digest: bytes) -> bool:
+    """Whether this very request of this user has made the execution. Raises Conflict if another one has.
+
+    An equal request of another user is another one: the answer would confirm what this one has guessed.
+    """
     with context.database.read() as tx:
         row = store.execution_get(tx, key)
     if row is None:
         return False
-    if bytes(row.digest) != digest:
+    if bytes(row.digest) != digest or (row.owner_id, row.owner) != (actor.id, actor.name):
         raise Conflict(
             f"There is an execution {key} already, made by another request.",
             next_step="Give another name. The same request under the same name is answered with the same execution.",

@@ -16,8 +16,10 @@ from switchyard.model.names import printable_line
 from switchyard.model.site_needs import DATA_PATTERN, STORE_SCHEMES
 from switchyard.model.verdict import Answer, Plan
 from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfigKind
+from switchyard.route.member import Member
 from switchyard.service.core.context import Context
 from switchyard.store.executions import ExecutionRow
+from switchyard.workflow.execution_checks import data_of_task
 from switchyard.workflow.node_job import CLUSTER_FOLDER
 
 CHARS_MAX = 512  # ids of the execution, the node and the attempt follow
@@ -58,6 +60,17 @@ def settle_data_place(
         )
     place.output_location_prefix = prefix or folders[cluster]
     spec.metadata.system_metadata.execution_cluster = cluster
+
+
+def with_data_place(spec: Any, template: Any, home: Member | None) -> Any:
+    """The spec for a task, which may be one that was not known at creation, as in a dynamic workflow.
+
+    `home`: the cluster of the execution. Its folder is the place for data if there is no other.
+    """
+    folder = home.graph.site.folder if home is not None and home.graph is not None and home.graph.site else ""
+    if folder and not spec.raw_output_data_config.output_location_prefix and any(data_of_task(template)):
+        spec.raw_output_data_config.output_location_prefix = folder
+    return spec
 
 
 def _prefix_of_rules(context: Context, row: ExecutionRow) -> str:

@@ -11,6 +11,7 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.executions.checkpoints import NO_ATTEMPT, previous_attempt
+from switchyard.service.executions.data_places import with_data_place
 from switchyard.service.executions.node_jobs import (
     NodeTree,
     inputs_body,
@@ -79,9 +80,10 @@ class JobStarter:
         try:
             previous = NO_ATTEMPT if array is not None else previous_attempt(context, row, start, template)
             tree, bundles = make_tree(context, inputs_body(start), container_of(template), previous)
+            home = context.snapshots.world.by_name.get(row.cluster)
             request = job_request(
                 row,
-                read_spec(row),
+                with_data_place(read_spec(row), template, home),
                 start,
                 template,
                 bundles=bundles,
@@ -89,7 +91,6 @@ class JobStarter:
                 array=array,
                 previous=previous,
             )
-            home = context.snapshots.world.by_name.get(row.cluster)
             bounds = RetryBounds(None, (), home.id) if home is not None and not request.cluster else None
             write = self._submit.decide(actor, request, key=None, body=b"", is_one_of_many=is_counted, again=bounds)
         except YardError as exc:

@@ -81,7 +81,7 @@ def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> Exe
     require_read(actor, key.project, key.domain)
     # The same request again is the same execution, also when the one before is gone.
     new_key = ExecutionKey(key.project, key.domain, asked.name)
-    if asked.name and "\0" not in asked.name and is_same(context, new_key, asked.digest):
+    if asked.name and "\0" not in asked.name and is_same(context, actor, new_key, asked.digest):
         return new_key
     row = _find(context, actor, key)
     nodes: list[RecoverableNode] = []

@@ -22,7 +22,12 @@ from switchyard.errors import BadRequest, Conflict, LimitReached, YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
-from switchyard.service.executions.creation import ExecutionOrigin, create_execution
+from switchyard.service.executions.creation import (
+    SCHEDULED_MODE,
+    SCHEDULED_PREFIX,
+    ExecutionOrigin,
+    create_execution,
+)
 from switchyard.service.executions.graphs import find_entity
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import schedules as store
@@ -117,8 +122,8 @@ class ScheduleChore:
             request.inputs.literals[kickoff].CopyFrom(literal)
         digest = sha256(f"schedule {_shown(row)} {at_us}".encode()).digest()
         try:
-            create_execution(context, actor, request, ExecutionOrigin("SCHEDULED", digest, scheduled_us=at_us))
-        except Conflict as exc:  # a user has taken the name
+            create_execution(context, actor, request, ExecutionOrigin(SCHEDULED_MODE, digest, scheduled_us=at_us))
+        except Conflict as exc:  # another owner of the plan has run it at this time
             raise BadRequest(exc.detail) from exc
 
 
@@ -136,7 +141,7 @@ def due_times(next_time: NextTime, after_us: int, now_us: int) -> tuple[list[int
 
 def execution_name(row: ScheduleRow, at_us: int) -> str:
     digest = sha256(f"{row.project}\0{row.domain}\0{row.name}\0{at_us}".encode()).digest()
-    return "s" + b32encode(digest).decode().lower()[:19]
+    return SCHEDULED_PREFIX + b32encode(digest).decode().lower()[:14]
 
 
 def _chosen(times: list[int], policy: str, now_us: int) -> list[int]:
