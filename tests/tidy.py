@@ -37,6 +37,7 @@ CATCH_ALL_PLACES = (
     "server/background_loops.py",
     "agent/loop.py",
     "agent/backends/flux/broker/connection.py",  # the thread that reads the bridge: a defect ends the bridge
+    "agent/backends/node_systems.py",  # the thread that asks nodes: a defect must not end it; they are asked again
     "agent/backends/kubernetes/reflector.py",  # the thread of a watch: the next list puts right what a defect broke
     "agent/backends/kubernetes/logs.py",  # a thread that reads output of many jobs: one must not cost the others
     "server/http/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place

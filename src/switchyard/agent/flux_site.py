@@ -31,6 +31,9 @@ class FluxSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     state_s: ShortSeconds = 10.0  # between two queries of the resources
     # How long the instance must answer without knowing a job before a doubtful submit counts as not arrived.
     settle_s: ShortSeconds = 10.0
+    # Ask each node by a small job what its system is, whenever it begins to take jobs. The nodes must see `yard` under
+    # the same path as the agent.
+    discover_nodes: bool = False
     bank: Bank = ""  # for jobs that name none
     # Options of the job shell for every job, such as `cpu-affinity: "off"`.
     shell_options: Annotated[dict[ShellOption, ShellValue], Meta(max_length=100)] = {}

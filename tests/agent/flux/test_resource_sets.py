@@ -14,10 +14,12 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     nodes_of,
     read_drained,
     read_expiration_s,
+    read_host_names,
     read_ranks,
     with_queues,
 )
 from switchyard.errors import Unavailable
+from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.job import JobSpec, Resources
 from tests.agent.flux.captures import R_OF_JOB, R
 
@@ -115,3 +117,19 @@ def test_the_end_of_an_instance() -> None:
 
 def test_ranks_of_an_empty_set() -> None:
     assert read_ranks(None) == {}
+
+
+def test_host_names_of_ranks() -> None:
+    assert read_host_names(R) == {0: "f1n0", 1: "f1n1", 2: "f1n2"}
+    assert read_host_names(R_OF_JOB) == {2: "f1n2"}
+    assert read_host_names(None) == {}
+
+
+def test_nodes_with_different_systems_have_their_own_free_resources() -> None:
+    systems = {"attach": {"f1n1": [{"type": "system", "kernel": "6.12.0"}]}}
+    graph = attach_subsystems(graph_of(R, where="R"), {"system": systems}, where="test")
+    busy = {"version": 1, "execution": {"R_lite": [{"rank": "1", "children": {"core": "0-7"}}], "nodelist": ["f1n1"]}}
+    load = load_from_nodes(nodes_of(R, allocated=busy, down=None), graph, stats={}, queues={})
+    kernels = {kind.shape: [vertex.metadata["kernel"] for vertex in kind.attached] for kind in graph.kinds}
+    assert load.free is not None
+    assert {tuple(kernels[free.shape]): (free.count, free.core) for free in load.free if free.core} == {(): (2, 8)}

@@ -239,6 +239,7 @@ class FluxBackend:
             self._drop(record)
 
     def close(self) -> None:
+        self._cluster.close()
         self._connection.close()
         self._news.set()
 

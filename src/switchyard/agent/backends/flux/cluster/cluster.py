@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from switchyard.agent.backends import Setting
 from switchyard.agent.backends.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.flux.broker.connection import BrokerConnection
 from switchyard.agent.backends.flux.cluster.load import load_from_nodes
+from switchyard.agent.backends.flux.cluster.node_systems import ask_flux_nodes
 from switchyard.agent.backends.flux.cluster.resource_sets import (
     FluxNode,
     graph_of,
@@ -20,6 +22,7 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     read_expiration_s,
     with_queues,
 )
+from switchyard.agent.backends.node_systems import NodeSystems, own_program
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
@@ -46,11 +49,9 @@ class FluxCluster:
         self._next_at = 0.0
         self.nodes: list[FluxNode] = []  # from the last query
         self._info = self._facts_file.ask_or_read(self._ask_info)
-        self.load = Load(signature=self._info.graph.signature)
-
-    @property
-    def graph(self) -> Graph:
-        return self._info.graph
+        self._systems = _node_systems(setting) if setting.site.flux.discover_nodes else None
+        self.graph = self._described()
+        self.load = Load(signature=self.graph.signature)
 
     @property
     def default_queue(self) -> str:
@@ -66,7 +67,8 @@ class FluxCluster:
         before, self._info = self._info, self._ask_info()
         if self._info != before:
             self._facts_file.write(self._info)
-        return self._info.graph != before.graph
+        graph, self.graph = self.graph, self._described()
+        return self.graph != graph
 
     def refresh(self) -> bool:
         """Ask what is free, if it is due. True: it changed."""
@@ -76,6 +78,14 @@ class FluxCluster:
         self._next_at = now + self._setting.site.flux.state_s  # also after a failure
         before, self.load = self.load, self._load_of(self._ask())
         return before != self.load
+
+    def close(self) -> None:
+        if self._systems is not None:
+            self._systems.close()
+
+    def _described(self) -> Graph:
+        """The graph with the systems of the nodes, as far as they are known."""
+        return self._info.graph if self._systems is None else self._systems.attached_to(self._info.graph)
 
     def _ask(self) -> dict[str, Any]:
         answer: dict[str, Any] = self._connection.call("cluster")
@@ -105,6 +115,8 @@ class FluxCluster:
             down=resources.get("down"),
             drained=read_drained(_table(answer["status"])),
         )
+        if self._systems is not None:
+            self._systems.note_up({node.host for node in self.nodes if not node.is_down and node.host})
         return load_from_nodes(self.nodes, self.graph, stats=answer["stats"], queues=_table(answer["queues"]))
 
     def _resources(self, answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,6 +125,14 @@ class FluxCluster:
         scheduling = _table(_table(answer["status"]).get("R")).get("scheduling")
         resources = with_queues(everything, _table(_table(answer["config"]).get("queues")))
         return {**resources, "scheduling": scheduling} if scheduling else resources
+
+
+def _node_systems(setting: Setting) -> NodeSystems:
+    program, site, environment = own_program(sys.argv), setting.site.flux, setting.environment
+    return NodeSystems(
+        setting.directory / "systems.json",
+        lambda nodes: ask_flux_nodes(site, environment, nodes, program=program),
+    )
 
 
 def _table(value: object) -> Mapping[str, Any]:

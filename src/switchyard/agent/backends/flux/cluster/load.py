@@ -20,10 +20,12 @@ def load_from_nodes(
     nodes: Sequence[FluxNode], graph: Graph, *, stats: Mapping[str, Any], queues: Mapping[str, Any]
 ) -> Load:
     """Free resources of nodes that take jobs, and how many nodes take none."""
+    # An operator's graph may have other names: then the shape is found by what the node has.
     shapes = {(kind.cores, kind.gpus, frozenset(kind.properties)): kind.shape for kind in graph.kinds}
+    by_host = dict(zip(graph.host_names, graph.host_shapes(), strict=True))
     free: Counter[NodeRest] = Counter()
     for node in nodes:
-        shape = shapes.get((node.total.cores, node.total.gpus, node.properties))
+        shape = by_host.get(node.host, shapes.get((node.total.cores, node.total.gpus, node.properties)))
         free[shape, node.free.cores, node.free.gpus, 0] += 1
     states = stats.get("job_states") or {}
     load = load_of(

@@ -20,7 +20,7 @@ ANSWER_S = 60.0  # a node without a free core does not answer
 def describe_flux_systems(
     site: FluxSite, environment: Mapping[str, str], *, program: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The subsystem `system` of the nodes that answered, and why the other nodes did not.
+    """The subsystem `system` of all nodes that answered, and why the other nodes did not.
 
     `program`: the path of `yard` on the nodes, such as on a shared file system.
     """
@@ -30,12 +30,20 @@ def describe_flux_systems(
     nodes = list(expand_hosts(parse_hosts(listed.stdout.strip()))) if listed.stdout.strip() else []
     if not nodes:
         raise Unavailable("No node of this instance is up.", next_step="See `flux resource list`.")
+    attach, silent = ask_flux_nodes(site, environment, nodes, program=program)
+    return {"attach": attach}, silent
+
+
+def ask_flux_nodes(
+    site: FluxSite, environment: Mapping[str, str], nodes: Sequence[str], *, program: Sequence[str]
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """What to attach to each of these nodes that answered, and why the other nodes did not."""
     words = [*program, "agent", "discover", "--per-node", "-o", "json"]
     with ThreadPoolExecutor(PARALLEL_NODES) as pool:
         answers = list(pool.map(lambda node: _ask(site, environment, node, words), nodes))
     found = dict(zip(nodes, answers, strict=True))
     attach = {node: answer for node, answer in found.items() if not isinstance(answer, str)}
-    return {"attach": attach}, {node: answer for node, answer in found.items() if isinstance(answer, str)}
+    return attach, {node: answer for node, answer in found.items() if isinstance(answer, str)}
 
 
 def _ask(site: FluxSite, environment: Mapping[str, str], node: str, words: Sequence[str]) -> list[Any] | str:

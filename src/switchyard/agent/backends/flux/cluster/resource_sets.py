@@ -10,6 +10,7 @@ from typing import Any
 from switchyard.errors import Unavailable
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.hostlist import expand_hosts, parse_hosts
 from switchyard.model.idset import IdSet
 from switchyard.model.names import LABEL_KEY_PATTERN
 
@@ -34,6 +35,7 @@ class FluxNode:
     is_down: bool = False  # offline, drained or excluded: it takes no new job
     is_drained: bool = False
     properties: frozenset[str] = frozenset()
+    host: str = ""
 
     @property
     def free(self) -> RankResources:
@@ -50,6 +52,14 @@ def read_ranks(resource_set: Mapping[str, Any] | None) -> dict[int, RankResource
         has = RankResources(_count(children.get("core")), _count(children.get("gpu")))
         ranks.update(dict.fromkeys(_ids(entry["rank"]), has))
     return ranks
+
+
+def read_host_names(resource_set: Mapping[str, Any] | None) -> dict[int, str]:
+    """The host name of each rank: R lists them in the order of the ranks."""
+    names = [
+        host for text in _execution(resource_set).get("nodelist") or [] for host in expand_hosts(parse_hosts(text))
+    ]
+    return dict(zip(sorted(read_ranks(resource_set)), names, strict=False))
 
 
 def read_properties(resource_set: Mapping[str, Any] | None) -> dict[str, IdSet]:
@@ -102,7 +112,7 @@ def nodes_of(
 ) -> list[FluxNode]:
     """All nodes, in the order of their ranks."""
     used, closed, without_new = read_ranks(allocated), read_ranks(down), frozenset(drained)
-    properties = read_properties(everything)
+    properties, hosts = read_properties(everything), read_host_names(everything)
     return [
         FluxNode(
             rank=rank,
@@ -111,6 +121,7 @@ def nodes_of(
             is_down=rank in closed,
             is_drained=rank in without_new,
             properties=frozenset(name for name, ranks in properties.items() if rank in ranks),
+            host=hosts.get(rank, ""),
         )
         for rank, total in sorted(read_ranks(everything).items())
     ]
