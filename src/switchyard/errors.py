@@ -21,6 +21,7 @@
     │   ├── NameTaken            name-taken
     │   ├── KeyReused            key-reused
     │   ├── AgentLives           agent-lives
+    │   ├── ProofMissing         proof-missing
     │   ├── JournalRefused       journal-refused
     │   ├── Resync               resync
     │   ├── Unreadable           unreadable
@@ -239,6 +240,13 @@ class AgentLives(Conflict):
 
     code = "agent-lives"
     default_next = "Stop the other agent, or start this one with another --name."
+
+
+class ProofMissing(Conflict):
+    """The join token is for a job, and this agent has not shown that it runs in it."""
+
+    code = "proof-missing"
+    default_next = "Start the agent inside of the pilot's job; it shows itself by a line in the job's output."
 
 
 class JournalRefused(Conflict):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -95,3 +96,19 @@ def test_a_job_that_waits_too_long_is_returned(tmp_path: Path) -> None:
     assert queue.cancelled == {long}
     seen = {handle: status.seen for handle, status in backend.status([short, long]).items()}
     assert seen == {short: ObservedState.SUBMITTED, long: ObservedState.RETURNED}
+
+
+@pytest.mark.parametrize(
+    ("left_s", "is_in_job", "number", "reason"),
+    [
+        (3600, False, signal.SIGTERM, ""),
+        (3600, False, signal.SIGHUP, ""),
+        (3600, False, None, ""),
+        (3600, True, None, ""),
+        (3600, True, signal.SIGTERM, "the job around its cluster ended"),
+        (3600, True, signal.SIGHUP, "the instance of its cluster ended"),
+        (1, False, None, "the time of its cluster is over"),
+    ],
+)
+def test_when_the_cluster_ends_with_its_agent(left_s: int, is_in_job: bool, number: int | None, reason: str) -> None:
+    assert Lifetime(lambda: left_s, 30.0, is_in_job).end_reason(number) == reason

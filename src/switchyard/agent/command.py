@@ -281,9 +281,11 @@ def _run_until_signal(loop: Loop, directory: Path, connect: Callable[[], Connect
     # Not sigtimedwait: if the process is stopped past the time-out, Python 3.11 returns a signal that never came.
     signal.set_wakeup_fd(write_end)
     loop.start()
+    received: signal.Signals | None = None
     while not loop.is_over():
         if select.select([read_end], [], [], SIGNAL_POLL_S)[0]:
-            log.info(line("stopping", signal=signal.Signals(os.read(read_end, 1)[0]).name))
+            received = signal.Signals(os.read(read_end, 1)[0])
+            log.info(line("stopping", signal=received.name))
             break
     refused = loop.stop()
     if isinstance(refused, Unauthenticated | Gone):
@@ -293,7 +295,7 @@ def _run_until_signal(loop: Loop, directory: Path, connect: Callable[[], Connect
     if refused is not None:
         raise refused
     with closing(connect()) as connection:
-        loop.leave(connection)
+        loop.leave(connection, received)
     return EXIT_OK
 
 
@@ -309,7 +311,8 @@ def _join(arguments: argparse.Namespace, servers: list[ServerAddress], journal_i
         is_ephemeral=arguments.ephemeral,
     )
     token = arguments.token or os.environ.get("YARD_JOIN_TOKEN")
-    joined = join_cluster(servers, request, token=token, ca_file=arguments.ca_file)
+    show = partial(print, flush=True)
+    joined = join_cluster(servers, request, token=token, ca_file=arguments.ca_file, show=show)
     credentials.save_credential(directory, joined)
     return joined
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ LEAVE_SHARE = 0.25  # of the drain: before the end, the last moment to leave
 MINUTE_S = 60
 # When the Slurm job that the agent runs in must end, in seconds since 1970.
 END_TIME_VARIABLE = "SLURM_JOB_END_TIME"
+# A process in a job of Slurm, Flux or Switchyard has one of these.
+JOB_VARIABLES = (END_TIME_VARIABLE, "SLURM_JOB_ID", "FLUX_JOB_ID", "SWITCHYARD_JOB_ID")
 
 
 @runtime_checkable
@@ -36,6 +39,7 @@ class Lifetime:
 
     left_s: Callable[[], float]
     drain_s: float = DRAIN_S_MAX
+    is_in_job: bool = False  # the agent runs in a job: whoever ends that job ends the cluster
 
     def refusal(self, spec: JobSpec) -> str:
         """Why the job cannot run before the end; empty: it can, if it starts now."""
@@ -59,6 +63,15 @@ class Lifetime:
         left_s = self.left_s()
         return left_s < self.drain_s * LEAVE_SHARE or (left_s < self.drain_s and not has_work)
 
+    def end_reason(self, number: int | None) -> str:
+        """Why the cluster ends with the agent, which got this signal, or none; empty: the cluster goes on."""
+        if self.left_s() < self.drain_s * LEAVE_SHARE:
+            return "the time of its cluster is over"
+        if number is None or not self.is_in_job:
+            return ""
+        # Flux sends SIGHUP to the program that an instance was started with.
+        return "the instance of its cluster ended" if number == signal.SIGHUP else "the job around its cluster ended"
+
 
 def lifetime_of(backend: Backend, environment: Mapping[str, str], *, ends_after_s: float | None) -> Lifetime:
     """The earliest end that is known: the operator's, that of the Slurm job around the agent, that of the cluster."""
@@ -77,7 +90,8 @@ def lifetime_of(backend: Backend, environment: Mapping[str, str], *, ends_after_
             left.append(began + ends_after_s - time.monotonic())
         return max(0.0, min(left))
 
-    return Lifetime(left_s, min(DRAIN_S_MAX, left_s() * DRAIN_SHARE))
+    is_in_job = _expires_s(backend) is not None or any(name in environment for name in JOB_VARIABLES)
+    return Lifetime(left_s, min(DRAIN_S_MAX, left_s() * DRAIN_SHARE), is_in_job)
 
 
 def check_end_is_known(make: type[Backend], environment: Mapping[str, str], *, ends_after: str | None) -> None:

@@ -195,17 +195,32 @@ class Loop:
         has_work = bool(self._journal.queued()) or any(attempt.is_live for attempt in self._journal.attempts())
         return self._lifetime.may_leave(has_work=has_work)
 
-    def leave(self, connection: Connection) -> None:
-        """After `stop`: leave an ephemeral cluster. The server refuses that while jobs of this agent have not ended;
-        these jobs are lost with the agent."""
+    def leave(self, connection: Connection, number: int | None = None) -> None:
+        """After `stop`: leave an ephemeral cluster. The server refuses that while jobs of this agent have not ended.
+
+        `number`: the signal that stopped the agent. If the cluster ends, too, its jobs are ended here and lost there.
+        """
         if self._lifetime is None:
             return
-        body = msgspec.json.encode(Leave(incarnation=self._poller.incarnation))
+        leave = Leave(incarnation=self._poller.incarnation)
+        if reason := self._lifetime.end_reason(number):
+            self._cancel_all(reason)
+            leave = msgspec.structs.replace(leave, is_over=True, reason=reason)
+        body = msgspec.json.encode(leave)
         try:
             left = msgspec.json.decode(connection.post(LEAVE_PATH, body), type=Left)
             log.info(line("left", cluster=left.cluster, is_cluster_removed=left.is_cluster_removed))
         except (YardError, msgspec.DecodeError) as exc:
             log.warning(line("not-left", error=exc))
+
+    def _cancel_all(self, reason: str) -> None:
+        """Ask the backend to end all live attempts, without waiting for their ends."""
+        live = {attempt.native_id for attempt in self._journal.attempts() if attempt.is_live and attempt.native_id}
+        log.warning(line("cluster-ends", why=reason, live=len(live)))
+        try:
+            self._backend.cancel(live)
+        except YardError as exc:  # an instance that ends may not answer; it ends its jobs itself
+            log.warning(line("cancel-failed", error=exc.detail))
 
     def _withdraw(self) -> None:
         log.error(line("refused", error=self._fatal))

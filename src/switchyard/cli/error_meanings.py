@@ -195,6 +195,18 @@ ERROR_MEANINGS: dict[str, ErrorMeaning] = {
             "Or give this one a name of its own: `yard agent --name`.",
         ),
     ),
+    "proof-missing": ErrorMeaning(
+        "The join token is that of a pilot. Only an agent inside of the pilot's job joins with it.",
+        (
+            "the token was used outside of the job, such as by hand",
+            "the output of the job has not reached the server yet: the agent asks again by itself",
+            "the owner of the job has reached the limit of stored bytes, so its output is dropped",
+        ),
+        (
+            "Start the agent by `yard pilot`, or make a plain token with `yard cluster invite NAME --ephemeral`.",
+            "Look at the output of the pilot's job (`yard logs JOB`): it has a line with the agent's proof.",
+        ),
+    ),
     "journal-refused": ErrorMeaning(
         "Two processes use the credential of one agent. The server accepted one of them and refused this one.",
         (

@@ -31,7 +31,6 @@ BACKENDS = ("local", "flux")
 START_SLACK_S = 10
 START_SLACK_SHARE = 5
 START_WITHIN_S = 7 * 86_400  # how long the pilot's job may wait for its start
-JOIN_SLACK_S = 600  # from the start of the job to the join of its agent, on slow nodes
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
@@ -40,8 +39,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         "Take whole nodes of a cluster by one job, and make them a cluster of their own until its time is over.\n"
         "Jobs with a time limit that fits go to it by its name, and start without queueing again. You need the right\n"
         "to register clusters. The nodes must see `yard` under the same path as this machine, and reach the server.\n"
-        "The job's environment has a join token, which only you and the batch system can read. It is valid for one\n"
-        "agent, until shortly after --start-within.",
+        "The job's environment has a join token, which only an agent inside of the job can use.",
         examples=EXAMPLES,
     )
     parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster whose nodes it takes")
@@ -58,7 +56,16 @@ def _parse(argv: list[str]) -> argparse.Namespace:
         type=duration_s,
         default=START_WITHIN_S,
         metavar="T",
-        help="if the job starts later, its agent cannot join and the job ends (default 7d)",
+        help="if the job has not started by then, it is cancelled (default 7d)",
+    )
+    parser.add_argument("--account", default="", metavar="NAME", help="whom the batch system charges for the job")
+    parser.add_argument("--qos", default="", metavar="NAME", help="the job's quality of service")
+    parser.add_argument(
+        "--queue-tag",
+        action="append",
+        default=[],
+        metavar="TAG",
+        help="a tag that the job's queue must have; repeatable",
     )
     parser.add_argument("--shared", action="store_true", help="everyone may submit to it (default: those with a grant)")
     parser.add_argument("--program", metavar="PATH", help="`yard` on the nodes (default: the path of this one)")
@@ -77,7 +84,8 @@ def main(argv: list[str]) -> int:
         raise BadRequest("A pilot with --backend local has one node.", next_step="Several nodes need --backend flux.")
     with connect(args) as yard:
         host = yard.cluster(args.cluster)
-        invite = yard.invite(name, ephemeral=True, private=not args.shared, expires_s=args.start_within + JOIN_SLACK_S)
+        expires_s = args.start_within
+        invite = yard.invite(name, ephemeral=True, private=not args.shared, expires_s=expires_s, for_job=True)
         try:
             agent = agent_command(
                 program=args.program or str(Path(sys.argv[0]).absolute()),
@@ -91,11 +99,15 @@ def main(argv: list[str]) -> int:
                 command=launch_command(agent, backend=backend, host=host.backend, flux=args.flux),
                 env={"YARD_JOIN_TOKEN": invite.token},
                 resources=Resources(nodes=args.nodes, tasks=args.nodes, time_limit=args.time),
-                native=Native(exclusive=True),
+                native=Native(exclusive=True, account=args.account, qos=args.qos),
             )
-            # A job that no agent has taken by then fails. One that waits in the batch system's queue ends at its start.
+            # A job that no agent has taken by then fails. The server cancels one that waits in the batch system's queue
+            # when its join token expires.
             waits = args.start_within
-            job = yard.submit(JobRequest(spec=spec, name=f"pilot {name}", cluster=args.cluster, expires_after=waits))
+            request = JobRequest(
+                spec=spec, name=f"pilot {name}", cluster=args.cluster, expires_after=waits, tags=args.queue_tag
+            )
+            job = yard.submit(request)
         except BaseException:
             with contextlib.suppress(YardError):  # the first error says more
                 _withdraw(yard, invite)
@@ -104,6 +116,13 @@ def main(argv: list[str]) -> int:
             _withdraw(yard, invite)
             print(f"No pilot: {job.reason}", file=sys.stderr)
             return EXIT_REJECTED
+        try:
+            yard.bind_invite(invite.info.id, job.id)
+        except BaseException:
+            with contextlib.suppress(YardError):
+                job.cancel("its join token could not be bound to it")
+                _withdraw(yard, invite)
+            raise
     if emit(job.seen, args.output, key="id"):
         return EXIT_OK
     print(f"Pilot {name} is job {job.id} on {args.cluster}. It joins as a cluster when the job starts:")

@@ -150,6 +150,14 @@ class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     is_private: bool = False
     groups: Annotated[list[Name], Meta(max_length=256)] = []
     is_ephemeral: bool = False  # a new cluster that leaves by itself when its time is over
+    # The token of a pilot: only an agent inside of the job that `PUT /v1/invites/{invite}/job` names joins with it.
+    is_for_job: bool = False
+
+
+class InviteJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """The job whose agent a join token is for."""
+
+    job: Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class Invite(Struct, frozen=True, omit_defaults=True):
@@ -160,6 +168,7 @@ class Invite(Struct, frozen=True, omit_defaults=True):
     uses: int = 0
     is_revoked: bool = False
     created_us: int = 0
+    job: str | None = None  # the job whose agent it is for
 
 
 class NewInvite(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Annotated
 
 from msgspec import Meta, Raw, Struct
@@ -36,6 +37,12 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
     backend: Name
     version: AgentText = ""
     is_ephemeral: bool = False  # the cluster leaves when its time is over; it must have been invited so
+    proof: OpaqueId | None = None  # of a pilot: the secret behind the line in its job's output
+
+
+def proof_line(proof: str) -> str:
+    """The line that a pilot's agent writes into its job's output. It has the hash, so that no reader has the proof."""
+    return f"switchyard join proof {sha256(proof.encode()).hexdigest()}"
 
 
 class Joined(Struct, frozen=True):
@@ -58,10 +65,15 @@ class Rotated(Struct, frozen=True):
     credential: str
 
 
-class Leave(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`POST /v1/agents/leave`: the agent of an ephemeral cluster has ended its work. It names its process."""
+class Leave(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """`POST /v1/agents/leave`: the agent of an ephemeral cluster has ended its work. It names its process.
+
+    `is_over`: the cluster ends now, and what runs in it ends with it. Jobs of the agent are lost for this `reason`.
+    """
 
     incarnation: OpaqueId
+    is_over: bool = False
+    reason: AgentText = ""
 
 
 class Left(Struct, frozen=True):

@@ -30,6 +30,7 @@ from switchyard.model.cluster import (
     GroupInvite,
     GroupInviteRequest,
     Invite,
+    InviteJob,
     InviteRequest,
     NewGroupInvite,
     NewInvite,
@@ -138,10 +139,12 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         private: bool = False,
         groups: Sequence[str] = (),
         ephemeral: bool = False,
+        for_job: bool = False,
     ) -> NewInvite:
         """Create a join token for an agent of this cluster, and the cluster if it does not exist.
 
-        `ephemeral`: a new cluster leaves by itself when the time of its agent is over.
+        `ephemeral`: a new cluster leaves by itself when the time of its agent is over. `for_job`: only an agent inside
+        of the job that `bind_invite` names joins with the token.
         """
         body = InviteRequest(
             is_reusable=reusable,
@@ -149,8 +152,13 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
             is_private=private,
             groups=list(groups),
             is_ephemeral=ephemeral,
+            is_for_job=for_job,
         )
         return self._post(api_path("clusters", cluster, "invites"), NewInvite, body=body)
+
+    def bind_invite(self, invite: str, job: str) -> Invite:
+        """Say which job a join token made with `for_job` is for. It cannot be changed later."""
+        return self._put(api_path("invites", invite, "job"), Invite, body=InviteJob(job), headers={})
 
     def invites(self, cluster: str, *, limit: int | None = None) -> Iterator[Invite]:
         """Yield the join tokens of a cluster, without their secrets."""

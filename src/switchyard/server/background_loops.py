@@ -20,7 +20,7 @@ from switchyard.server import garbage_collection
 from switchyard.server.config import SECRET_CHARS_MIN, RainbowSection
 from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed
 from switchyard.server.runtime import ServerRuntime
-from switchyard.service.cluster.agent_leave import remove_silent_clusters
+from switchyard.service.cluster import agent_leave, pilots
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.user_usage import COUNT_INTERVAL_S
 from switchyard.service.placement.route_budget import RouteBudget
@@ -33,6 +33,7 @@ from switchyard.service.upkeep import route_pending as chores
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.service.upkeep.end_backoffs import end_backoffs
 from switchyard.service.upkeep.expire_jobs import expire_jobs
+from switchyard.service.upkeep.expire_pilots import expire_pilots
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
@@ -311,11 +312,10 @@ class BackgroundLoops:
         polling = self._server.settings.config.rainbow or DEFAULT_RAINBOW
         pollers.requeue_unaccepted(context, lease_us=polling.receive_lease_us)
         pollers.release_unreported(context, ttl_us=polling.handover_ttl_us)
-        end_backoffs(context, leadership)
-        settle_dependencies(context, leadership)
-        expire_jobs(context, leadership)
-        report_late_jobs(context, leadership)
+        for chore in (end_backoffs, settle_dependencies, expire_jobs, expire_pilots, report_late_jobs):
+            chore(context, leadership)
         release_concurrency_groups(context, leadership)
+        pilots.end_pilots(context, leadership.commit)
         self._reconcile_tokens()
         routed = self._route_now()
         promoted = self._enforce_now() + give_places.give_free_places(context, leadership, self._tokens)
@@ -403,7 +403,7 @@ class BackgroundLoops:
         return routed
 
     def _clean_now(self) -> None:
-        if removed := remove_silent_clusters(self._server.context, self._leadership.commit):
+        if removed := agent_leave.remove_silent_clusters(self._server.context, self._leadership.commit):
             log.info("ephemeral clusters removed", clusters=removed)
         is_left = self._retention.go(self._server.context, self._leadership)
         shortest_us = self._retention.terms.shortest_us

@@ -12,7 +12,7 @@ from switchyard.store.column_update import ColumnUpdate
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.frequent_statement import FrequentStatement
-from switchyard.store.schema import READY, agents, clusters, invites
+from switchyard.store.schema import READY, agents, clusters, invites, jobs
 
 IDS_MAX = 10_000  # SQLite takes 32,766 parameters in a statement, PostgreSQL 65,535
 
@@ -112,10 +112,13 @@ class InviteRow(StoredRow, frozen=True):
     revoked_us: int | None
     maker_id: str | None
     parent_id: str | None
+    is_for_job: bool = False
+    job_id: str | None = None
 
 
 class InviteUpdate(ColumnUpdate, frozen=True, kw_only=True):
     uses: int | UnsetType = UNSET
+    job_id: str | UnsetType = UNSET
     revoked_us: int | UnsetType = UNSET
 
 
@@ -312,10 +315,13 @@ def invite_list(tx: Tx, cluster_id: str, *, after: str, limit: int) -> list[Invi
 
 
 def invite_usable_count(tx: Tx, cluster_id: str, *, now_us: int) -> int:
-    """Count the join tokens of a cluster with which an agent can still join."""
+    """Count the join tokens of a cluster with which an agent can still join: valid ones, or of a job that is live."""
     is_unused = sa.or_(invites.c.is_reusable, invites.c.uses == 0)
-    is_valid = sa.and_(invites.c.revoked_us.is_(None), invites.c.expires_us > now_us, is_unused)
-    query = sa.select(sa.func.count()).select_from(invites).where(invites.c.cluster_id == cluster_id, is_valid)
+    is_valid = sa.and_(invites.c.expires_us > now_us, is_unused)
+    is_of_live_job = sa.and_(jobs.c.id.is_not(None), jobs.c.ended_us.is_(None))
+    is_usable = sa.and_(invites.c.revoked_us.is_(None), sa.or_(is_valid, is_of_live_job))
+    joined = invites.outerjoin(jobs, jobs.c.id == invites.c.job_id)
+    query = sa.select(sa.func.count()).select_from(joined).where(invites.c.cluster_id == cluster_id, is_usable)
     return int(tx.execute(query).scalar_one())
 
 

@@ -82,6 +82,7 @@ class SilentAttempt(StoredRow, frozen=True):
     fence: int
     agent_id: str
     deleted_us: int | None
+    agent_reason: str  # why the agent was removed, or paused before
     since_us: int
 
 
@@ -274,7 +275,8 @@ def leased_by_silent(
     before the amnesty.
     """
     silence = agent_silence(jobs.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
-    columns = columns_of(SilentAttempt, jobs, deleted_us=agents.c.deleted_us, since_us=silence.since_us)
+    of_agent = {"deleted_us": agents.c.deleted_us, "agent_reason": agents.c.reason}
+    columns = columns_of(SilentAttempt, jobs, since_us=silence.since_us, **of_agent)
     query = (
         sa.select(*columns)
         .join(agents, agents.c.id == jobs.c.agent_id)

@@ -115,7 +115,11 @@ invites = Table(
     Column("revoked_us", BigInteger, nullable=True),
     Column("maker_id", Text, nullable=True),  # the user who made it; none: made before this was recorded
     Column("parent_id", Text, nullable=True),  # the user token it was made with
+    # The token of a pilot: only an agent inside of the job `job_id` joins with it. Without a job yet: nobody does.
+    Column("is_for_job", Boolean, nullable=False, server_default=false()),
+    Column("job_id", Text, nullable=True),
 )
+Index("ix_invites_cluster", invites.c.cluster_id)
 
 # A group join token lets a bounded number of agents join. Each agent registers a cluster of the group, or joins one
 # that an agent with the same token registered.

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.errors import Conflict, Denied
-from switchyard.model.cluster import ClusterChange, InviteRequest
+from switchyard.model.cluster import ClusterChange, InviteRequest, Load
+from switchyard.model.event_kind import EventKind
 from switchyard.model.files import AttemptOutputs, JobFiles, OutputState
 from switchyard.model.job import State
 from switchyard.model.lifecycle import ObservedState
@@ -14,6 +15,7 @@ from switchyard.model.poll import Join, Leave, Left
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
+from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -55,6 +57,33 @@ def test_it_stays_while_a_job_has_not_ended(lite: Rig) -> None:
     agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     assert leave(lite, agent).is_cluster_removed
     assert lite.job(job).state is State.SUCCEEDED
+
+
+@pytest.mark.parametrize("on_lost", ["wait", "requeue"])
+def test_a_cluster_that_ends_takes_its_jobs_with_it(rig: Rig, on_lost: str) -> None:
+    agent = ephemeral(rig)
+    job = rig.submit(a_request(cluster="brief", on_lost=on_lost)).id
+    agent.lease_one()
+    over = Leave(incarnation="i1", is_over=True, reason="the instance of its cluster ended")
+    left = agent_leave.leave_cluster(rig.context, rig.context.snapshots.fleet.agents[agent.id], over)
+    assert left.is_cluster_removed
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
+    seen = rig.job(job)
+    assert seen.state is (State.PENDING if on_lost == "requeue" else State.FAILED)
+    assert EventKind.REQUEUED.value in rig.kinds(job) or "the instance of its cluster ended" in seen.reason
+
+
+def test_jobs_of_a_killed_agent_are_lost_when_the_time_of_its_cluster_is_over(rig: Rig) -> None:
+    agent = ephemeral(rig)
+    job = rig.submit(a_request(cluster="brief")).id
+    agent.lease_one()
+    rig.context.snapshots.take_load(agent.id, Load(ends_in_s=700), rig.clock())
+    wait(rig, SILENT_S + 1)
+    assert sweep(rig) == 0, "the job waits for the agent"
+    wait(rig, 100)
+    assert sweep(rig) == 1
+    assert lose_silent_attempts(rig.context, rig.leader) == 1
+    assert "the time of its cluster is over" in rig.job(job).reason
 
 
 def test_the_cluster_stays_for_its_other_agents(lite: Rig) -> None:

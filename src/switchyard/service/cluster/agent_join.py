@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from switchyard.errors import AgentLives, Denied, Gone, Unauthenticated
+from switchyard.errors import AgentLives, Denied, Gone, ProofMissing, Unauthenticated
 from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
 from switchyard.model.names import printable_line
 from switchyard.model.poll import Join, Joined
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.cluster.group_invites import count_use, lock_group_invite, open_cluster
+from switchyard.service.cluster.pilots import find_proof
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
@@ -29,13 +30,15 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
         raise Unauthenticated(
             "Joining needs a join token.", next_step=f"Get one with `yard cluster invite {request.cluster}`."
         )
+    proven_job = None
     if parts is not None:
         context.snapshots.refresh()  # another server may just have removed the token's maker
+        proven_job = find_proof(context, parts, request)
     agent_id = context.new_id()
     credential, hash_ = make_credential("agent", agent_id)
 
     def apply(batch: Batch) -> str:
-        cluster_id = _enter_cluster(batch, context, parts, request)
+        cluster_id = _enter_cluster(batch, context, parts, request, proven_job=proven_job)
         if request.is_ephemeral:
             _need_ephemeral(batch, cluster_id)
         before = clusters.agent_lock_by_name(batch.tx, cluster_id, request.name)
@@ -68,13 +71,15 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
     return Joined(joined_id, request.cluster, credential)
 
 
-def _enter_cluster(batch: Batch, context: Context, parts: tuple[str, str] | None, request: Join) -> str:
+def _enter_cluster(
+    batch: Batch, context: Context, parts: tuple[str, str] | None, request: Join, *, proven_job: str | None
+) -> str:
     """Return the id of the cluster that the agent may join: by a join token, a group's join token, or without one."""
     if parts is None:
         return _join_open(batch, context, request)
     invite = lock_group_invite(batch, parts)
     if invite is None:
-        return use_join_token(batch, context, parts, request)
+        return use_join_token(batch, context, parts, request, proven_job=proven_job)
     cluster_id = open_cluster(batch, context, invite, request)
     if not _is_answer_lost(batch, cluster_id, request):
         count_use(batch, invite)
@@ -108,8 +113,13 @@ def new_agent_row(batch: Batch, agent_id: str, cluster_id: str, hash_: str, requ
     )
 
 
-def use_join_token(batch: Batch, context: Context, parts: tuple[str, str], request: Join) -> str:
-    """Check a join token and count its use. The maker must still be an administrator of the cluster."""
+def use_join_token(
+    batch: Batch, context: Context, parts: tuple[str, str], request: Join, *, proven_job: str | None = None
+) -> str:
+    """Check a join token and count its use. The maker must still be an administrator of the cluster.
+
+    `proven_job`: the job inside of which the agent has shown to run. A later attempt of that job joins again.
+    """
     invite_id, secret = parts
     row = clusters.invite_lock(batch.tx, invite_id)
     if row is None or not secret_matches(secret, row.token_hash):
@@ -130,13 +140,18 @@ def use_join_token(batch: Batch, context: Context, parts: tuple[str, str], reque
             f"The join token {problem}.",
             next_step=f"Ask an administrator to run `yard cluster invite {request.cluster}`.",
         )
-    is_retry = bool(row.uses) and not row.is_reusable and _is_answer_lost(batch, str(cluster.id), request)
-    is_used = bool(row.uses) and not row.is_reusable and not is_retry
-    if row.revoked_us is not None or row.expires_us <= batch.now_us or is_used:
-        problem = "was revoked" if row.revoked_us else "has expired" if row.expires_us <= batch.now_us else "was used"
+    is_once = not row.is_reusable and not row.is_for_job
+    is_retry = bool(row.uses) and is_once and _is_answer_lost(batch, str(cluster.id), request)
+    is_used = bool(row.uses) and is_once and not is_retry
+    is_proven = row.is_for_job and row.job_id is not None and row.job_id == proven_job
+    is_expired = row.expires_us <= batch.now_us and not is_proven  # the job of a proven one has started in time
+    if row.revoked_us is not None or is_expired or is_used:
+        problem = "was revoked" if row.revoked_us else "has expired" if is_expired else "was used"
         raise Unauthenticated(
             f"The join token {problem}.", next_step=f"Run `yard cluster invite {request.cluster}` again."
         )
+    if row.is_for_job and not is_proven:
+        raise ProofMissing
     if not is_retry:
         clusters.invite_change(batch.tx, invite_id, clusters.InviteUpdate(uses=row.uses + 1))
     return str(cluster.id)

@@ -361,6 +361,7 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
                 revoked_us=None,
                 maker_id=actor.user_id,
                 parent_id=parent.id if parent is not None else None,
+                is_for_job=request.is_for_job,
             ),
         )
         record_audit(batch, context, actor, "cluster.invite", name, after=info)
@@ -374,12 +375,12 @@ def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit:
     actor.need_cluster(Role.ADMIN, member)
     with context.database.read() as tx:
         rows = clusters.invite_list(tx, member.id, after=after, limit=limit)
-    return [
-        Invite(
-            row.id, name, bool(row.is_reusable), row.expires_us, row.uses, row.revoked_us is not None, row.created_us
-        )
-        for row in rows
-    ]
+    return [invite_view(row, name) for row in rows]
+
+
+def invite_view(row: clusters.InviteRow, name: str) -> Invite:
+    is_revoked = row.revoked_us is not None
+    return Invite(row.id, name, bool(row.is_reusable), row.expires_us, row.uses, is_revoked, row.created_us, row.job_id)
 
 
 def invite_revoke(context: Context, actor: Actor, invite_id: str) -> None:

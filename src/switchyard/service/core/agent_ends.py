@@ -33,6 +33,10 @@ class AgentEnds:
     def left(self, now_us: int) -> TimesLeft:
         return {agent_id: rounded_up_s((end_us - now_us) / 1e6) for agent_id, end_us in self._ends_us.copy().items()}
 
+    def is_over(self, agent_id: str, now_us: int) -> bool:
+        """Return whether the agent said when it ends, and that time is over."""
+        return agent_id in self._ends_us and self._ends_us[agent_id] <= now_us
+
     def follow_jump(self, by_us: int) -> None:
         """Shift all ends after a jump of the clock."""
         for agent_id in list(self._ends_us):

@@ -283,6 +283,10 @@ class Snapshots:
             return True
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
+    def is_agent_time_over(self, agent_id: str) -> bool:
+        """Return whether the agent of an ephemeral cluster said when it ends, and that time is over."""
+        return self._ends.is_over(agent_id, self._now_us())
+
     def load_of(self, cluster_id: str) -> Load | None:
         """Return the load from the cluster's last seen agent. Its other agents may be gone."""
         agents = [agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if agent in self.loads]

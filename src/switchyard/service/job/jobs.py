@@ -28,7 +28,7 @@ from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.together import with_task_count
-from switchyard.service.lifecycle.transitions import cancelling_reason, life_of, record_step, step_update
+from switchyard.service.lifecycle.transitions import cancel_update, life_of
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.lifecycle.visible_jobs import (
     audit_others_jobs,
@@ -155,18 +155,7 @@ def request_cancel(
             if row.cancel_us is None:
                 cancelled.append(row.id)
         elif step is not None:
-            is_over = step.life.state in FINAL_STATES
-            cancel_update = JobUpdate(
-                cancel_us=batch.now_us,
-                reason=reason if is_over else cancelling_reason(row.reason, reason),
-                blocked=None,
-                wake_us=None,
-                expires_us=None,
-            )
-            updates[row.id] = step_update(batch, row, step).then(cancel_update) if is_over else cancel_update
-            record_step(batch, row, step)
-            if row.cluster_id:
-                batch.clusters.add(row.cluster_id)
+            updates[row.id] = cancel_update(batch, row, step, reason)
             cancelled.append(row.id)
     jobs.job_update_many(batch.tx, updates)
     jobs.dependency_clear(batch.tx, [row.id for row in rows])

@@ -61,6 +61,24 @@ def _cancelled_reason(reason: str) -> str:
     return _CANCELLED + reason.removeprefix(_CANCEL_ASKED) if reason.startswith(_CANCEL_ASKED) else reason
 
 
+def cancel_update(batch: Batch, row: JobRow, step: Transition, reason: str) -> JobUpdate:
+    """Return the update for the cancel of a job that is no array, record its event, and wake the job's agent."""
+    is_over = step.life.state in FINAL_STATES
+    update = JobUpdate(
+        cancel_us=batch.now_us,
+        reason=reason if is_over else cancelling_reason(row.reason, reason),
+        blocked=None,
+        wake_us=None,
+        expires_us=None,
+    )
+    if is_over:
+        update = step_update(batch, row, step).then(update)
+    record_step(batch, row, step)
+    if row.cluster_id:
+        batch.clusters.add(row.cluster_id)
+    return update
+
+
 def adoption_update(batch: Batch, row: JobRow, agent_id: str, step: Transition) -> JobUpdate | None:
     """Return the update for a job that an agent reports to have. None: the job may not run on that agent's cluster."""
     cluster_id = clusters.agent_cluster_id(batch.tx, agent_id)

@@ -62,5 +62,5 @@ def lose_silent_attempts(context: Context, leadership: Leadership) -> int:
 
 def lost_reason(lost: leases.SilentAttempt | ranges.SilentRange, now_us: int) -> str:
     if lost.deleted_us is not None:
-        return "its agent was removed"
+        return "its agent was removed" + (f": {lost.agent_reason}" if lost.agent_reason else "")
     return f"its cluster was silent for {(now_us - lost.since_us) // 1_000_000} s"

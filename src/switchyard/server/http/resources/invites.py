@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from switchyard.errors import Malformed
 from switchyard.model.api import Deleted, Page
-from switchyard.model.cluster import GroupInvite, GroupInviteRequest, Invite, InviteRequest, NewGroupInvite, NewInvite
+from switchyard.model.cluster import (
+    GroupInvite,
+    GroupInviteRequest,
+    Invite,
+    InviteJob,
+    InviteRequest,
+    NewGroupInvite,
+    NewInvite,
+)
 from switchyard.model.names import is_name
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.query_parameters import ID_CURSOR, LIMIT
-from switchyard.service.cluster import clusters, group_invites
+from switchyard.service.cluster import clusters, group_invites, pilots
 
 
 def invite_create(call: Call) -> NewInvite:
@@ -25,6 +33,10 @@ def invite_list(call: Call) -> Page[Invite]:
 def invite_revoke(call: Call) -> Deleted:
     clusters.invite_revoke(call.context, call.actor, call.path["invite"])
     return Deleted(call.path["invite"])
+
+
+def invite_bind(call: Call) -> Invite:
+    return pilots.bind_invite(call.context, call.actor, call.path["invite"], call.body.job)
 
 
 def group_invite_create(call: Call) -> NewGroupInvite:
@@ -67,6 +79,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         query=(LIMIT, ID_CURSOR),
     ),
     Endpoint("DELETE", "/v1/invites/{invite}", "Revoke a join token", Deleted, invite_revoke),
+    Endpoint("PUT", "/v1/invites/{invite}/job", "Bind a join token to a job", Invite, invite_bind, InviteJob),
     Endpoint(
         "POST",
         "/v1/cluster-groups/{group}/invites",
