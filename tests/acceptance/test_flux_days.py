@@ -7,6 +7,7 @@ import random
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,13 +55,15 @@ class FluxYard:
         assert (ended["state"], self.ledger.runs()[job]) == (State.SUCCEEDED, 1), ended
 
 
-def flux_agent(stage: Stage, instance: FluxInstance) -> Agent:
-    flux = {**SITE, "uri": instance.uri, "bin": str(Path(shutil.which("flux") or "").parent)}
-    file = stage.folder / f"{instance.spec.name}-site.yaml"
-    file.write_text(json.dumps({"flux": flux}), encoding="utf-8")  # JSON is YAML
-    return start_agent(
-        stage.folder, stage.url, instance.spec.name, graph=None, backend="flux", extra=["--config", str(file)]
-    )
+def flux_agent(stage: Stage, instance: FluxInstance, name: str = "", **more: Any) -> Agent:
+    """An agent of the instance. `name`: of the cluster, if not that of the instance; `more`: of the site's section."""
+    name = name or instance.spec.name
+    flux = {**SITE, "uri": instance.uri, "bin": str(Path(shutil.which("flux") or "").parent), **more}
+    file = stage.folder / f"{name}-site.yaml"
+    images = [{"match": "lab/*", "run": "host"}]
+    file.write_text(json.dumps({"flux": flux, "images": images}), encoding="utf-8")  # JSON is YAML
+    extra = ["--config", str(file), "--look-every", "1s"]
+    return start_agent(stage.folder, stage.url, name, graph=None, backend="flux", extra=extra)
 
 
 @pytest.fixture(scope="module")
@@ -147,23 +150,104 @@ def test_a_new_instance_does_not_know_the_job_which_is_lost_and_runs_again_if_as
 
 def test_an_instance_inside_a_job_is_a_cluster_that_ends_with_it(yard: FluxYard) -> None:
     alpha, stage = yard.bed["alpha"], yard.stage
-    site = stage.folder / "nested-site.yaml"
-    site.write_text(json.dumps({"flux": {"state_s": 1.0, "shell_options": {"cpu-affinity": "off"}}}), encoding="utf-8")
-    agent = [*YARD, "agent", "--server", stage.url, "--cluster", "nested", "--backend", "flux", "--allow-root"]
-    agent += ["--ephemeral", "--config", str(site), "--data", str(stage.folder / "nested")]
-    log = stage.folder / "nested.log"
-    options = ["-N1", "-n2", "-t", "10m", "-o", "cpu-affinity=off", f"--output={log}"]
-    batch = alpha.flux("batch", *options, "--wrap", *agent).strip()
-
-    def is_up() -> bool:
-        return any(found["name"] == "nested" and found["health"] == "up" for found in clusters(stage))
-
-    until(is_up, END_S, "the nested cluster is up")
+    batch = nested_agent(yard, "nested")
+    until(lambda: health(stage, "nested") == "up", END_S, "the nested cluster is up")
     yard.ran_once(yard.submit("nested", spec={"resources": {"time_limit": "1m"}}))
     refused = stage.ended(yard.submit("nested", spec={"resources": {"time_limit": "1h"}}), timeout_s=END_S)
     assert "does not fit before the end" in refused["reason"], refused
     alpha.flux("cancel", batch)
-    until(lambda: "nested" not in [found["name"] for found in clusters(stage)], END_S, "the nested cluster has left")
+    until(lambda: health(stage, "nested") == "", END_S, "the nested cluster has left")
+
+
+def test_an_instance_that_ends_while_jobs_run_loses_them_with_the_reason(yard: FluxYard) -> None:
+    """It joins by a group token, as any backend may. Its jobs are lost or run again elsewhere, as each job asks."""
+    alpha, stage = yard.bed["alpha"], yard.stage
+    token = stage.read("cluster", "invite-group", "burst", "--agents", "1", "--ephemeral")["token"]
+    batch = nested_agent(yard, "brief", f"--env=YARD_JOIN_TOKEN={token}")
+    until(lambda: health(stage, "brief") == "up", END_S, "the nested cluster is up")
+    assert stage.get("/v1/clusters/brief")["groups"] == ["burst"]
+    gate, limit = stage.folder / "third", {"resources": {"time_limit": "5m"}}
+    lost = yard.begun("brief", spec=limit)
+    then = f"test -e {gate} || {{ touch {gate}; sleep 600; }}"
+    for name in ("alpha", "beta"):
+        stage.yard("cluster", "cordon", name, check=True)  # so that the job begins in the nested instance
+    again = yard.stage.submit(*yard.ledger.command(then), spec={**limit, "env": yard.ledger.env, "on_lost": "requeue"})
+    stage.until_state(again, State.RUNNING, timeout_s=END_S)
+    until(gate.exists, END_S, "the job has begun")
+    for name in ("alpha", "beta"):
+        stage.yard("cluster", "uncordon", name, check=True)
+    alpha.flux("cancel", batch)
+    ended = stage.ended(lost, timeout_s=END_S)
+    assert (ended["state"], "its cluster ended" in ended["reason"]) == (State.FAILED, True), ended
+    until(lambda: health(stage, "brief") == "", END_S, "the nested cluster has left")
+    other = stage.ended(again, timeout_s=END_S)
+    assert (other["state"], other["attempt"], other["cluster"] in ("alpha", "beta")) == (State.SUCCEEDED, 2, True), (
+        other
+    )
+
+
+def test_a_broker_that_is_killed_fails_its_job_and_the_others_go_on(yard: FluxYard) -> None:
+    alpha, stage = yard.bed["alpha"], yard.stage
+    job = yard.begun("alpha", spec={"resources": {"nodes": 3, "tasks": 3}})
+    try:
+        alpha.kill_broker(2)
+        ended = stage.ended(job, timeout_s=END_S)
+        assert (ended["state"], bool(ended["reason"])) == (State.FAILED, True), ended
+        yard.ran_once(yard.submit("alpha"))
+        until(lambda: stage.get("/v1/clusters/alpha")["load"]["values"]["nodes_down"] == 1, END_S, "a node is down")
+    finally:
+        alpha.stop()
+        alpha.start()
+    whole = yard.submit("alpha", spec={"resources": {"nodes": 3, "tasks": 3}})
+    assert stage.ended(whole, timeout_s=END_S)["state"] == State.SUCCEEDED, "the instance has all nodes again"
+
+
+def test_the_systems_of_nodes_are_asked_again_when_nodes_come_back(yard: FluxYard) -> None:
+    """The agent asks each node by a job when it begins to take jobs; images then go where they work."""
+    alpha, stage = yard.bed["alpha"], yard.stage
+    asking = flux_agent(stage, alpha, "asking", discover_nodes=True)
+
+    def asked() -> Counter[str]:
+        listed = alpha.flux("jobs", "-a", "-no", "{name} {nodelist}").splitlines()
+        return Counter(line.split()[1] for line in listed if line.startswith("yard-discover") and len(line.split()) > 1)
+
+    def has_systems() -> bool:
+        shapes = stage.read("cluster", "graph", "asking")["shapes"]
+        return all(shape.get("attached") for shape in shapes if shape["type"] == "node")
+
+    with asking:
+        until(lambda: sorted(asked()) == ["alpha0", "alpha1", "alpha2"], END_S, "all nodes were asked")
+        until(has_systems, END_S, "the systems are in the graph")
+        before = asked()
+        alpha.flux("resource", "drain", "alpha1", "a new kernel")
+        until(lambda: stage.get("/v1/clusters/asking")["load"]["values"]["nodes_closed"] == 1, END_S, "it is closed")
+        alpha.flux("resource", "undrain", "alpha1")
+        until(lambda: asked() == before + Counter(["alpha1"]), END_S, "the node was asked again, and no other")
+        needs = [{"field": "kernel", "min": "999"}]
+        refused = stage.submit("true", cluster="asking", spec={"image": "lab/a", "compatibility": needs})
+        told = stage.ended(refused, timeout_s=END_S)
+        assert (told["state"], "kernel" in told["reason"]) == (State.REJECTED, True), told
+        fits = [{"field": "kernel", "min": "1.0"}]
+        taken = stage.submit("true", cluster="asking", spec={"image": "lab/a", "compatibility": fits})
+        assert stage.ended(taken, timeout_s=END_S)["state"] == State.SUCCEEDED
+    assert stage.yard("cluster", "rm", "asking", "--force").returncode == 0
+
+
+def health(stage: Stage, name: str) -> str:
+    """Empty: there is no such cluster."""
+    return next((found["health"] for found in clusters(stage) if found["name"] == name), "")
+
+
+def nested_agent(yard: FluxYard, name: str, *options: str) -> str:
+    """The id of a Flux job whose instance has an ephemeral agent."""
+    stage = yard.stage
+    site = stage.folder / f"{name}-site.yaml"
+    site.write_text(json.dumps({"flux": {"state_s": 1.0, "shell_options": {"cpu-affinity": "off"}}}), encoding="utf-8")
+    agent = [*YARD, "agent", "--server", stage.url, "--cluster", name, "--backend", "flux", "--allow-root"]
+    agent += ["--ephemeral", "--config", str(site), "--data", str(stage.folder / name)]
+    log = stage.folder / f"{name}.log"
+    words = ["-N1", "-n2", "-t", "10m", "-o", "cpu-affinity=off", f"--output={log}", *options]
+    return yard.bed["alpha"].flux("batch", *words, "--wrap", *agent).strip()
 
 
 def clusters(stage: Stage) -> list[dict[str, Any]]:

@@ -88,6 +88,30 @@ def test_the_cluster_shows_its_nodes(yard: KubernetesYard) -> None:
     assert {"node": 2, "core": 8, "gpu": 4}.items() <= shown["totals"].items()
 
 
+def test_an_ephemeral_agent_joins_by_a_group_token(yard: KubernetesYard) -> None:
+    stage, cluster = yard.stage, yard.cluster
+    token = stage.read("cluster", "invite-group", "burst", "--agents", "1", "--ephemeral")["token"]
+    namespace = cluster.create_namespace(f"burst-{os.urandom(4).hex()}")
+    section = {"kubeconfig": str(cluster.kubeconfig), "namespace": namespace, "grace_s": 1}
+    site = yard.folder / "burst-site.yaml"
+    site.write_text(json.dumps({"kubernetes": section}))
+    extra = ["--config", str(site), "--ephemeral", "--ends-after", "10m"]
+    env = {"YARD_JOIN_TOKEN": token}
+    with start_agent(
+        yard.folder, stage.url, "burst-0", graph=None, backend="kubernetes", extra=extra, env=env
+    ) as agent:
+        assert stage.get("/v1/clusters/burst-0")["groups"] == ["burst"]
+        fits, too_long = (
+            stage.submit("true", cluster="burst-0", spec={"image": BUSYBOX_IMAGE, "resources": {"time_limit": limit}})
+            for limit in ("1m", "1h")
+        )
+        assert yard.ended(fits)["state"] == State.SUCCEEDED
+        assert "does not fit before the end" in yard.ended(too_long)["reason"]
+        assert agent.terminate() == 0
+        names = [found["name"] for found in stage.get("/v1/clusters")["items"]]
+        assert names == ["alpha"], "the cluster has left with its agent"
+
+
 def test_the_tasks_of_an_array_have_an_exit_code_each(yard: KubernetesYard) -> None:
     job = yard.run("echo task $SWITCHYARD_ARRAY_INDEX; exit $SWITCHYARD_ARRAY_INDEX", "--array", "0-2")
     assert yard.ended(job)["state"] == State.FAILED

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of, load_when, status_when
 from tests.agent.flux.builders import a_flux_setting
-from tests.flux_bed import FluxBed, FluxInstance, FluxSpec
+from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD
 
@@ -281,6 +283,90 @@ def test_the_same_id_under_another_name_is_lost_and_not_cancelled(make: Make) ->
     lost = end_of(backend, foreign)
     assert (lost.seen, lost.reason) == (ObservedState.LOST, "the job with this id has another name")
     is_running(backend, ours)
+
+
+def test_a_flux_that_hangs_for_a_while_costs_no_job(make: Make, tmp_path: Path) -> None:
+    """The bridge is killed, and the command `flux` hangs when it should start again."""
+    real, hangs = Path(shutil.which("flux") or ""), tmp_path / "hangs"
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "flux"
+    program.write_text(f'#!/bin/sh\n[ -e {hangs} ] && exec sleep 600\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    backend = make(flux={"bin": str(program.parent), "timeout_s": 5.0})
+    handle = backend.submit(a_lease("sh", "-c", f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done"))
+    is_running(backend, handle)
+    hangs.touch()
+    bridge = backend._connection._bridge
+    assert bridge is not None
+    bridge.process.kill()
+    until(lambda: bridge.is_over, PATIENCE_S, "the bridge has ended")
+    for ask in (backend.refresh, lambda: backend.submit(runs())):
+        with pytest.raises(Unavailable, match="did not answer within 5 s"):
+            ask()
+    assert backend.status([handle])[handle].seen is ObservedState.RUNNING, "silence proves nothing"
+    hangs.unlink()
+    (tmp_path / "gate").touch()
+    assert end_of(backend, handle).seen is ObservedState.SUCCEEDED
+
+
+def test_a_full_or_closed_queue(make: Make, instance: FluxInstance) -> None:
+    """Jobs wait in a full queue, and say so. A queue that takes no jobs refuses them in Flux's words."""
+    backend = make()
+    full = backend.submit(runs(tasks=12))
+    is_running(backend, full)
+    waiting = [backend.submit(a_lease(resources={"tasks": 12})) for _ in range(3)]
+    for handle in waiting:
+        status_when(backend, handle, lambda status: status.text == "SCHED" and status.seen is ObservedState.SUBMITTED)
+    load_when(backend, lambda load: load.queued == 3)
+    instance.flux("queue", "disable", "-m", "maintenance on Monday")
+    try:
+        with pytest.raises(PolicyRefused, match=r"Flux refused it: .*maintenance on Monday"):
+            backend.submit(a_lease())
+    finally:
+        instance.flux("queue", "enable")
+    backend.cancel([full])
+    assert [end_of(backend, handle).seen for handle in waiting] == [ObservedState.SUCCEEDED] * 3
+
+
+def test_a_node_drained_under_a_job_lets_it_end(make: Make, instance: FluxInstance, tmp_path: Path) -> None:
+    backend = make()
+    handle = backend.submit(a_lease("sh", "-c", f"until [ -e {tmp_path}/gate ]; do sleep 0.1; done"))
+    is_running(backend, handle)
+    node = instance.flux("jobs", "-no", "{nodelist}").strip()
+    instance.flux("resource", "drain", node, "disk")
+    try:
+        load_when(backend, lambda load: load.values.get("nodes_closed") == 1 and load.free_cores == 8)
+        elsewhere = backend.submit(a_lease("hostname"))
+        found = end_of(backend, elsewhere)
+        assert found.usage is not None
+        assert found.usage.nodes != node
+        assert backend.status([handle])[handle].seen is ObservedState.RUNNING
+        (tmp_path / "gate").touch()
+        assert end_of(backend, handle).seen is ObservedState.SUCCEEDED
+    finally:
+        instance.flux("resource", "undrain", node)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="becomes another user")
+@pytest.mark.parametrize("may_connect", [False, True])
+def test_a_guest_without_rights_is_told_so(tmp_path: Path, may_connect: bool) -> None:
+    """A user who may not connect cannot start an agent; one who may connect, but not submit, is refused by Flux."""
+    allowed = f"[access]\nallow-guest-user = {str(may_connect).lower()}"
+    with flux_running(FluxSpec("guarded", nodes=1, config=allowed)) as bed:
+        bed.folder.chmod(0o755)
+        program = tmp_path / "flux"
+        become = "setpriv --reuid=65534 --regid=65534 --clear-groups --"
+        program.write_text(f'#!/bin/sh\nHOME=/tmp exec {become} {shutil.which("flux")} "$@"\n')
+        program.chmod(0o755)
+        setting = a_flux_setting(tmp_path / "agent", bed["guarded"], flux={"bin": str(tmp_path)})
+        if not may_connect:
+            with pytest.raises(Unavailable, match=r"(?i)not permitted|denied"):
+                FluxBackend(setting)
+            return
+        with closing(FluxBackend(setting)) as backend:
+            with pytest.raises(PolicyRefused, match=r"Flux refused it: .*(owner|sign)"):
+                backend.submit(a_lease())
+            assert backend.held() == []
 
 
 def test_drained_nodes_and_stopped_queues_are_seen(make: Make, instance: FluxInstance) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends.flux.broker.bridge_program import Bridge, first_task_status
-from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection
+from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxTimeout
 from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
 from switchyard.agent.backends.flux.follow.job_ids import handle_of
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
@@ -17,7 +17,7 @@ from switchyard.agent.backends.flux.follow.states import status_of
 from switchyard.agent.flux_site import FluxSite
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import ObservedState
-from tests.processes import PATIENCE_S, until
+from tests.processes import PATIENCE_S, started_of, until
 
 GOOD = {"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": 9}}
 FORGED = [
@@ -106,5 +106,27 @@ def test_a_reader_that_fails_ends_its_bridge(tmp_path: Path) -> None:
                 connection.call("cluster")
             until(lambda count=count: len(ends) == count, PATIENCE_S, "the end was told")
         assert (tmp_path / "starts").read_text() == "x\nx\n"
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "says"),
+    [("", "did not answer within"), ("""echo '{"hello": {"version": "1"}}'\n""", "no answer to cluster within")],
+)
+def test_a_flux_that_hangs_is_given_up_and_asked_anew(tmp_path: Path, greeting: str, says: str) -> None:
+    """Before it greets, and after: each request ends in time, and no hanging process is left behind."""
+    program, pids = tmp_path / "flux", tmp_path / "pids"
+    program.write_text(f"#!/bin/sh\necho $$ >> {pids}\n{greeting}exec sleep 600\n")
+    program.chmod(0o755)
+    site = FluxSite(bin=str(tmp_path), timeout_s=0.5)
+    connection = BrokerConnection(site, {}, tmp_path / "log", on_message=lambda message: None)
+    try:
+        for count in (1, 2):
+            with pytest.raises(FluxTimeout, match=says):
+                connection.call("cluster")
+            started = [int(pid) for pid in pids.read_text().split()]
+            assert len(started) == count
+            until(lambda pid=started[-1]: started_of(pid) is None, PATIENCE_S, "the hanging process has ended")
     finally:
         connection.close()
