@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends import Status
+from switchyard.agent.backends import Status, marker_of
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.ending_backend import EndingBackend
 from switchyard.agent.lifetime import DRAIN_S_MAX, END_TIME_VARIABLE, Lifetime, lifetime_of
 from switchyard.errors import Malformed, PolicyRefused
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.lifecycle import ObservedState
+from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, a_local, a_setting, end_of
 
 
@@ -76,8 +77,10 @@ class Queue(FakeBackend):
 
     cancelled: frozenset[str] = frozenset()
 
+    began_ago_us: int | None = None
+
     def status(self, native_ids):
-        ended = Status(seen=ObservedState.CANCELLED)
+        ended = Status(seen=ObservedState.CANCELLED, began_ago_us=self.began_ago_us)
         return {
             handle: ended if handle in self.cancelled else Status(seen=ObservedState.SUBMITTED) for handle in native_ids
         }
@@ -96,6 +99,28 @@ def test_a_job_that_waits_too_long_is_returned(tmp_path: Path) -> None:
     assert queue.cancelled == {long}
     seen = {handle: status.seen for handle, status in backend.status([short, long]).items()}
     assert seen == {short: ObservedState.SUBMITTED, long: ObservedState.RETURNED}
+
+
+def test_a_job_that_began_while_it_was_taken_back_was_not_cancelled_by_a_person(tmp_path: Path) -> None:
+    clock, queue = Clock(100), Queue(a_setting(tmp_path))
+    backend = EndingBackend(queue, clock.lifetime)
+    handle = backend.submit(a_lease(resources={"time_limit": 60}))
+    clock.left_s, queue.began_ago_us = 50, 1
+    backend.status([handle])
+    status = backend.status([handle])[handle]
+    assert (status.seen, status.cause) == (ObservedState.FAILED, Cause.PREEMPTED)
+    assert status.reason == "stopped because the cluster ends"
+
+
+def test_a_restarted_agent_returns_jobs_that_wait_too_long(tmp_path: Path) -> None:
+    clock, queue = Clock(100), Queue(a_setting(tmp_path))
+    lease = a_lease(resources={"time_limit": 60})
+    queue.held = lambda: [lease]  # type: ignore[method-assign]
+    handle = f"f12/{marker_of(lease)}"
+    backend = EndingBackend(queue, clock.lifetime)
+    clock.left_s = 50
+    backend.status([handle])
+    assert queue.cancelled == {handle}
 
 
 @pytest.mark.parametrize(

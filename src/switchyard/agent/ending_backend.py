@@ -7,13 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from switchyard.agent.backends import Backend, BackendQuote, Status
+from switchyard.agent.backends import Backend, BackendQuote, Status, marker_of
 from switchyard.agent.lifetime import Lifetime
 from switchyard.agent.need import spec_of
 from switchyard.errors import PolicyRefused, YardError
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
+from switchyard.model.retry import Cause
 
 
 class EndingBackend:
@@ -23,6 +24,8 @@ class EndingBackend:
         self._backend = backend
         self._lifetime = lifetime
         self._specs: dict[str, JobSpec] = {}  # native id → the job, of jobs submitted by this process
+        # Of jobs submitted before this process began: by the marker, which is the last part of a native id.
+        self._earlier = {marker_of(lease): spec_of(lease) for lease in backend.held()}
         self._returning: set[str] = set()  # queued jobs that were cancelled because they cannot end in time
 
     def __getattr__(self, name: str) -> Any:
@@ -49,15 +52,23 @@ class EndingBackend:
         self._return_late(statuses)
         for handle in self._returning & statuses.keys():
             status = statuses[handle]
-            if status.seen is ObservedState.CANCELLED and status.began_ago_us is None:
+            if status.seen is not ObservedState.CANCELLED:
+                continue
+            if status.began_ago_us is None:
                 reason = "the cluster ends before the job could run"
                 statuses[handle] = replace(status, seen=ObservedState.RETURNED, reason=reason)
+            else:  # it began just then: nobody asked for its end but the agent
+                reason = "stopped because the cluster ends"
+                statuses[handle] = replace(status, seen=ObservedState.FAILED, reason=reason, cause=Cause.PREEMPTED)
         return statuses
 
     def forget(self, native_id: str) -> None:
         self._specs.pop(native_id, None)
         self._returning.discard(native_id)
         self._backend.forget(native_id)
+
+    def _spec_of(self, handle: str) -> JobSpec | None:
+        return self._specs.get(handle) or self._earlier.get(handle.rpartition("/")[2])
 
     def _return_late(self, statuses: dict[str, Status]) -> None:
         """Cancel queued jobs that no longer fit before the end. They are returned when the cancel is confirmed."""
@@ -66,7 +77,7 @@ class EndingBackend:
             for handle, status in statuses.items()
             if status.seen is ObservedState.SUBMITTED
             and handle not in self._returning
-            and (spec := self._specs.get(handle)) is not None
+            and (spec := self._spec_of(handle)) is not None
             and self._lifetime.refusal(spec)
         ]
         if not late:

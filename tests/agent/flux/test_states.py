@@ -88,7 +88,7 @@ def test_codes_and_signals(wait_status: int, task_status: int | None, code: int 
     [
         (
             (*QUEUED, exception("alloc", "unsatisfiable request"), "clean"),
-            ObservedState.FAILED,
+            ObservedState.RETURNED,
             "the scheduler refused it: unsatisfiable request",
             Cause.CLUSTER,
         ),

@@ -43,11 +43,13 @@ from switchyard.errors import Malformed, PolicyRefused, Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
+from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none
+ATTEMPTS_MAX = 20  # a job with so many attempts is not returned again
 UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
 # Flux refuses the job for good. Other errors, such as a service that is not there, may pass.
 REFUSAL_ERRORS = frozenset({errno.EINVAL, errno.EPERM, errno.E2BIG, errno.ENOTSUP, errno.EOVERFLOW})
@@ -186,6 +188,8 @@ class FluxBackend:
         for handle, status in found.items():
             if status.exit_code == REFUSED_CODE and (why := self._unstarted_reason(handle)):
                 found[handle] = dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
+            elif status.seen is ObservedState.RETURNED:
+                found[handle] = self._limit_returns(handle, status)
         return found
 
     def cancel(self, native_ids: Collection[str]) -> None:
@@ -333,6 +337,14 @@ class FluxBackend:
         except OSError as exc:
             raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
         return True
+
+    def _limit_returns(self, handle: str, status: Status) -> Status:
+        """Fail a job that was returned too often: the scheduler will never have what it needs."""
+        known = self._register.of(split_handle(handle)[1])
+        if known is None or known[1].attempt < ATTEMPTS_MAX:
+            return status
+        reason = f"{status.reason}; it was handed over {known[1].attempt} times"
+        return dataclasses.replace(status, seen=ObservedState.FAILED, reason=reason)
 
     def _unstarted_reason(self, handle: str) -> str:
         """Why a job with the guard's exit code did not start its command; empty: the code is the command's own."""

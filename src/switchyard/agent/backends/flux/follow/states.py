@@ -47,6 +47,7 @@ EXCEPTIONS: dict[str, tuple[str, Cause]] = {
     "validate": ("the cluster did not accept it", Cause.CLUSTER),
 }
 CANCEL = "cancel"
+DENIED = "alloc"  # the scheduler has no such resources now: nodes are drained, or not up yet, or in another queue
 COMMAND_NOT_RUN_CODES = (126, 127)  # of the job shell, for a command that it cannot run or find
 SHELL_SIGNAL_BASE = 128  # the job shell reports a signal as 128 and the number
 
@@ -80,6 +81,9 @@ def _ended_by_exception(facts: FluxJobFacts, exception: JobException, now_s: flo
     if exception.type == CANCEL:
         reason = "cancelled" if is_cancel_asked else f"cancelled at the cluster{_suffix(exception)}"
         return _end(facts, now_s, ObservedState.CANCELLED, reason, Cause.CLUSTER)
+    if exception.type == DENIED and facts.started_s is None:
+        reason = f"{EXCEPTIONS[DENIED][0]}{_suffix(exception)}"
+        return _end(facts, now_s, ObservedState.RETURNED, reason, Cause.CLUSTER)  # another cluster may have them
     code = os.waitstatus_to_exitcode(facts.wait_status) if facts.wait_status is not None else None
     if exception.type == "exec" and code in COMMAND_NOT_RUN_CODES:
         reason = f"its command could not be run{_suffix(exception)}"
