@@ -240,6 +240,7 @@ def test_flytectl_creates_shows_and_deletes_executions(site: FlyteSite) -> None:
         assert "is_parent_node" not in node["metadata"]
         good(site.doors.by_grpc("GetNodeExecutionData", {"id": node["id"]}))
         (attempt,) = tasks_of(site, "by-ctl", node_id)
+        assert attempt["closure"]["task_type"] == "python-task"
         (link,) = attempt["closure"]["logs"]
         assert link["uri"] == f"{site.server.url}/v1/jobs/{attempt['closure']['metadata']['generated_name']}/logs"
     good(site.doors.by_rest("TerminateExecution", {"id": {**HERE, "name": "by-ctl"}}))
@@ -295,6 +296,10 @@ def test_flytectl_archives_and_reads_entities(site: FlyteSite) -> None:
     names = {"resource_type": "WORKFLOW", **HERE, "limit": 100}
     found = good(site.doors.by_grpc("ListNamedEntities", names)).answer["entities"]
     assert "ops.chain" in {one["id"]["name"] for one in found}
+    for prefix in ("workflow.", "named_entity.", ""):  # `get workflow --filter.fieldSelector=workflow.name=small`
+        filtered = good(site.doors.by_grpc("ListNamedEntities", {**names, "filters": f"eq({prefix}name,small)"})).answer
+        assert [one["id"]["name"] for one in filtered["entities"]] == ["small"]
+    assert site.doors.by_grpc("ListNamedEntities", {**names, "filters": "eq(task.name,small)"}).code != "OK"
     entity = {"resource_type": "WORKFLOW", "id": {**HERE, "name": "small"}}
     good(site.doors.by_grpc("UpdateNamedEntity", {**entity, "metadata": {"description": "small"}}))
     assert good(site.doors.by_grpc("GetNamedEntity", entity)).answer["metadata"]["description"] == "small"

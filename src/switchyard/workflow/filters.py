@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -98,21 +98,21 @@ NAME_COLUMNS: dict[str, ListColumn] = _columns("project", "domain", "name") | {
 }
 
 
-def read_filters(text: str, columns: Mapping[str, ListColumn], prefix: str) -> tuple[ListFilter, ...]:
-    """Read filters that must all hold. `prefix`: the word of the listed entity, which may stand before its columns."""
+def read_filters(text: str, columns: Mapping[str, ListColumn], *prefixes: str) -> tuple[ListFilter, ...]:
+    """Read filters that must all hold. `prefixes`: words for the listed entity, which may stand before its columns."""
     if not text:
         return ()
     parts = JOINT.split(text)
     if len(parts) > FILTERS_MAX or len(text) > TEXT_CHARS_MAX:
         raise _refusal(f"the filters have more than {FILTERS_MAX} parts or {TEXT_CHARS_MAX} characters")
-    return tuple(_read_filter(part, columns, prefix) for part in parts)
+    return tuple(_read_filter(part, columns, prefixes) for part in parts)
 
 
-def read_order(key: str, columns: Mapping[str, ListColumn], prefix: str, *, is_descending: bool) -> ListOrder | None:
+def read_order(key: str, columns: Mapping[str, ListColumn], *prefixes: str, is_descending: bool) -> ListOrder | None:
     """The order of a list. None: none is asked for."""
     if not key:
         return None
-    column = _column(key, columns, prefix)
+    column = _column(key, columns, prefixes)
     if column is None or column.is_one_of_many:
         known = (name for name, one in columns.items() if not one.is_one_of_many)
         raise _refusal(f"invalid sort key '{key[:80]}'; known: {', '.join(known)}")
@@ -128,14 +128,14 @@ def read_page(limit: int, token: str) -> tuple[int, int]:
     return limit, int(token or 0)
 
 
-def _read_filter(text: str, columns: Mapping[str, ListColumn], prefix: str) -> ListFilter:
+def _read_filter(text: str, columns: Mapping[str, ListColumn], prefixes: Iterable[str]) -> ListFilter:
     match = FILTER.match(text)
     if match is None:
         raise _refusal(f"the filter {text[:80]!r} has not the form function(field,value)")
     function, field, value = match.groups()
     if function not in SINGLE_VALUE | MANY_VALUES:
         raise _refusal(f"unrecognized filter function: {function}")
-    column = _column(field, columns, prefix)
+    column = _column(field, columns, prefixes)
     if column is None:
         raise _refusal(f"'{field}' is invalid filter; known: {', '.join(columns)}")
     if column.is_one_of_many and function in NEGATIVE:
@@ -148,8 +148,9 @@ def _read_filter(text: str, columns: Mapping[str, ListColumn], prefix: str) -> L
     return ListFilter(column.name, function, tuple(_value(one, column.type, field) for one in texts))
 
 
-def _column(field: str, columns: Mapping[str, ListColumn], prefix: str) -> ListColumn | None:
-    return columns.get(field) or columns.get(field.removeprefix(f"{prefix}."))
+def _column(field: str, columns: Mapping[str, ListColumn], prefixes: Iterable[str]) -> ListColumn | None:
+    words = (field, *(field.removeprefix(f"{prefix}.") for prefix in prefixes))
+    return next((columns[word] for word in words if word in columns), None)
 
 
 def _value(text: str, kind: ColumnType, field: str) -> str | int:

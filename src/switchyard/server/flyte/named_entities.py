@@ -55,8 +55,8 @@ def _query(request: Any, kind: EntityKind) -> NameQuery:
         kind,
         request.project,
         request.domain,
-        filters=read_filters(request.filters, NAME_COLUMNS, PREFIX),
-        order=read_order(sort.key, NAME_COLUMNS, PREFIX, is_descending=is_descending),
+        filters=read_filters(request.filters, NAME_COLUMNS, PREFIX, kind.value),
+        order=read_order(sort.key, NAME_COLUMNS, PREFIX, kind.value, is_descending=is_descending),
         offset=offset,
         limit=limit,
     )

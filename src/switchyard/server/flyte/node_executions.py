@@ -169,6 +169,7 @@ def _task(url: str, key: ExecutionKey, view: AttemptView) -> Any:
     closure = answer.closure
     closure.phase = execution_pb2.TaskExecution.Phase.Value(view.phase)
     closure.reason = view.reason
+    closure.task_type = view.task_type
     closure.created_at.FromMicroseconds(row.created_us)
     closure.updated_at.FromMicroseconds(row.ended_us or view.started_us or row.created_us)
     if view.started_us is not None:

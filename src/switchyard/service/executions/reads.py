@@ -19,12 +19,14 @@ from switchyard.service.executions.graphs import missing_execution
 from switchyard.service.executions.map_views import ElementView, read_elements
 from switchyard.service.executions.visible import ExecutionSight
 from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.store import execution_dynamics, execution_nodes
+from switchyard.store import entities, execution_dynamics, execution_nodes
 from switchyard.store import executions as store
 from switchyard.store.child_executions import names_taken
 from switchyard.store.database import Tx
+from switchyard.store.entities import EntityKey
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
+from switchyard.workflow.entity_id import EntityKind
 from switchyard.workflow.filters import CLUSTER_COLUMN
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
@@ -72,7 +74,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class AttemptView:
-    """An attempt as it is now. `phase`: Flyte's word. `elements`: of a map, in its last attempt, the first ones."""
+    """An attempt as it is now. `phase`: Flyte's word. `elements`: of a map, in its last attempt, the first ones.
+
+    `task_type`: empty if the task is not registered but part of a dynamic workflow.
+    """
 
     row: NodeAttemptRow
     phase: str
@@ -80,6 +85,7 @@ class AttemptView:
     started_us: int | None
     cluster: str
     elements: Sequence[ElementView] = ()
+    task_type: str = ""
 
 
 def get_execution(context: Context, actor: Actor, key: ExecutionKey) -> ExecutionView:
@@ -195,8 +201,14 @@ def list_attempts(context: Context, actor: Actor, key: ExecutionKey, node_id: st
         elements = read_elements(tx, execution.id, node_id) if node.is_array else []
         is_live = any(row.ended_us is None for row in rows)
         live = execution_nodes.live_attempts(tx, execution.id) if is_live else []
+        types = {row.key: row.type for row in entities.entity_get_many(tx, {_task_key(row) for row in rows})}
     views = attempt_views(ExecutionSight(Visibility(context, actor), execution), rows, live)
+    views = [replace(view, task_type=types.get(_task_key(view.row), "")) for view in views]
     return [*views[:-1], replace(views[-1], elements=elements)] if elements and views else views
+
+
+def _task_key(row: NodeAttemptRow) -> EntityKey:
+    return EntityKey(EntityKind.TASK.value, row.task_project, row.task_domain, row.task_name, row.task_version)
 
 
 def attempt_views(
