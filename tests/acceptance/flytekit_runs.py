@@ -12,13 +12,16 @@ import importlib
 import json
 import sys
 import time
-from typing import Any
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import fsspec  # type: ignore[import-untyped]
 import msgspec
 from flyteidl.core import literals_pb2
 from flytekit.configuration import Config, PlatformConfig
 from flytekit.exceptions.base import FlyteException
+from flytekit.exceptions.system import FlyteSystemUnavailableException
 from flytekit.models.core.execution import NodeExecutionPhase, WorkflowExecutionPhase
 from flytekit.remote import FlyteRemote
 from google.protobuf import json_format
@@ -26,7 +29,9 @@ from pytimeparse import parse as parse_duration
 
 DOMAIN = "development"
 POLL_S = 0.3
+AWAY_S = 120.0  # a server that is killed is back long before
 DONE = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
+T = TypeVar("T")
 
 
 def main(platform: str, project: str, version: str, *modules: str) -> None:
@@ -50,12 +55,26 @@ def main(platform: str, project: str, version: str, *modules: str) -> None:
     json.dump(results, sys.stdout)
 
 
+def patiently(call: Callable[[], T]) -> T:
+    """The answer of a call, once the server is there. flytekit itself tries four times, without a pause."""
+    end = time.monotonic() + AWAY_S
+    while True:
+        try:
+            return call()
+        except FlyteSystemUnavailableException:
+            if time.monotonic() > end:
+                raise
+            time.sleep(POLL_S)
+
+
 def start(remote: Any, name: str, version: str, case: dict[str, Any]) -> tuple[Any, str]:
     """The execution of a case, or why it was refused."""
-    plan = remote.fetch_launch_plan(name=name, version=case.get("version", version))
+    plan = patiently(lambda: remote.fetch_launch_plan(name=name, version=case.get("version", version)))
     values = {word: value_of(value, plan.interface.inputs[word].type) for word, value in case["inputs"].items()}
+    own_name = "f" + uuid.uuid4().hex[:19]  # as flytekit would: the same one in each try
+    options = {"execution_name": own_name, **case.get("options", {})}
     try:
-        return remote.execute(plan, inputs=values, **case.get("options", {})), ""
+        return patiently(lambda: remote.execute(plan, inputs=values, **options)), ""
     except FlyteException as exc:
         return None, f"{type(exc).__name__}: {exc}"
 
@@ -71,6 +90,8 @@ def outcome(remote: Any, case: dict[str, Any], begun: tuple[Any, str]) -> dict[s
 def give(remote: Any, name: str, signals: dict[str, Any]) -> None:
     """Give each signal its value as soon as its gate waits: true and false approve and reject."""
     left = dict(signals)
+    if not left:
+        return
     execution = remote.fetch_execution(name=name)
     while left and not remote.sync_execution(execution).is_done:
         waiting = {one.id.signal_id for one in remote.list_signals(name)}
@@ -95,11 +116,15 @@ def value_of(value: Any, kind: Any) -> Any:
 
 def result(remote: Any, execution: Any) -> dict[str, Any]:
     while True:
-        closure = remote.client.get_execution(execution.id).closure
+        closure = patiently(lambda: remote.client.get_execution(execution.id)).closure
         phase = WorkflowExecutionPhase.enum_to_string(closure.phase)
         if phase in DONE:
             break
         time.sleep(POLL_S)
+    return patiently(lambda: ended(remote, execution, closure, phase))
+
+
+def ended(remote: Any, execution: Any, closure: Any, phase: str) -> dict[str, Any]:
     synced = remote.sync_execution(execution, sync_nodes=True)
     data = remote.client.get_execution_data(execution.id)
     outputs = data.full_outputs.to_flyte_idl().literals
