@@ -25,6 +25,7 @@ from bench import (
     files,
     flux,
     kubernetes,
+    large_map,
     match,
     object_stores,
     pauses,
@@ -62,6 +63,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "pauses": pauses.measure,
     "spread": spread.measure,
     "workflows": workflows.measure,
+    "large-map": large_map.measure,
 }
 
 
