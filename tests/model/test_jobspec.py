@@ -49,9 +49,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def changed(*path: str | int, to: Any) -> dict[str, Any]:
-    """SMALL with one place changed; `...` removes it."""
+def changed(*path: str | int, to: Any, tasks: int | None = None) -> dict[str, Any]:
+    """SMALL with one place changed; `...` removes it. `tasks`: so many in all."""
     form = copy.deepcopy(SMALL)
+    if tasks is not None:
+        form["tasks"][0]["count"] = {"total": tasks}
     inner: Any = form
     for step in path[:-1]:
         inner = inner[step]
@@ -138,8 +140,10 @@ def test_the_sdk_takes_it_where_it_takes_a_mapping_and_fields_are_laid_over_it()
             {"tasks": 10, "cores": 1, "memory": 4 * 2**30},
         ),
         (changed("resources", 0, "with", 0, "with", to=[{"type": "pu", "count": 2}]), {"tasks": 10, "cores": 2}),
-        (changed("tasks", 0, "count", to={"per_slot": 2}), {"tasks": 10, "cores": 2}),
-        (changed("tasks", 0, "count", to={"total": 11}), {"tasks": 10, "cores": 2}),
+        (
+            changed("resources", to=[{"type": "rack", "count": 2, "with": [SLOT]}], tasks=7),
+            {"tasks": 7, "cores": 2},
+        ),
     ],
 )
 def test_canonical_form_is_kept_as_the_demand(form: dict[str, Any], plain: dict[str, Any]) -> None:
@@ -173,12 +177,44 @@ RAINBOW: dict[str, Any] = {
 def test_rainbows_dictionary_is_kept_as_the_demand() -> None:
     found = from_jobspec(RAINBOW).plain
     demand = found.pop("demand")
-    assert found == {"command": ["lmp"], "name": "lammps", "tasks": 9, "nodes": 9, "cores": 1}
+    assert found == {"command": ["lmp"], "name": "lammps", "tasks": 2, "nodes": 2, "cores": 4}
     assert demand == {**{k: RAINBOW[k] for k in ("version", "resources")}, "tasks": [{"resources": "lmp"}]}
-    scheduled = copy.deepcopy(RAINBOW)
-    scheduled["resources"]["lmp"]["schedule"] = True
-    assert from_jobspec(scheduled).plain["tasks"] == 2
-    assert from_jobspec({**RAINBOW, "resources": {}}).plain["demand"]["resources"] == {}, "it fits everywhere"
+    empty = {**RAINBOW, "resources": {}, "tasks": [{"command": "lmp"}]}
+    assert from_jobspec(empty).plain["demand"]["resources"] == {}, "it fits everywhere"
+
+
+CORE = {"type": "core", "count": 2}
+
+
+@pytest.mark.parametrize(
+    ("group", "plain"),
+    [
+        ({"type": "core", "count": 4}, {"tasks": 1, "cores": 4}),
+        ({"type": "core", "replicas": 4}, {"tasks": 4, "cores": 1}),
+        ({"type": "core", "count": 2, "replicas": 3}, {"tasks": 3, "cores": 2}),
+        ({"type": "mine", "count": 2, "with": [CORE]}, {"tasks": 1, "cores": 4}),
+        ({"type": "slot", "count": 3, "with": [CORE]}, {"tasks": 3, "cores": 2}),
+        ({"type": "slot", "replicas": 3, "with": [CORE]}, {"tasks": 3, "cores": 2}),
+        ({"type": "node"}, {"tasks": 1, "nodes": 1, "cores": 1}),
+        ({"type": "node", "count": 1, "with": [CORE]}, {"tasks": 1, "nodes": 1, "cores": 2}),
+        ({"type": "node", "count": 3, "with": [CORE]}, {"tasks": 3, "nodes": 3, "cores": 2}),
+        ({"type": "node", "replicas": 3, "with": [CORE]}, {"tasks": 3, "nodes": 3, "cores": 2}),
+        (
+            {"type": "node", "replicas": 2, "with": [{"type": "slot", "count": 4, "with": [CORE]}]},
+            {"tasks": 8, "nodes": 2, "cores": 2},
+        ),
+    ],
+)
+def test_a_group_of_rainbows_is_a_slot_of_its_units_and_the_task_names_it(group: Any, plain: dict[str, Any]) -> None:
+    other = {"type": "core", "count": 7, "schedule": True}
+    for resources, task in (
+        ({"a": group}, {}),
+        ({"a": group, "b": other}, {"resources": "a"}),
+        ({"a": {**group, "schedule": True}, "b": {"type": "core", "count": 9}}, {}),
+    ):
+        form = {"version": 1, "resources": resources, "task": {"command": ["app"], **task}}
+        found = from_jobspec(form).plain
+        assert {name: found[name] for name in found if name not in ("command", "demand")} == plain
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -197,6 +233,18 @@ def deep(levels: int) -> dict[str, Any]:
         ({**RAINBOW, "resources": {"a": {"type": "core", "count": 10**9}}}, "resources.a.count: expected a whole"),
         ({**RAINBOW, "resources": {"a": deep(1000)}}, "resources.a.with[0]"),
         ({**RAINBOW, "tasks": []}, "tasks: expected a list"),
+        (
+            {**RAINBOW, "tasks": [{"command": ["a"], "resources": "nosuch"}]},
+            "tasks[0].resources: there is no group 'nosuch', only 'lmp', 'unused'",
+        ),
+        (
+            {**RAINBOW, "tasks": [{"command": ["a"], "resources": ["lmp"]}]},
+            "tasks[0].resources: there is no group ['lmp']",
+        ),
+        (
+            {**RAINBOW, "tasks": [{"command": ["a"]}]},
+            "tasks[0].resources: name the group that the task runs in: lmp, unused",
+        ),
         ({**RAINBOW, "tasks": [{"command": 7}]}, "tasks[0].command: expected a list"),
         ({**RAINBOW, "tasks": [{"command": ["a"]}] * 2}, "tasks: a job runs one command"),
         ({**RAINBOW, "other": 1}, "other: not known here"),
@@ -261,6 +309,23 @@ def test_which_files_are_meant_as_a_jobspec(form: object, is_one: bool) -> None:
             "tasks[0].count: give one of per_slot, per_resource, total",
         ),
         (changed("tasks", 0, "count", to={}), "tasks[0].count: give one of per_slot, per_resource, total"),
+        (changed("tasks", 0, "count", to={"per_slot": 2}), "tasks[0].count.per_slot: 2 tasks in each slot; clusters"),
+        (
+            changed("tasks", 0, "count", to={"total": 11}),
+            "tasks[0].count.total: 11 tasks in 10 slots; write a slot",
+        ),
+        (
+            changed("tasks", 0, "count", to={"per_resource": {"type": "core", "count": 1}}),
+            "tasks[0].count.per_resource: clusters start one task in each slot",
+        ),
+        (
+            changed("resources", to=[{"type": "node", "count": 2, "with": [SLOT]}], tasks=1),
+            "tasks[0].count.total: 1 tasks on 2 nodes",
+        ),
+        (
+            changed("resources", to=[SLOT, {**SLOT, "label": "t"}], tasks=11),
+            "tasks[0].count.total: 11 tasks in 10 slots",
+        ),
         (changed("tasks", 0, "attributes", to={"environment": {"A": "1"}}), "tasks[0].attributes: it cannot be kept"),
         (changed("tasks", 0, "command", to=[]), "tasks[0].command: expected a list with entries"),
         (changed("tasks", 0, "command", to=["a", 1]), "tasks[0].command[1]: expected a text, not 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -136,9 +137,11 @@ def test_a_bad_jobspec_is_refused_alike_everywhere(form: dict[str, Any], says: s
         ),
         (changed(*TASK, "slot", to="t"), "tasks[0].slot: there is no slot 't', only 's'"),
         (changed(*VERTEX, to={"type": "node", "count": 1}), "tasks[0].slot: there is no slot 's', nor any other"),
+        (changed(*TASK, "count", to={"per_resource": {"type": "node", "count": 2}}), "tasks[0].count.per_resource: "),
+        (changed(*TASK, "count", to={"per_slot": 2}), "tasks[0].count.per_slot: "),
     ],
 )
-def test_a_job_that_runs_names_a_slot(form: dict[str, Any], says: str) -> None:
+def test_a_job_that_runs_names_a_slot_and_can_have_its_tasks(form: dict[str, Any], says: str) -> None:
     check_jobspec(form)  # whether it fits does not depend on it
     with pytest.raises(Malformed) as raised:
         from_jobspec(form)
@@ -158,8 +161,7 @@ VALID = [
     changed(*VERTEX, "id", to="0-3"),
     changed("attributes", to={}),
     changed("attributes", to={"user": {"any": ["thing"]}, "system": {"duration": 3600.0, "unheard-of": 1}}),
-    changed(*TASK, "count", to={"total": 5}),
-    changed(*TASK, "count", to={"per_resource": {"type": "node", "count": 2}}),
+    changed(*TASK, "count", to={"total": 1}),
     changed(*TASK, "distribution", to="cyclic"),
     {**changed(*TASK, "command", to="app"), "version": 1},
     constrained({"and": [{"or": [{"hostlist": ["foo"]}, {"ranks": [0]}]}, {"not": [{"properties": ["a", "b"]}]}]}),
@@ -175,6 +177,22 @@ def test_a_valid_jobspec_is_taken_everywhere(form: dict[str, Any]) -> None:
     assert plain["command"] == ["app"]
     check_demand(plain["demand"])
     assert demand_of_any_jobspec(plain["demand"]) == demand_of_any_jobspec(form)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        (changed(*TASK, "count", to={"per_slot": 2}), "tasks[0].count.per_slot: 2 tasks in each slot"),
+        (changed(*TASK, "count", to={"total": 1000}), "tasks[0].count.total: 1000 tasks in "),
+        (
+            {"resources": {"a": {"type": "node"}}, "tasks": [{"resources": "b"}]},
+            "tasks[0].resources: there is no",
+        ),
+    ],
+)
+def test_a_demand_that_cannot_have_its_tasks_is_refused(form: dict[str, Any], says: str) -> None:
+    with pytest.raises(Malformed, match=re.escape(f"the demand: {says}")):
+        check_demand(form)
 
 
 @pytest.mark.parametrize(

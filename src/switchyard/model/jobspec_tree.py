@@ -21,6 +21,7 @@ from switchyard.model.jobspec_checks import (
 )
 from switchyard.model.jobspec_counts import is_no_gpu, least_count
 from switchyard.model.jobspec_structure import DEPTH_MAX
+from switchyard.model.jobspec_tasks import check_task_counts, check_task_group, task_total
 from switchyard.model.quantity import BYTES_MAX, parse_bytes
 
 PlainJobFields = dict[str, Any]
@@ -36,6 +37,7 @@ def has_named_resources(form: Mapping[str, Any]) -> bool:
 def from_canonical(form: Mapping[str, Any]) -> PlainJobFields:
     """The one task's command, what the slots take up at least, and the resources. Its structure was checked."""
     tree = form["resources"]
+    check_task_counts(form)
     totals = _Totals()
     for number, vertex in enumerate(tree):
         totals.add(vertex, f"resources[{number}]", 1)
@@ -46,7 +48,7 @@ def from_canonical(form: Mapping[str, Any]) -> PlainJobFields:
     demand: PlainJobFields = {"version": form["version"], "resources": tree, "tasks": [_without(task, "command")]}
     if system.get("constraints"):
         demand["attributes"] = {"system": {"constraints": system["constraints"]}}
-    plain = {"command": command_of(task.get("command")), **totals.plain(), "demand": demand}
+    plain = {"command": command_of(task.get("command")), **totals.plain(task_total(form)), "demand": demand}
     if any(_takes_whole_nodes(vertex, False) for vertex in tree):
         plain["native"] = WHOLE_NODES
     return plain
@@ -61,25 +63,40 @@ def _takes_whole_nodes(vertex: Mapping[str, Any], is_default: bool) -> bool:
 
 
 def from_dictionary(form: Mapping[str, Any]) -> PlainJobFields:
-    """The same for named groups of resources."""
+    """The same for named groups of resources: what the group takes up that the task names."""
     refuse_unknown_fields(form, DICTIONARY_FIELDS, "")
     groups = as_mapping(form.get("resources"), "resources")
-    totals = _Totals()
-    chosen = {
-        name: group for name, group in groups.items() if isinstance(group, Mapping) and group.get("schedule") is True
-    }
-    for name, group in (chosen or groups).items():
-        totals.add_group(group, f"resources.{name}", 1, 0)
     tasks, place = _tasks_of_dictionary(form)
     task = _only_task(tasks, place)
+    command = command_of(task.get("command"), f"{place}[0].command")
+    group_totals = {name: _group_totals(group, f"resources.{name}") for name, group in groups.items()}
+    check_task_group({"resources": groups, "tasks": [task]}, f"{place}[0].resources")
+    totals = group_totals.get(_group_of(task, groups, place), _Totals())
     system = as_mapping(as_mapping(form.get("attributes") or {}, "attributes").get("system") or {}, "attributes.system")
     if system.get("constraints"):
         raise jobspec_error("attributes.system.constraints", "where resources have names, `requires` of each says that")
     demand = {name: form[name] for name in ("version", "resources", "requires") if name in form}
-    plain = {"command": command_of(task.get("command"), f"{place}[0].command"), **totals.plain()}
+    plain = {"command": command, **totals.plain()}
     if "name" in form:
         plain["name"] = as_text(form["name"], "name")
     return {**plain, "demand": {**demand, "tasks": [_without(task, "command")]}}
+
+
+def _group_of(task: Mapping[str, Any], groups: Mapping[str, Any], place: str) -> str:
+    """The name of the group that the task runs in; empty: there is none. One of several has to be named."""
+    if task.get("resources") is not None:
+        return str(task["resources"])
+    scheduled = [name for name, group in groups.items() if group.get("schedule") is True]
+    names = scheduled or list(groups)
+    if len(names) > 1:
+        raise jobspec_error(f"{place}[0].resources", f"name the group that the task runs in: {', '.join(names)[:200]}")
+    return names[0] if names else ""
+
+
+def _group_totals(group: object, place: str) -> _Totals:
+    totals = _Totals()
+    totals.add_group(group, place)
+    return totals
 
 
 def command_of(command: object, place: str = "tasks[0].command") -> list[str]:
@@ -129,22 +146,29 @@ class _Totals:
         for number, below in enumerate(entry.get("with") or ()):
             self.add(below, f"{place}.with[{number}]", times)
 
-    def add_group(self, vertex: object, place: str, times: int, depth: int) -> None:
-        """The same for Rainbow's resources, where `replicas` makes a slot and `count` may be left out."""
+    def add_group(self, group: object, place: str) -> None:
+        """Add a group of Rainbow's: one slot, or as many as it has replicas, unless it holds slots itself."""
+        self._add_below(group, place, 1, 0)
+        replicas = as_mapping(group, place).get("replicas")
+        self._slots = self._slots or (1 if replicas in (None, 0) else least_count(replicas, place=f"{place}.replicas"))
+
+    def _add_below(self, vertex: object, place: str, times: int, depth: int) -> None:
+        """The same as `add` where `replicas` multiplies, and `count` may be left out."""
         entry = self._entered(vertex, place, depth)
         for name in ("replicas", "count"):
             if entry.get(name) not in (None, 0):
                 times *= least_count(entry[name], place=f"{place}.{name}")
-        self._slots += times if depth == 0 else 0
         self._count(entry, place, times)
+        if entry["type"] == "slot":
+            self._slots += times
         for number, below in enumerate(as_list(entry["with"], f"{place}.with") if entry.get("with") else ()):
-            self.add_group(below, f"{place}.with[{number}]", times, depth + 1)
+            self._add_below(below, f"{place}.with[{number}]", times, depth + 1)
 
-    def plain(self) -> PlainJobFields:
-        """Per slot, rounded up; of slots that are several nodes each, per node."""
+    def plain(self, tasks: int | None = None) -> PlainJobFields:
+        """Per slot, rounded up; of slots that are several nodes each, per node. `tasks`: fewer than slots."""
         nodes = self._of.get("node", 0)
         slots = max(1, self._slots, nodes)
-        fields: PlainJobFields = {"tasks": slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
+        fields: PlainJobFields = {"tasks": tasks or slots, "cores": max(1, ceil(self._of.get("core", 0) / slots))}
         if nodes:
             fields["nodes"] = nodes
         for kind, name in (("gpu", "gpus"), ("memory", "memory")):

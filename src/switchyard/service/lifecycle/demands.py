@@ -18,6 +18,7 @@ from switchyard.match.requirement import Requirement
 from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job import JobSpec
 from switchyard.model.jobspec_structure import check_canonical, check_dictionary
+from switchyard.model.jobspec_tasks import check_task_counts, check_task_group
 
 DEMANDS_CACHE_MAX = 1024  # most jobs of a user differ only in their command
 
@@ -81,16 +82,20 @@ def check_jobspec(form: Mapping[str, Any]) -> None:
 
 def check_demand(form: Mapping[str, Any]) -> None:
     """Raise Malformed if the form is no part of a jobspec. Jobs that were accepted before are not checked again."""
-    _check(form, "the demand", is_whole=False)
+    _check(form, "the demand", is_whole=False, is_job=True)
 
 
-def _check(form: Mapping[str, Any], where: str, *, is_whole: bool) -> None:
-    """Rainbow's dictionaries have rules of their own, which their reader checks."""
+def _check(form: Mapping[str, Any], where: str, *, is_whole: bool, is_job: bool = False) -> None:
+    """Rainbow's dictionaries have rules of their own, which their reader checks. `is_job`: its command will run."""
     try:
         if isinstance(form.get("resources"), Mapping):
             check_dictionary(form, is_whole=False)
+            if is_job:
+                check_task_group(form)
         else:
             check_canonical(form, is_whole=is_whole)
+            if is_job:
+                check_task_counts(form)
     except Malformed as exc:
         raise Malformed(f"{where}: {exc.detail}", next_step=exc.next_step) from exc
 
