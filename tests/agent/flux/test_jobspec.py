@@ -95,16 +95,98 @@ def test_a_jobspec_keeps_its_own_resources_and_constraints() -> None:
     assert made["attributes"]["system"]["duration"] == 60
 
 
-def test_a_jobspec_of_another_version_keeps_it() -> None:
-    rack = [
-        {"type": "rack", "count": 1, "with": [{"type": "slot", "count": 1, "with": [{"type": "core", "count": 1}]}]}
-    ]
-    assert jobspec(a_lease(demand={"version": 9999, "resources": rack}))["version"] == 9999
+def vertex(kind: str, count: Any = 1, *held: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"type": kind, "count": count, **({"with": list(held)} if held else {}), **more}
 
 
-def test_a_jobspec_without_a_slot_becomes_one_slot() -> None:
-    made = jobspec(a_lease(demand={"version": 1, "resources": [{"type": "node", "count": 2}]}))
-    assert (made["resources"][0]["type"], made["resources"][0]["with"][0]["type"]) == ("slot", "node")
+def slot(count: Any, *held: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return vertex("slot", count, *held, label="s", **more)
+
+
+def core(count: Any = 1) -> dict[str, Any]:
+    return vertex("core", count)
+
+
+def asked(*resources: dict[str, Any], count: dict[str, Any] | None = None) -> Lease:
+    task = {"slot": "s", "count": count or {"per_slot": 1}}
+    return a_lease(demand={"version": 9999, "resources": list(resources), "tasks": [task]})
+
+
+RANGE = {"min": 2, "max": 8, "operator": "+", "operand": 1}
+
+
+@pytest.mark.parametrize(
+    ("resource", "made"),
+    [
+        (slot(2, core(RANGE)), slot(2, core(2))),
+        (slot(RANGE, core()), slot(2, core())),
+        (slot("3-5", core("4,8")), slot(3, core(4))),
+        (slot("2+", core("2-8:2:*")), slot(2, core(2))),
+        (vertex("node", RANGE, slot("1-3", core())), vertex("node", 2, slot(1, core()))),
+        (slot(1, core(12), core(4)), slot(1, core(16))),
+        (slot(1, core(2), vertex("gpu", 0)), slot(1, core(2))),
+        (slot(2, vertex("gpu", 1)), slot(2, core(), vertex("gpu", 1))),
+        (slot(2, vertex("node")), vertex("node", 2, slot(1, core()), exclusive=True)),
+        (slot(2, vertex("node", 1, core(4))), vertex("node", 2, slot(1, core(4)), exclusive=True)),
+        (slot(2, vertex("node"), exclusive=False), vertex("node", 2, slot(1, core()))),
+        (slot(1, vertex("node", exclusive=False)), vertex("node", 1, slot(1, core()))),
+        (vertex("node", 2, slot(1, core()), exclusive=True), vertex("node", 2, slot(1, core()), exclusive=True)),
+        (vertex("node", 2, slot(1, core(), exclusive=True)), vertex("node", 2, slot(1, core()), exclusive=True)),
+        (vertex("cluster", 1, vertex("node", 2, slot(1, core()))), vertex("node", 2, slot(1, core()))),
+        (vertex("node", 2), vertex("node", 2, vertex("slot", 1, core(), label="task"))),
+        (core(4), vertex("slot", 1, core(4), label="task")),
+    ],
+)
+def test_a_jobspec_is_written_as_version_1_can_say_it(resource: dict[str, Any], made: dict[str, Any]) -> None:
+    written = jobspec(asked(resource))
+    assert (written["version"], written["resources"]) == (1, [made])
+    assert written["tasks"][0]["count"] == {"per_slot": 1}
+
+
+@pytest.mark.parametrize(
+    ("resources", "why"),
+    [
+        ([slot(1, vertex("node", 2))], "a slot of 2 nodes is one task on several nodes"),
+        ([slot(1, vertex("node", "2-4"))], "a slot of 2 nodes is one task on several nodes"),
+        ([slot(1, vertex("node"), core())], "a slot that holds a node has 2 entries"),
+        ([slot(1, vertex("rack"))], "a slot holds cores and GPUs, not rack"),
+        ([slot(1, core(), vertex("memory", 4, unit="GB"))], "not memory"),
+        ([slot(1, vertex("core", 1, vertex("pu", 2)))], "a core holds nothing"),
+        ([slot(1, slot(1, core()))], "not slot"),
+        ([slot(1, vertex("node", 1, vertex("socket", 1, core())))], "not socket"),
+        ([vertex("rack", 1, slot(1, core()))], "no word for rack"),
+        ([vertex("cluster", 2, slot(1, core()))], "no word for cluster"),
+        ([vertex("node", 1, vertex("socket", 1, slot(1, core())))], "socket lies between node and slot"),
+        ([vertex("node", 1, slot(1, core()), core())], "with of a node has 2 entries"),
+        ([slot(1, core()), {**slot(1, core()), "label": "t"}], "resources has 2 entries"),
+    ],
+)
+def test_what_version_1_cannot_say_never_reaches_flux(resources: list[dict[str, Any]], why: str) -> None:
+    with pytest.raises(PolicyRefused, match=why) as raised:
+        jobspec(asked(*resources))
+    assert "node → slot → core" in raised.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("count", "made"),
+    [
+        ({"per_slot": 1}, {"per_slot": 1}),
+        ({"total": 4}, {"per_slot": 1}),
+        ({"total": 3}, {"total": 3}),
+        ({"total": 2}, {"total": 2}),
+        ({"total": 5}, "5 tasks in 4 slots"),
+        ({"total": 1}, "1 tasks on 2 nodes"),
+        ({"per_slot": 3}, "3 tasks in each slot"),
+        ({"per_resource": {"type": "core", "count": 1}}, "one task in each slot"),
+    ],
+)
+def test_a_command_runs_as_often_as_asked_or_not_at_all(count: dict[str, Any], made: dict[str, int] | str) -> None:
+    lease = asked(vertex("node", 2, slot(2, core())), count=count)
+    if isinstance(made, dict):
+        assert jobspec(lease)["tasks"][0]["count"] == made
+        return
+    with pytest.raises(PolicyRefused, match=made):
+        jobspec(lease)
 
 
 def test_environment_place_and_output() -> None:

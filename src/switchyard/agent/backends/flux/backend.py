@@ -302,6 +302,8 @@ class FluxBackend:
         """Why the scheduler could never run the job; empty: it could."""
         try:
             self._connection.call("feasible", jobspec=bare_jobspec(spec, ["true"]))
+        except PolicyRefused as exc:
+            return exc.detail
         except FluxRefusal as exc:
             if exc.number != errno.ENOSYS:
                 return exc.text

@@ -2,12 +2,12 @@
 
 A job with `tasks` has a slot for each of its tasks, and Flux starts the command once in each slot. With `nodes`, the
 slots are spread evenly over so many nodes, as `flux submit -N` spreads them. A job that was written as a jobspec keeps
-its own resources.
+its own resources, as version 1 can say them (`version_1.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.submit.native_options import NativeOptions, read_native_options
 from switchyard.agent.backends.flux.submit.start_guard import CommandBody, guarded_command, has_template, plain_body
+from switchyard.agent.backends.flux.submit.version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 from switchyard.agent.backends.slurm.script_images import ScriptVariable, run_command
 from switchyard.agent.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.images import CONTAINER_PROGRAMS, kubernetes_problem, rule_of
@@ -26,9 +27,6 @@ from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil_fraction, parse_amount, parse_duration_s
 
 VERSION = 1
-# What version 1 can say. Flux takes other resources only under another version, and only some schedulers know them.
-PLAIN_TYPES = frozenset({"node", "slot", "core", "gpu"})
-SLOT_LABEL = "task"
 SYSTEM_KEY = "switchyard"  # in `attributes.system`: whose attempt it is
 # Variables of the agent that a job gets. Flux adds its own.
 INHERITED = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH")
@@ -76,9 +74,9 @@ def bare_jobspec(spec: JobSpec, command: list[str], system: Mapping[str, Any] | 
     if constraint := constraint_of(spec):
         attributes["constraints"] = constraint
     return {
-        "version": _version(spec, resources),
+        "version": VERSION,
         "resources": resources,
-        "tasks": [{"command": command, "slot": _slot_label(resources), "count": count}],
+        "tasks": [{"command": command, "slot": _slot_label(resources[0]), "count": count}],
         "attributes": {"system": attributes},
     }
 
@@ -86,11 +84,11 @@ def bare_jobspec(spec: JobSpec, command: list[str], system: Mapping[str, Any] | 
 def resources_of(spec: JobSpec) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The resources, and how often the command runs in them.
 
-    Flux has no word for Rainbow's named resources. Such a job asks for what its plain fields say: the least it needs.
+    Flux has no word for Rainbow's named resources. Such a job asks for what its plain fields say: its task's group.
     """
     given = (spec.demand or {}).get("resources")
-    if given and isinstance(given, list):
-        return _labelled(given), {"per_slot": 1}
+    if spec.demand is not None and given and isinstance(given, list):
+        return version_1_resources(spec.demand)
     ask, need, native = spec.resources.asked, spec.resources, spec.native or Native()
     within: list[dict[str, Any]] = [{"type": "core", "count": ceil_fraction(parse_amount(ask.cores))}]
     if ask.gpus:
@@ -103,12 +101,12 @@ def resources_of(spec: JobSpec) -> tuple[list[dict[str, Any]], dict[str, int]]:
     per_node = need.tasks if nodes is None else -(-need.tasks // nodes)
     slot = {"type": "slot", "count": per_node, "with": within, "label": SLOT_LABEL}
     if nodes is None:
-        return [slot], {"per_slot": 1}
+        return [slot], ONCE_PER_SLOT
     node: dict[str, Any] = {"type": "node", "count": nodes, "with": [slot]}
     if native.exclusive:
         node["exclusive"] = True
     # An uneven spread leaves slots empty, so the tasks are counted in all.
-    return [node], {"per_slot": 1} if need.tasks % nodes == 0 else {"total": need.tasks}
+    return [node], ONCE_PER_SLOT if need.tasks % nodes == 0 else {"total": need.tasks}
 
 
 def duration_s_of(spec: JobSpec) -> int:
@@ -162,35 +160,6 @@ def _body(
     return dict(variables), CommandBody(f"{enter}exec env -- {words.environment} {words.command}")
 
 
-def _version(spec: JobSpec, resources: list[dict[str, Any]]) -> Any:
-    """Version 1, unless a jobspec says what only its own version can say."""
-    is_plain = all(
-        vertex["type"] in PLAIN_TYPES and isinstance(vertex.get("count", 1), int) for vertex in _vertices(resources)
-    )
-    return VERSION if is_plain else (spec.demand or {}).get("version", VERSION)
-
-
-def _labelled(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The resources of a jobspec, with a label for its slot. What has no slot becomes one."""
-    if not any(vertex.get("type") == "slot" for vertex in _vertices(resources)):
-        return [{"type": "slot", "count": 1, "with": resources, "label": SLOT_LABEL}]
-    return [_with_label(vertex) for vertex in resources]
-
-
-def _with_label(vertex: dict[str, Any]) -> dict[str, Any]:
-    labelled = {**vertex, "count": vertex.get("count", 1)}
-    if vertex.get("type") == "slot":
-        labelled["label"] = vertex.get("label") or SLOT_LABEL
-    if vertex.get("with"):
-        labelled["with"] = [_with_label(inner) for inner in vertex["with"]]
-    return labelled
-
-
-def _slot_label(resources: list[dict[str, Any]]) -> str:
-    return str(next(vertex["label"] for vertex in _vertices(resources) if vertex["type"] == "slot"))
-
-
-def _vertices(resources: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    for vertex in resources:
-        yield vertex
-        yield from _vertices(vertex.get("with") or [])
+def _slot_label(top: dict[str, Any]) -> str:
+    slot = top if top["type"] == "slot" else top["with"][0]
+    return str(slot["label"])
