@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.flux.broker.bridge_program import Bridge, first_task_status
+from switchyard.agent.backends.flux.broker.bridge_program import Bridge, first_task_status, has_no_tasks
 from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxTimeout
 from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
 from switchyard.agent.backends.flux.follow.job_ids import handle_of
@@ -48,6 +48,20 @@ class AnsweredBridge(Bridge):
 def test_a_forged_entry_is_skipped(line: str) -> None:
     assert first_task_status({"guest.exec.eventlog": line}) is None
     assert first_task_status({"guest.exec.eventlog": f"{line}\n{json.dumps(GOOD)}\n"}) == 9
+
+
+@pytest.mark.parametrize(
+    ("log", "is_taskless"),
+    [
+        ('{"timestamp":1.0,"name":"init"}\n{"timestamp":2.0,"name":"shell.init"}\n', True),
+        ('{"timestamp":1.0,"name":"init"}\n{"timestamp":2.0,"name":"shell.start"}\n', False),
+        (json.dumps(GOOD), False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_shell_that_started_no_task_is_told_by_its_log(log: object, is_taskless: bool) -> None:
+    assert has_no_tasks({"guest.exec.eventlog": log}) is is_taskless
 
 
 def test_an_end_comes_whatever_the_logs_of_the_job_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -83,6 +83,14 @@ def test_codes_and_signals(wait_status: int, task_status: int | None, code: int 
     assert status.usage == Usage(elapsed_s=1, nodes="f1n2")
 
 
+def test_the_code_of_a_shell_that_started_no_task_is_not_the_commands() -> None:
+    events = log_of(*finished(1 << 8))
+    events[-1] = JobEvent(name="clean", timestamp=NOW_S, is_taskless=True)
+    status = status_of(facts_of(events), now_s=NOW_S)
+    assert (status.seen, status.exit_code, status.cause) == (ObservedState.FAILED, None, Cause.CLUSTER)
+    assert "before the command began" in status.reason
+
+
 @pytest.mark.parametrize(
     ("steps", "seen", "reason", "cause"),
     [

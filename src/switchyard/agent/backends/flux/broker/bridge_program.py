@@ -27,6 +27,7 @@ GONE_ERRORS = (errno.ENOENT,)
 LOST_ERRORS = (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNABORTED)
 
 TASK_EXIT = "shell.task-exit"  # the event of the job shell when a task has ended
+SHELL_START = "shell.start"  # the event of the job shell when its tasks have begun
 WAIT_STATUS_MAX = 0xFFFF  # an exit code or a signal, in two bytes
 UNREADABLE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError)  # of JSON that others wrote
 
@@ -73,6 +74,12 @@ def first_task_status(answer: Any) -> Any:
 def submission_of(system: Any) -> Any:
     """Which submission a job is of, by its system attributes; None: they could not be read."""
     return None if isinstance(system, OSError) else system.get("switchyard", {}).get("submission", "")
+
+
+def has_no_tasks(answer: Any) -> bool:
+    """Whether the log of the job's shell can be read and has no sign that a task began."""
+    log = answer.get("guest.exec.eventlog") if isinstance(answer, dict) else None
+    return isinstance(log, str) and bool(log) and SHELL_START not in log and TASK_EXIT not in log
 
 
 class Gather:
@@ -357,7 +364,7 @@ class Bridge:
             write_line({"job": job_id, "name": name, "event": message})
 
     def complete_end(self, job_id: int, name: str, message: "dict[str, Any]") -> None:
-        """Add to the last event on which nodes the job ran, and how its first failed task ended."""
+        """Add to the last event on which nodes the job ran, how its first failed task ended, and whether none began."""
         gather = Gather(2, lambda _: write_line({"job": job_id, "name": name, "event": message}))
 
         def take_nodes(answer: Any) -> None:
@@ -369,6 +376,8 @@ class Bridge:
             status = None if isinstance(answer, OSError) else first_task_status(answer)
             if status is not None:
                 message["task_status"] = status
+            if has_no_tasks(answer):
+                message["is_taskless"] = True
             gather.put(1, None)
 
         self.rpc("job-info.lookup", {"id": job_id, "keys": ["R"], "flags": 0}, take_nodes)

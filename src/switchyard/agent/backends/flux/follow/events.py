@@ -13,13 +13,14 @@ WAIT_STATUS_MAX = 0xFFFF  # an exit code or a signal, in two bytes
 
 
 class JobEvent(Struct, frozen=True):
-    """One event. `nodes` and `task_status` are added by the agent to the last event of a job that had resources."""
+    """One event. The last three fields are added by the agent to the last event of a job that had resources."""
 
     name: str
     timestamp: float
     context: dict[str, Any] = {}
     nodes: str = ""  # the host list of the job
     task_status: Any = None  # wait status of the first task that failed, from a log that the job can write
+    is_taskless: bool = False  # the job shell ended before it started a task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class FluxJobFacts:
     ended_s: float | None = None  # since 1970: its resources are free again, and nothing follows
     wait_status: int | None = None  # of the job: the highest of its shells
     task_status: int | None = None  # of the first task that failed
+    is_taskless: bool = False  # the job shell ended before it started a task
     exception: JobException | None = None  # the first fatal one
     nodes: str = ""
 
@@ -66,7 +68,8 @@ def apply_event(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
         return _apply_exception(facts, event)
     if event.name == "clean":
         task_status = _wait_status(event.task_status)
-        return replace(facts, phase="clean", ended_s=event.timestamp, nodes=event.nodes, task_status=task_status)
+        ended = replace(facts, phase="clean", ended_s=event.timestamp, nodes=event.nodes, task_status=task_status)
+        return replace(ended, is_taskless=event.is_taskless)
     # A job that has resources keeps them: a new priority does not take it back to the queue.
     is_step = event.name in STATE_EVENTS and STATE_EVENTS.index(event.name) > _step_of(facts)
     return replace(facts, phase=event.name) if is_step else facts

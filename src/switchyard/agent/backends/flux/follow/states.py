@@ -73,6 +73,9 @@ def _ended(facts: FluxJobFacts, now_s: float, *, is_cancel_asked: bool) -> Statu
     code, number = _ending(facts)
     if code == 0:
         return _end(facts, now_s, ObservedState.SUCCEEDED, "", Cause.JOB, code=0)
+    if facts.is_taskless:  # the code or the signal is the shell's, not the command's
+        reason = "Flux's job shell ended before the command began; `flux job attach` shows why"
+        return _end(facts, now_s, ObservedState.FAILED, reason, Cause.CLUSTER)
     reason = f"killed by {signal_name(number)}" if number else f"exit code {code}"
     return _end(facts, now_s, ObservedState.FAILED, reason, Cause.JOB, code=code, number=number)
 
