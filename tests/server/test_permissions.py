@@ -137,6 +137,11 @@ CASES = [
         ROOT,
         body=send(selector={"project": "foreign", "owner": "nobody-at-all"}),
     ),
+    Case("GET /v1/job-actions", "all one may see", USERS, lambda *_: "/v1/job-actions?action=hold"),
+    Case(
+        "GET /v1/job-actions", "foreign project", ROOT, lambda *_: "/v1/job-actions?action=hold&project=foreign&text=x"
+    ),
+    Case("POST /v1/job-actions", "a job of nobody's", USERS, body=send(action="hold", jobs=["0" * 26])),
     Case("GET /v1/events", "a user", USERS),
     # A stream has no end; with a number that no event has it ends at once, after it was seen who asks for what.
     Case("GET /v1/events/stream", "own", "401 401 401 403 400 400 400 400 400", endless("project=own")),

@@ -134,6 +134,15 @@ def idempotency_get(tx: Tx, owner: str, key: str) -> IdempotencyClaim | None:
     return fetch_one(tx, IdempotencyClaim, query)
 
 
+def idempotency_used(tx: Tx, owner: str, keys: Iterable[str]) -> set[str]:
+    """Return those of the keys that the owner has used."""
+    wanted, used = list(keys), set[str]()
+    for start in range(0, len(wanted), IDS_PER_STATEMENT_MAX):
+        is_wanted = idempotency.c.key.in_(wanted[start : start + IDS_PER_STATEMENT_MAX])
+        used.update(tx.execute(sa.select(idempotency.c.key).where(idempotency.c.owner == owner, is_wanted)).scalars())
+    return used
+
+
 def idempotency_clean(tx: Tx, *, before_us: int, limit: int) -> int:
     old = sa.select(idempotency.c.owner, idempotency.c.key).where(idempotency.c.created_us < before_us).limit(limit)
     delete = sa.delete(idempotency).where(sa.tuple_(idempotency.c.owner, idempotency.c.key).in_(old))

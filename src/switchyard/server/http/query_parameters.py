@@ -102,3 +102,8 @@ JOB_FILTERS = (
     LIMIT,
     ID_CURSOR,
 )
+VIEW_FILTERS = (  # JOB_FILTERS that choose jobs, and what the dashboard filters by besides
+    *(parameter for parameter in JOB_FILTERS if parameter.name not in ("spec", "limit", "cursor")),
+    QueryParameter("queue"),
+    QueryParameter("text", about="a part of the name"),
+)

@@ -42,7 +42,7 @@ def cancel_many(context: Context, actor: Actor, wanted: CancelMany) -> Cancelled
         )
     allowed = [row.id for row in rows if row.cancel_us is None and _may_control(actor, row)]
     refused_count = sum(1 for row in rows if row.cancel_us is None) - len(allowed)
-    cancelled = allowed if wanted.dry_run or not allowed else _cancel(context, actor, allowed, wanted.reason)
+    cancelled = allowed if wanted.dry_run or not allowed else cancel_jobs(context, actor, allowed, wanted.reason)
     return CancelledMany(len(cancelled), refused_count, cancelled, more)
 
 
@@ -65,7 +65,7 @@ def lowest_id_since(context: Context, since_s: int | None) -> str | None:
     return None if since_s is None else make_id(max(0, context.now_us() - since_s * 1_000_000), 0)
 
 
-def _cancel(context: Context, actor: Actor, ids: list[str], reason: str) -> list[str]:
+def cancel_jobs(context: Context, actor: Actor, ids: list[str], reason: str) -> list[str]:
     """Cancel jobs piece by piece. If a piece fails, earlier ones stay cancelled; the caller's next try skips those."""
     pieces = (ids[start : start + PIECE_JOBS] for start in range(0, len(ids), PIECE_JOBS))
     return [job_id for piece in pieces for job_id in _cancel_piece(context, actor, piece, reason)]

@@ -50,19 +50,7 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
 
     def apply(batch: Batch) -> JobDetails:
         row = jobs.job_lock(batch.tx, [job.id])[job.id]
-        if State(row.state) in FINAL_STATES:
-            raise Conflict(f"Job {row.id} is over: {row.state}.", next_step="`yard retry` submits it once more.")
-        update = JobUpdate()
-        if wanted.priority is not None and wanted.priority != row.priority:
-            _check_priority(context, actor, row, wanted.priority)
-            update = JobUpdate(priority=wanted.priority)
-            batch.job_event(row, EventKind.PRIORITY, f"{row.priority} → {wanted.priority} by {actor.name}")
-        if wanted.hold is True:
-            update = update.merged(_hold(batch, row, actor))
-        elif wanted.hold is False and has_blocker(row.blocked, Blocker.UNREADABLE):
-            update = update.merged(_release_repaired(batch, row, actor))
-        elif wanted.hold is False and has_blocker(row.blocked, Blocker.HOLD):
-            update = update.merged(_release(batch, row, actor))
+        update = change_update(batch, context, actor, row, wanted)
         if update:
             jobs.job_update_many(batch.tx, {row.id: update})
             audit_others_jobs(batch, context, actor, "job.change", [row], **msgspec.to_builtins(wanted))
@@ -71,6 +59,27 @@ def job_change(context: Context, actor: Actor, ref: str, wanted: JobChange) -> J
         return changed
 
     return job_view(context.committer.call(apply, locks=[job.id]), Visibility(context, actor))
+
+
+def change_update(batch: Batch, context: Context, actor: Actor, row: JobRow, wanted: JobChange) -> JobUpdate:
+    """Return the update of a locked job and record its events; an empty update: nothing changes.
+
+    A refusal raises. If one thing alone is wanted, a refusal has recorded nothing.
+    """
+    if State(row.state) in FINAL_STATES:
+        raise Conflict(f"Job {row.id} is over: {row.state}.", next_step="`yard retry` submits it once more.")
+    update = JobUpdate()
+    if wanted.priority is not None and wanted.priority != row.priority:
+        _check_priority(context, actor, row, wanted.priority)
+        update = JobUpdate(priority=wanted.priority)
+        batch.job_event(row, EventKind.PRIORITY, f"{row.priority} → {wanted.priority} by {actor.name}")
+    if wanted.hold is True:
+        return update.merged(_hold(batch, row, actor))
+    if wanted.hold is False and has_blocker(row.blocked, Blocker.UNREADABLE):
+        return update.merged(_release_repaired(batch, row, actor))
+    if wanted.hold is False and has_blocker(row.blocked, Blocker.HOLD):
+        return update.merged(_release(batch, row, actor))
+    return update
 
 
 def _check_priority(context: Context, actor: Actor, row: JobRow, priority: int) -> None:

@@ -74,6 +74,13 @@ def _within_bounds(context: Context, actor: Actor, request: JobRequest) -> JobRe
 
 def retry_job(context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest) -> CreatedJob:
     """Submit an ended job again, as a new job whose `retry_of` names the old job."""
+    return accept_retry(context, submit, actor, ref, wanted, key=None).created
+
+
+def accept_retry(
+    context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest, *, key: str | None
+) -> AcceptedJob:
+    """As `retry_job`. With a key that was used before, return the job that was made then."""
     request, row = retry_request(context, actor, ref, wanted)
     avoid = row.cluster_id if wanted.elsewhere else None
     reason = f"job {row.id} ran here, and is to run elsewhere"
@@ -81,21 +88,22 @@ def retry_job(context: Context, submit: Submit, actor: Actor, ref: str, wanted: 
     is_owner = row.owner_id == actor.id
     by_token = clusters_with_older_token(context.snapshots, old_bounds.by_token, row.id) if is_owner else ()
     bounds = retry_bounds(old_bounds, by_token=by_token, is_elsewhere=wanted.elsewhere)
-    write = submit.decide(actor, request, key=None, body=b"", last=((avoid, reason),) if avoid else (), again=bounds)
+    write = submit.decide(actor, request, key=key, body=b"", last=((avoid, reason),) if avoid else (), again=bounds)
     avoided = msgspec.json.encode({avoid: AvoidedCluster(1, reason)}).decode() if avoid else None
     write = replace(write, row=msgspec.structs.replace(write.row, retry_of=row.id, avoid=avoided))
     if is_owner:
         accepted: AcceptedJob = context.committer.do(write)
-        return accepted.created
+        return accepted
 
     def apply(batch: Batch) -> AcceptedJob:
         (result,) = submit.apply_inserts(batch, [write])
         if not isinstance(result, AcceptedJob):
             raise result
-        audit_others_jobs(batch, context, actor, "job.retry", [row], job=result.created.id)
+        if result.is_new:
+            audit_others_jobs(batch, context, actor, "job.retry", [row], job=result.created.id)
         return result
 
-    return context.committer.call(apply).created
+    return context.committer.call(apply)
 
 
 def _tasks_to_retry(row: JobRow, rows: list[ranges.RangeOnCluster], wanted: str | None) -> str | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from switchyard.model.job import State
+from switchyard.server.dashboard.formats import count
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
-from switchyard.server.http.query_parameters import JOB_FILTERS, QueryParameter
+from switchyard.server.http.query_parameters import ID_CURSOR, VIEW_FILTERS, QueryParameter
 from switchyard.server.http.resources.jobs import read_job_filter
 from switchyard.service.job import job_groups, job_sorts, jobs
-from switchyard.store.jobs import JobFilter
 
 ROWS = 50  # a page of jobs on a screen
 CHIPS_MAX = 24  # groups that are shown; the rest is one number
@@ -24,12 +25,10 @@ SORT_CHOICES = (
 )
 SINCE_CHOICES = (("3600", "last hour"), ("86400", "last day"), ("604800", "last week"))
 MORE_FIELDS = ("project", "domain", "owner", "cluster", "queue", "workflow", "launch_plan", "label")
-NOT_HERE = ("spec", "limit")
 
 QUERY = (
-    *(parameter for parameter in JOB_FILTERS if parameter.name not in NOT_HERE),
-    QueryParameter("queue"),
-    QueryParameter("text", about="a part of the name"),
+    *VIEW_FILTERS,
+    ID_CURSOR,
     QueryParameter("group", about="count by this field", words=job_groups.GROUPED_BY),
     QueryParameter("key", about="of a label: count by its values"),
     QueryParameter("sort", about="another order than newest first", words=job_sorts.ORDERS),
@@ -38,7 +37,7 @@ QUERY = (
 
 
 def load(call: Call) -> PageValues:
-    wanted = wanted_jobs(call)
+    wanted = read_job_filter(call)
     order, offset = call.text("sort"), call.number("offset", 0)
     later: dict[str, Any] | None
     if order is not None:
@@ -63,6 +62,7 @@ def load(call: Call) -> PageValues:
         "sorted_max": job_sorts.READ_MAX,
         "group_key": call.text("key"),
         "groups": groups,
+        "matching": _matching(groups, wanted.states, key=call.text("key")),
         "chips": groups.counts[:CHIPS_MAX],
         "chips_left": len(groups.counts) - CHIPS_MAX,
         "grouped_by": job_groups.GROUPED_BY,
@@ -76,8 +76,13 @@ def load(call: Call) -> PageValues:
     }
 
 
-def wanted_jobs(call: Call) -> JobFilter:
-    return replace(read_job_filter(call), queue=call.text("queue"), text=call.text("text"))
+def _matching(groups: job_groups.JobGroups, states: Sequence[str], *, key: str | None) -> str:
+    """How many jobs match the view, in words; empty: the groups do not tell, because a job is in several or in none."""
+    if groups.by == "label" and key is None:
+        return ""
+    is_counted = groups.by != "state" or not states
+    total = sum(size for name, size in groups.counts if is_counted or name in states)
+    return count(total) if groups.is_whole else f"{count(total)} or more"
 
 
 def _filters(call: Call) -> dict[str, Any]:

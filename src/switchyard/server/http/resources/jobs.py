@@ -49,7 +49,7 @@ def job_list(call: Call) -> Page[Job]:
 
 
 def read_job_filter(call: Call) -> JobFilter:
-    """The filter in the parameters JOB_FILTERS."""
+    """The filter in the parameters JOB_FILTERS and, where an address has them, `queue` and `text`."""
     return JobFilter(
         states=[_state(text) for text in call.texts("state")],
         cluster=call.text("cluster"),
@@ -59,6 +59,8 @@ def read_job_filter(call: Call) -> JobFilter:
         owner=call.text("owner"),
         workflow=call.text("workflow"),
         launch_plan=call.text("launch_plan"),
+        queue=call.text("queue"),
+        text=call.text("text"),
         labels=_labels(call.texts("label")),
         ids=call.texts("id"),
         oldest=bulk_cancel.lowest_id_since(call.context, call.number_or_none("since_s")),
