@@ -197,6 +197,4 @@ def view_key(page: WebPage, call: Call) -> Hashable:
 
 def rights_key(actor: Actor, *, with_projects: bool = True) -> Hashable:
     """The rights of a user as a key. Projects do not matter for one who may view the platform and so all projects."""
-    rights = actor.rights
-    projects = frozenset(rights.projects.items()) if with_projects else None
-    return rights.platform, projects, frozenset(rights.clusters.items()), frozenset(rights.cluster_groups.items())
+    return actor.rights.cluster_key, actor.rights.project_key if with_projects else None

@@ -37,11 +37,14 @@ def agent_list(context: Context, actor: Actor, cluster: str | None) -> list[Agen
         member = context.snapshots.world.by_id.get(entry.cluster_id)
         if member is None or not actor.may_cluster(Role.VIEW, member) or only_cluster_id not in (None, member.id):
             continue
-        agent = agent_view(context, entry)
-        if not actor.may_cluster(Role.OPERATE, member):
-            agent = structs.replace(agent, place="", rival=None)  # only operators see hosts and folders
-        agents.append(agent)
+        agents.append(agent_seen_by(context, actor, entry, member))
     return agents
+
+
+def agent_seen_by(context: Context, actor: Actor, entry: AgentEntry, member: Member) -> Agent:
+    """Return an agent of a cluster as the actor may see it: only operators see hosts and folders."""
+    agent = agent_view(context, entry)
+    return agent if actor.may_cluster(Role.OPERATE, member) else structs.replace(agent, place="", rival=None)
 
 
 def agent_view(context: Context, entry: AgentEntry) -> Agent:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from switchyard.errors import Conflict, Denied, NameTaken, NoSuchCluster, NotFound
-from switchyard.model.access import GranteeKind, GrantTarget, Role
+from switchyard.model.access import ROLE_RANK, GranteeKind, GrantTarget, Role
 from switchyard.model.cluster import (
     Cluster,
     ClusterChange,
@@ -38,9 +38,21 @@ RESERVED_CLUSTER_NAMES = ("fit",)  # `/v1/clusters/fit` is an endpoint
 
 
 def cluster_list(context: Context, actor: Actor) -> list[Cluster]:
-    fleet, members = context.snapshots.fleet, context.snapshots.world.members
-    visible = [member for member in members if member.id in fleet.rows and actor.may_cluster(Role.VIEW, member)]
-    return [_view(context, member, fleet.rows[member.id], []) for member in visible]
+    return cluster_views(context, visible_members(context, actor))
+
+
+def visible_members(context: Context, actor: Actor) -> list[Member]:
+    """Return the clusters that the actor may view, as the router knows them: cheap, also for 10,000 clusters."""
+    members = context.snapshots.world.members
+    if actor.rights.platform >= ROLE_RANK[Role.VIEW]:
+        return list(members)
+    return [member for member in members if actor.may_cluster(Role.VIEW, member)]
+
+
+def cluster_views(context: Context, members: Iterable[Member]) -> list[Cluster]:
+    """Return these clusters as the API shows them in lists."""
+    rows = context.snapshots.fleet.rows
+    return [_view(context, member, rows[member.id], []) for member in members if member.id in rows]
 
 
 def cluster_view(context: Context, member: Member | None) -> Cluster:

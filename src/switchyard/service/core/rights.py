@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from switchyard.errors import Denied
 from switchyard.model.access import EVERYONE, ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
@@ -14,7 +16,7 @@ RAINBOW_OWNER = "rainbow"  # owner of jobs that came with a submit token without
 _NO_ROLE = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rights:
     """The ranks of a user's highest roles: on the platform, on projects, on clusters and on cluster groups."""
 
@@ -22,6 +24,16 @@ class Rights:
     projects: dict[str, int] = field(default_factory=dict)
     clusters: dict[str, int] = field(default_factory=dict)
     cluster_groups: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def cluster_key(self) -> Hashable:
+        """The roles on the platform, on clusters and on groups, to compare. Made once: there may be 10,000 clusters."""
+        return self.platform, frozenset(self.clusters.items()), frozenset(self.cluster_groups.items())
+
+    @cached_property
+    def project_key(self) -> Hashable:
+        """The roles on projects, to compare."""
+        return frozenset(self.projects.items())
 
     def on_project(self, name: str) -> int:
         return max(self.platform, self.projects.get(name, _NO_ROLE))

@@ -290,6 +290,8 @@ class Snapshots:
     def load_of(self, cluster_id: str) -> Load | None:
         """Return the load from the cluster's last seen agent. Its other agents may be gone."""
         agents = [agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if agent in self.loads]
+        if len(agents) == 1:
+            return self.loads.get(agents[0])
         last_seen = max(agents, key=lambda agent: self.seen.get(agent, 0), default=None)
         return self.loads.get(last_seen) if last_seen else None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from switchyard.model.access import Role
@@ -10,10 +12,11 @@ from switchyard.server.dashboard.history_drawing import WIDTH as HISTORY_WIDTH
 from switchyard.server.dashboard.history_drawing import HistoryDrawing, draw_history
 from switchyard.server.dashboard.node_map import LEVELS, draw_nodes, draw_tree
 from switchyard.server.dashboard.page import PageValues, WebPage
-from switchyard.server.dashboard.pages.overview import TROUBLES, sum_of, use_of
+from switchyard.server.dashboard.pages.overview import use_of
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.service.cluster import agents, cluster_history, cluster_show, clusters, graphs
+from switchyard.service.cluster.fleet_summary import search_clusters, trouble_first
 from switchyard.service.core.visible_clusters import visible_cluster
 from switchyard.service.job import jobs
 from switchyard.store.cluster_samples import ClusterSample
@@ -33,33 +36,27 @@ LIST_QUERY = (
 
 def load_list(call: Call) -> PageValues:
     """Those in trouble first, then by name. The cursor is the place in this order."""
-    listed = clusters.cluster_list(call.context, call.actor)
-    text, health = (call.text("text") or "").lower(), call.text("health")
-    uses = [
-        use_of(cluster)
-        for cluster in listed
-        if (health is None or cluster.health.value == health)
-        and (not text or any(text in part.lower() for part in _texts(cluster)))
+    context, health = call.context, call.text("health")
+    listed = clusters.visible_members(context, call.actor)
+    matching = [
+        member
+        for member in search_clusters(context, listed, call.text("text") or "")
+        if health is None or member.health.value == health
     ]
-    uses.sort(key=lambda use: (use.cluster.health not in TROUBLES, use.cluster.name))
+    matching.sort(key=trouble_first)
     cursor = call.text("cursor") or "0"
     start = int(cursor) if cursor.isdigit() and len(cursor) < 8 else 0
-    healths = {one.value: sum(cluster.health is one for cluster in listed) for one in Health}
+    healths = Counter(member.health for member in listed)
     return {
-        "uses": uses[start : start + ROWS],
-        "shown": len(uses),
+        "uses": [use_of(cluster) for cluster in clusters.cluster_views(context, matching[start : start + ROWS])],
+        "shown": len(matching),
         "listed": len(listed),
         "start": start,
-        "next": start + ROWS if start + ROWS < len(uses) else None,
-        "total": sum_of(uses),
-        "healths": {name: count for name, count in healths.items() if count},
+        "next": start + ROWS if start + ROWS < len(matching) else None,
+        "healths": {one.value: healths[one] for one in Health if healths[one]},
         "health": health,
         "may_add": call.actor.is_platform_admin,
     }
-
-
-def _texts(cluster: clusters.Cluster) -> list[str]:
-    return [cluster.name, cluster.backend, *cluster.groups, *(f"{key}={text}" for key, text in cluster.labels.items())]
 
 
 def load_one(call: Call) -> PageValues:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import version as package_version
 
 from switchyard.model.access import ROLE_RANK, Role
-from switchyard.model.cluster import Agent, Cluster, Health
+from switchyard.model.cluster import Cluster, Health
 from switchyard.model.job import State
 from switchyard.server.dashboard.charts import draw_columns, draw_flows
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
-from switchyard.service.cluster import agents, clusters
+from switchyard.service.cluster.fleet_summary import fleet_summary, troubled_agents
 from switchyard.service.job import activity, job_groups, live_job_counts, queue_shares, stats
 from switchyard.service.token import pool_calls
 from switchyard.store.jobs import JobFilter
@@ -37,7 +36,6 @@ CAUSES = {
     "unreadable": "damaged, needs an operator",
     "other": "for another reason",
 }
-TROUBLES = (Health.DOWN, Health.CORDONED, Health.PAUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +54,10 @@ def load(call: Call) -> PageValues:
     seconds, columns = SPANS[span]
     seen = activity.recent_activity(context, actor, since_s=seconds, spans=columns)
     groups = job_groups.count_groups(context, actor, JobFilter(), by="state")
-    uses = [use_of(cluster) for cluster in clusters.cluster_list(context, actor)]
-    uses.sort(key=lambda use: (use.cluster.health not in TROUBLES, use.cluster.name))
+    fleet = fleet_summary(context, actor, limit=CLUSTERS_MAX)
     shares = queue_shares.queue_shares(context, actor)
     pools = sorted(pool_calls.pool_list(context), key=lambda pool: (-pool.waiting, pool.namespace))
-    troubled = _troubled(agents.agent_list(context, actor, None))
+    troubled, troubled_count = troubled_agents(context, actor, limit=ROWS_MAX)
     return {
         "span": span,
         "span_begin": f"one {span} ago",
@@ -74,16 +71,16 @@ def load(call: Call) -> PageValues:
         "states": [state.value for state in State],
         "waiting": _waiting(call),
         "causes": CAUSES,
-        "uses": uses[:CLUSTERS_MAX],
-        "uses_left": max(0, len(uses) - CLUSTERS_MAX),
-        "total": sum_of(uses),
-        "healths": _healths(uses),
+        "uses": [use_of(cluster) for cluster in fleet.first],
+        "uses_left": fleet.healths.total() - len(fleet.first),
+        "total": fleet.use,
+        "healths": {health.value: fleet.healths[health] for health in Health if fleet.healths[health]},
         "shares": shares,
         "queues": list(shares.queues.items())[:ROWS_MAX],
         "pools": pools[:ROWS_MAX],
         "pools_left": max(0, len(pools) - ROWS_MAX),
-        "troubled": troubled[:ROWS_MAX],
-        "troubled_left": max(0, len(troubled) - ROWS_MAX),
+        "troubled": troubled,
+        "troubled_left": troubled_count - len(troubled),
     }
 
 
@@ -98,19 +95,6 @@ def use_of(cluster: Cluster) -> ClusterUse:
     return ClusterUse(cluster, *used)
 
 
-def sum_of(uses: list[ClusterUse]) -> dict[str, tuple[int, int]]:
-    """The use of all clusters that say theirs."""
-    sums = {}
-    for name in ("cores", "gpus", "memory"):
-        known = [getattr(use, name) for use in uses if getattr(use, name)[0] is not None]
-        sums[name] = (sum(used for used, _ in known), sum(total for _, total in known))
-    return sums
-
-
-def _healths(uses: list[ClusterUse]) -> dict[str, int]:
-    return {health.value: count for health in Health if (count := sum(use.cluster.health is health for use in uses))}
-
-
 def _waiting(call: Call) -> list[tuple[str, int]]:
     """The causes of waiting, the largest first. Who may not view the platform gets the counts of visible jobs."""
     if call.actor.rights.platform >= ROLE_RANK[Role.VIEW]:
@@ -119,21 +103,6 @@ def _waiting(call: Call) -> list[tuple[str, int]]:
         bars = stats.route_stats(call.context, call.actor, WEEK_S).by["reason"]
         counts = {bar.name.removeprefix("pending: "): bar.pending for bar in bars if bar.pending}
     return sorted(((cause, count) for cause, count in counts.items() if count), key=lambda item: -item[1])
-
-
-def _troubled(listed: list[Agent]) -> list[tuple[Agent, str]]:
-    """Agents that are silent, paused, refused or of another version than the server."""
-    server_version, troubled = package_version("switchyard"), []
-    for agent in listed:
-        if not agent.is_live:
-            troubled.append((agent, "silent"))
-        elif agent.rival is not None:
-            troubled.append((agent, "another process uses its credential"))
-        elif agent.is_paused:
-            troubled.append((agent, f"paused{f': {agent.reason}' if agent.reason else ''}"))
-        elif agent.version and agent.version != server_version:
-            troubled.append((agent, f"version {agent.version}, the server has {server_version}"))
-    return troubled
 
 
 PAGE = WebPage(

@@ -45,7 +45,7 @@ class SetCard:
 def load(call: Call) -> PageValues:
     context, actor = call.context, call.actor
     layout = queue_settings.full_layout_view(context, actor)
-    healths = {cluster.name: cluster.health for cluster in clusters.cluster_list(context, actor)}
+    healths = {member.name: member.health for member in clusters.visible_members(context, actor)}
     seen = activity.recent_activity(context, actor, since_s=DAY_S, spans=SPANS)
     pools = [set_card("pool", one, seen.flows, healths) for one in layout.pools[:SETS_MAX]]
     labels = [set_card("label", one, seen.flows, healths) for one in layout.labels[:SETS_MAX]]
