@@ -12,6 +12,7 @@ from playwright.sync_api import Browser, Page, Position, expect
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged, waiting_for
 from tests.browser import Visitor
+from tests.processes import PATIENCE_S, until
 from tests.programs import call
 
 HOSTILE_NAME = "<img src=x onerror=alert(1)> & 😀"
@@ -69,6 +70,40 @@ def test_a_hidden_page_leaves_its_connections_to_others(stage: Stage, visitor: V
     expect(page.locator("[data-text]")).to_contain_text("after")
     expect(page.locator("[data-live-state]")).to_have_text("live")
     expect(page.locator("#heading")).to_contain_text("succeeded")
+
+
+def test_twenty_tabs_of_one_browser_stay_true(stage: Stage, visitor: Visitor) -> None:
+    """A browser opens six connections to a server. Pages that are all seen must not take them all."""
+    pages = [visitor.page, *(visitor.new_page() for _ in range(19))]
+    for page in pages:
+        page.goto(f"{stage.url}/jobs?text=in-tabs")
+        expect(page.locator("[data-live-state]")).to_have_text("live")
+    stage.submit("true", name="in-tabs", hold=True)
+    for page in pages:
+        expect(page.locator("[data-row]")).to_have_count(1)
+    places = "Object.keys(JSON.parse(localStorage.getItem('yard_places'))).length"
+    assert pages[0].evaluate(places) == 4, "the others ask now and then"
+    for page in pages[:-2]:
+        page.close()
+    for page in pages[-2:]:
+        page.get_by_role("link", name="in-tabs").click()
+        expect(page.locator("[data-output-state]")).to_be_visible()
+    page = pages[-1]
+    until(lambda: page.evaluate(places) >= 2, PATIENCE_S, "pages take the places of closed ones")
+
+
+def test_a_page_that_was_frozen_catches_up(stage: Stage, visitor: Visitor) -> None:
+    """As after a sleep of the computer: the server ended the stream meanwhile, and nobody told the page."""
+    page = visitor.open("/jobs?text=while-asleep")
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    lifecycle = visitor.context.new_cdp_session(page)
+    lifecycle.send("Page.setWebLifecycleState", {"state": "frozen"})
+    stage.server.restart()
+    stage.submit("true", name="while-asleep", hold=True)
+    lifecycle.send("Page.setWebLifecycleState", {"state": "active"})
+    expect(page.locator("[data-row]")).to_have_count(1)
+    expect(page.locator("[data-live-state]")).to_have_text("live")
+    expect(page.get_by_role("alert")).to_be_hidden()
 
 
 def test_the_address_holds_the_view(stage: Stage, visitor: Visitor) -> None:
@@ -336,6 +371,6 @@ def test_a_page_is_small_on_the_wire(stage: Stage) -> None:
         path: call("GET", stage.url + path, headers={"Accept-Encoding": "gzip"})
         for path in re.findall(r'(?:href|src)="(/static/[^"]+)"', plain)
     }
-    assert len(parts) == 4
+    assert len(parts) == 6
     assert all("immutable" in part.headers["cache-control"] for part in parts.values())
     assert len(page.body) + sum(len(part.body) for part in parts.values()) < 60_000

@@ -43,7 +43,9 @@ FILTERS = (
 STATIC_TYPES = {
     "dashboard.css": b"text/css; charset=utf-8",
     "live.js": b"text/javascript; charset=utf-8",
+    "connections.js": b"text/javascript; charset=utf-8",
     "actions.js": b"text/javascript; charset=utf-8",
+    "matching.js": b"text/javascript; charset=utf-8",
     "changes.js": b"text/javascript; charset=utf-8",
     "icon.svg": b"image/svg+xml",
 }

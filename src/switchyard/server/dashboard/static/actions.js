@@ -1,6 +1,8 @@
 // What a person does on a page: act on jobs and clusters after seeing what that touches, and read output. All of it goes
 // through the same API as `yard`, with the rights of the session. Foreign text is only ever put into text nodes.
 
+import { Place } from "./connections.js";
+
 const dialog = document.querySelector("[data-confirm]");
 const SHOWN_MAX = 20; // jobs that are named before an action
 
@@ -13,7 +15,10 @@ export async function call(method, path, payload, { headers = {}, ...options } =
   });
   const result = await answer.json().catch(() => ({}));
   if (answer.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
-  if (!answer.ok) throw new Error([result.detail || `The server answers ${answer.status}.`, result.next_step].filter(Boolean).join(" "));
+  if (!answer.ok) {
+    const error = new Error([result.detail || `The server answers ${answer.status}.`, result.next_step].filter(Boolean).join(" "));
+    throw Object.assign(error, { retryAfterS: Number(answer.headers.get("retry-after")) });
+  }
   return result;
 }
 
@@ -64,13 +69,27 @@ function listed(jobs) {
 
 const FINAL = ["SUCCEEDED", "FAILED", "CANCELLED", "REJECTED"];
 const isFinal = (job) => FINAL.includes(job.state);
-const ACTS = {
-  cancel: { verb: "Cancel", fits: (job) => !isFinal(job), does: (job, form) => call("POST", `/jobs/${job.id}/cancel`, { reason: form.value }), field: "Reason (optional)" },
-  hold: { verb: "Hold", fits: (job) => !isFinal(job), does: (job) => call("PATCH", `/jobs/${job.id}`, { hold: true }) },
-  release: { verb: "Release", fits: (job) => !isFinal(job), does: (job) => call("PATCH", `/jobs/${job.id}`, { hold: false }) },
-  retry: { verb: "Retry", fits: isFinal, does: (job) => call("POST", `/jobs/${job.id}/retry`, {}) },
-  priority: { verb: "Change the priority of", fits: (job) => !isFinal(job), does: (job, form) => call("PATCH", `/jobs/${job.id}`, { priority: Number(form.value) }), field: "New priority", kind: "number" },
+export const ACTS = {
+  cancel: { verb: "Cancel", done: "Cancelled", fits: (job) => !isFinal(job), does: (job, values) => call("POST", `/jobs/${job.id}/cancel`, values), field: "Reason (optional)" },
+  hold: { verb: "Hold", done: "Held", fits: (job) => !isFinal(job), does: (job) => call("PATCH", `/jobs/${job.id}`, { hold: true }) },
+  release: { verb: "Release", done: "Released", fits: (job) => !isFinal(job), does: (job) => call("PATCH", `/jobs/${job.id}`, { hold: false }) },
+  retry: { verb: "Retry", done: "Retried", fits: isFinal, does: (job) => call("POST", `/jobs/${job.id}/retry`, {}) },
+  priority: { verb: "Change the priority of", done: "Changed", fits: (job) => !isFinal(job), does: (job, values) => call("PATCH", `/jobs/${job.id}`, values), field: "New priority", kind: "number" },
 };
+
+// What an action asks for besides the jobs; null: nothing.
+export function fieldOf(act) {
+  if (!act.field) return null;
+  const input = make("input", undefined, { type: act.kind || "text", maxLength: 200, value: act.kind ? "0" : "" });
+  const label = make("label", `${act.field} `, { className: "stack" });
+  label.append(input);
+  const read = () => {
+    if (act.kind !== "number") return { reason: input.value };
+    if (!input.value.trim()) throw new Error("Enter a number.");
+    return { priority: Number(input.value) };
+  };
+  return { label, read };
+}
 
 function actOn(name, jobs) {
   const act = ACTS[name];
@@ -80,25 +99,20 @@ function actOn(name, jobs) {
   if (!touched.length) parts.push(make("p", name === "retry" ? "Only jobs that have ended can be retried." : "All of these jobs have ended."));
   else parts.push(make("p", `This touches ${touched.length === 1 ? "this job" : `these ${touched.length} jobs`}:`), listed(touched));
   if (touched.length && left) parts.push(make("p", `${left} of the ${jobs.length} selected ${left === 1 ? "is" : "are"} left alone.`, { className: "quiet" }));
-  let field = { value: "" };
-  if (act.field && touched.length) {
-    field = make("input", undefined, { type: act.kind || "text", maxLength: 200, value: act.kind ? "0" : "" });
-    const label = make("label", `${act.field} `, { className: "stack" });
-    label.append(field);
-    parts.push(label);
-  }
+  const field = touched.length ? fieldOf(act) : null;
+  if (field) parts.push(field.label);
   const plural = touched.length === 1 ? "the job" : `${touched.length} jobs`;
   ask({
     title: `${act.verb} ${touched.length ? plural : "jobs"}?`,
     parts,
     button: touched.length ? `${act.verb} ${plural}` : "",
     act: async () => {
-      if (act.kind === "number" && touched.length && !field.value.trim()) throw new Error("Enter a number.");
+      const values = field?.read();
       const failures = [];
       let last = null;
       for (const job of touched) {
         try {
-          last = await act.does(job, field);
+          last = await act.does(job, values);
           picked.delete(job.id);
         } catch (error) {
           if (error instanceof TypeError) throw error;
@@ -115,14 +129,22 @@ function actOn(name, jobs) {
 function showPicked() {
   const bar = document.querySelector("[data-selection]");
   if (!bar) return;
-  bar.hidden = picked.size === 0;
+  const isAll = "all" in bar.dataset; // all jobs that match the view (matching.js)
+  bar.hidden = picked.size === 0 && !isAll;
   bar.querySelector("[data-selected-count]").textContent = picked.size;
   for (const box of document.querySelectorAll("[data-pick]")) {
-    box.checked = picked.has(box.value);
-    if (box.checked) picked.set(box.value, read(box)); // the state may have changed
+    box.checked = isAll || picked.has(box.value);
+    if (picked.has(box.value)) picked.set(box.value, read(box)); // the state may have changed
   }
   const all = document.querySelector("[data-pick-all]");
   if (all) all.checked = [...document.querySelectorAll("[data-pick]")].every((box) => box.checked);
+  document.dispatchEvent(new Event("yard:picked"));
+}
+
+function unpick() {
+  picked.clear();
+  delete document.querySelector("[data-selection]")?.dataset.all;
+  showPicked();
 }
 
 const read = (box) => ({ id: box.value, name: box.dataset.name, state: box.dataset.state, owner: box.dataset.owner });
@@ -130,6 +152,11 @@ const read = (box) => ({ id: box.value, name: box.dataset.name, state: box.datas
 document.addEventListener("change", (event) => {
   const isAll = event.target.matches("[data-pick-all]");
   if (!isAll && !event.target.matches("[data-pick]")) return;
+  const bar = document.querySelector("[data-selection]");
+  if ("all" in bar.dataset) { // the jobs of this page stay selected, but for the one that was changed
+    delete bar.dataset.all;
+    for (const box of document.querySelectorAll("[data-pick]")) picked.set(box.value, read(box));
+  }
   for (const box of isAll ? document.querySelectorAll("[data-pick]") : [event.target]) {
     if (event.target.checked) picked.set(box.value, read(box));
     else picked.delete(box.value);
@@ -137,17 +164,19 @@ document.addEventListener("change", (event) => {
   showPicked();
 });
 document.addEventListener("yard:block", showPicked);
+document.addEventListener("yard:unpick", unpick);
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-act]");
   if (button) {
     const one = document.querySelector("[data-one]");
+    if (!one && "all" in document.querySelector("[data-selection]").dataset) {
+      document.dispatchEvent(new CustomEvent("yard:act-on-all", { detail: button.dataset.act }));
+      return;
+    }
     const jobs = one ? [{ id: one.dataset.job, name: one.dataset.name, state: one.dataset.state, owner: one.dataset.owner }] : [...picked.values()];
     actOn(button.dataset.act, jobs);
   }
-  if (event.target.closest("[data-select-none]")) {
-    picked.clear();
-    showPicked();
-  }
+  if (event.target.closest("[data-select-none]")) unpick();
 });
 
 // --- clusters ---
@@ -227,6 +256,8 @@ document.addEventListener("click", (event) => {
 
 // --- output ---
 
+const WAIT_S = 20; // one request waits for more output
+const PAUSE_MS = 3000; // between two requests that do not wait
 const LINES_MAX = 5000; // kept in the page; the download has all
 const LINE_CHARS_MAX = 20000; // a longer line is shown in pieces
 const SGR = /\x1b\[([0-9;]*)m/g;
@@ -234,6 +265,8 @@ const SGR = /\x1b\[([0-9;]*)m/g;
 const OTHER = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]/g;
 
 const gapWords = (bytes) => `${bytes.toLocaleString("en")} bytes were too many to keep`;
+
+const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
 // Resolves when a person sees the page: a hidden one leaves its connections to the others.
 function whenVisible() {
@@ -255,6 +288,7 @@ class OutputView {
     this.state = root.querySelector("[data-output-state]");
     this.offset = 0;
     this.decoder = new TextDecoder();
+    this.place = new Place();
     this.partial = ""; // the last line, not ended yet
     this.style = new Set();
     this.lines = 0;
@@ -266,7 +300,11 @@ class OutputView {
     root.querySelector("[data-download]").addEventListener("click", () => this.download());
     this.text.addEventListener("wheel", (event) => { if (event.deltaY < 0) root.querySelector("[data-follow]").checked = false; }, { passive: true });
     addEventListener("pagehide", () => { this.isOver = true; });
-    document.addEventListener("visibilitychange", () => { if (document.hidden) this.waiting?.abort(); });
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) return;
+      this.waiting?.abort();
+      this.place.leave();
+    });
   }
 
   address(offset, waitS) {
@@ -280,14 +318,15 @@ class OutputView {
     while (!this.isOver) {
       let output;
       await whenVisible();
+      const waitS = this.place.take() ? WAIT_S : 0;
       this.waiting = new AbortController();
       try {
-        output = await call("GET", this.address(this.offset, 20), undefined, { signal: this.waiting.signal });
+        output = await call("GET", this.address(this.offset, waitS), undefined, { signal: this.waiting.signal });
         if (this.waiting.signal.aborted) continue; // perhaps in the middle of the answer
       } catch (error) {
         if (this.waiting.signal.aborted) continue;
         this.state.textContent = error instanceof TypeError ? "The server does not answer; trying again." : error.message;
-        await new Promise((resolve) => { setTimeout(resolve, 2000); });
+        await pause(2000);
         continue;
       }
       if (attempt && output.attempt !== attempt) { // a new attempt begins at its first byte
@@ -300,8 +339,10 @@ class OutputView {
       this.add(output);
       if (output.is_last) break;
       this.state.textContent = this.text.firstChild ? "following" : "Nothing has been written yet.";
-      if (output.is_over) await new Promise((resolve) => { setTimeout(resolve, 1000); });
+      if (output.is_over) await pause(1000);
+      else if (!waitS && !output.chunks?.length) await pause(PAUSE_MS);
     }
+    this.place.leave();
     this.flush(true);
     this.state.textContent = this.text.firstChild ? `This is all: ${this.offset.toLocaleString("en")} bytes.` : "It wrote nothing here.";
     this.root.dataset.done = "yes";

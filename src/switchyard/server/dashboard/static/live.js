@@ -1,6 +1,8 @@
 // Keeps an open page true: blocks that changed come from the server as they are rendered there. Also times that go on,
 // keys, the theme. Works without the rest: a page is complete without any script.
 
+import { Place } from "./connections.js";
+
 const body = document.body;
 const notice = document.querySelector("[data-notice]");
 const liveState = document.querySelector("[data-live-state]");
@@ -104,43 +106,56 @@ function signIn() {
   location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
 }
 
-// A stream that was refused says nothing of the reason: ask once more for the blocks alone.
-async function poll() {
+// Asks once for the blocks alone: for the reason why a stream was refused, and where a page has no stream.
+async function poll(turn) {
   const answer = await fetch(location.href, { headers: { accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout?.(10000) });
   if (answer.status === 401) return signIn();
   if (!answer.ok) {
     const problem = await answer.json().catch(() => ({}));
     throw new Error(problem.detail || `The server answers ${answer.status}.`);
   }
-  for (const [name, html] of Object.entries(await answer.json())) replaceBlock(name, html);
+  const blocks = await answer.json();
+  if (turn !== turns) return undefined; // the page follows in another way by now, or shows another view
+  for (const [name, html] of Object.entries(blocks)) replaceBlock(name, html);
   isBack();
   return undefined;
 }
 
-function away(error) {
+function away(error, turn) {
+  if (turn !== turns) return;
   isAway(error instanceof TypeError || error.name === "TimeoutError" ? "The server does not answer." : error.message);
 }
 
 const RELOAD_PAUSE_MS = 60000;
+const POLL_MS = 5000;
+const place = new Place();
 let stream = null;
 let retryTimer = 0;
-let isPolling = false;
+let turns = 0; // counts how often the page began to follow: an answer to an earlier turn is out of date
 let retryMs = 1000;
 let beatMs = 5000;
 let heardAt = Date.now();
+let tickedAt = Date.now();
 
-// A server that hangs, or a network that swallows everything, closes no connection: silence shows it.
+// A server that hangs, or a network that swallows everything, closes no connection: silence shows it. If this timer was
+// silent, too, the machine slept or the browser had frozen the page: the page begins anew.
 setInterval(() => {
-  if (stream && stream.readyState === EventSource.OPEN && Date.now() - heardAt > 3 * beatMs) {
+  const now = Date.now();
+  const hasSlept = now - tickedAt > 3 * beatMs;
+  tickedAt = now;
+  if (!stream) return;
+  if (hasSlept || (stream.readyState === EventSource.OPEN && !place.isHeld())) {
+    follow();
+  } else if (stream.readyState === EventSource.OPEN && now - heardAt > 3 * beatMs) {
     stream.close();
     isAway("The server is silent.");
-    followLater();
+    followLater(retryMs);
   }
 }, 1000);
 
-function followLater() {
+function followLater(ms) {
   clearTimeout(retryTimer);
-  retryTimer = setTimeout(follow, retryMs);
+  retryTimer = setTimeout(follow, ms);
 }
 
 // A newer server has other scripts. Servers of two versions behind one address must not reload the page without end.
@@ -151,16 +166,18 @@ function reloadSeldom() {
 }
 
 function follow() {
-  if (!("EventSource" in window)) { // old browsers look every few seconds
-    if (isPolling) return;
-    isPolling = true;
-    const look = () => (document.hidden ? Promise.resolve() : poll().catch(away)).finally(() => setTimeout(look, 5000));
-    look();
-    return;
-  }
+  const turn = ++turns;
   clearTimeout(retryTimer);
   stream?.close();
-  if (document.hidden) return; // a browser has six connections to a server, for all tabs
+  stream = null;
+  if (document.hidden) {
+    place.leave();
+    return;
+  }
+  if (!("EventSource" in window) || !place.take()) { // old browsers, and pages of a browser with many others
+    poll(turn).catch((error) => away(error, turn)).finally(() => { if (turn === turns) followLater(POLL_MS); });
+    return;
+  }
   stream = new EventSource(location.href);
   stream.onopen = () => { heardAt = Date.now(); };
   stream.addEventListener("here", () => { heardAt = Date.now(); });
@@ -185,8 +202,9 @@ function follow() {
       return;
     }
     stream.close();
-    poll().catch(away).finally(() => {
-      followLater();
+    poll(turn).catch((error) => away(error, turn)).finally(() => {
+      if (turn !== turns) return;
+      followLater(retryMs);
       retryMs = Math.min(retryMs * 2, 15000);
     });
   };
@@ -260,7 +278,6 @@ let planTimer = 0;
 function showPlan() {
   const query = new URLSearchParams([...new FormData(planForm)].filter(([, value]) => value.trim()));
   history.replaceState(history.state, "", query.size ? `/plan?${query}` : "/plan");
-  stream?.close();
   follow(); // the first blocks of the stream are the new plan
 }
 
