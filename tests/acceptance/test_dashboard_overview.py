@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -83,7 +84,7 @@ def test_a_page_says_that_the_server_is_away_and_comes_back(stage: Stage, visito
     expect(page.get_by_role("link", name=re.compile(rf"pending {before + 1}$"))).to_be_visible()
 
 
-def add_pending(stage: Stage, name: str, **fields: str) -> None:
+def add_pending(stage: Stage, name: str, **fields: Any) -> None:
     """A job that waits for a cluster without an agent. Without any cluster it would be rejected."""
     stage.call("POST", "/v1/clusters", {"name": "later"})  # refused if it is there
     assert stage.submitted("true", name=name, hold=True, **fields)["state"] == State.PENDING

@@ -23,7 +23,7 @@ def at(town: Town, path: str) -> str:
         project="own",
         agent="0" * 26,
         user="the-view",
-        **dict.fromkeys(("name", "domain", "namespace", "execution", "group"), "own"),
+        **dict.fromkeys(("name", "domain", "namespace", "execution", "group", "invite"), "own"),
         kind="execution-queue-attribute",
     )
 

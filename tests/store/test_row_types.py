@@ -50,6 +50,7 @@ from switchyard.store import (
     leaders,
     leases,
     namespace_resources,
+    pilots,
     queues,
     quotes,
     ranges,
@@ -163,6 +164,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     clusters.invite_peek: lambda tx: clusters.invite_peek(tx, "i1"),
     clusters.invite_list: lambda tx: clusters.invite_list(tx, "c1", **PAGE),
     group_invites.group_invite_lock: lambda tx: group_invites.group_invite_lock(tx, "i1"),
+    pilots.pilot_list: lambda tx: pilots.pilot_list(tx, ["c1"], now_us=0),
     group_invites.group_invite_list: lambda tx: group_invites.group_invite_list(tx, "g1", **PAGE),
     decision_events.decision_list: lambda tx: decision_events.decision_list(
         tx, "j", states=["A"], but=[EventKind.LATE], limit=9

@@ -189,7 +189,9 @@ def range_leased_by_silent(
     """List live ranges whose agent was removed or silent for too long, by the rules of `leases.leased_by_silent`."""
     silence = agent_silence(ranges.c.leased_us, amnesty_us=amnesty_us, bears_s=bears_s, silent_us=silent_us)
     query = (
-        sa.select(ranges, agents.c.deleted_us, agents.c.reason, silence.since_us.label("since_us"))
+        sa.select(
+            ranges, agents.c.deleted_us, agents.c.reason.label("agent_reason"), silence.since_us.label("since_us")
+        )
         .join(jobs, jobs.c.id == ranges.c.job_id)
         .join(agents, agents.c.id == ranges.c.agent_id)
         .where(_LIVE, silence.is_lost(now_us))
