@@ -112,6 +112,8 @@ BAD = [
     (changed("attributes", to=1), "attributes: expected fields, not 1"),
     (changed("attributes", to={"system": {}, "foo": 1}), "attributes.foo: not known here"),
     (changed("attributes", to={"system": 1}), "attributes.system: expected fields"),
+    (changed("attributes", to={"system": {"duration": -1}}), "attributes.system.duration: a number of seconds, or 0"),
+    (changed("attributes", to={"system": {"duration": "1h"}}), "attributes.system.duration: a number of seconds"),
     (constrained({"properties": "foo"}), "attributes.system.constraints.properties: expected a list"),
     (constrained({"properties": ["fo`o"]}), "'fo`o' is not the name of a property"),
     (constrained({"ranks": [True]}), "attributes.system.constraints.ranks: expected a list of texts"),

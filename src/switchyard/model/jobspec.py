@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil, isfinite
+from math import ceil
 from typing import Any, TypeGuard
 
 from switchyard.errors import Malformed
@@ -18,6 +18,7 @@ from switchyard.model.jobspec_checks import (
     as_list,
     as_mapping,
     as_number,
+    as_seconds,
     as_text,
     jobspec_error,
     refuse_unknown_fields,
@@ -209,9 +210,8 @@ def _attributes(attributes: object, notes: list[str]) -> Plain:
 
 
 def _duration(value: object, place: str) -> Plain:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
-        raise jobspec_error(place, f"a number of seconds, or 0 for no limit, not {show_value(value)}")
-    return {"time_limit": ceil(value)} if value else {}
+    seconds = as_seconds(value, place)
+    return {"time_limit": ceil(seconds)} if seconds else {}
 
 
 def _job(value: object, place: str, notes: list[str]) -> Plain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from switchyard.errors import Malformed
@@ -40,6 +41,12 @@ def as_number(value: object, place: str) -> int:
 def as_text(value: object, place: str) -> str:
     if not isinstance(value, str):
         raise jobspec_error(place, f"expected a text, not {show_value(value)}")
+    return value
+
+
+def as_seconds(value: object, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value < 0:
+        raise jobspec_error(place, f"a number of seconds, or 0 for no limit, not {show_value(value)}")
     return value
 
 

@@ -15,6 +15,7 @@ from switchyard.model.jobspec_checks import (
     as_list,
     as_mapping,
     as_number,
+    as_seconds,
     as_text,
     jobspec_error,
     refuse_unknown_fields,
@@ -191,5 +192,7 @@ def _check_attributes(value: object) -> None:
     for name in ("system", "user"):
         if attributes.get(name) is not None:
             as_mapping(attributes[name], f"attributes.{name}")
-    constraints = (attributes.get("system") or {}).get("constraints")
-    read_constraint(constraints, where="attributes.system.constraints")
+    system = attributes.get("system") or {}
+    if "duration" in system:
+        as_seconds(system["duration"], "attributes.system.duration")
+    read_constraint(system.get("constraints"), where="attributes.system.constraints")
