@@ -96,8 +96,10 @@ def test_a_jobspec_that_flux_cannot_run_is_refused_before_it_gets_there(
     assert instance.flux("jobs", "-a", "-n", "-o", "{id}") == before
 
 
-def test_a_job_shell_that_cannot_begin_is_no_exit_code_of_the_command(backend: FluxBackend) -> None:
-    lease = a_lease(*COMMAND, native=Native(options=["--setopt=initrc=/no/such/file"]))
+def test_the_exit_code_of_a_job_shell_is_not_the_commands(backend: FluxBackend, tmp_path: Path) -> None:
+    start = tmp_path / "start.lua"
+    start.write_text("os.exit(1)\n", encoding="utf-8")
+    lease = a_lease(*COMMAND, native=Native(options=[f"--setopt=initrc={start}"]))
     ended = end_of(backend, backend.submit(lease))
     assert (ended.seen, ended.exit_code, ended.cause) == (ObservedState.FAILED, None, Cause.CLUSTER)
     assert "before the command began" in ended.reason
