@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, fetch_all
+from switchyard.store.job_windows import JobWindow, find_window
 from switchyard.store.jobs import JobFilter, filter_conditions
 from switchyard.store.schema import clusters, jobs
 
@@ -32,14 +33,16 @@ class GroupCount(StoredRow, frozen=True):
     size: int
 
 
-def count_groups(tx: Tx, wanted: JobFilter, *, by: str, budget: int, limit: int) -> tuple[list[GroupCount], int]:
-    """Group the newest `budget` jobs that match, by a key of GROUP_COLUMNS. Also returns how many jobs were read."""
-    window = sa.select(jobs.c.id).order_by(jobs.c.id.desc()).limit(budget)
-    if wanted.oldest is not None:
-        window = window.where(jobs.c.id >= wanted.oldest)
-    lowest, read_count = tx.execute(sa.select(sa.func.min(window.subquery().c.id), sa.func.count())).one()
-    if lowest is None:
-        return [], 0
+def count_groups(
+    tx: Tx, wanted: JobFilter, *, by: str, budget: int, limit: int
+) -> tuple[list[GroupCount], JobWindow | None]:
+    """Group the newest jobs that match, by a key of GROUP_COLUMNS. `budget`: as in `find_window`.
+
+    Also returns the jobs among which were counted (None: there is no job).
+    """
+    window = find_window(tx, wanted, budget=budget)
+    if window is None:
+        return [], None
     is_own = jobs.c.owner_id == (wanted.reader or "")
     groups: list[sa.ColumnElement[Any]] = [GROUP_COLUMNS[by], is_own, *([jobs.c.cluster_id] if by == "cluster" else [])]
     query = (
@@ -50,9 +53,9 @@ def count_groups(tx: Tx, wanted: JobFilter, *, by: str, budget: int, limit: int)
             sa.func.count().label("size"),
         )
         .select_from(jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id))
-        .where(jobs.c.id >= lowest, *filter_conditions(wanted))
+        .where(jobs.c.id >= window.lowest, *filter_conditions(wanted))
         .group_by(*groups)
         .order_by(sa.desc("size"))
         .limit(limit)
     )
-    return fetch_all(tx, GroupCount, query), read_count
+    return fetch_all(tx, GroupCount, query), window

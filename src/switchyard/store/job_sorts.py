@@ -7,6 +7,7 @@ import sqlalchemy as sa
 from switchyard.store.database import Tx
 from switchyard.store.fetch import columns_of, fetch_all
 from switchyard.store.job_rows import JobDetails
+from switchyard.store.job_windows import JobWindow, find_window
 from switchyard.store.jobs import JobFilter, filter_conditions
 from switchyard.store.schema import clusters, jobs
 
@@ -32,26 +33,21 @@ ORDERS = tuple(_orders(0))
 
 def job_sorted(
     tx: Tx, wanted: JobFilter, *, order: str, offset: int, limit: int, budget: int, now_us: int
-) -> tuple[list[JobDetails], bool]:
-    """List jobs that match among the newest `budget` ones (of `oldest`: among the oldest), sorted.
+) -> tuple[list[JobDetails], bool, JobWindow | None]:
+    """List jobs that match among the newest ones (of `oldest`: among the oldest), sorted.
 
-    Also returns whether there are more after these among the jobs that were read.
+    Also returns whether there are more after these, and the jobs among which were sorted (None: there is no job).
     """
-    is_oldest = order == "oldest"
-    window = sa.select(jobs.c.id).order_by(jobs.c.id.asc() if is_oldest else jobs.c.id.desc()).limit(budget)
-    if wanted.oldest is not None:
-        window = window.where(jobs.c.id >= wanted.oldest)
-    ids = window.subquery().c.id
-    lowest, highest = tx.execute(sa.select(sa.func.min(ids), sa.func.max(ids))).one()
-    if lowest is None:
-        return [], False
+    window = find_window(tx, wanted, budget=budget, is_oldest=order == "oldest")
+    if window is None:
+        return [], False, None
     query = (
         sa.select(*_COLUMNS)
         .select_from(jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id))
-        .where(jobs.c.id >= lowest, jobs.c.id <= highest, *filter_conditions(wanted))
+        .where(jobs.c.id >= window.lowest, jobs.c.id <= window.highest, *filter_conditions(wanted))
         .order_by(_orders(now_us)[order], jobs.c.id.desc())
         .limit(limit + 1)
         .offset(offset)
     )
     rows = fetch_all(tx, JobDetails, query)
-    return rows[:limit], len(rows) > limit
+    return rows[:limit], len(rows) > limit, window

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,12 +10,13 @@ import pytest
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.api import JobChange
 from switchyard.service.core.rights import Actor
-from switchyard.service.job import activity, job_groups, task_map
+from switchyard.service.job import activity, job_groups, job_sorts, task_map
 from switchyard.service.job.job_control import job_change
 from switchyard.service.job.job_sorts import sorted_jobs
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
 from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
+from switchyard.store import job_windows
 from switchyard.store.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
@@ -63,8 +65,8 @@ def test_jobs_are_sorted_in_pages(rig: Rig) -> None:
         rig.submit(a_request(name=name, priority=priority, hold=True))
 
     def names(order: str, offset: int = 0, actor: Actor = ADMIN) -> tuple[list[str], int | None]:
-        found, following = sorted_jobs(rig.context, actor, JobFilter(), order=order, offset=offset, limit=2)
-        return [job.name for job in found], following
+        found = sorted_jobs(rig.context, actor, JobFilter(), order=order, offset=offset, limit=2)
+        return [job.name for job in found.jobs], found.following
 
     assert (names("priority"), names("priority", 2)) == ((["c", "a"], 2), (["b"], None))
     assert names("oldest")[0] == ["b", "c"]
@@ -121,6 +123,31 @@ def test_counts_say_when_they_are_of_the_newest_only(lite: Rig, monkeypatch: pyt
     monkeypatch.setattr(job_groups, "READ_MAX", 3)
     found = job_groups.count_groups(lite.context, ADMIN, JobFilter(), by="state")
     assert (found.counts, found.jobs_read, found.is_whole) == ([("ASSIGNED", 3)], 3, False)
+
+
+@pytest.mark.parametrize("order", ["waited", "oldest"])
+def test_many_jobs_of_one_user_hide_no_others(rig: Rig, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    rig.cluster("alpha")
+    ann, eve = rig.user("ann"), rig.user("eve")
+    users = (ann, *[eve] * 9) if order != "oldest" else (*[eve] * 9, ann)
+    for user in users:
+        rig.submit(a_request(name=user.name, hold=True), actor=user)
+    monkeypatch.setattr(job_groups, "READ_MAX", 3)
+    monkeypatch.setattr(job_sorts, "READ_MAX", 3)
+    context = replace(rig.context, list_budget=3)
+
+    def first_names(wanted: JobFilter) -> tuple[list[str], bool]:
+        found = sorted_jobs(rig.context, ADMIN, wanted, order=order, offset=0, limit=9)
+        return [job.name for job in found.jobs], found.is_whole
+
+    wanted = JobFilter(owner="ann")
+    assert first_names(wanted) == (["ann"], True)
+    assert first_names(JobFilter()) == (["eve"] * 3, False)
+    listed = job_list(context, ADMIN, wanted, before=None, limit=9, with_spec=False, reads_max=4)
+    assert ([job.name for job in listed.items], listed.next) == (["ann"], None)
+    assert counts(rig, ADMIN, "state", wanted) == {"PENDING": 1}
+    monkeypatch.setattr(job_windows, "WINDOWS_MAX", 2)
+    assert first_names(wanted) == ([], False), "not all jobs were read, and the answer says so"
 
 
 def test_the_map_of_an_array_has_a_cell_for_every_task(lite: Rig) -> None:

@@ -16,7 +16,7 @@ from switchyard.service.lifecycle.visible_jobs import visible_filter
 from switchyard.store import job_groups
 from switchyard.store.jobs import JobFilter
 
-READ_MAX = 20_000  # jobs read: tens of milliseconds, however many there are
+READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/job_windows.py)
 GROUPS_MAX = 1000  # read; of more groups the largest are counted
 GROUPED_BY = tuple(job_groups.GROUP_COLUMNS)
 NONE = ""  # the name of jobs that have no value, such as pending jobs without a cluster
@@ -36,7 +36,7 @@ def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str, 
     """Count by a field. By `label`: by the values of the label `key`; without a key, by the keys that jobs have."""
     limit = READ_MAX if by == "label" else GROUPS_MAX
     with context.database.read() as tx:
-        rows, jobs_read = job_groups.count_groups(
+        rows, window = job_groups.count_groups(
             tx, visible_filter(context, actor, wanted), by=by, budget=READ_MAX, limit=limit
         )
     visibility = Visibility(context, actor)
@@ -49,7 +49,7 @@ def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str, 
         if by == "cluster" and not visibility.sees(row.cluster_id, row.name, is_own=bool(row.is_own)):
             name = HIDDEN
         counts[queue_of_lane(name) if by == "queue" else name] += row.size
-    return JobGroups(by, counts.most_common(), jobs_read, is_whole=jobs_read < READ_MAX)
+    return JobGroups(by, counts.most_common(), window.jobs_read if window else 0, window is None or window.is_whole)
 
 
 def _label_names(body: str, key: str | None) -> list[str]:

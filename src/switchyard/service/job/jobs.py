@@ -92,19 +92,33 @@ def _by_cluster_name(
 
 
 def job_list(
-    context: Context, actor: Actor, wanted: jobs.JobFilter, *, before: str | None, limit: int, with_spec: bool
+    context: Context,
+    actor: Actor,
+    wanted: jobs.JobFilter,
+    *,
+    before: str | None,
+    limit: int,
+    with_spec: bool,
+    reads_max: int = 1,
 ) -> Page[Job]:
-    with context.database.read() as tx:
-        rows, more = jobs.job_list(
-            tx,
-            visible_filter(context, actor, wanted),
-            before=before,
-            limit=limit,
-            budget=context.list_budget,
-            with_spec=with_spec,
-        )
+    """List jobs, newest first. A page may be short, and there may be more jobs, if `reads_max` reads find too few."""
+    wanted = visible_filter(context, actor, wanted)
+    rows: list[JobDetails] = []
+    for _ in range(reads_max):
+        with context.database.read() as tx:
+            found, before = jobs.job_list(
+                tx,
+                wanted,
+                before=before,
+                limit=limit - len(rows),
+                budget=context.list_budget,
+                with_spec=with_spec,
+            )
+        rows += found
+        if before is None or len(rows) >= limit:
+            break
     visibility = Visibility(context, actor)
-    return Page([job_view(row, visibility) for row in rows], more)
+    return Page([job_view(row, visibility) for row in rows], before)
 
 
 def job_cancel(context: Context, actor: Actor, ref: str, reason: str) -> Job:

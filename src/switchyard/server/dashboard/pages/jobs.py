@@ -15,6 +15,7 @@ from switchyard.server.http.resources.jobs import read_job_filter
 from switchyard.service.job import job_groups, job_sorts, jobs
 
 ROWS = 50  # a page of jobs on a screen
+READS_MAX = 40  # of 5,000 jobs each: a page reads on until it is full or has read 200,000 jobs
 CHIPS_MAX = 24  # groups that are shown; the rest is one number
 SORT_CHOICES = (
     ("oldest", "oldest first"),
@@ -40,13 +41,21 @@ def load(call: Call) -> PageValues:
     wanted = read_job_filter(call)
     order, offset = call.text("sort"), call.number("offset", 0)
     later: dict[str, Any] | None
+    in_order = None
     if order is not None:
-        listed, following = job_sorts.sorted_jobs(
-            call.context, call.actor, wanted, order=order, offset=offset, limit=ROWS
-        )
+        in_order = job_sorts.sorted_jobs(call.context, call.actor, wanted, order=order, offset=offset, limit=ROWS)
+        listed, following = in_order.jobs, in_order.following
         later = {"offset": following} if following is not None else None
     else:
-        page = jobs.job_list(call.context, call.actor, wanted, before=call.text("cursor"), limit=ROWS, with_spec=False)
+        page = jobs.job_list(
+            call.context,
+            call.actor,
+            wanted,
+            before=call.text("cursor"),
+            limit=ROWS,
+            with_spec=False,
+            reads_max=READS_MAX,
+        )
         listed, later = page.items, {"cursor": page.next} if page.next else None
     by = call.text("group") or "state"
     # The counts by state are those of all states, so that each of them can be chosen.
@@ -59,7 +68,7 @@ def load(call: Call) -> PageValues:
         "is_first": call.text("cursor") is None and not offset,
         "order": order,
         "sort_choices": SORT_CHOICES,
-        "sorted_max": job_sorts.READ_MAX,
+        "sorted_among": in_order.jobs_read if in_order and not in_order.is_whole else None,
         "group_key": call.text("key"),
         "groups": groups,
         "matching": _matching(groups, wanted.states, key=call.text("key")),
