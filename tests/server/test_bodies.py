@@ -44,6 +44,19 @@ def test_a_body_that_is_optional_may_be_left_out(town: Town) -> None:
     assert town.must("POST", f"/v1/jobs/{job}/retry")["id"] != job
 
 
+def test_a_retry_with_the_same_key_makes_one_job(town: Town) -> None:
+    jobs = [town.job("own", hold=True) for _ in range(2)]
+    for job in jobs:
+        town.must("POST", f"/v1/jobs/{job}/cancel")
+    first, second, other = (
+        town.ask("POST", f"/v1/jobs/{jobs[0]}/retry", token=town.root, headers={"Idempotency-Key": key}).json["id"]
+        for key in ("a", "a", "b")
+    )
+    assert first == second != other
+    answer = town.ask("POST", f"/v1/jobs/{jobs[1]}/retry", token=town.root, headers={"Idempotency-Key": "a"})
+    assert refused(answer, 409)["code"] == "key-reused"
+
+
 @pytest.mark.parametrize("media", ["text/plain", "multipart/form-data", "application/yaml", "json"])
 def test_a_body_that_is_declared_as_something_else_is_refused(town: Town, media: str) -> None:
     before = town.jobs()

@@ -12,7 +12,7 @@ from switchyard.errors import BadValue, ConditionMissing, Malformed
 from switchyard.model.api import Page
 from switchyard.model.ids import LENGTH, is_id
 from switchyard.model.names import KEY_PATTERN
-from switchyard.server.http.asgi_messages import AsgiScope
+from switchyard.server.http.asgi_messages import AsgiScope, header
 from switchyard.server.services import Services
 from switchyard.server.wakeups import Wakeups
 from switchyard.service.cluster.graphs import GraphCaller
@@ -22,6 +22,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.write_condition import WriteCondition
 
 T = TypeVar("T")
+_KEY_BYTES_MAX = 200
 QUERY_FIELDS_MAX = 1000  # bounds the work of reading; each parameter has a bound of its own
 
 
@@ -39,6 +40,7 @@ class Call:
     agent: AgentEntry | None = None  # the caller, where that is an agent
     if_match: str | None = None
     if_none_match: str | None = None
+    idempotency_key: str | None = None
 
     @property
     def context(self) -> Context:
@@ -114,3 +116,13 @@ def read_query(scope: AsgiScope) -> list[tuple[str, str]]:
         )
     except ValueError as exc:
         raise Malformed("The query is not well-formed.") from exc
+
+
+def read_idempotency_key(scope: AsgiScope) -> str | None:
+    value = header(scope, b"idempotency-key")
+    if value is None:
+        return None
+    text = value.decode("latin-1")
+    if len(value) > _KEY_BYTES_MAX or not re.match(KEY_PATTERN, text):
+        raise Malformed("The Idempotency-Key is not 1 to 200 printable ASCII characters.")
+    return text

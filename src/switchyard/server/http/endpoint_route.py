@@ -22,7 +22,7 @@ from switchyard.server.http.asgi_messages import (
 )
 from switchyard.server.http.authenticate import bearer, has_agent_credential, refuse_foreign_origin
 from switchyard.server.http.body_decoding import decode_body, read_bounded
-from switchyard.server.http.call import Call, read_query
+from switchyard.server.http.call import Call, read_idempotency_key, read_query
 from switchyard.server.http.endpoint import BodyForm, Caller, Endpoint, check_query
 from switchyard.server.http.job_wait import wait_for_job
 from switchyard.server.http.upload import read_upload
@@ -66,6 +66,7 @@ class EndpointRoute:
             agent,
             if_match=_text(header(scope, b"if-match")),
             if_none_match=_text(header(scope, b"if-none-match")),
+            idempotency_key=read_idempotency_key(scope) if endpoint.has_idempotency_key else None,
         )
         if endpoint.wait is not None:
             read = partial(self._run, server, scope, call, known, endpoint.handler)

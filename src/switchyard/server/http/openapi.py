@@ -109,7 +109,7 @@ def _responses(endpoint: Endpoint, by_type: dict[str, Any]) -> dict[str, Any]:
     if endpoint.has_text:
         good["content"] = {**good["content"], "text/plain": {"schema": {"type": "string"}}}
     responses: dict[str, Any] = {str(endpoint.status): good}
-    if endpoint.has_idempotency_key:
+    if endpoint.has_idempotency_key and endpoint.serve is not None:  # a handler answers with one status
         responses["200"] = good | {"description": "The idempotency key was used for the same body: the same answer"}
     responses |= {str(status): _problem_ref(status) for status in sorted(refusal_statuses(endpoint))}
     return responses | {"default": _problem_ref(500)}

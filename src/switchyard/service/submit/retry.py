@@ -72,13 +72,30 @@ def _within_bounds(context: Context, actor: Actor, request: JobRequest) -> JobRe
     return msgspec.structs.replace(request, priority=nearest_priority(request.priority, fields))
 
 
-def retry_job(context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest) -> CreatedJob:
-    """Submit an ended job again, as a new job whose `retry_of` names the old job."""
-    return accept_retry(context, submit, actor, ref, wanted, key=None).created
+def retry_job(
+    context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest, *, key: str | None = None
+) -> CreatedJob:
+    """Submit an ended job again, as a new job whose `retry_of` names the old job.
+
+    `key`: an idempotency key of the caller. The same key, job and request make one job.
+    """
+    if key is None:
+        return accept_retry(context, submit, actor, ref, wanted, key=None).created
+    body = b"retry %b %b" % (ref.encode(), msgspec.json.encode(wanted))
+    # Look first: a retry that was accepted stays accepted, even if a rule or a limit would refuse it now.
+    accepted = submit.repeated(actor, key=key, body=body)
+    return (accepted or accept_retry(context, submit, actor, ref, wanted, key=key, body=body)).created
 
 
 def accept_retry(
-    context: Context, submit: Submit, actor: Actor, ref: str, wanted: RetryRequest, *, key: str | None
+    context: Context,
+    submit: Submit,
+    actor: Actor,
+    ref: str,
+    wanted: RetryRequest,
+    *,
+    key: str | None,
+    body: bytes = b"",
 ) -> AcceptedJob:
     """As `retry_job`. With a key that was used before, return the job that was made then."""
     request, row = retry_request(context, actor, ref, wanted)
@@ -88,7 +105,7 @@ def accept_retry(
     is_owner = row.owner_id == actor.id
     by_token = clusters_with_older_token(context.snapshots, old_bounds.by_token, row.id) if is_owner else ()
     bounds = retry_bounds(old_bounds, by_token=by_token, is_elsewhere=wanted.elsewhere)
-    write = submit.decide(actor, request, key=key, body=b"", last=((avoid, reason),) if avoid else (), again=bounds)
+    write = submit.decide(actor, request, key=key, body=body, last=((avoid, reason),) if avoid else (), again=bounds)
     avoided = msgspec.json.encode({avoid: AvoidedCluster(1, reason)}).decode() if avoid else None
     write = replace(write, row=msgspec.structs.replace(write.row, retry_of=row.id, avoid=avoided))
     if is_owner:

@@ -28,6 +28,11 @@ export function make(tag, text, properties = {}) {
   return Object.assign(element, properties);
 }
 
+// One key for one dialog: a second click after a lost answer finds what the first one made.
+export function newKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 // --- a question before a deed ---
 
 export function ask({ title, parts, button, act }) {
@@ -73,7 +78,7 @@ export const ACTS = {
   cancel: { verb: "Cancel", done: "Cancelled", fits: (job) => !isFinal(job), does: (job, values) => call("POST", `/jobs/${job.id}/cancel`, values), field: "Reason (optional)" },
   hold: { verb: "Hold", done: "Held", fits: (job) => !isFinal(job), does: (job) => call("PATCH", `/jobs/${job.id}`, { hold: true }) },
   release: { verb: "Release", done: "Released", fits: (job) => !isFinal(job), does: (job) => call("PATCH", `/jobs/${job.id}`, { hold: false }) },
-  retry: { verb: "Retry", done: "Retried", fits: isFinal, does: (job) => call("POST", `/jobs/${job.id}/retry`, {}) },
+  retry: { verb: "Retry", done: "Retried", fits: isFinal, does: (job, values, key) => call("POST", `/jobs/${job.id}/retry`, {}, { headers: { "idempotency-key": key } }) },
   priority: { verb: "Change the priority of", done: "Changed", fits: (job) => !isFinal(job), does: (job, values) => call("PATCH", `/jobs/${job.id}`, values), field: "New priority", kind: "number" },
 };
 
@@ -95,32 +100,48 @@ function actOn(name, jobs) {
   const act = ACTS[name];
   const touched = jobs.filter(act.fits);
   const left = jobs.length - touched.length;
+  const undone = new Map(touched.map((job) => [job, newKey()])); // each with the key that makes a second try harmless
+  const shown = make("div");
+  const nameUndone = () => shown.replaceChildren(make("p", `This touches ${undone.size === 1 ? "this job" : `these ${undone.size} jobs`}:`), listed([...undone.keys()]));
   const parts = [];
   if (!touched.length) parts.push(make("p", name === "retry" ? "Only jobs that have ended can be retried." : "All of these jobs have ended."));
-  else parts.push(make("p", `This touches ${touched.length === 1 ? "this job" : `these ${touched.length} jobs`}:`), listed(touched));
+  else parts.push(shown);
+  nameUndone();
   if (touched.length && left) parts.push(make("p", `${left} of the ${jobs.length} selected ${left === 1 ? "is" : "are"} left alone.`, { className: "quiet" }));
   const field = touched.length ? fieldOf(act) : null;
   if (field) parts.push(field.label);
-  const plural = touched.length === 1 ? "the job" : `${touched.length} jobs`;
+  const plural = () => (undone.size === 1 ? "the job" : `${undone.size} jobs`);
   ask({
-    title: `${act.verb} ${touched.length ? plural : "jobs"}?`,
+    title: `${act.verb} ${touched.length ? plural() : "jobs"}?`,
     parts,
-    button: touched.length ? `${act.verb} ${plural}` : "",
+    button: touched.length ? `${act.verb} ${plural()}` : "",
     act: async () => {
       const values = field?.read();
       const failures = [];
       let last = null;
-      for (const job of touched) {
+      for (const [job, key] of [...undone]) {
         try {
-          last = await act.does(job, values);
+          last = await act.does(job, values, key);
+          undone.delete(job);
           picked.delete(job.id);
         } catch (error) {
-          if (error instanceof TypeError) throw error;
+          if (error instanceof TypeError) {
+            failures.unshift("The server does not answer. Try again: no job is touched twice.");
+            break;
+          }
           failures.push(`${job.name}: ${error.message}`);
         }
       }
       showPicked();
-      if (failures.length) throw new Error(failures.slice(0, 3).join(" ") + (failures.length > 3 ? ` And ${failures.length - 3} more.` : ""));
+      if (undone.size) { // the dialog goes on with these
+        const done = touched.length - undone.size;
+        nameUndone();
+        dialog.querySelector("[data-confirm-title]").textContent = `${act.verb} ${plural()}?`;
+        dialog.querySelector("[data-confirm-do]").textContent = `${act.verb} ${plural()}`;
+        if (done) failures.unshift(`${act.done}: ${done} of ${touched.length} jobs.`);
+        document.dispatchEvent(new Event("yard:changed"));
+        throw new Error(failures.slice(0, 4).join(" ") + (failures.length > 4 ? ` And ${failures.length - 4} more.` : ""));
+      }
       if (name === "retry" && touched.length === 1 && last?.id) location.assign(`/jobs/${last.id}`);
     },
   });
@@ -228,8 +249,7 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-submit]");
   if (!button) return;
   const body = JSON.parse(button.dataset.submit);
-  // One key for one dialog: a second click after a lost answer finds the job of the first one.
-  const key = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  const key = newKey();
   ask({
     title: "Submit this job?",
     parts: [make("pre", body.spec.command.join(" "), { className: "command" })],

@@ -1,7 +1,7 @@
 // Changes of rules, pools and queues, with a diff before they are saved; their history; and what ends an execution or
 // runs it again. A change is saved only if nobody else changed the value since the page showed it.
 
-import { ask, call, make } from "./actions.js";
+import { ask, call, make, newKey } from "./actions.js";
 
 const DIFF_LINES_MAX = 2000; // of both sides; larger values are shown whole, without a comparison
 const button = () => document.querySelector("[data-confirm-do]");
@@ -154,12 +154,13 @@ function again(word) {
   const text = word === "recover"
     ? `This starts a new execution. Nodes of ${name} that succeeded are not run again; the others are.`
     : `This starts a new execution with the inputs of ${name}. All nodes run again.`;
+  const made = { project, domain, name: `a${newKey().slice(0, 19)}` }; // the same name: the same execution
   ask({
     title: word === "recover" ? `Recover ${name}?` : `Run ${name} again?`,
     parts: [make("p", text)],
     button: word === "recover" ? "Recover" : "Run again",
     act: async () => {
-      const made = await call("POST", "/executions", { project, domain, [word]: name });
+      await call("POST", "/executions", { ...made, [word]: name });
       location.assign(`/executions/${made.project}/${made.domain}/${made.name}`);
     },
   });

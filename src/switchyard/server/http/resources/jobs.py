@@ -86,7 +86,8 @@ def job_change(call: Call) -> Job:
 
 
 def job_retry(call: Call) -> CreatedJob:
-    return retry_job(call.context, call.services.submit, call.actor, call.path["job"], call.body)
+    wanted, key = call.body, call.idempotency_key
+    return retry_job(call.context, call.services.submit, call.actor, call.path["job"], wanted, key=key)
 
 
 def task_list(call: Call) -> Page[Task]:
@@ -153,6 +154,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         RetryRequest,
         201,
         body_form=BodyForm.OPTIONAL_JSON,
+        has_idempotency_key=True,
         is_ruled=True,
     ),
     Endpoint(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 
@@ -13,7 +12,6 @@ from switchyard.model.api import BULK_JOBS_MAX, BulkAnswer, BulkRequest, Created
 from switchyard.model.decode import JsonReader
 from switchyard.model.decode_pieces import split_bulk_body
 from switchyard.model.job import JobRequest, State
-from switchyard.model.names import KEY_PATTERN
 from switchyard.model.verdict import Plan
 from switchyard.server.bulk_turns import commit_bulk
 from switchyard.server.http.asgi_messages import (
@@ -22,7 +20,6 @@ from switchyard.server.http.asgi_messages import (
     AsgiScope,
     AsgiSend,
     encode_bulk,
-    header,
     refuse_gone,
     require_json,
     send_body,
@@ -30,7 +27,7 @@ from switchyard.server.http.asgi_messages import (
 )
 from switchyard.server.http.body_bounds import BULK_BODY, INLINE_BYTES, JOB_BODY, QUICK_DEMAND_BYTES
 from switchyard.server.http.body_decoding import decode_body, read_bounded, read_within_bound
-from switchyard.server.http.call import Call
+from switchyard.server.http.call import Call, read_idempotency_key
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.runtime import ServerRuntime
 from switchyard.server.services import Services
@@ -42,7 +39,6 @@ from switchyard.service.submit.submit import TooSlowForLoop
 
 _job_request = JsonReader(JobRequest)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
-_KEY_BYTES_MAX = 200
 
 
 async def submit_job(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
@@ -52,7 +48,7 @@ async def submit_job(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
         raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_bounded(server.bodies, scope, receive, JOB_BODY)
     request: JobRequest = await decode_body(server.workers, scope, body, _job_request, JOB_BODY)
-    key = _idempotency_key(scope)
+    key = read_idempotency_key(scope)
     try:
         write = await _decide(server, scope, actor, request, key=key, body=body)
         accepted: AcceptedJob = await server.commits.put(write)
@@ -114,7 +110,7 @@ async def submit_bulk(server: ServerRuntime, scope: AsgiScope, receive: AsgiRece
         raise Malformed("A submit takes no parameters; everything is in the body.")
     body = await read_bounded(server.bodies, scope, receive, BULK_BODY)
     require_json(scope, body)
-    key = _idempotency_key(scope)
+    key = read_idempotency_key(scope)
     with server.workers.bulks.place(len(body)):
         async with server.workers.bulk_turns.hold(actor.name, size=len(body)):
             pieces = await server.workers.bulks.run_in_place(_decide_bulk, server.services, actor, key, body)
@@ -143,16 +139,6 @@ def _read_bulk(body: bytes) -> BulkRequest:
     )
     request = _bulk_request.read(remainder)
     return BulkRequest([Raw(job) for job in jobs], request.each)
-
-
-def _idempotency_key(scope: AsgiScope) -> str | None:
-    value = header(scope, b"idempotency-key")
-    if value is None:
-        return None
-    text = value.decode("latin-1")
-    if len(value) > _KEY_BYTES_MAX or not re.match(KEY_PATTERN, text):
-        raise Malformed("The Idempotency-Key is not 1 to 200 printable ASCII characters.")
-    return text
 
 
 def plan(call: Call) -> Plan:
