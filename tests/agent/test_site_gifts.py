@@ -77,7 +77,7 @@ def test_a_job_gets_the_variables_of_its_store_and_its_secrets_alone(tmp_path: P
 
 
 def test_data_in_the_folder_needs_no_variables_of_a_store(tmp_path: Path) -> None:
-    gifts = site_gifts(a_lease(SiteNeeds(data="/shared/x")), a_site(tmp_path), AGENT, tmp_path)
+    gifts = site_gifts(a_lease(SiteNeeds(data="/shared/kit/x")), a_site(tmp_path), AGENT, tmp_path)
     assert gifts == {(b".switchyard", b"env"): b""}
 
 

@@ -30,7 +30,11 @@ OFFER = SiteOffer(
     [
         (SiteNeeds(data=""), "any", ""),
         (SiteNeeds(data="/shared/data"), "any", ""),
-        (SiteNeeds(data="/shared/data/x"), "any", ""),
+        (SiteNeeds(data="/shared/data/"), "any", ""),
+        (SiteNeeds(data="/shared/data/any"), "any", ""),
+        (SiteNeeds(data="/shared/data/any/deep"), "any", ""),
+        (SiteNeeds(data="/shared/data/other"), "any", "data of the project any goes below /shared/data/any alone"),
+        (SiteNeeds(data="/shared/data/anybody/x"), "any", "this goes to /shared/data/anybody/x"),
         (SiteNeeds(data="/shared/database"), "any", "its folder for data is /shared/data"),
         (SiteNeeds(data="s3://bucket/flyte/deep"), "team-1", ""),
         (SiteNeeds(data="s3://bucket/flyte"), "other", "jobs of the project other may not write data"),

@@ -19,11 +19,12 @@ from typing import cast
 
 from switchyard.agent import credential as credentials
 from switchyard.agent import diagnostic_commands
-from switchyard.agent.backends import Backend, Setting
+from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.chooser import load_chooser
 from switchyard.agent.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.credential import AgentCredentials, Credential
+from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.discover import discover_graph, read_graph
 from switchyard.agent.ending_backend import EndingBackend
 from switchyard.agent.environment import INHERITED_VARIABLES
@@ -35,7 +36,7 @@ from switchyard.agent.lifetime import Lifetime, check_end_is_known, lifetime_of
 from switchyard.agent.log import line, set_up_logging
 from switchyard.agent.loop import FREE_BYTES_MIN, AgentLimits, Loop
 from switchyard.agent.site import read_site
-from switchyard.agent.site_gifts import site_gifts
+from switchyard.agent.site_gifts import GiftPath, site_gifts
 from switchyard.agent.site_state import SiteState
 from switchyard.agent.umask import set_private_umask
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed, refuse_plain_http
@@ -50,7 +51,7 @@ from switchyard.errors import (
 )
 from switchyard.model.graph import Graph
 from switchyard.model.names import NAME_HINT, is_name
-from switchyard.model.poll import Join
+from switchyard.model.poll import Join, Lease
 from switchyard.model.quantity import parse_duration_s
 from switchyard.process_arguments import hide_argument
 
@@ -254,6 +255,12 @@ def _make_files(
     on_change: Callable[[], None],
 ) -> AttemptFiles:
     folders = files_folders(setting.site, arguments.backend, setting.directory, setting.cluster)
+
+    def gifts(lease: Lease, work: WorkFolder) -> dict[GiftPath, bytes]:
+        files = site_gifts(lease, setting.site, setting.agent_environment, work.path)
+        make_data_folder(lease, setting.site, work.account)
+        return files
+
     return AttemptFiles(
         backend,
         setting.directory,
@@ -263,7 +270,7 @@ def _make_files(
         on_change=on_change,
         work_roots=[folders.work] if folders else [],
         free_bytes_min=arguments.free_bytes_min,
-        gifts=lambda lease, folder: site_gifts(lease, setting.site, setting.agent_environment, folder),
+        gifts=gifts,
     )
 
 

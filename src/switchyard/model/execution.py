@@ -14,6 +14,7 @@ from switchyard.model.names import LABEL_KEY_PATTERN, TEXT_PATTERN, LabelKey, La
 from switchyard.model.quantity import Duration, parse_duration_s
 from switchyard.model.schema import not_both
 
+EXECUTION_LABEL = "flyte/execution"  # of a job: the execution of Flyte's that it is a part of
 PARALLEL_MAX = 10_000_000
 MAP_MAX = 256
 IdentityText = Annotated[str, Meta(max_length=1024, pattern=TEXT_PATTERN)]

@@ -115,4 +115,7 @@ def _data_refusal(data: str | None, project: str, offer: SiteOffer) -> str:
         return "its site file names no folder for data (`data: {folder: DIR}` in the agent's site file)"
     if data and not is_below(data, offer.folder):
         return f"its folder for data is {offer.folder}, and the data goes to {data}"
+    folder = offer.folder.rstrip("/")
+    if data.rstrip("/") not in ("", folder) and not is_below(data, f"{folder}/{project}"):
+        return f"data of the project {project} goes below {folder}/{project} alone, and this goes to {data}"
     return ""

@@ -57,7 +57,7 @@ class AttemptFiles:
         patience_s: float = PATIENCE_S,
         work_roots: Sequence[Path] = (),
         free_bytes_min: int = 0,
-        gifts: GiftsOf = lambda _lease, _folder: {},
+        gifts: GiftsOf = lambda _lease, _work: {},
     ) -> None:
         """`work_roots`: below which jobs run. Jobs with files are taken while `free_bytes_min` are free in all.
 

@@ -40,7 +40,7 @@ RETRY_S_MIN, RETRY_S_MAX = 0.5, 30.0
 # Without progress, though the server answers. While the server is away nothing is given up: no report would arrive.
 PATIENCE_S = 300.0
 
-GiftsOf = Callable[[Lease, Path], Mapping[TreePath, bytes]]  # files that the site gives to an attempt in this folder
+GiftsOf = Callable[[Lease, WorkFolder], Mapping[TreePath, bytes]]  # files that the site gives to an attempt there
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Stagings:
         space: StagingSpace,
         on_change: Callable[[], None],
         patience_s: float = PATIENCE_S,
-        gifts: GiftsOf = lambda _lease, _folder: {},
+        gifts: GiftsOf = lambda _lease, _work: {},
     ) -> None:
         self._backend, self._records = backend, records
         self._cache, self._transfers, self._on_change = cache, transfers, on_change
@@ -241,7 +241,7 @@ class Stagings:
 
     def _write_gifts(self, lease: Lease, work: WorkFolder) -> None:
         """Write what the site gives to this attempt. A tree of the job with such a folder is refused."""
-        gifts = self._gifts(lease, work.path)
+        gifts = self._gifts(lease, work)
         if not gifts:
             return
         with contextlib.closing(FolderWriter(work.path, work.account)) as writer:

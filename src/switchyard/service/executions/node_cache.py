@@ -118,11 +118,14 @@ class _Holders:
 
 
 def cache_scope(execution: ExecutionRow, spec: Any) -> tuple[str, str, str]:
-    """Project and domain; and the folder of a cluster, if data is there: other clusters do not have it."""
+    """Project and domain; with data in a folder of a cluster, also the cluster, the folder and the owner.
+
+    Other clusters do not have the folder, and with an account map other users cannot read the owner's data.
+    """
     prefix = spec.raw_output_data_config.output_location_prefix
     is_folder = prefix.startswith("/")
     cluster = spec.metadata.system_metadata.execution_cluster
-    return execution.project, execution.domain, f"{cluster}:{prefix}" if is_folder else ""
+    return execution.project, execution.domain, f"{cluster}:{execution.owner_id}:{prefix}" if is_folder else ""
 
 
 def ask_later(starts: Iterable[TaskStart], known: Mapping[Any, CacheAnswer]) -> Answers:

@@ -12,7 +12,7 @@ from flyteidl.admin import execution_pb2
 from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Busy, Malformed
-from switchyard.model.execution import ExecutionConfig, RunAs, SecurityContext
+from switchyard.model.execution import EXECUTION_LABEL, ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.file_tree import Entry, FileEntry, FolderEntry, chunk_spans, encode_tree, hash_of
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobRequest, JobSpec
@@ -45,7 +45,7 @@ from switchyard.workflow.task_command import (
 from switchyard.workflow.uploaded_files import FILES_MAX, uploaded_paths, with_places
 
 LABELS_MAX = 60  # of an execution; a job takes 64
-EXECUTION_LABEL, NODE_LABEL = "flyte/execution", "flyte/node"
+NODE_LABEL = "flyte/node"
 ON_LOST_ANNOTATION, LOST_AFTER_ANNOTATION = "switchyard/on-lost", "switchyard/lost-after"
 NO_TREE = "0" * 64  # in a trial, which stores no files
 _LONG_NAME = re.compile(LONG_NAME_PATTERN)
