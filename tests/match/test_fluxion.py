@@ -31,6 +31,35 @@ CASES: list[tuple[dict[str, Any], bool]] = [
     ({"tasks": 2, "nodes": 2, "cores": 4}, True),
     ({"tasks": 3, "nodes": 3, "cores": 1}, False),
 ]
+# The nodes of docs/how-to/describe-a-cluster.md, fewer of them. Cores are in sockets; memory and GPUs are
+# beside them.
+SOCKETS = compile_graph(
+    [
+        {"nodes": 3, "each": {"socket": 2, "core": 48, "memory": "256GiB"}, "hosts": "n[0-2]"},
+        {"nodes": 1, "each": {"socket": 2, "core": 48, "memory": "512GiB", "gpu": 4}, "hosts": "g0"},
+    ],
+    where="test",
+)
+SOCKET_CASES: list[tuple[dict[str, Any], bool]] = [
+    ({"tasks": 1, "cores": 1}, True),
+    ({"tasks": 4, "cores": 40}, True),  # more cores than a socket has
+    ({"tasks": 5, "cores": 40}, False),
+    ({"tasks": 1, "cores": 49}, False),
+    ({"tasks": 1, "cores": 1, "memory_bytes": 300 * GIB}, True),
+    ({"tasks": 2, "cores": 1, "memory_bytes": 300 * GIB}, False),
+    ({"tasks": 2, "cores": 8, "gpus": 2, "memory_bytes": 100 * GIB}, True),
+    ({"tasks": 4, "nodes": 4, "cores": 48, "memory_bytes": 256 * GIB}, True),
+    ({"tasks": 2, "nodes": 2, "gpus": 1, "cores": 1}, False),
+]
+SLOTS_OF_24 = {"type": "slot", "count": 1, "with": [{"type": "core", "count": 24}]}
+SLOTS_OF_25 = {"type": "slot", "count": 1, "with": [{"type": "core", "count": 25}]}
+SOCKET_JOBSPECS: list[tuple[list[dict[str, Any]], bool]] = [
+    ([{"type": "slot", "count": 8, "with": [{"type": "socket", "count": 1}]}], True),
+    ([{"type": "slot", "count": 9, "with": [{"type": "socket", "count": 1}]}], False),
+    ([{"type": "socket", "count": 2, "with": [SLOTS_OF_24]}], True),
+    ([{"type": "socket", "count": 1, "with": [SLOTS_OF_25]}], False),
+    ([{"type": "node", "count": 4, "with": [{**SLOTS_OF_24, "count": 2}]}], True),
+]
 needs_fluxion = pytest.mark.skipif(shutil.which(PROGRAM) is None, reason=f"{PROGRAM} of flux-sched is not in the PATH")
 
 
@@ -40,7 +69,8 @@ def test_a_question_is_a_graph_of_all_vertices_and_a_jobspec() -> None:
     assert [vertex["type"] for vertex in vertices].count("core") == 8
     assert len({vertex["paths"]["containment"] for vertex in vertices}) == len(vertices)
     assert len(asked.jgf["graph"]["edges"]) == len(vertices) - 1
-    assert {vertex["size"] for vertex in vertices if vertex["type"] == "memory"} == {4}, "in units of 4 GiB"
+    memory = [vertex["size"] for vertex in vertices if vertex["type"] == "memory"]
+    assert memory == [1] * 8, "each node has four units of 4 GiB, which several slots can share"
     (jobspec,) = asked.jobspecs
     (slot,) = jobspec["resources"]
     assert (slot["type"], slot["count"]) == ("slot", 2)
@@ -64,12 +94,32 @@ def test_what_fluxion_has_no_word_for_is_not_asked(resources: list[dict[str, Any
         question_of(demand, GRAPH)
 
 
+def test_levels_that_the_demand_does_not_name_are_left_out() -> None:
+    cores = question_of(demand_of_plain(PlainResources(cores=1), ()), SOCKETS).jgf["graph"]
+    assert {vertex["metadata"]["type"] for vertex in cores["nodes"]} == {"cluster", "node", "core"}
+    assert len(cores["edges"]) == len(cores["nodes"]) - 1
+    sockets = question_of(demand_of_jobspec({"resources": SOCKET_JOBSPECS[2][0]}), SOCKETS).jgf["graph"]
+    assert {vertex["metadata"]["type"] for vertex in sockets["nodes"]} == {"cluster", "node", "socket", "core"}
+
+
 @pytest.mark.flux
 @needs_fluxion
-@pytest.mark.parametrize(("resources", "fits"), CASES)
-def test_fluxion_and_shapes_agree(resources: dict[str, Any], fits: bool) -> None:
-    demand = demand_of_plain(PlainResources(**resources), ())
-    for found in (FluxionEngine().satisfy(demand, GRAPH), engine("shapes").satisfy(demand, GRAPH)):
+@pytest.mark.parametrize(
+    ("graph", "resources", "fits"), [(GRAPH, *case) for case in CASES] + [(SOCKETS, *case) for case in SOCKET_CASES]
+)
+def test_fluxion_and_shapes_agree(graph: Graph, resources: dict[str, Any], fits: bool) -> None:
+    _assert_agreement(demand_of_plain(PlainResources(**resources), ()), graph, fits=fits)
+
+
+@pytest.mark.flux
+@needs_fluxion
+@pytest.mark.parametrize(("resources", "fits"), SOCKET_JOBSPECS)
+def test_fluxion_and_shapes_agree_about_jobspecs(resources: list[dict[str, Any]], fits: bool) -> None:
+    _assert_agreement(demand_of_jobspec({"resources": resources}), SOCKETS, fits=fits)
+
+
+def _assert_agreement(demand: Demand, graph: Graph, *, fits: bool) -> None:
+    for found in (FluxionEngine().satisfy(demand, graph), engine("shapes").satisfy(demand, graph)):
         assert isinstance(found, Match) == fits, found
         assert not getattr(found, "undecided", ""), found
 

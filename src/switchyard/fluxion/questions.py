@@ -5,7 +5,7 @@ What Fluxion has no word for raises NotExpressible. Then the engine does not dec
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from math import gcd
 from typing import Any
@@ -16,7 +16,9 @@ from switchyard.model.graph.graph import Shape
 from switchyard.model.graph.units import bytes_of
 
 VERTICES_MAX = 200_000  # Fluxion reads such a graph in some seconds
+PARTS_MAX = 256  # vertices that stand for one amount of memory; a larger number of units stays one vertex
 COUNT_MAX = 2**31 - 1  # Fluxion's counts are integers of 32 bits
+HOST_LEVELS = frozenset({"node"})  # stay in every graph: a slot lies in one host
 SLOT_LABEL = "task"
 BYTES = "B"
 VERSION = 9999
@@ -41,7 +43,8 @@ def question_of(demand: Demand, graph: Graph) -> Question:
     unit_bytes = _unit_bytes(demand, graph)
     groups = [demand.needs] if demand.is_together else [(need,) for need in demand.needs]
     jobspecs = [_jobspec(_resources(needs, demand.nodes, unit_bytes)) for needs in groups if needs]
-    return Question(_jgf(graph, unit_bytes), jobspecs)
+    levels = HOST_LEVELS | {need.type for need, _ in walk_needs(demand.needs)}
+    return Question(_jgf(graph, unit_bytes, levels), jobspecs)
 
 
 def _unit_bytes(demand: Demand, graph: Graph) -> dict[str, int]:
@@ -66,8 +69,13 @@ def _size_bytes(shape: Shape) -> int:
     return size_bytes
 
 
-def _jgf(graph: Graph, unit_bytes: Mapping[str, int]) -> dict[str, Any]:
-    """The graph with a vertex for each that the shapes stand for."""
+def _jgf(graph: Graph, unit_bytes: Mapping[str, int], levels: Set[str]) -> dict[str, Any]:
+    """The graph with a vertex for each that the shapes stand for, as far as its type is in `levels`.
+
+    Fluxion skips no level between two levels of a jobspec: the cores of a slot must be direct children of one vertex,
+    and `node → slot → core` matches no node whose cores are in sockets. So the graph has only the levels that the
+    demand names. The children of a vertex that is left out are children of the vertex above it.
+    """
     if graph.vertices > VERTICES_MAX:
         raise NotExpressible(f"the graph has over {VERTICES_MAX} vertices")
     vertices: list[dict[str, Any]] = []
@@ -76,21 +84,30 @@ def _jgf(graph: Graph, unit_bytes: Mapping[str, int]) -> dict[str, Any]:
 
     def add(index: int, parent: str | None, path: str, rank: int) -> None:
         shape = graph.shapes[index]
-        number = numbers[shape.type] = numbers.get(shape.type, -1) + 1
-        rank = number if shape.type == "node" else rank
-        name, own = f"{shape.type}{number}", str(len(vertices))
+        if parent is not None and shape.type not in levels:
+            add_children(shape, parent, path, rank)
+            return
         size = _size_bytes(shape) // unit_bytes[shape.type] if shape.type in unit_bytes else shape.size
-        metadata = {
-            **{"type": shape.type, "basename": shape.type, "name": name, "id": number, "uniq_id": len(vertices)},
-            **{"rank": rank, "exclusive": False, "unit": "", "size": size},
-            "paths": {"containment": f"{path}/{name}"},
-        }
-        vertices.append({"id": own, "metadata": metadata})
-        if parent is not None:
-            edges.append({"source": parent, "target": own, "metadata": {"subsystem": "containment"}})
+        # A slot takes whole vertices. So an amount is several vertices of one unit each, for several slots to share it.
+        parts = size if shape.type in unit_bytes and not shape.children and size <= PARTS_MAX else 1
+        for _ in range(parts):
+            number = numbers[shape.type] = numbers.get(shape.type, -1) + 1
+            rank = number if shape.type == "node" else rank
+            name, own = f"{shape.type}{number}", str(len(vertices))
+            metadata = {
+                **{"type": shape.type, "basename": shape.type, "name": name, "id": number, "uniq_id": len(vertices)},
+                **{"rank": rank, "exclusive": False, "unit": "", "size": size // parts},
+                "paths": {"containment": f"{path}/{name}"},
+            }
+            vertices.append({"id": own, "metadata": metadata})
+            if parent is not None:
+                edges.append({"source": parent, "target": own, "metadata": {"subsystem": "containment"}})
+            add_children(shape, own, f"{path}/{name}", rank)
+
+    def add_children(shape: Shape, parent: str, path: str, rank: int) -> None:
         for child, count in shape.children:
             for _ in range(count):
-                add(child, own, f"{path}/{name}", rank)
+                add(child, parent, path, rank)
 
     add(graph.root, None, "", -1)
     return {"graph": {"nodes": vertices, "edges": edges}}
