@@ -37,15 +37,21 @@ def test_so_many_agents_join_each_with_a_cluster_of_the_group(rig: Rig) -> None:
     assert uses(rig) == [2]
 
 
-def test_agents_of_one_cluster_count_each_and_a_lost_answer_counts_once(rig: Rig) -> None:
+def test_a_lost_answer_counts_once(rig: Rig) -> None:
     token = invited(rig).token
     lost = rig.join("p", token=token)
     assert rig.join("p", token=token).id == lost.id, "the same agent, with another credential"
     assert uses(rig) == [1]
-    rig.join("p", "second", journal="j2", token=token)
-    assert uses(rig) == [2]
-    with pytest.raises(Unauthenticated, match="may let in no more"):
-        rig.join("p", "third", journal="j3", token=token)
+
+
+def test_it_adds_no_agent_to_a_cluster_that_another_agent_registered(rig: Rig) -> None:
+    """Neither a second agent nor one that replaces a silent agent: both would get the jobs of the first."""
+    token = invited(rig).token
+    rig.join("p", token=token)
+    for name in ("second", "agent"):
+        with pytest.raises(Denied, match="adds no agent to the cluster p: another agent registered it"):
+            rig.join("p", name, journal="j2", token=token)
+    assert uses(rig) == [1], "a refusal uses nothing up"
 
 
 def test_it_opens_no_cluster_that_it_did_not_register(rig: Rig) -> None:

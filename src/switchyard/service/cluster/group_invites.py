@@ -1,7 +1,7 @@
 """Group join tokens: one token lets a bounded number of agents join, each with a cluster of one group.
 
 Only platform administrators make them: the token registers clusters, and its holder chooses their names. The token
-opens no cluster that it did not register itself.
+opens no cluster that it did not register itself, and adds no agent to a cluster that another agent registered with it.
 """
 
 from __future__ import annotations
@@ -111,6 +111,14 @@ def open_cluster(batch: Batch, context: Context, invite: group_invites.GroupInvi
         raise Denied(
             f"The join token may not open the cluster {request.cluster}: it did not register it.",
             next_step="Choose another name with --cluster.",
+        )
+    # Every member of the group has the token. A second agent would get the jobs of the first with their environments.
+    if any(
+        (agent.name, agent.journal) != (request.name, request.journal) for agent in clusters.agent_of(batch.tx, row.id)
+    ):
+        raise Denied(
+            f"The join token adds no agent to the cluster {request.cluster}: another agent registered it.",
+            next_step=f"Choose another name with --cluster, or join with `yard cluster invite {request.cluster}`.",
         )
     return str(locked.id)
 
