@@ -11,7 +11,9 @@ import pytest
 from switchyard.agent.backends import Status, marker_of
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.ending_backend import EndingBackend
+from switchyard.agent.journal import Journal
 from switchyard.agent.lifetime import DRAIN_S_MAX, END_TIME_VARIABLE, Lifetime, lifetime_of
+from switchyard.agent.runner import Runner
 from switchyard.errors import Malformed, PolicyRefused
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.lifecycle import ObservedState
@@ -70,6 +72,21 @@ def test_a_job_that_does_not_fit_is_refused_before_its_start(tmp_path: Path) -> 
     assert backend.quote(spec("10s")).can
     handle = backend.submit(a_lease(resources={"time_limit": 1}, env={"FAKE_EXIT": "0"}))
     assert end_of(backend, handle).seen is ObservedState.SUCCEEDED  # type: ignore[arg-type]
+
+
+def test_a_leased_job_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
+    """Not failed: another agent of the cluster may have more time left."""
+    journal = Journal(tmp_path / "journal.db")
+    runner = Runner(journal, EndingBackend(FakeBackend(a_setting(tmp_path)), Clock(60).lifetime))  # type: ignore[arg-type]
+    late, fits = a_lease(resources={"time_limit": "10m"}), a_lease(resources={"time_limit": 1})
+    journal.take([late, fits])
+    runner.run_once(may_start=True)
+    reports = {queued.key[0]: queued.timed.report for queued in journal.queued()}
+    assert reports[late.job].seen is ObservedState.RETURNED
+    assert "does not fit before the end" in reports[late.job].reason
+    attempt = journal.get((fits.job, fits.fence))
+    assert attempt is not None
+    assert attempt.native_id is not None
 
 
 class Queue(FakeBackend):

@@ -237,6 +237,7 @@ class RigAgent:
             frozenset(cancelling),
             snapshots.fleet.agents[self.id].backend,
             snapshots.world.by_id[self.cluster_id].backends,
+            left_s=snapshots.agent_time_left_s(self.id),
         )
 
     def poll(self, want: int = 10, room: Room | None = None) -> LeaseAnswer:

@@ -62,3 +62,19 @@ def test_a_job_that_cannot_end_before_the_cluster_is_not_drawn_there(lite: Rig) 
     snapshots.rebuild_world()
     assert route(300, "brief") == (State.REJECTED, None), "by now it does not fit"
     assert route(100, "brief") == (State.ASSIGNED, "brief")
+
+
+def test_a_job_is_leased_to_the_agent_of_a_cluster_that_goes_on_for_long_enough(lite: Rig) -> None:
+    brief = lite.cluster("duo")
+    long = lite.join("duo", "second", journal="j2")
+    long.sync()
+    snapshots = lite.context.snapshots
+    for agent, left_s in ((brief, 60), (long, 600)):
+        snapshots.take_load(agent.id, Load(ends_in_s=left_s), lite.context.now_us())
+    snapshots.rebuild_world()
+    ids = {}
+    for limit in (240, 30):
+        spec = JobSpec(command=["x"], resources=Resources(time_limit=limit))
+        ids[limit] = lite.submit(JobRequest(spec=spec, cluster="duo")).id
+    assert [lease.job for lease in brief.lease()] == [ids[30]]
+    assert [lease.job for lease in long.lease()] == [ids[240]]

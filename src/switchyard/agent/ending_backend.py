@@ -36,6 +36,10 @@ class EndingBackend:
             return BackendQuote(can=False, reason=why)
         return self._backend.quote(spec)
 
+    def late_reason(self, lease: Lease) -> str:
+        """Why the job cannot end before the cluster does; empty: it can, if it starts now."""
+        return self._lifetime.refusal(spec_of(lease))
+
     def submit(self, lease: Lease) -> str:
         return self.submit_range([lease])[0]
 

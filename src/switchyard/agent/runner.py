@@ -12,6 +12,7 @@ from switchyard.agent.attempt import Attempt, AttemptChange, AttemptKey, Stage, 
 from switchyard.agent.attempt_reports import end_attempt, reports_of
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
 from switchyard.agent.chooser import ChoiceCache, Chooser, PriorityChooser
+from switchyard.agent.ending_backend import EndingBackend
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import attempt_lines, line
@@ -62,6 +63,7 @@ class Runner:
         self._on_cancel = on_cancel
         self._journal = journal
         self._backend = backend
+        self._late_reason = backend.late_reason if isinstance(backend, EndingBackend) else lambda _: ""
         self._files = files
         self._picker = ChoiceCache(chooser or PriorityChooser())
         self._native: dict[AttemptKey, str] = {}  # submitted in this incarnation, not yet written down as such
@@ -156,16 +158,15 @@ class Runner:
         ]
 
     def _give_back(self) -> list[AttemptChange]:
-        """Return the attempts that the chooser rejects, except those that the backend may have already."""
+        """Return attempts that the chooser rejects or that come too late, but none that the backend may have."""
         waiting = self._waiting()
         choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
         changes = []
         for attempt in waiting:
-            if (reason := choice.returned.get(attempt.key)) is None or attempt.key in self._maybe_submitted:
-                continue
-            changes.append(
-                end_attempt(attempt, Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER))
-            )
+            reason = choice.returned.get(attempt.key) or self._late_reason(attempt.lease)
+            if reason and attempt.key not in self._maybe_submitted:
+                status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
+                changes.append(end_attempt(attempt, status))
         return changes
 
     def _stage(self) -> list[AttemptChange]:

@@ -33,6 +33,11 @@ class AgentEnds:
     def left(self, now_us: int) -> TimesLeft:
         return {agent_id: rounded_up_s((end_us - now_us) / 1e6) for agent_id, end_us in self._ends_us.copy().items()}
 
+    def left_of(self, agent_id: str, now_us: int) -> int | None:
+        """Return the time that one agent has left, as `left` does; None: it has no end."""
+        end_us = self._ends_us.get(agent_id)
+        return None if end_us is None else rounded_up_s((end_us - now_us) / 1e6)
+
     def is_over(self, agent_id: str, now_us: int) -> bool:
         """Return whether the agent said when it ends, and that time is over."""
         return agent_id in self._ends_us and self._ends_us[agent_id] <= now_us

@@ -283,6 +283,10 @@ class Snapshots:
             return True
         return self._now_us() - self.seen.get(agent_id, 0) < self.silent_after_us
 
+    def agent_time_left_s(self, agent_id: str) -> int | None:
+        """Return how long an agent of an ephemeral cluster goes on, rounded up; None: it has no end."""
+        return self._ends.left_of(agent_id, self._now_us())
+
     def is_agent_time_over(self, agent_id: str) -> bool:
         """Return whether the agent of an ephemeral cluster said when it ends, and that time is over."""
         return self._ends.is_over(agent_id, self._now_us())

@@ -24,6 +24,7 @@ class LeaseRequest:
     backend: str = ""
     backends: frozenset[str] = frozenset()  # of all agents of the cluster
     incarnation: str | None = None  # the agent process; none for pollers
+    left_s: int | None = None  # until the agent's part of an ephemeral cluster ends, rounded up; None: it has no end
     is_fresh: bool = False  # the poll has just arrived; else it was parked, and the agent may be gone
 
     def job_ids(self) -> Iterable[str]:

@@ -18,6 +18,7 @@ from switchyard.model.idset import IdSet
 from switchyard.model.job import State
 from switchyard.model.layout import Layout
 from switchyard.model.poll import BATCH_MAX, AttemptRef, Lease, Room, Stop
+from switchyard.model.quantity import parse_duration_s
 from switchyard.model.queue import queue_named, queue_of_lane
 from switchyard.model.task_states import cancelling_positions, live_positions
 from switchyard.route.queue_order import BypassTimes, FairQueue, QueuedJob
@@ -43,6 +44,16 @@ from switchyard.store.ranges import HeldRange
 ASK_AGAIN_MAX = 20
 LeaseSource = LeaseCandidate | LeasedJob | HeldRange  # rows with all that a lease is built from
 SPECS_BYTES_MAX = 16 * 2**20  # of one answer, which is built in memory; the next poll gets more
+
+
+class _TimedResources(msgspec.Struct):
+    time_limit: int | str | None = None
+
+
+class _TimedSpec(msgspec.Struct):
+    """The part of a job's spec that says how long the job may run."""
+
+    resources: _TimedResources = msgspec.field(default_factory=_TimedResources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +298,10 @@ def choose_jobs(
         if not _is_for_backend(row, request):
             skipped.append(job)
             continue
+        if request.left_s is not None and not _ends_in_time(row, request.left_s):
+            skipped.append(job)
+            has_misfits = True  # another agent of the cluster goes on for longer
+            continue
         size = round_.size(row, request)
         count = min(size, want, _count_fitting(row, room), spec_bytes // len(row.spec) + 1)
         if count:
@@ -335,6 +350,12 @@ def _is_for_backend(row: LeaseCandidate, request: LeaseRequest) -> bool:
     if first is not None:
         return first == request.backend
     return not decode_bounds(row.bounds).needs_backend
+
+
+def _ends_in_time(row: LeaseCandidate, left_s: int) -> bool:
+    """Return whether the job's time limit allows it to end before its agent does."""
+    limit = msgspec.json.decode(row.spec, type=_TimedSpec).resources.time_limit
+    return limit is not None and parse_duration_s(limit) <= left_s
 
 
 def _count_fitting(row: LeaseCandidate, room: Room | None) -> int:

@@ -215,6 +215,7 @@ async def _lease(
         agent.backend,
         _backends(server, agent),
         message.incarnation,
+        server.context.snapshots.agent_time_left_s(agent.id),
     )
     is_fresh = True
     answer = LeaseAnswer(message.session, [], [], [])
