@@ -9,10 +9,14 @@ import pytest
 from flyteidl.core import execution_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from msgspec import structs
 
+from switchyard.model.event_kind import EventKind
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.poll import AttemptRef
+from switchyard.service.core.batch import Batch
 from switchyard.service.executions.map_inputs import read_inputs
 from switchyard.service.executions.map_progress import judge_element, new_map
 from switchyard.service.executions.map_results import open_elements
-from switchyard.store import execution_maps
+from switchyard.store import execution_maps, file_outputs
 from switchyard.workflow.attempt_result import JobEnd
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from switchyard.workflow.execution_state import TaskStart
@@ -20,6 +24,7 @@ from switchyard.workflow.map_elements import PART_SIZE, ElementState, MapShape
 from switchyard.workflow.uploaded_files import SCHEME
 from tests.service.executions.bed import ExecutionBed, outputs_file
 from tests.service.executions.test_turns import a_user, limited, wait_for_room
+from tests.service.files.trees import a_tree
 from tests.service.rig import Rig
 
 TASK = EntityId(EntityKind.TASK, "p", "d", "t", "v1")
@@ -99,6 +104,42 @@ def test_an_element_that_leaves_a_workflow_fails_and_says_so(rig: Rig) -> None:
     bed.run_elements(files=lambda index: {"futures.pb": b"\x00"} if index else outputs_file(index))
     assert (bed.phase("e"), error_of(bed, "e").code) == ("FAILED", "DynamicMapElement")
     assert "Element 1: the task left a workflow" in error_of(bed, "e").message
+
+
+def test_an_element_that_crashes_is_told_with_its_exit_code(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    bed.maps("map", [1])
+    bed.create("map", "e")
+    bed.drive()
+    (lease,) = bed.lease()
+    agent, held = bed.agents["c1"], AttemptRef(lease.job, lease.fence)
+    agent.report(held, ObservedState.RUNNING)
+    agent.report(held, ObservedState.FAILED, exit_code=3, reason="exit code 3")
+    tree = a_tree({})
+    rig.context.files.store.put_many(tree.objects.items())
+    row = {
+        **{"job_id": lease.job, "fence": lease.fence, "task": 0, "cluster_id": agent.cluster_id},
+        **{"state": "ready", "root": tree.root, "files": 0, "size": 0, "missing": "[]", "skipped": "[]"},
+        **{"error": "", "at_us": rig.clock()},
+    }
+
+    def outputs(batch: Batch) -> None:
+        file_outputs.output_put(batch.tx, row)
+        batch.event(
+            lease.job,
+            EventKind.OUTPUTS_READY,
+            state="FAILED",
+            attempt=lease.attempt,
+            fence=lease.fence,
+            cluster_id=agent.cluster_id,
+            reason="task 0: 0 files, 0 bytes",
+            is_of_task=True,
+        )
+
+    rig.committer.call(outputs)
+    bed.drive()
+    assert (bed.phase("e"), error_of(bed, "e").code) == ("FAILED", "Crashed")
+    assert error_of(bed, "e").message.endswith("Element 0: exit code 3")
 
 
 def test_elements_of_a_cached_task_are_looked_up_and_stored_one_by_one(rig: Rig) -> None:
