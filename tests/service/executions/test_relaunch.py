@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from flyteidl.admin import common_pb2, execution_pb2
+from flyteidl.admin import cluster_assignment_pb2, common_pb2, execution_pb2
 from flyteidl.core import identifier_pb2
+from msgspec import structs
 
 from switchyard.errors import BadRequest, Conflict, Denied, NotFound
 from switchyard.model.access import GrantTarget, Role
+from switchyard.model.site_needs import SiteOffer
+from switchyard.service.cluster import clusters
 from switchyard.service.executions import changes, relaunch
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store.execution_recovery import RecoverableNode
+from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed
+from tests.service.lines import pool
 from tests.service.rig import ADMIN, Rig
 from tests.workflow.builders import task_node
 
@@ -38,6 +43,10 @@ def again(rig: Rig, name: str, new: str, mode: int = Mode.RECOVERED, **spec: Any
     )
     assert relaunch.is_again(request)
     return relaunch.create_again(rig.context, ADMIN, request).name
+
+
+def in_pool(name: str) -> Any:
+    return cluster_assignment_pb2.ClusterAssignment(cluster_pool_name=name)
 
 
 def a_failed_chain(bed: ExecutionBed) -> None:
@@ -161,3 +170,34 @@ def a_node(word: str) -> RecoverableNode:
     name, phase, *more = word.split(":")
     attempts = next((int(one) for one in more if one.isdigit()), 1)
     return RecoverableNode(name, parent, phase, attempts, "jobs" in more)
+
+
+def test_a_recovered_execution_stays_on_the_cluster_that_has_its_data(rig: Rig) -> None:
+    offer = SiteOffer(folder="/shared")
+    bed = ExecutionBed(rig, cluster="")
+    for name in ("c1", "c2"):
+        bed.add_cluster(name, graph=structs.replace(a_graph(count=64), site=offer))
+    pool(rig, "one", c1=1)
+    pool(rig, "all", c1=1, c2=1)
+    pool(rig, "other", c2=1)
+    bed.flow("chain", [task_node("n0", a=1, b=1), task_node("n1", a="@n0.o0", b=1)])
+    place = common_pb2.RawOutputDataConfig(output_location_prefix="/shared")
+    bed.create("chain", "first", raw_output_data_config=place, cluster_assignment=in_pool("one"))
+    bed.drive()
+    bed.succeed(bed.lease()[0], 5)
+    for _ in range(4):
+        bed.drive()
+        bed.crash(bed.lease()[0])
+    bed.drive()
+    assert (bed.phase("first"), bed.row("first").cluster) == ("FAILED", "c1")
+    names = [f"again{number}" for number in range(8)]
+    for name in names:
+        again(rig, "first", name, cluster_assignment=in_pool("all"))
+    assert {bed.row(name).cluster for name in names} == {"c1"}
+    again(rig, "first", "relaunched", mode=Mode.RELAUNCH, cluster_assignment=in_pool("other"))
+    assert bed.row("relaunched").cluster == "c2"
+    with pytest.raises(BadRequest, match="c1"):
+        again(rig, "first", "elsewhere", cluster_assignment=in_pool("other"))
+    clusters.cluster_delete(rig.context, ADMIN, "c1", abandon=True)
+    with pytest.raises(BadRequest, match="a folder of the cluster c1, which is gone"):
+        recover(rig, "first", "late")

@@ -71,7 +71,8 @@ class ExecutionOrigin:
     reference: Any = None
     scheduled_us: int | None = None
     take_over: Callable[[Batch, str], None] | None = None
-    home: str = ""  # the cluster of the parent of a child
+    home: str = ""  # the cluster of the parent of a child, or of the execution that this one recovers
+    data_cluster: str = ""  # the cluster that has data of nodes that are taken over: the execution stays there
 
 
 MANUAL = ExecutionOrigin()
@@ -148,6 +149,7 @@ def prepare_execution(
         uploaded_entry(context, address)
     spec = _effective_spec(asked, target, actor, origin)
     spec.metadata.system_metadata.namespace = _namespace(context, key)
+    spec.metadata.system_metadata.execution_cluster = origin.data_cluster
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
     graph = read_graph(target.closure)
     refuse_many_nodes(context, count_nodes_to_run(graph))

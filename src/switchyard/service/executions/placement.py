@@ -111,7 +111,7 @@ def _choose(row: ExecutionRow, fits: Sequence[TaskFit], children: Iterable[TaskF
             next_step=f"Set the annotation {SPREAD_ANNOTATION}=true: then each node is routed by itself.",
         )
     if row.cluster in ever:
-        return ClusterChoice(row.cluster)  # of the parent of a child
+        return ClusterChoice(row.cluster)  # of the parent of a child, or of the execution that it recovers
     candidates = common_candidates([*fits, *children]) or common_candidates(fits)
     if candidates:
         return ClusterChoice(draw_cluster(row.name, candidates))

@@ -99,8 +99,27 @@ def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> Exe
         asked.digest,
         reference=asked.reference,
         take_over=partial(_take_over, source=row.id, node_ids=ids) if ids else None,
+        home=row.cluster if ids and row.cluster in context.snapshots.world.by_name else "",
+        data_cluster=_data_cluster(context, row) if ids else "",
     )
     return create_execution(context, actor, made, origin)
+
+
+def _data_cluster(context: Context, row: ExecutionRow) -> str:
+    """The cluster whose folder has the data of an execution; empty: the data is in no folder.
+
+    Raises BadRequest if the cluster is gone: the outputs of nodes that have succeeded went with it.
+    """
+    spec = read_spec(row)
+    if not spec.raw_output_data_config.output_location_prefix.startswith("/"):
+        return ""
+    cluster = str(spec.metadata.system_metadata.execution_cluster)
+    if cluster and cluster not in context.snapshots.world.by_name:
+        raise BadRequest(
+            f"The execution {row.key} has its data in a folder of the cluster {cluster}, which is gone.",
+            next_step="Relaunch it: then all nodes run again.",
+        )
+    return cluster
 
 
 def _find(context: Context, actor: Actor, key: ExecutionKey) -> ExecutionRow:
