@@ -8,8 +8,9 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from switchyard.server.dashboard.session import SIGN_INS_MAX, SIGN_INS_S
-from tests.acceptance.stage import Secret, Stage, staged, submitters
+from tests.acceptance.stage import SOON_S, Secret, Stage, staged, submitters
 from tests.browser import Visitor
+from tests.processes import until
 from tests.programs import Answer, call
 
 PAGES = (
@@ -66,6 +67,14 @@ def get(stage: Stage, path: str, *, cookie: str = "", accept: str = "text/html",
     return call("GET", stage.url + path, headers=sent)
 
 
+def test_a_wrong_token_at_the_sign_in_is_logged(stage: Stage) -> None:
+    """The first test here: of later refusals of the same address, the log has only a count."""
+    body = b"token=yard_0000000000_wrong"
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": stage.url}
+    assert call("POST", f"{stage.url}/sign-in", body, headers=headers).status == 401
+    until(lambda: "path=/sign-in" in stage.server.log, SOON_S, "a line in the log of the server")
+
+
 def test_a_visitor_signs_in_with_a_token_and_lands_where_they_wanted(
     stage: Stage, visitor: Visitor, users: dict[str, str], job: str
 ) -> None:
@@ -102,6 +111,15 @@ def test_an_open_page_of_a_revoked_token_goes_to_the_sign_in(
     expect(page.locator("[data-live-state]")).to_have_text("live")
     stage.yard("token", "revoke", made["info"]["id"], check=True)
     expect(page).to_have_title("Sign in · Switchyard")
+
+
+def test_a_stream_of_a_page_that_may_not_be_shown_is_refused_with_its_status(
+    stage: Stage, users: dict[str, str]
+) -> None:
+    cookie = session_of(stage, users["ada"])
+    for path, status in (("/audit", 403), (f"/jobs/{'0' * 26}", 404), ("/clusters/nosuch", 404)):
+        answer = get(stage, path, cookie=cookie, accept="text/event-stream")
+        assert (path, answer.status) == (path, status)
 
 
 def test_a_session_survives_a_restart_of_the_server(stage: Stage, visitor: Visitor, users: dict[str, str]) -> None:

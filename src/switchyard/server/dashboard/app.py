@@ -20,6 +20,7 @@ from switchyard.server.http.asgi_messages import (
     AsgiSend,
     answer_errors,
     header,
+    note_refusal,
     retry_after,
     send_body,
     send_not_allowed,
@@ -124,6 +125,7 @@ class DashboardApp:
         try:
             actor = await self._server.authenticator.user(session.with_token(scope, form.get("token", "").strip()))
         except Unauthenticated as exc:
+            note_refusal(session.with_token(scope, form.get("token", "").strip()), exc)
             await self._send_sign_in(scope, send, 401, target=target, problem=exc.detail)
             return
         self._sign_ins.count(actor)

@@ -60,6 +60,7 @@ class _View:
     load: LoadFragments
     sent: dict[str, int] = field(default_factory=dict)  # block → hash of its last text
     spoke_at: float = 0.0
+    is_begun: bool = False  # the browser got the beginning of the stream
 
     @property
     def job_id(self) -> str | None:
@@ -90,13 +91,18 @@ async def stream_fragments(
 ) -> None:
     """Follow a page until the browser leaves it, the session ends, or the server stops."""
     follower = StreamFollower(call.actor, server.context.snapshots.access)
-    with server.limiter.hold_open(call.actor, "streams"):
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    view = _View(page, call, load)
+
+    async def begin() -> None:
         hello = _encoder.encode({"version": renderer.version, "now_us": server.context.now_us(), "beat_s": BEAT_S})
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        await send_part(send, f"retry: {RETRY_MS}\nevent: hello\ndata: {hello.decode()}\n\n".encode())
+        view.is_begun = True
+
+    with server.limiter.hold_open(call.actor, "streams"):
         gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await send_part(send, f"retry: {RETRY_MS}\nevent: hello\ndata: {hello.decode()}\n\n".encode())
-            await _follow(server, scope, send, _View(page, call, load), gone, follower=follower)
+            await _follow(server, scope, send, view, gone, follower=follower, begin=begin)
         except FollowerStalled:
             cut_off(send)
         finally:
@@ -111,7 +117,9 @@ async def _follow(
     gone: asyncio.Task[object],
     *,
     follower: StreamFollower,
+    begin: Callable[[], Awaitable[None]],
 ) -> None:
+    """Send the blocks that change. A page that may not be shown at all is refused with its status, not streamed."""
     loop, hub = asyncio.get_running_loop(), server.wakeups.hub
 
     async def wait(waiter: asyncio.Future[None], seconds: float) -> None:
@@ -132,6 +140,8 @@ async def _follow(
                 # Register first, then read: an event in between would wake nobody.
                 await authenticate()
                 fragments, cost_s = await _read_shared(server, view)
+                if not view.is_begun:
+                    await begin()
                 if part := view.changes(fragments):
                     await send_part(send, part)
                     view.spoke_at = loop.time()
@@ -139,7 +149,11 @@ async def _follow(
             user_streams = server.limiter.open["streams"].of(view.call.actor.name)
             await wait(loop.create_future(), pause_s(view.page, cost_s, user_streams))
     except YardError:
-        pass  # the browser hears the reason when it asks again
+        if not view.is_begun:
+            raise
+        # The browser hears the reason when it asks again.
+    if not view.is_begun:  # the server stops
+        await begin()
     await send_part(send, b"", more=False)
 
 

@@ -146,7 +146,7 @@ def problem_of(error: YardError) -> Problem:
     )
 
 
-def _note_refusal(scope: AsgiScope, error: YardError) -> None:
+def note_refusal(scope: AsgiScope, error: YardError) -> None:
     """Log a refusal: caller, address and reason. Of a credential only the id, which is no secret."""
     client = scope.get("client")
     token = (header(scope, b"authorization") or b"").decode("latin-1").partition(" ")[2].strip()
@@ -180,7 +180,7 @@ async def answer_errors(
         if exc.status >= 500 and not exc.transient:
             log.error("request failed", method=scope["method"], path=scope["path"], error=repr(exc), exc_info=exc)
         if exc.status in REFUSAL_STATUSES:
-            _note_refusal(scope, exc)
+            note_refusal(scope, exc)
         await refuse(send, exc)
     except asyncio.CancelledError:
         # The server stops. Without this answer uvicorn would send a 500, which clients do not retry.
@@ -188,7 +188,7 @@ async def answer_errors(
             await refuse(send, Unavailable("The server stops before this is done; it may still happen."))
     except RecursionError:  # for example of a job that was stored when deeper bodies were allowed
         error = Malformed(TOO_DEEP)
-        _note_refusal(scope, error)
+        note_refusal(scope, error)
         await refuse(send, error)
     except Exception as exc:  # a defect: the client gets a problem, the log the traceback
         log.error("defect", method=scope["method"], path=scope["path"], exc_info=exc)
