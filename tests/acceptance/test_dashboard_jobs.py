@@ -187,7 +187,8 @@ def test_output_is_followed_with_colours_and_never_run(stage: Stage, visitor: Vi
     gate = tmp_path / "gate"
     script = (
         r"printf '\033[1;31mred\033[0m \033]0;title\007<b>plain</b>\a\n'; echo '<script>alert(1)</script>'; "
-        f"{waiting_for(gate)}; printf '10%%\\r100%%\\n'; head -c 1000000 /dev/zero | tr '\\0' x; echo; echo the end"
+        rf"printf '\304\260\304\260\304\260 y'; {waiting_for(gate)}; echo; "
+        f"printf '10%%\\r100%%\\n'; head -c 1000000 /dev/zero | tr '\\0' x; echo; echo the end"
     )
     page = visitor.open(f"/jobs/{stage.submit('sh', '-c', script, name='writes')}")
     text = page.locator("[data-text]")
@@ -195,6 +196,9 @@ def test_output_is_followed_with_colours_and_never_run(stage: Stage, visitor: Vi
     expect(text).to_contain_text("<script>alert(1)</script>")
     expect(text.locator(".f1.a1, .a1.f1")).to_have_text("red")
     assert text.locator("b, script").count() == 0
+    expect(text).to_contain_text("İİİ y")  # a line that has not ended
+    page.get_by_label("Find in the output").fill("Y")  # the letters before it are longer in lower case
+    expect(page.locator("[data-found]")).to_have_text("1 hit")
     gate.touch()
     expect(text).to_contain_text("the end")
     expect(page.locator("[data-output-state]")).to_contain_text("This is all")

@@ -379,6 +379,8 @@ class OutputView {
   }
 
   flush(isEnd) {
+    this.tail?.remove();
+    this.tail = null;
     const lines = this.partial.split("\n");
     this.partial = isEnd ? "" : lines.pop();
     if (isEnd && lines.at(-1) === "") lines.pop();
@@ -390,6 +392,12 @@ class OutputView {
     const fragment = document.createDocumentFragment();
     for (const line of lines.slice(skipped)) {
       for (let at = 0; at === 0 || at < line.length; at += LINE_CHARS_MAX) fragment.append(this.line(line.slice(at, at + LINE_CHARS_MAX)));
+    }
+    if (this.partial) { // shown as far as it is written, and drawn again when it goes on
+      const style = new Set(this.style);
+      this.tail = this.line(this.partial);
+      this.style = style;
+      fragment.append(this.tail);
     }
     this.text.append(fragment);
     this.dropped += skipped;
@@ -447,21 +455,22 @@ class OutputView {
     const found = this.root.querySelector("[data-found]");
     if (!query) { found.textContent = ""; return; }
     this.text.normalize();
-    const wanted = query.toLowerCase();
+    // Not by toLowerCase: it makes some letters longer, and a place in its text is no place in the node.
+    const wanted = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "iu");
     const walker = document.createTreeWalker(this.text, NodeFilter.SHOW_TEXT);
     const nodes = [];
     while (walker.nextNode()) nodes.push(walker.currentNode);
     let count = 0;
     for (let node of nodes) {
-      let at = node.data.toLowerCase().indexOf(wanted);
-      while (at >= 0 && count < 1000) {
-        const hit = node.splitText(at);
-        node = hit.splitText(wanted.length);
+      let match = wanted.exec(node.data);
+      while (match && count < 1000) {
+        const hit = node.splitText(match.index);
+        node = hit.splitText(match[0].length);
         const mark = make("mark");
         hit.replaceWith(mark);
         mark.append(hit);
         count += 1;
-        at = node.data.toLowerCase().indexOf(wanted);
+        match = wanted.exec(node.data);
       }
     }
     found.textContent = count === 1 ? "1 hit" : `${count}${count === 1000 ? "+" : ""} hits`;
