@@ -392,6 +392,18 @@ def test_an_old_browser_without_streams_looks_again(stage: Stage, browser: Brows
         expect(page.locator("[data-row]")).to_have_count(1)
 
 
+def test_a_stream_that_is_not_heard_is_replaced_by_polling(stage: Stage, visitor: Visitor) -> None:
+    """As behind a proxy that keeps streams back."""
+    page = visitor.new_page()
+    page.add_init_script("window.EventSource = class extends EventTarget { readyState = 0; close() {} };")
+    page.clock.install()
+    page.goto(f"{stage.url}/jobs?text=unheard")
+    page.clock.run_for(20_000)
+    stage.submit("true", name="unheard", hold=True)
+    page.clock.run_for(6_000)
+    expect(page.get_by_role("row").filter(has_text="unheard")).to_be_visible()
+
+
 def test_a_page_is_small_on_the_wire(stage: Stage) -> None:
     page = call("GET", f"{stage.url}/jobs", headers={"Accept": "text/html", "Accept-Encoding": "gzip"})
     plain = call("GET", f"{stage.url}/jobs", headers={"Accept": "text/html"}).body.decode()

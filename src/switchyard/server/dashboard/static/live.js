@@ -90,13 +90,14 @@ function setLive(isOn, text) {
 }
 
 function isBack() {
+  heardAt = Date.now();
   awaySince = null;
   notice.hidden = true;
   setLive(true, "live");
 }
 
 function isAway(why) {
-  awaySince ??= new Date();
+  awaySince ??= new Date(heardAt);
   setLive(false, "not live");
   notice.hidden = false;
   setText(notice, `${why} What you see is from ${awaySince.toLocaleTimeString()}; this page tries again by itself.`);
@@ -110,6 +111,10 @@ function signIn() {
 async function poll(turn) {
   const answer = await fetch(location.href, { headers: { accept: "application/json" }, cache: "no-store", signal: AbortSignal.timeout?.(10000) });
   if (answer.status === 401) return signIn();
+  if ([403, 404].includes(answer.status) && answer.headers.get("content-type")?.includes("problem+json")) {
+    location.reload(); // the page may not be shown any more, or its object is gone: the server says which
+    return undefined;
+  }
   if (!answer.ok) {
     const problem = await answer.json().catch(() => ({}));
     throw new Error(problem.detail || `The server answers ${answer.status}.`);
@@ -128,6 +133,7 @@ function away(error, turn) {
 
 const RELOAD_PAUSE_MS = 60000;
 const POLL_MS = 5000;
+const POLL_INSTEAD_MS = 60000; // where a stream is not heard, as behind a proxy that keeps it back
 const place = new Place();
 let stream = null;
 let retryTimer = 0;
@@ -135,6 +141,9 @@ let turns = 0; // counts how often the page began to follow: an answer to an ear
 let retryMs = 1000;
 let beatMs = 5000;
 let heardAt = Date.now();
+let streamedAt = 0; // when the page asked for its stream
+let isHeard = false; // the stream has said something
+let pollUntil = 0;
 let tickedAt = Date.now();
 
 // A server that hangs, or a network that swallows everything, closes no connection: silence shows it. If this timer was
@@ -146,7 +155,10 @@ setInterval(() => {
   if (!stream) return;
   if (hasSlept || (stream.readyState === EventSource.OPEN && !place.isHeld())) {
     follow();
-  } else if (stream.readyState === EventSource.OPEN && now - heardAt > 3 * beatMs) {
+  } else if (!isHeard && stream.readyState !== EventSource.CLOSED && now - streamedAt > 3 * beatMs) {
+    pollUntil = now + POLL_INSTEAD_MS;
+    follow();
+  } else if (isHeard && stream.readyState === EventSource.OPEN && now - heardAt > 3 * beatMs) {
     stream.close();
     isAway("The server is silent.");
     followLater(retryMs);
@@ -174,10 +186,12 @@ function follow() {
     place.leave();
     return;
   }
-  if (!("EventSource" in window) || !place.take()) { // old browsers, and pages of a browser with many others
+  if (!("EventSource" in window) || Date.now() < pollUntil || !place.take()) { // old browsers, and pages of a browser with many others
     poll(turn).catch((error) => away(error, turn)).finally(() => { if (turn === turns) followLater(POLL_MS); });
     return;
   }
+  streamedAt = Date.now();
+  isHeard = false;
   stream = new EventSource(location.href);
   stream.onopen = () => { heardAt = Date.now(); };
   stream.addEventListener("here", () => { heardAt = Date.now(); });
@@ -186,6 +200,7 @@ function follow() {
     clockOffsetUs = hello.now_us - Date.now() * 1000;
     retryMs = 1000;
     beatMs = hello.beat_s * 1000;
+    isHeard = true;
     heardAt = Date.now();
     if (hello.version !== body.dataset.version) reloadSeldom();
     isBack();
@@ -198,6 +213,8 @@ function follow() {
   });
   stream.onerror = () => {
     if (stream.readyState === EventSource.CONNECTING) { // the browser tries again by itself
+      isHeard = false;
+      streamedAt = Date.now();
       isAway("The server does not answer.");
       return;
     }
