@@ -346,8 +346,11 @@ def test_the_keyboard_is_enough(stage: Stage, visitor: Visitor) -> None:
     page = visitor.open("/jobs?text=keys-")
     page.keyboard.press("j")
     page.keyboard.press("j")
+    stage.submit("true", name="keys-3", hold=True)
+    expect(page.locator("[data-row]")).to_have_count(4)
     page.keyboard.press("x")
     expect(page.locator("[data-selected-count]")).to_have_text("1")
+    expect(page.get_by_label("Select keys-1")).to_be_checked()  # the mark is still on its job
     page.keyboard.press("k")
     page.keyboard.press("j")
     page.keyboard.press("?")

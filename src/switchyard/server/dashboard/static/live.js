@@ -232,18 +232,25 @@ function follow() {
 const PLACES = { o: "/", j: "/jobs", e: "/executions", c: "/clusters", p: "/plan", r: "/rules", l: "/pools" };
 let isGoing = false;
 let rowAt = -1;
+let rowKey = null; // the address of the marked row: it keeps its mark when other rows come and go
+
+const keyOf = (row) => row.querySelector("[data-open]")?.getAttribute("href") ?? "";
+const markedAt = (rows) => rows.findIndex((row) => keyOf(row) === rowKey);
 
 function move(step) {
   const rows = [...document.querySelectorAll("[data-row]")];
   if (!rows.length) return;
-  rowAt = Math.min(Math.max(rowAt + step, 0), rows.length - 1);
+  const marked = markedAt(rows);
+  rowAt = Math.min(Math.max((marked >= 0 ? marked : rowAt) + step, 0), rows.length - 1);
+  rowKey = keyOf(rows[rowAt]);
   markRow(rows);
   rows[rowAt].querySelector("[data-open]")?.focus();
   rows[rowAt].scrollIntoView({ block: "nearest" });
 }
 
 function markRow(rows = [...document.querySelectorAll("[data-row]")]) {
-  rows.forEach((row, at) => row.classList.toggle("at", at === rowAt));
+  const marked = markedAt(rows);
+  rows.forEach((row, at) => row.classList.toggle("at", at === marked));
 }
 
 document.addEventListener("yard:block", () => markRow());
