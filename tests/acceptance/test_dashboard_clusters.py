@@ -85,7 +85,7 @@ def test_a_user_without_rights_gets_no_button_and_no_audit(stage: Stage, browser
 
 def test_a_plan_follows_the_form_and_is_submitted(stage: Stage, admin: Visitor) -> None:
     page = admin.open("/plan")
-    page.get_by_label("Command").fill("echo planned")
+    page.get_by_role("textbox", name="Command").fill("echo planned")
     page.get_by_label("cluster").fill("alpha")
     page.get_by_label("cores").fill("64")
     expect(page.locator("#result")).to_contain_text("no cluster could ever run it")
@@ -96,7 +96,20 @@ def test_a_plan_follows_the_form_and_is_submitted(stage: Stage, admin: Visitor) 
     expect(page.locator("#result")).to_contain_text("goes to alpha")
     expect(page.get_by_label("Command line")).to_have_text("yard submit --cores 2 --cluster alpha -- echo planned")
     assert "cores=2" in page.url, "the address holds the plan"
-    page.get_by_role("button", name="Submit this job…").click()
+    submit = page.get_by_role("button", name="Submit this job…")
+    page.route("**/plan?**", lambda route: route.abort())  # the plan of the next form does not come
+    page.get_by_label("cores").fill("1")
+    expect(submit).to_be_disabled()
+    page.get_by_role("textbox", name="Command").fill("echo planned" + " --more" * 2000)
+    expect(page.locator("#result")).to_contain_text("up to 8000 characters")
+    page.unroute("**/plan?**")
+    page.get_by_role("textbox", name="Command").fill("echo planned" + " --more" * 200)
+    expect(page.get_by_label("Command line")).to_contain_text("--more --more")
+    page.get_by_label("cores").fill("2")
+    page.get_by_role("textbox", name="Command").fill("echo planned")
+    expect(page.get_by_label("Command line")).to_have_text("yard submit --cores 2 --cluster alpha -- echo planned")
+    submit.click()
+    expect(page.get_by_role("dialog")).to_contain_text("cores 2 · cluster alpha")
     with page.expect_request("**/session/v1/jobs") as sent:
         page.get_by_role("dialog").get_by_role("button", name="Submit", exact=True).click()
     assert len(sent.value.headers["idempotency-key"]) == 32, "a second click would find the same job"

@@ -9,6 +9,7 @@ import pytest
 from switchyard.errors import Denied, Malformed, Throttled
 from switchyard.server.dashboard import session
 from switchyard.server.dashboard.pages import plan
+from switchyard.server.http.endpoint import check_query
 from switchyard.service.core.rights import Actor, Rights
 
 HOST = {"host": "yard.example:8080"}
@@ -100,6 +101,14 @@ def test_the_command_line_of_a_plan_runs_nothing_else_in_a_shell(command: str) -
     assert shlex.split(line) == ["yard", "submit", "--name", "a; b", "--", *expected]
     assert [*shlex.shlex(line, posix=True, punctuation_chars=True)].count(";") == 0
     assert f"yard.submit({expected!r}, name='a; b')" in plan.python_form(fields)
+
+
+def test_a_command_of_a_thousand_characters_can_be_planned() -> None:
+    check_query(plan.QUERY, [("command", "echo " + "--option=value " * 100)])
+    with pytest.raises(Malformed, match="'command' is too long"):
+        check_query(plan.QUERY, [("command", "x" * (plan.COMMAND_CHARS_MAX + 1))])
+    with pytest.raises(Malformed, match="'name' is too long"):
+        check_query(plan.QUERY, [("name", "x" * 513)])
 
 
 def test_a_command_with_an_open_quote_is_refused() -> None:

@@ -35,6 +35,7 @@ class QueryParameter:
     most: int = SEQ_MAX
     pattern: str = TEXT_PATTERN
     words: tuple[str, ...] = ()
+    chars_max: int = TEXT_CHARS_MAX  # of a text
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class QueryParameter:
         elif self.kind in ("integer", "number"):
             value_schema |= {"minimum": self.least, "maximum": self.most}
         elif self.kind == "string":
-            value_schema |= {"pattern": self.pattern, "maxLength": TEXT_CHARS_MAX}
+            value_schema |= {"pattern": self.pattern, "maxLength": self.chars_max}
         return {"type": "array", "items": value_schema, "maxItems": REPEATS_MAX} if self.is_repeatable else value_schema
 
     def check(self, value: str) -> None:
@@ -61,7 +62,7 @@ class QueryParameter:
             if value not in self.words:
                 known = ", ".join(self.words)
                 raise Malformed(f"The parameter {self.name!r} is one of {known}; not {value[:40]!r}.")
-        elif len(value) > TEXT_CHARS_MAX or not re.match(TEXT_PATTERN, value):
+        elif len(value) > self.chars_max or not re.match(TEXT_PATTERN, value):
             raise Malformed(f"The parameter {self.name!r} is too long or has control characters.")
         elif not re.match(self.pattern, value):
             raise Malformed(f"The parameter {self.name!r} is not of the right form: {self.about or self.pattern}.")

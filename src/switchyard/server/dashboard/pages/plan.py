@@ -21,8 +21,9 @@ ANSWER_ORDER = {Answer.YES: 0, Answer.WAIT: 1, Answer.NO: 2}
 RESOURCES = ("nodes", "tasks", "cores", "gpus", "memory", "time_limit")
 NUMBERS = ("nodes", "tasks", "gpus", "priority")
 PLACES = ("project", "domain", "cluster", "pool", "name", "priority")
+COMMAND_CHARS_MAX = 8000  # the address holds the command, and proxies bound an address
 QUERY = (
-    QueryParameter("command", about="the command, as in a shell"),
+    QueryParameter("command", about="the command, as in a shell", chars_max=COMMAND_CHARS_MAX),
     QueryParameter("image", about="a container image"),
     QueryParameter("array", about="indexes, such as 0-99"),
     *(QueryParameter(name) for name in (*RESOURCES, *PLACES)),
@@ -33,7 +34,8 @@ _request = JsonReader(JobRequest)
 
 def load(call: Call) -> PageValues:
     fields = dict(call.query)
-    values: dict[str, Any] = {"fields": fields, "plan": None, "problem": None, "verdicts": [], "verdict_count": 0}
+    values: dict[str, Any] = {"fields": fields, "chars_max": COMMAND_CHARS_MAX}
+    values |= {"plan": None, "problem": None, "verdicts": [], "verdict_count": 0}
     if not fields:
         return values
     try:

@@ -245,6 +245,13 @@ document.addEventListener("click", (event) => {
 
 // --- submit what was planned ---
 
+// What the job asks for besides its command, in one line.
+function asked(body) {
+  const { spec, ...places } = body;
+  const fields = { ...spec.resources, image: spec.image, ...places };
+  return Object.entries(fields).filter(([, value]) => value && typeof value !== "object").map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(" · ");
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-submit]");
   if (!button) return;
@@ -252,7 +259,7 @@ document.addEventListener("click", (event) => {
   const key = newKey();
   ask({
     title: "Submit this job?",
-    parts: [make("pre", body.spec.command.join(" "), { className: "command" })],
+    parts: [make("pre", body.spec.command.join(" "), { className: "command" }), make("p", asked(body))],
     button: "Submit",
     act: async () => {
       const made = await call("POST", "/jobs", body, { headers: { "idempotency-key": key } });

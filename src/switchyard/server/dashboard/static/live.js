@@ -298,8 +298,25 @@ addEventListener("pageshow", () => document.querySelectorAll("[data-filters] :di
 
 const planForm = document.querySelector("[data-plan]");
 let planTimer = 0;
+let isPlanOld = false; // the form has changed since the plan that is shown
+
+function markPlan() {
+  for (const button of document.querySelectorAll("[data-submit]")) button.disabled = isPlanOld;
+}
 
 function showPlan() {
+  clearTimeout(planTimer);
+  planTimer = 0;
+  waiting.delete("result");
+  const charsMax = Number(planForm.dataset.charsMax);
+  if (planForm.elements.command.value.length > charsMax) {
+    turns += 1; // what is on its way is a plan of another command
+    clearTimeout(retryTimer);
+    stream?.close();
+    stream = null;
+    document.getElementById("result").textContent = `This page plans commands of up to ${charsMax} characters. For a longer one use yard submit --plan, or put the command into a script.`;
+    return;
+  }
   const query = new URLSearchParams([...new FormData(planForm)].filter(([, value]) => value.trim()));
   history.replaceState(history.state, "", query.size ? `/plan?${query}` : "/plan");
   follow(); // the first blocks of the stream are the new plan
@@ -308,10 +325,18 @@ function showPlan() {
 planForm?.addEventListener("input", () => {
   clearTimeout(planTimer);
   planTimer = setTimeout(showPlan, 250);
+  isPlanOld = true;
+  markPlan();
 });
 planForm?.addEventListener("submit", (event) => {
   event.preventDefault();
   showPlan();
+});
+
+document.addEventListener("yard:block", (event) => {
+  if (!planForm || event.detail.name !== "result") return;
+  if (!planTimer) isPlanOld = false; // else the form has changed again: this is the plan before
+  markPlan();
 });
 
 // --- theme ---
