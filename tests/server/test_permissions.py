@@ -195,6 +195,20 @@ CASES = [
     Case("GET /v1/clusters/{cluster}/invites", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign/invites"),
     Case("DELETE /v1/invites/{invite}", "own", ADMINS, at("/v1/invites/{}", own("invite"))),
     Case("DELETE /v1/invites/{invite}", "foreign", UNSEEN, at("/v1/invites/{}", foreign("invite"))),
+    Case(
+        "PUT /v1/invites/{invite}/job",
+        "own, which is for no job",
+        "401 401 401 404 403 403 403 409 409",
+        at("/v1/invites/{}/job", own("invite")),
+        lambda town, _: {"job": town.job("own")},
+    ),
+    Case(
+        "PUT /v1/invites/{invite}/job",
+        "foreign, to a job of the own project",
+        "401 401 401 404 403 403 404 404 409",
+        at("/v1/invites/{}/job", foreign("invite")),
+        lambda town, _: {"job": town.job("own")},
+    ),
     *GROUP_INVITE_CASES,
     Case("POST /v1/clusters/{cluster}/submit-token", "own", ADMINS_MAKE, lambda *_: "/v1/clusters/own/submit-token"),
     Case(
