@@ -32,7 +32,7 @@ from tests.server.cases import (
 from tests.server.execution_cases import EXECUTION_CASES
 from tests.server.file_cases import FILE_CASES
 from tests.server.graph_cases import GRAPH_CASES
-from tests.server.group_invite_cases import GROUP_INVITE_CASES
+from tests.server.invite_cases import INVITE_CASES
 from tests.server.layout_cases import LAYOUT_CASES
 from tests.server.rows_rules import RULES
 from tests.server.token_cases import TOKEN_CASES
@@ -174,42 +174,7 @@ CASES = [
     Case("PATCH /v1/clusters/{cluster}", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign", send(labels={})),
     Case("DELETE /v1/clusters/{cluster}", "own", ADMINS, at("/v1/clusters/{}", fresh_cluster("own"))),
     Case("DELETE /v1/clusters/{cluster}", "foreign", UNSEEN, at("/v1/clusters/{}", fresh_cluster("foreign"))),
-    Case(
-        "POST /v1/clusters/{cluster}/invites",
-        "own",
-        "401 401 401 403 403 403 403 201 201",
-        lambda *_: "/v1/clusters/own/invites",
-        send(),
-    ),
-    Case(
-        "POST /v1/clusters/{cluster}/invites", "foreign", ROOT_MAKES, lambda *_: "/v1/clusters/foreign/invites", send()
-    ),
-    Case(
-        "POST /v1/clusters/{cluster}/invites",
-        "new",
-        ROOT_MAKES,
-        lambda town, _: f"/v1/clusters/{town.name('made')}/invites",
-        send(),
-    ),
-    Case("GET /v1/clusters/{cluster}/invites", "own", ADMINS, lambda *_: "/v1/clusters/own/invites"),
-    Case("GET /v1/clusters/{cluster}/invites", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign/invites"),
-    Case("DELETE /v1/invites/{invite}", "own", ADMINS, at("/v1/invites/{}", own("invite"))),
-    Case("DELETE /v1/invites/{invite}", "foreign", UNSEEN, at("/v1/invites/{}", foreign("invite"))),
-    Case(
-        "PUT /v1/invites/{invite}/job",
-        "own, which is for no job",
-        "401 401 401 404 403 403 403 409 409",
-        at("/v1/invites/{}/job", own("invite")),
-        lambda town, _: {"job": town.job("own")},
-    ),
-    Case(
-        "PUT /v1/invites/{invite}/job",
-        "foreign, to a job of the own project",
-        "401 401 401 404 403 403 404 404 409",
-        at("/v1/invites/{}/job", foreign("invite")),
-        lambda town, _: {"job": town.job("own")},
-    ),
-    *GROUP_INVITE_CASES,
+    *INVITE_CASES,
     Case("POST /v1/clusters/{cluster}/submit-token", "own", ADMINS_MAKE, lambda *_: "/v1/clusters/own/submit-token"),
     Case(
         "POST /v1/clusters/{cluster}/submit-token",
