@@ -15,6 +15,8 @@ from tests.acceptance.stage import SOON_S, Secret, Stage, staged
 from tests.processes import until
 from tests.programs import isolated_env, yard
 
+CLOCKS_APART_US = 1_000_000  # of two programs on one machine
+
 pytestmark = pytest.mark.xdist_group("access")
 
 numbers = itertools.count(1)
@@ -218,7 +220,8 @@ def test_the_last_use_of_a_token_is_shown(stage: Stage, user: tuple[str, Secret]
     assert used() == 0
     begun = time.time_ns() // 1000
     stage.get("/v1/whoami", token=token)
-    assert until(used, SOON_S, "the use is written down") >= begun
+    # The server reads its own clock, which runs on beside the machine's.
+    assert until(used, SOON_S, "the use is written down") >= begun - CLOCKS_APART_US
 
 
 def test_a_submit_token_opens_its_cluster_to_whoever_carries_it(stage: Stage, user: tuple[str, Secret]) -> None:
