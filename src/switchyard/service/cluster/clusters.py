@@ -395,13 +395,19 @@ def invite_view(row: clusters.InviteRow, name: str) -> Invite:
     return Invite(row.id, name, bool(row.is_reusable), row.expires_us, row.uses, is_revoked, row.created_us, row.job_id)
 
 
+def lock_invite(batch: Batch, context: Context, actor: Actor, invite_id: str) -> tuple[clusters.InviteRow, Member]:
+    """Lock a join token that the user may change. Returns it with its cluster."""
+    row = clusters.invite_lock(batch.tx, invite_id)
+    member = context.snapshots.world.by_id.get(row.cluster_id) if row else None
+    if row is None or member is None or not actor.may_cluster(Role.VIEW, member):
+        raise NotFound(f"There is no invite {invite_id[:40]}.")
+    actor.need_cluster(Role.ADMIN, member)
+    return row, member
+
+
 def invite_revoke(context: Context, actor: Actor, invite_id: str) -> None:
     def apply(batch: Batch) -> None:
-        row = clusters.invite_lock(batch.tx, invite_id)
-        member = context.snapshots.world.by_id.get(row.cluster_id) if row else None
-        if row is None or member is None or not actor.may_cluster(Role.VIEW, member):
-            raise NotFound(f"There is no invite {invite_id[:40]}.")
-        actor.need_cluster(Role.ADMIN, member)
+        row, member = lock_invite(batch, context, actor, invite_id)
         clusters.invite_change(batch.tx, invite_id, clusters.InviteUpdate(revoked_us=batch.now_us))
         by = actor if row.revoked_us is not None else actor.name  # the first revocation is never refused
         record_audit(batch, context, by, "invite.revoke", member.name)

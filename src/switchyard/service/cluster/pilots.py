@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from switchyard.errors import Conflict, NotFound, ProofMissing, Unauthenticated
-from switchyard.model.access import Role
+from switchyard.errors import Conflict, ProofMissing, Unauthenticated
 from switchyard.model.cluster import Invite
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
 from switchyard.model.log import Stream
 from switchyard.model.poll import Join, proof_line
 from switchyard.service.cluster.agent_leave import UPKEEP_ACTOR, LeaderCommit, are_agents_silent, note_why_removed
-from switchyard.service.cluster.clusters import invite_view, remove_registration
+from switchyard.service.cluster.clusters import invite_view, lock_invite, remove_registration
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
@@ -39,11 +38,7 @@ def bind_invite(context: Context, actor: Actor, invite_id: str, job: str) -> Inv
     need_job_control(actor, row)
 
     def apply(batch: Batch) -> Invite:
-        invite = clusters.invite_lock(batch.tx, invite_id)
-        member = context.snapshots.world.by_id.get(invite.cluster_id) if invite else None
-        if invite is None or member is None or not actor.may_cluster(Role.VIEW, member):
-            raise NotFound(f"There is no invite {invite_id[:40]}.")
-        actor.need_cluster(Role.ADMIN, member)
+        invite, member = lock_invite(batch, context, actor, invite_id)
         if not invite.is_for_job:
             raise Conflict("The join token is not for a job.", next_step="Make one with `is_for_job`.")
         if invite.job_id not in (None, row.id):
