@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.slurm.backend import ATTEMPTS_MAX, SlurmBackend
+from switchyard.agent.backends.returns import ATTEMPTS_MAX
+from switchyard.agent.backends.slurm.backend import SlurmBackend
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when

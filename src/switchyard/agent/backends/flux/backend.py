@@ -30,6 +30,7 @@ from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
 from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
+from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.backends.submissions import SubmissionRegister
 from switchyard.agent.backends.work_folders import WorkFolders
@@ -49,7 +50,6 @@ from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none
-ATTEMPTS_MAX = 20  # a job with so many attempts is not returned again
 UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
 # Flux refuses the job for good. Other errors, such as a service that is not there, may pass.
 REFUSAL_ERRORS = frozenset({errno.EINVAL, errno.EPERM, errno.E2BIG, errno.ENOTSUP, errno.EOVERFLOW})
@@ -188,8 +188,8 @@ class FluxBackend:
         for handle, status in found.items():
             if status.exit_code == REFUSED_CODE and (why := self._unstarted_reason(handle)):
                 found[handle] = dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
-            elif status.seen is ObservedState.RETURNED:
-                found[handle] = self._limit_returns(handle, status)
+            elif status.seen is ObservedState.RETURNED and (known := self._register.of(split_handle(handle)[1])):
+                found[handle] = limit_returns(status, known[1].attempt)
         return found
 
     def cancel(self, native_ids: Collection[str]) -> None:
@@ -339,14 +339,6 @@ class FluxBackend:
         except OSError as exc:
             raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
         return True
-
-    def _limit_returns(self, handle: str, status: Status) -> Status:
-        """Fail a job that was returned too often: the scheduler will never have what it needs."""
-        known = self._register.of(split_handle(handle)[1])
-        if known is None or known[1].attempt < ATTEMPTS_MAX:
-            return status
-        reason = f"{status.reason}; it was handed over {known[1].attempt} times"
-        return dataclasses.replace(status, seen=ObservedState.FAILED, reason=reason)
 
     def _unstarted_reason(self, handle: str) -> str:
         """Why a job with the guard's exit code did not start its command; empty: the code is the command's own."""

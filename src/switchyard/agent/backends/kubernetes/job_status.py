@@ -35,12 +35,12 @@ from switchyard.agent.backends.kubernetes.pod_status import (
     read_pod,
 )
 from switchyard.agent.backends.kubernetes.start_choice import without_surplus
+from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.kubernetes_names import OWN_PREFIX
 from switchyard.model.job import Usage
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
-ATTEMPTS_MAX = 20  # a job with so many attempts is not returned again
 GONE_WAIT_S = 300.0
 NODES_SHOWN_MAX = 20
 # `Error creating: pods "x-4kxqs" is forbidden: exceeded quota: …`
@@ -131,7 +131,7 @@ def status_of(
         return replace(status, text=_away_text(away[0])) if away else status
     readings = [*live, *gone]
     if (end := _own_end(view, readings, is_stopped=stop is not None)) is not None:
-        return _limit_returns(view, _end(end, readings, now_s))
+        return limit_returns(_end(end, readings, now_s), view.attempt)
     if not view.is_gone and _is_decided(view, readings):
         return _job_end(view, stop, readings, now_s)
     if view.is_gone:
@@ -346,14 +346,6 @@ def _end(end: PodReading, readings: Sequence[PodReading], now_s: float) -> Statu
         cause=end.rule.cause,
         usage=usage,
     )
-
-
-def _limit_returns(view: JobView, status: Status) -> Status:
-    """Fail a job that was returned too often: no node takes it."""
-    if status.seen is not ObservedState.RETURNED or view.attempt < ATTEMPTS_MAX:
-        return status
-    reason = f"{status.reason}; it was handed over {view.attempt} times"
-    return Status(seen=FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)
 
 
 def _began_us(readings: Sequence[PodReading], now_s: float) -> int | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from switchyard.agent.backends.kubernetes.job_status import ATTEMPTS_MAX, JobView, StopOrder
+from switchyard.agent.backends.kubernetes.job_status import JobView, StopOrder
 from switchyard.agent.backends.kubernetes.pod_facts import is_held, seconds
 from switchyard.agent.backends.kubernetes.pod_status import (
     FAILED,
@@ -19,6 +19,7 @@ from switchyard.agent.backends.kubernetes.pod_status import (
     WaitKind,
 )
 from switchyard.agent.backends.kubernetes.start_choice import start_index
+from switchyard.agent.backends.returns import ATTEMPTS_MAX
 from switchyard.agent.kubernetes_site import KubernetesSite
 from switchyard.model.retry import Cause
 

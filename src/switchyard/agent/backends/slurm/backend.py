@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
 from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, WorkFolder
+from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.cluster import SlurmCluster
 from switchyard.agent.backends.slurm.command_runner import CommandResult, CommandRunner
@@ -49,13 +50,11 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 FIND_DAYS = 8  # how far back sacct is searched for a name; no intent is older
 FIND_AGAIN_S = 1.0  # how long an answer about a name serves for all tasks under it
 QUOTE_S_MAX = 10.0
-ATTEMPTS_MAX = 20  # a job with so many attempts is not returned again
 # What scancel prints about a job that is over already.
 ALREADY_OVER_ERROR = re.compile(r"Invalid job id|already complet|being terminated", re.I)
 # sbatch failed for a reason that proves nothing about the job.
@@ -420,7 +419,4 @@ class SlurmBackend:
     def _limit_returns(self, handle: str, status: Status) -> Status:
         """Fail a job that was returned too often: the cluster forgets it before it begins."""
         handed = self._register.get(split_handle(handle)[1])
-        if status.seen is not ObservedState.RETURNED or handed is None or handed.lease.attempt < ATTEMPTS_MAX:
-            return status
-        reason = f"{status.reason}; it was handed over {handed.lease.attempt} times"
-        return Status(seen=ObservedState.FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)
+        return status if handed is None else limit_returns(status, handed.lease.attempt)

@@ -67,9 +67,14 @@ def apply_event(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
     if event.name == "exception":
         return _apply_exception(facts, event)
     if event.name == "clean":
-        task_status = _wait_status(event.task_status)
-        ended = replace(facts, phase="clean", ended_s=event.timestamp, nodes=event.nodes, task_status=task_status)
-        return replace(ended, is_taskless=event.is_taskless)
+        return replace(
+            facts,
+            phase="clean",
+            ended_s=event.timestamp,
+            nodes=event.nodes,
+            task_status=_wait_status(event.task_status),
+            is_taskless=event.is_taskless,
+        )
     # A job that has resources keeps them: a new priority does not take it back to the queue.
     is_step = event.name in STATE_EVENTS and STATE_EVENTS.index(event.name) > _step_of(facts)
     return replace(facts, phase=event.name) if is_step else facts
