@@ -179,6 +179,28 @@ def test_a_file_that_another_fetch_finished_is_taken_and_a_lost_one_is_told(tmp_
     second.close()
 
 
+def test_a_fetch_that_begins_late_takes_the_finished_file(tmp_path: Path) -> None:
+    """It planned before the file was there. A slower fetch must not take its empty temporary file for its own."""
+    data = os.urandom(CHUNK_BYTES + 5)
+    chunks = [data[:CHUNK_BYTES], data[CHUNK_BYTES:]]
+    entry = FileEntry(b"large", len(data), False, [hash_of(chunk) for chunk in chunks])
+    name = (b"large",)
+    slow, fast, late = (TargetFolder(tmp_path) for _ in range(3))
+    for target in (slow, fast):
+        assert target.begin(name, entry) == [0, 1]
+    slow.write_chunk(name, entry, 0, chunks[0])
+    for number, chunk in enumerate(chunks):
+        fast.write_chunk(name, entry, number, chunk)
+    fast.finish(name, entry)
+    assert late.begin(name, entry) == []
+    slow.write_chunk(name, entry, 1, chunks[1])
+    for target in (slow, late):
+        target.finish(name, entry)
+        target.close()
+    fast.close()
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [data]
+
+
 def test_names_of_two_sources_that_differ_only_by_case_are_told(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         (tmp_path / name).mkdir()

@@ -46,6 +46,7 @@ class TargetFolder:
         except OSError as exc:
             raise write_failure(self.path, exc) from exc
         self._last: dict[int, tuple[NamePath, int]] = {}  # by thread: the folder of its last file, open
+        self._begun: dict[NamePath, tuple[int, int]] = {}  # device and inode of each temporary file
 
     def close(self) -> None:
         for _, handle in self._last.values():
@@ -92,15 +93,26 @@ class TargetFolder:
         """Make the temporary file. Return the chunks that it lacks: an earlier try may have left some."""
         wanted = [number for number, digest in enumerate(entry.chunks) if digest != ZEROS]
         mode = 0o777 if entry.is_executable else 0o666
-        with self._part(name, entry, os.O_RDWR | os.O_CREAT, mode=mode) as handle:
-            _lock(handle)  # another fetch may begin the same file: only one of them may cut it
-            if os.fstat(handle).st_size == entry.size and len(entry.chunks) > 1:
-                hashes = _hashes_of(handle, entry)
-                if all(found == ZEROS for found, digest in zip(hashes, entry.chunks, strict=True) if digest == ZEROS):
-                    return [number for number in wanted if hashes[number] != entry.chunks[number]]
-            os.ftruncate(handle, 0)
-            os.ftruncate(handle, entry.size)
-        return wanted
+        part = part_name(entry)
+        with self._folder(name[:-1], make=True) as folder:
+            while True:
+                handle = os.open(part, PART_FLAGS | os.O_RDWR | os.O_CREAT, mode, dir_fd=folder)
+                try:
+                    _lock(handle)  # another fetch may begin the same file: only one of them may cut it
+                    if not _has_name(handle, part, folder):
+                        continue  # another fetch has just finished it
+                    found = os.fstat(handle)
+                    if found.st_size == 0 and entry.size and self.compare(name, entry) is Present.EQUAL:
+                        os.unlink(part, dir_fd=folder)  # another fetch had finished it before this one began
+                        return []
+                    self._begun[name] = (found.st_dev, found.st_ino)
+                    if found.st_size == entry.size and len(entry.chunks) > 1:
+                        return _lacking(handle, entry, wanted)
+                    os.ftruncate(handle, 0)
+                    os.ftruncate(handle, entry.size)
+                    return wanted
+                finally:
+                    os.close(handle)
 
     def write_whole(self, name: NamePath, entry: FileEntry, data: bytes) -> None:
         """Write a file of one chunk, and give it its name."""
@@ -119,23 +131,25 @@ class TargetFolder:
                 os.close(handle)
 
     def write_chunk(self, name: NamePath, entry: FileEntry, number: int, data: bytes) -> None:
-        offset = number * CHUNK_BYTES
-        # Without the temporary file, another fetch has finished the same file; `finish` looks.
-        with suppress(FileNotFoundError), self._part(name, entry, os.O_WRONLY) as handle:
-            _write_at(handle, data, offset)
+        with self._begun_part(name, entry) as handle:
+            if handle is not None:
+                _write_at(handle, data, number * CHUNK_BYTES)
 
     def finish(self, name: NamePath, entry: FileEntry) -> None:
         """Give the complete file its name. Whatever file or link has the name is replaced."""
-        try:
-            with self._folder(name[:-1]) as folder:
-                os.rename(part_name(entry), name[-1], src_dir_fd=folder, dst_dir_fd=folder)
-        except FileNotFoundError as exc:
-            if self.compare(name, entry) is not Present.EQUAL:
-                where = show_name((os.fsencode(self.path), *name))
-                raise Conflict(
-                    f"{where} was removed or changed by another program while it was written.",
-                    next_step="Fetch again when no other program writes into this folder.",
-                ) from exc
+        part = part_name(entry)
+        with self._folder(name[:-1]) as folder, self._begun_part(name, entry) as handle:
+            if handle is not None:
+                _lock(handle)
+                if _has_name(handle, part, folder):
+                    os.rename(part, name[-1], src_dir_fd=folder, dst_dir_fd=folder)
+                    return
+        if self.compare(name, entry) is not Present.EQUAL:
+            where = show_name((os.fsencode(self.path), *name))
+            raise Conflict(
+                f"{where} was removed or changed by another program while it was written.",
+                next_step="Fetch again when no other program writes into this folder.",
+            )
 
     def make_link(self, name: NamePath, target: bytes) -> None:
         own = hash_of(target + b"\0%d %d" % (os.getpid(), threading.get_ident()))  # other fetches have another name
@@ -166,14 +180,24 @@ class TargetFolder:
             return False
 
     @contextmanager
-    def _part(self, name: NamePath, entry: FileEntry, flags: int, *, mode: int = 0o600) -> Iterator[int]:
-        with self._opened((*name[:-1], part_name(entry)), PART_FLAGS | flags, mode=mode) as handle:
-            yield handle
+    def _begun_part(self, name: NamePath, entry: FileEntry) -> Iterator[int | None]:
+        """Open the temporary file that `begin` saw. None: another fetch has finished it, and a third may have begun."""
+        try:
+            with self._folder(name[:-1]) as folder:
+                handle = os.open(part_name(entry), PART_FLAGS | os.O_WRONLY, dir_fd=folder)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            opened = os.fstat(handle)
+            yield handle if self._begun.get(name) == (opened.st_dev, opened.st_ino) else None
+        finally:
+            os.close(handle)
 
     @contextmanager
-    def _opened(self, name: NamePath, flags: int, *, mode: int = 0o600) -> Iterator[int]:
-        with self._folder(name[:-1], make=bool(flags & os.O_CREAT)) as folder:
-            handle = os.open(name[-1], flags, mode, dir_fd=folder)
+    def _opened(self, name: NamePath, flags: int) -> Iterator[int]:
+        with self._folder(name[:-1]) as folder:
+            handle = os.open(name[-1], flags, dir_fd=folder)
         try:
             yield handle
         finally:
@@ -236,6 +260,16 @@ def _hashes_of(handle: int, entry: FileEntry) -> list[bytes]:
         for first in range(0, len(spans), SPARE_CHUNKS)
         for digest in hash_handle(handle, entry.name, spans[first : first + SPARE_CHUNKS], is_sparse=True)
     ]
+
+
+def _lacking(handle: int, entry: FileEntry, wanted: list[int]) -> list[int]:
+    """Return the wanted chunks that the open file lacks. A hole with bytes in it is made empty again."""
+    hashes = _hashes_of(handle, entry)
+    if any(found != ZEROS for found, digest in zip(hashes, entry.chunks, strict=True) if digest == ZEROS):
+        os.ftruncate(handle, 0)
+        os.ftruncate(handle, entry.size)
+        return wanted
+    return [number for number in wanted if hashes[number] != entry.chunks[number]]
 
 
 def _lock(handle: int) -> None:
