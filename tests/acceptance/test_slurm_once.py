@@ -15,7 +15,7 @@ import pytest
 from switchyard import Client
 from switchyard.model.job import Job, State
 from tests.acceptance.bed import Ledger, wait_all_final
-from tests.acceptance.slurm_stage import Yard, slurm_yard
+from tests.acceptance.slurm_stage import Yard, slurm_yard, write_site
 from tests.programs import Agent
 from tests.slurm_bed import SlurmBed
 from tests.slurm_faults import Fault
@@ -42,7 +42,12 @@ LONG = Ordeal(jobs=1000, faults_s=600, timeout_s=1800)
 
 @pytest.fixture
 def yard(slurm: SlurmBed, tmp_path: Path) -> Iterator[Yard]:
-    with slurm_yard(tmp_path, slurm, slurm={"timeout_s": 0.6}) as made:
+    with slurm_yard(tmp_path, slurm) as made:
+        # A call that hangs is given up soon. Not at the first start, which needs an answer of its cluster.
+        alpha = made.agents["alpha"]
+        alpha.close()
+        write_site(made.stage, slurm["alpha"], clients=made.faulty.bin, slurm={"timeout_s": 0.6})
+        alpha.start()
         yield made
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from switchyard.agent.backends import Setting
+from switchyard.agent.backends.slurm.command_runner import CommandResult, CommandRunner
 from switchyard.agent.site import Site, SlurmSite
 from switchyard.model.poll import Lease
 from tests.agent.builders import a_lease
@@ -15,7 +19,7 @@ from tests.slurm_bed import SlurmCluster
 
 def a_slurm_setting(directory: Path, cluster: SlurmCluster, *, clients: Path | None = None, **more: Any) -> Setting:
     """For a backend of this cluster. `slurm` in `more`: settings of that section; the rest are others of the site."""
-    waits = {"timeout_s": 8.0, "poll_s": 0.05, "state_s": 0.05, "settle_s": 1.0, **more.pop("slurm", {})}
+    waits = {"timeout_s": 30.0, "poll_s": 0.05, "state_s": 0.05, "settle_s": 1.0, **more.pop("slurm", {})}
     directory.mkdir(parents=True, exist_ok=True)
     return Setting(
         cluster="alpha",
@@ -35,3 +39,17 @@ def runs(folder: Path) -> int:
     """How often commands of `a_job` began."""
     ledger = folder / "ledger"
     return len(ledger.read_text().split()) if ledger.exists() else 0
+
+
+@contextmanager
+def given_up_soon(program: str = "") -> Iterator[None]:
+    """Calls of this program (or of all) that hang are given up after a second. Others have time on a busy machine."""
+    usual = CommandRunner.call
+
+    def call(
+        runner: CommandRunner, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None
+    ) -> CommandResult:
+        return usual(runner, argv, stdin=stdin, timeout_s=1.0 if program in ("", argv[0]) else timeout_s)
+
+    with mock.patch.object(CommandRunner, "call", call):
+        yield

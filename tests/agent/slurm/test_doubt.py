@@ -27,7 +27,7 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Report
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
-from tests.agent.slurm.builders import a_slurm_setting
+from tests.agent.slurm.builders import a_slurm_setting, given_up_soon
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster
 from tests.slurm_conf import CLIENTS
@@ -168,13 +168,14 @@ def test_silence_in_between_starts_the_settle_time_anew(tmp_path: Path, beta: Sl
 
 def test_accounts_that_hang_are_not_asked_at_every_look(tmp_path: Path, slurm: SlurmBed) -> None:
     clients = Clients(tmp_path, slurm["alpha"])
-    backend = backend_of(tmp_path, slurm["alpha"], clients, slurm={"timeout_s": 2.0})
+    backend = backend_of(tmp_path, slurm["alpha"], clients)
     native_id = backend.submit(a_lease("sleep", "600"))
     status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     clients.be("squeue", "exit 0\n")
     clients.be("sacct", "exec sleep 600\n")
-    for _ in range(5):
-        backend.refresh()
+    with given_up_soon("sacct"):
+        for _ in range(5):
+            backend.refresh()
     assert clients.calls("sacct") == 1
     assert backend.status([native_id])[native_id].seen is not ObservedState.LOST
     slurm["alpha"].cancel_all()

@@ -24,12 +24,13 @@ from switchyard.model.job import Native
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease, Report
 from tests.agent.builders import a_lease, end_of, status_when
-from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
+from tests.agent.slurm.builders import a_job, a_slurm_setting, given_up_soon, runs
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster
-from tests.slurm_faults import Fault, FaultyClients
+from tests.slurm_faults import LATE_S, Fault, FaultyClients
 
-END_S = 40.0
+END_S = 60.0
+SETTLE_S = 2.0 * LATE_S
 pytestmark = pytest.mark.xdist_group("slurm-hand-over")
 
 
@@ -40,7 +41,7 @@ class Agent:
         self.folder, self.cluster = folder, cluster
         self.clients = FaultyClients(folder / "bin", cluster)
         self.site = {"allow": slurm.pop("allow", AllowList())}
-        self.slurm = {"timeout_s": 1.0, "settle_s": 4.0, **slurm}
+        self.slurm = {"settle_s": SETTLE_S, **slurm}
         self.start()
 
     def start(self) -> None:
@@ -65,6 +66,13 @@ class Agent:
         self.backend.refresh()
         self.runner.run_once(may_start=True)
 
+    def submit_with(self, fault: Fault) -> None:
+        """Run once. Only this time, sbatch has the fault."""
+        self.clients.set(fault)
+        with given_up_soon("sbatch"):
+            self.run_once()
+        self.clients.set(Fault.NONE)
+
     def ends(self) -> list[Report]:
         return [queued.timed.report for queued in self.journal.queued() if queued.is_final]
 
@@ -83,10 +91,8 @@ def agent(tmp_path: Path, slurm: SlurmBed) -> Iterator[Agent]:
 @pytest.mark.parametrize("fault", [Fault.STALL, Fault.TIMEOUT, Fault.LATE, Fault.DROP, Fault.BANNER, Fault.FULL])
 def test_a_submit_in_doubt_becomes_one_job(agent: Agent, tmp_path: Path, fault: Fault) -> None:
     lease = a_job(tmp_path)
-    agent.clients.set(fault)
     agent.journal.take([lease])
-    agent.run_once()
-    agent.clients.set(Fault.NONE)
+    agent.submit_with(fault)
     agent.until(agent.ends, f"the job has its end after {fault}")
     (end,) = agent.ends()
     assert (end.seen, runs(tmp_path)) == (ObservedState.SUCCEEDED, 1)
@@ -95,11 +101,9 @@ def test_a_submit_in_doubt_becomes_one_job(agent: Agent, tmp_path: Path, fault: 
 
 def test_the_agent_dies_after_the_submit_and_before_it_knows(agent: Agent, tmp_path: Path) -> None:
     lease = a_job(tmp_path, "sleep 3")
-    agent.clients.set(Fault.STALL)
     agent.journal.take([lease])
-    agent.run_once()
+    agent.submit_with(Fault.STALL)
     agent.kill()
-    agent.clients.set(Fault.NONE)
     agent.start()
     agent.until(agent.ends, "the job has its end")
     assert (agent.ends()[0].seen, runs(tmp_path), len(agent.native_jobs(lease))) == (ObservedState.SUCCEEDED, 1, 1)
@@ -116,13 +120,15 @@ def test_the_agent_dies_before_the_submit(agent: Agent, tmp_path: Path) -> None:
 
 
 def test_the_journal_is_lost_and_what_runs_is_taken_up(agent: Agent, tmp_path: Path) -> None:
-    lease = a_job(tmp_path, "sleep 2")
+    gate = tmp_path / "gate"
+    lease = a_job(tmp_path, f"until [ -e {gate} ]; do sleep 0.1; done")
     agent.journal.take([lease])
     agent.until(lambda: agent.native_jobs(lease), "it is submitted")
     agent.kill()
     (tmp_path / "journal.db").unlink()
     agent.start()
     assert [each.stage for each in agent.journal.attempts()] == [Stage.SUBMITTED]
+    gate.touch()
     agent.until(agent.ends, "the job has its end")
     assert (agent.ends()[0].seen, runs(tmp_path)) == (ObservedState.SUCCEEDED, 1)
 
@@ -135,7 +141,7 @@ def test_one_that_comes_after_all_patience_does_not_run_twice(
     agent = Agent(tmp_path, slurm["alpha"], settle_s=0.1, allow=AllowList(options=["--begin"]))
     lease = a_job(tmp_path, "sleep 3; exit 5")
     agent.clients.set(Fault.LATE)
-    with pytest.raises(Unavailable, match="no answer"):
+    with given_up_soon("sbatch"), pytest.raises(Unavailable, match="no answer"):
         agent.backend.submit(lease)
     agent.clients.set(Fault.NONE)
     spec = replace(spec_of(lease), native=Native(options=["--begin=now+3"] if is_late_one_first else []))
@@ -148,10 +154,8 @@ def test_one_that_comes_after_all_patience_does_not_run_twice(
 
 def test_tasks_of_an_array_in_doubt_are_found_as_one_job(agent: Agent, tmp_path: Path) -> None:
     lease = replace(a_job(tmp_path, "exit $SWITCHYARD_ARRAY_INDEX"), lo=0, hi=4)
-    agent.clients.set(Fault.STALL)
     agent.journal.take([lease])
-    agent.run_once()
-    agent.clients.set(Fault.NONE)
+    agent.submit_with(Fault.STALL)
     agent.until(lambda: len(agent.ends()) == 5, "every task has its end")
     assert sorted(end.exit_code or 0 for end in agent.ends()) == [0, 1, 2, 3, 4]
     assert runs(tmp_path) == 5
@@ -161,9 +165,8 @@ def test_tasks_of_an_array_in_doubt_are_found_as_one_job(agent: Agent, tmp_path:
 
 def test_a_cancel_in_doubt_waits_until_it_is_found(agent: Agent, tmp_path: Path) -> None:
     lease = a_job(tmp_path, "sleep 60")
-    agent.clients.set(Fault.LATE)
     agent.journal.take([lease])
-    agent.run_once()
+    agent.submit_with(Fault.LATE)
     agent.journal.request_end([(lease.job, lease.fence)], cancel=True)
     agent.until(agent.ends, "the cancelled job has its end")
     assert agent.ends()[0].seen is ObservedState.CANCELLED
@@ -235,19 +238,20 @@ def test_accounts_alone_know_the_end(tmp_path: Path, slurm: SlurmBed) -> None:
 
 def test_silence_of_the_controller_proves_nothing(tmp_path: Path, slurm: SlurmBed) -> None:
     cluster = slurm["beta"]
-    backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, slurm={"timeout_s": 1.0, "settle_s": 0.1}))
+    backend = SlurmBackend(a_slurm_setting(tmp_path, cluster, slurm={"settle_s": 0.1}))
     native_id = backend.submit(a_lease("sleep", "2"))
     status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
     cluster.pause("slurmctld")
     try:
-        for _ in range(2):
+        with given_up_soon():
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="no answer"):
+                    backend.refresh()
+                assert backend.status([native_id])[native_id].seen is ObservedState.RUNNING
             with pytest.raises(Unavailable, match="no answer"):
-                backend.refresh()
-            assert backend.status([native_id])[native_id].seen is ObservedState.RUNNING
-        with pytest.raises(Unavailable, match="no answer"):
-            backend.quote(a_lease("true").spec)  # type: ignore[arg-type]
-        with pytest.raises(Unavailable, match="no answer"):
-            backend.submit(a_lease("true"))
+                backend.quote(a_lease("true").spec)  # type: ignore[arg-type]
+            with pytest.raises(Unavailable, match="no answer"):
+                backend.submit(a_lease("true"))
     finally:
         cluster.resume("slurmctld")
     assert end_of(backend, native_id, timeout_s=END_S).seen is ObservedState.SUCCEEDED
