@@ -113,12 +113,12 @@ class FluxInstance:
             self.popen.wait(START_S)
             self.popen = None
 
-    def kill_broker(self, rank: int) -> None:
-        """SIGKILL to the broker of one rank, as when its node fails."""
+    def broker(self, rank: int) -> Process:
+        """The broker of one rank. Killing it is as when its node fails."""
         pid = int(self.flux("exec", "-r", str(rank), "flux", "getattr", "broker.pid").split()[-1])
         started = started_of(pid)
         assert started is not None
-        Process(pid, started).kill()
+        return Process(pid, started)
 
     def pause(self) -> None:
         self._signal(signal.SIGSTOP)

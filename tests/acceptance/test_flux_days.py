@@ -190,7 +190,7 @@ def test_a_broker_that_is_killed_fails_its_job_and_the_others_go_on(yard: FluxYa
     alpha, stage = yard.bed["alpha"], yard.stage
     job = yard.begun("alpha", spec={"resources": {"nodes": 3, "tasks": 3}})
     try:
-        alpha.kill_broker(2)
+        alpha.broker(2).kill()
         ended = stage.ended(job, timeout_s=END_S)
         assert (ended["state"], bool(ended["reason"])) == (State.FAILED, True), ended
         yard.ran_once(yard.submit("alpha"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import Setting
+from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.flux_site import FluxSite
 from switchyard.agent.site import Site
 from tests.flux_bed import FluxInstance
+
+Make = Callable[..., FluxBackend]
 
 
 def a_flux_setting(directory: Path, instance: FluxInstance, **more: Any) -> Setting:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -23,34 +22,12 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of, load_when, status_when
-from tests.agent.flux.builders import a_flux_setting
+from tests.agent.flux.builders import Make, a_flux_setting
 from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD
 
 pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux")]
-
-Make = Callable[..., FluxBackend]
-
-
-@pytest.fixture
-def instance(flux: FluxBed) -> FluxInstance:
-    return flux["alpha"]
-
-
-@pytest.fixture
-def make(instance: FluxInstance, tmp_path: Path) -> Iterator[Make]:
-    """Start backends of the instance, all on one folder."""
-    made: list[FluxBackend] = []
-
-    def start(**more: object) -> FluxBackend:
-        made.append(FluxBackend(a_flux_setting(tmp_path, instance, **more)))
-        return made[-1]
-
-    yield start
-    for backend in made:
-        backend.close()
-    instance.cancel_all()
 
 
 def runs(seconds: int = 600, **resources: object) -> Lease:
@@ -246,25 +223,6 @@ def test_a_command_with_templates_of_flux_runs_as_it_is(make: Make) -> None:
     handle = backend.submit(a_lease("sh", "-c", 'echo "$A" "$@"', "sh", "{{id}}", "{{name}}", env={"A": "{{tmpdir}}"}))
     assert end_of(backend, handle).seen is ObservedState.SUCCEEDED
     assert backend.output(handle, "stdout", offset=0, size=999).data == b"{{tmpdir}} {{id}} {{name}}\n"
-
-
-def test_a_node_that_does_not_see_the_folder_runs_nothing(make: Make, instance: FluxInstance) -> None:
-    backend = make()
-    assert end_of(backend, backend.submit(a_lease("sh", "-c", "exit 96"))).reason == "exit code 96", "its own"
-    instance.flux("queue", "stop", "--all")
-    try:
-        lease = a_lease("true")
-        handle = backend.submit(lease)
-        known = backend._register.of(marker_of(lease))
-        assert known is not None
-        folder = Path(backend._files.folder(known[0].folder))
-        (folder / "work").rmdir()
-        folder.rmdir()
-        folder.touch()  # so that Flux does not make it again for the output
-    finally:
-        instance.flux("queue", "start", "--all")
-    ended = end_of(backend, handle)
-    assert (ended.seen, ended.cause) == (ObservedState.FAILED, Cause.CLUSTER), ended
 
 
 def test_the_same_id_under_another_name_is_lost_and_not_cancelled(make: Make) -> None:

@@ -19,7 +19,7 @@ from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
 from tests.agent.builders import a_lease, end_of
 from tests.agent.flux.builders import a_flux_setting
-from tests.flux_bed import FluxBed, FluxInstance
+from tests.flux_bed import FluxInstance
 
 pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux")]
 
@@ -28,11 +28,6 @@ CORE = {"type": "core", "count": 1}
 SLOT: dict[str, Any] = {"type": "slot", "label": "s", "count": 2, "with": [CORE]}
 NODE: dict[str, Any] = {"type": "node", "count": 1}
 RANGE = {"min": 1, "max": 4, "operator": "+", "operand": 1}
-
-
-@pytest.fixture
-def instance(flux: FluxBed) -> FluxInstance:
-    return flux["alpha"]
 
 
 @pytest.fixture

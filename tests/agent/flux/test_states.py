@@ -7,7 +7,13 @@ import json
 import pytest
 
 from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
-from switchyard.agent.backends.flux.follow.states import EXCEPTIONS, SEEN_BY_EVENT, TEXT_BY_EVENT, status_of
+from switchyard.agent.backends.flux.follow.states import (
+    EXCEPTIONS,
+    SEEN_BY_EVENT,
+    TEXT_BY_EVENT,
+    is_launch_failure,
+    status_of,
+)
 from switchyard.model.job import Usage
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
@@ -164,3 +170,11 @@ def test_facts_begin_anew_with_the_first_event() -> None:
 
 def test_every_exception_has_a_reason() -> None:
     assert all(reason for reason, _ in EXCEPTIONS.values())
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_launch"), [("exec", True), ("prolog", True), ("validate", False), ("cancel", False)]
+)
+def test_what_may_have_failed_before_the_command_began(kind: str, is_launch: bool) -> None:
+    ended = status_of(facts_of(log_of(*QUEUED, "alloc", exception(kind, "lost a node"), "clean")), now_s=NOW_S)
+    assert is_launch_failure(ended) is is_launch

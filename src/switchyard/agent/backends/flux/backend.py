@@ -26,6 +26,7 @@ from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, parse_job_id, show_job_id, split_handle
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
+from switchyard.agent.backends.flux.follow.states import is_launch_failure
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
 from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, WITHDRAWN
@@ -185,12 +186,7 @@ class FluxBackend:
             handle: self._tracker.status(handle, now_s=now_s, is_cancel_asked=handle in self._cancelled)
             for handle in asked
         }
-        for handle, status in found.items():
-            if status.exit_code == REFUSED_CODE and (why := self._unstarted_reason(handle)):
-                found[handle] = dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
-            elif status.seen is ObservedState.RETURNED and (known := self._register.of(split_handle(handle)[1])):
-                found[handle] = limit_returns(status, known[1].attempt)
-        return found
+        return {handle: self._checked_end(handle, status) for handle, status in found.items()}
 
     def cancel(self, native_ids: Collection[str]) -> None:
         jobs = [(number, marker) for number, marker in map(split_handle, native_ids) if number is not None]
@@ -340,13 +336,27 @@ class FluxBackend:
             raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
         return True
 
-    def _unstarted_reason(self, handle: str) -> str:
-        """Why a job with the guard's exit code did not start its command; empty: the code is the command's own."""
+    def _checked_end(self, handle: str, status: Status) -> Status:
+        """The status, after a look at whether the job's command has begun.
+
+        Flux may give a job to a node that has just failed. Nothing of such a job runs, so the job is returned.
+        """
         number, marker = split_handle(handle)
         known = self._register.of(marker)
-        if known is None or not known[0].key or self._begun_job(*known) == number:
-            return ""
-        return f"its node does not see the folder {self._files.folder(known[0].folder)}, so it was not started"
+        if known is None:
+            return status
+        record, lease = known
+        try:
+            if status.exit_code == REFUSED_CODE and record.key and self._begun_job(record, lease) != number:
+                why = f"its node does not see the folder {self._files.folder(record.folder)}, so it was not started"
+                return dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
+            if is_launch_failure(status) and record.key and self._withdraw(record, lease):
+                reason = f"{status.reason}; nothing of it ran"
+                status = Status(seen=ObservedState.RETURNED, text=status.text, reason=reason, cause=Cause.CLUSTER)
+        except YardError as exc:
+            # Whether it began is not known: it is not run again.
+            log.warning(line("start_unknown", job=lease.job, fence=lease.fence, why=exc.detail))
+        return limit_returns(status, lease.attempt)
 
     def _drop(self, record: FluxSubmission) -> None:
         """Remove the files, then the record: after a crash in between the record still names the files."""

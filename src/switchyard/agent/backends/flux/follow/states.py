@@ -48,6 +48,8 @@ EXCEPTIONS: dict[str, tuple[str, Cause]] = {
 }
 CANCEL = "cancel"
 DENIED = "alloc"  # the scheduler has no such resources now: nodes are drained, or not up yet, or in another queue
+# Exceptions by which a job may end before its command began, although the same job may run at another time.
+LAUNCH_EXCEPTIONS = frozenset({"exec", "prolog", "scheduler-restart"})
 COMMAND_NOT_RUN_CODES = (126, 127)  # of the job shell, for a command that it cannot run or find
 SHELL_SIGNAL_BASE = 128  # the job shell reports a signal as 128 and the number
 
@@ -63,6 +65,12 @@ def status_of(facts: FluxJobFacts, *, now_s: float, is_cancel_asked: bool = Fals
     if seen is RUNS:
         return Status(seen=seen, text=text, ago_us=_ago_us(facts.started_s, now_s))
     return Status(seen=seen, text=text)
+
+
+def is_launch_failure(status: Status) -> bool:
+    """Whether the cluster failed to run the job. Its command may have begun: the events do not tell."""
+    is_cluster_fault = status.seen is ObservedState.FAILED and status.cause is Cause.CLUSTER
+    return is_cluster_fault and status.text in LAUNCH_EXCEPTIONS
 
 
 def _ended(facts: FluxJobFacts, now_s: float, *, is_cancel_asked: bool) -> Status:
