@@ -43,6 +43,10 @@ UP, DOWN, CORDONED = Health.UP, Health.DOWN, Health.CORDONED
         (a_member("a", backends=frozenset({"slurm"})), {"has_pod": True}, Answer.NO, "backend"),
         (a_member("a", backends=frozenset({"kubernetes"})), {"has_pod": True}, Answer.YES, "match"),
         (a_member("a", graph=None, health=DOWN), {"has_pod": True}, Answer.WAIT, "health"),
+        (a_member("a", backends=frozenset({"flux"})), {"flux_refusal": "not in version 1."}, Answer.NO, "backend"),
+        (a_member("a", backends=frozenset({"flux"})), {}, Answer.YES, "match"),
+        (a_member("a", backends=frozenset({"flux", "local"})), {"flux_refusal": "no."}, Answer.YES, "match"),
+        (a_member("a", backends=frozenset()), {"flux_refusal": "not in version 1."}, Answer.YES, "match"),
     ],
 )
 def test_the_first_step_that_says_no_is_the_verdict(member, ask, say, step) -> None:

@@ -32,6 +32,7 @@ LAST_STEP = "last"
 NO_GRAPH_REASON = "its agent has not told what it has"
 POLLER_TAKES_NO_ARRAYS = GroupVerdict(Answer.NO, "backend", "it only polls, and is handed one job at a time: no arrays")
 POD_BACKEND = "kubernetes"
+ONLY_FLUX = frozenset({"flux"})
 TAKES_NO_PODS = GroupVerdict(Answer.NO, "backend", "it is no Kubernetes cluster, and the job is a pod")
 CLUSTER_INTERRUPTIBLE = GroupVerdict(Answer.NO, "interruptible", "its nodes may be taken away, and the job must not be")
 ENDS_AND_NO_LIMIT = GroupVerdict(Answer.NO, "end", "ends at a set time, so it takes only jobs with a time limit")
@@ -166,6 +167,8 @@ def _backend_verdict(ask: RoutingRequest, backends: frozenset[str]) -> GroupVerd
         return POLLER_TAKES_NO_ARRAYS
     if ask.has_pod and backends and POD_BACKEND not in backends:
         return TAKES_NO_PODS
+    if ask.flux_refusal and backends == ONLY_FLUX:
+        return GroupVerdict(Answer.NO, "backend", ask.flux_refusal.rstrip("."))
     return None
 
 

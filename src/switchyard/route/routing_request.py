@@ -38,4 +38,5 @@ class RoutingRequest:
     has_files: bool = False  # files travel with it
     site: SiteAsk | None = None  # what it needs of a site file
     has_pod: bool = False  # it brings parts of a pod
+    flux_refusal: str = ""  # why no Flux cluster can run its jobspec; empty: one may
     time_limit_s: int | None = None  # how long it may run; read only if a cluster ends at a set time

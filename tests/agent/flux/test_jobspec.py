@@ -164,7 +164,7 @@ def test_a_jobspec_is_written_as_version_1_can_say_it(resource: dict[str, Any], 
 def test_what_version_1_cannot_say_never_reaches_flux(resources: list[dict[str, Any]], why: str) -> None:
     with pytest.raises(PolicyRefused, match=why) as raised:
         jobspec(asked(*resources))
-    assert "node → slot → core" in raised.value.next_step
+    assert "node → slot → core" in raised.value.detail
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from msgspec import Struct
 from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
 from switchyard.model.job import JobRequest, JobSpec
+from switchyard.model.jobspec_version_1 import version_1_refusal
 from switchyard.model.quantity import parse_duration_s
 from switchyard.model.site_needs import SiteAsk
 from switchyard.model.spill import opened_pools, parse_rule, pools_in_rules
@@ -51,6 +52,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     has_files: bool = False  # files travel with the job; jobs from before this field say no
     site: SiteAsk | None = None  # what the job needs of a site file
     has_pod: bool = False  # the job brings parts of a pod
+    flux_refusal: str = ""  # why no Flux cluster can run the job's jobspec; jobs from before this field say nothing
 
     @property
     def is_decided(self) -> bool:
@@ -101,6 +103,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
             has_files=self.has_files,
             site=self.site,
             has_pod=self.has_pod,
+            flux_refusal=self.flux_refusal,
             engine=engine,
             time_limit_s=time_limit_s if world.has_ends else None,
         )
@@ -146,6 +149,7 @@ def bounds_of(
         has_files=request.spec.files is not None,
         site=None if request.spec.site is None else SiteAsk(request.project, request.spec.site),
         has_pod=request.spec.pod is not None,
+        flux_refusal=version_1_refusal(request.spec.demand),
     )
 
 

@@ -2,7 +2,7 @@
 
 A job with `tasks` has a slot for each of its tasks, and Flux starts the command once in each slot. With `nodes`, the
 slots are spread evenly over so many nodes, as `flux submit -N` spreads them. A job that was written as a jobspec keeps
-its own resources, as version 1 can say them (`version_1.py`).
+its own resources, as version 1 can say them (`model/jobspec_version_1.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.submit.native_options import NativeOptions, read_native_options
 from switchyard.agent.backends.flux.submit.start_guard import CommandBody, guarded_command, has_template, plain_body
-from switchyard.agent.backends.flux.submit.version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 from switchyard.agent.backends.slurm.script_images import ScriptVariable, run_command
 from switchyard.agent.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.images import CONTAINER_PROGRAMS, kubernetes_problem, rule_of
@@ -23,6 +22,7 @@ from switchyard.agent.need import spec_of
 from switchyard.agent.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
 from switchyard.model.job import JobSpec, Native
+from switchyard.model.jobspec_version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil_fraction, parse_amount, parse_duration_s
 

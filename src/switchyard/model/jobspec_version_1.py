@@ -2,7 +2,8 @@
 
 Version 1 has one shape: `node → slot → core, gpu`, with or without the node. What it cannot say is refused here and
 never handed to Flux: one job whose slot has no cores stops the scheduling of a whole instance. A count that is a range
-or a set becomes its least member, since only that was matched and compared with limits.
+or a set becomes its least member, since only that was matched and compared with limits. The router asks first, so that
+such a job goes to clusters that are not Flux; the agent of a Flux cluster asks again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,17 @@ def version_1_resources(demand: Mapping[str, Any]) -> tuple[list[dict[str, Any]]
     except Malformed as exc:
         raise _refusal(exc.detail.rstrip(".")) from exc
     return resources, ONCE_PER_SLOT if total is None else {"total": total}
+
+
+def version_1_refusal(demand: Mapping[str, Any] | None) -> str:
+    """Why Flux cannot run a job with this demand; empty: it can, or the demand is no list of resources."""
+    if demand is None or not isinstance(demand.get("resources"), list) or not demand["resources"]:
+        return ""
+    try:
+        version_1_resources(demand)
+    except PolicyRefused as exc:
+        return exc.detail
+    return ""
 
 
 def _of_node(node: Vertex) -> dict[str, Any]:
@@ -106,7 +118,5 @@ def _count(vertex: Vertex) -> int:
 
 
 def _refusal(why: str) -> PolicyRefused:
-    return PolicyRefused(
-        f"Flux cannot run this jobspec: {why}.",
-        next_step="Write it as `node → slot → core, gpu` or `slot → core, gpu`: Flux's version 1 has no other shape.",
-    )
+    shapes = "Flux's version 1 has only the shapes `node → slot → core, gpu` and `slot → core, gpu`"
+    return PolicyRefused(f"Flux cannot run this jobspec: {why}; {shapes}.")
