@@ -57,8 +57,8 @@ def a_policy(
 def admitted(policy: Policy, **fields: Any) -> AdmittedJob:
     """A job of project p in development, admitted."""
     projects = fields.pop("projects", PROJECTS)
-    extra = {name: fields.pop(name) for name in ("launch_plan_spec", "auth_role") if name in fields}
-    words = {"launch_plan_spec": "launch_plan", "auth_role": "auth_role"}
+    extra = {name: fields.pop(name) for name in ("launch_plan_spec", "auth_role", "server_labels") if name in fields}
+    words = {"launch_plan_spec": "launch_plan", "auth_role": "auth_role", "server_labels": "server_labels"}
     request = a_request(**({"project": "p"} | fields))
     return admit(request, policy, projects, **{words[name]: value for name, value in extra.items()})
 

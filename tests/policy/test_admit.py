@@ -46,6 +46,31 @@ def test_an_archived_project_takes_no_jobs() -> None:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"labels": {"team": "red", "flyte/execution": "nightly"}},
+        {"labels": {"flyte/anything": "x"}},
+        {"execution": ExecutionConfig(labels={"flyte/execution": "nightly"})},
+    ],
+)
+def test_a_request_cannot_have_labels_of_the_server(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest, match="only the server sets labels that begin with flyte/"):
+        admitted(a_policy(), **fields)
+
+
+def test_the_servers_own_labels_stand_beside_those_of_request_rules_and_project() -> None:
+    ours = {"flyte/execution": "run", "flyte/node": "n0"}
+    labels = {"flyte/execution": "taken", "flyte/other": "x"}  # of rows that are older than their refusal
+    projects = {"p": ProjectEntry({**labels, "owner": "lab"})}
+    policy = a_policy({HERE: {CONFIG: {"labels": {**labels, "team": "red"}}}})
+    by_rule = admitted(policy, projects=projects, server_labels=ours)
+    assert by_rule.request.labels == {"owner": "lab", "team": "red", **ours}
+    by_request = admitted(policy, projects=projects, server_labels=ours, labels={"team": "blue"})
+    assert by_request.request.labels == {"owner": "lab", "team": "blue", **ours}
+    assert admitted(policy, projects=projects).request.labels == {"owner": "lab", "team": "red"}
+
+
+@pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"pool": "nope"}, "no pool 'nope'"),

@@ -11,6 +11,7 @@ import pytest
 from flyteidl.service import admin_pb2_grpc
 
 from tests.processes import PATIENCE_S, until
+from tests.programs import call
 from tests.server.flyte_doors import CALL_S, Doors, opened
 from tests.workflow.corpus import DOMAIN, PROJECT, sent_by_flytekit
 
@@ -75,6 +76,7 @@ def test_a_server_runs_no_executions_if_its_config_says_so(tmp_path: Path) -> No
         (a_request("29_schedule.wf", cluster_assignment={"cluster_pool_name": "nowhere"}), "no pool 'nowhere'"),
         (a_request("29_schedule.wf", execution_cluster_label={"value": "nowhere"}), "no label 'nowhere'"),
         (a_request("29_schedule.wf", labels={"values": {"a b": "x"}}), "invalid label key"),
+        (a_request("29_schedule.wf", labels={"values": {"flyte/execution": "x"}}), "only the server sets labels"),
         (a_request("29_schedule.wf", max_parallelism=-1), "max_parallelism is below 0"),
         (a_request("29_schedule.wf", notifications=NO_RECIPIENTS), "notification"),
         (a_request("29_schedule.wf", metadata={"parent_node_execution": NODE}), "set by the server alone"),
@@ -168,6 +170,31 @@ def test_a_node_is_a_job_of_the_scope_pool_and_label_of_its_execution(doors: Doo
     assert (shown["id"]["node_id"], shown["closure"]["phase"]) == ("n0", "RUNNING")
 
 
+def test_only_nodes_of_an_execution_have_the_labels_of_one(doors: Doors) -> None:
+    """Agents give the folder of an execution's data to the account of the first job with its label."""
+    ours = {"flyte/execution": "labelled"}
+    plain: dict[str, Any] = {"spec": {"command": ["true"]}, **HERE}
+    rule = f"/v1/attributes/workflow-execution-config?project={PROJECT}&domain={DOMAIN}"
+    for method, path, body in (
+        ("POST", "/v1/jobs", {**plain, "labels": ours}),
+        ("POST", "/v1/jobs", {"spec": {**plain["spec"], "execution": {"labels": ours}}, **HERE}),
+        ("POST", "/v1/jobs/bulk", {"jobs": [{**plain, "labels": ours}]}),
+        ("POST", "/v1/plan", {**plain, "labels": ours}),
+        ("POST", "/v1/projects", {"name": "with-labels", "labels": ours}),
+        ("PATCH", f"/v1/projects/{PROJECT}", {"labels": ours}),
+        ("PUT", rule, {"labels": ours}),
+    ):
+        refused = call(method, doors.url + path, body, headers={"If-None-Match": "*"})
+        assert refused.status in (400, 422), (path, refused)
+        assert "only the server sets labels that begin with flyte/" in refused.body.decode(), (path, refused)
+    doors.by_grpc("CreateExecution", a_request("29_schedule.wf", "labelled"))
+    (job,) = jobs_of(doors, "labelled")
+    doors.v1("POST", f"/v1/jobs/{job['id']}/cancel")
+    again = doors.v1("POST", f"/v1/jobs/{job['id']}/retry", {})
+    labels = doors.v1("GET", f"/v1/jobs/{again['id']}")["labels"]
+    assert labels == {"flyte/execution": "labelled", "flyte/node": "n0"}, "a node that somebody tries again"
+
+
 def test_a_task_by_itself_and_its_inputs(doors: Doors) -> None:
     request = a_request("13_retries.never", "alone", "TASK", inputs={"n": number(7)})
     assert doors.by_rest("CreateExecution", request).code == "OK"
@@ -251,13 +278,13 @@ def test_what_the_launch_plan_says_holds_where_the_request_says_nothing(tmp_path
         }
         nodes = [{"id": "n0", "metadata": {}, "gate_node": {"sleep": {"duration": "1s"}}}]
         template = {"id": plain_id("gate", "WORKFLOW"), "interface": {}, "nodes": nodes}
-        for call, body in (
+        for name, body in (
             ("CreateWorkflow", {"id": template["id"], "spec": {"template": template}}),
             ("CreateLaunchPlan", {"id": plain_id("gate", "LAUNCH_PLAN"), "spec": plan_spec}),
             ("CreateExecution", a_request("gate", "said-nothing", auth_role={}, disable_all=False)),
             ("CreateExecution", a_request("gate", "said-no", disable_all=True, auth_role={"assumable_iam_role": "r"})),
         ):
-            said = made.by_rest(call, body)
+            said = made.by_rest(name, body)
             assert said.code == "OK", said
         first, second = (
             made.by_grpc("GetExecution", {"id": {**HERE, "name": name}}).answer for name in ("said-nothing", "said-no")

@@ -5,6 +5,7 @@ A field that is not given leaves the word to the next level; a map or list that 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +15,10 @@ from switchyard.model.names import LABEL_KEY_PATTERN, TEXT_PATTERN, LabelKey, La
 from switchyard.model.quantity import Duration, parse_duration_s
 from switchyard.model.schema import not_both
 
-EXECUTION_LABEL = "flyte/execution"  # of a job: the execution of Flyte's that it is a part of
+# Labels of jobs that only the server sets. Agents trust them: they name the folder for an execution's data.
+SERVER_LABELS = "flyte/"
+EXECUTION_LABEL = f"{SERVER_LABELS}execution"  # the execution of Flyte's that the job is a part of
+NODE_LABEL = f"{SERVER_LABELS}node"  # the node of that execution
 PARALLEL_MAX = 10_000_000
 MAP_MAX = 256
 IdentityText = Annotated[str, Meta(max_length=1024, pattern=TEXT_PATTERN)]
@@ -23,6 +27,19 @@ LongText = Annotated[str, Meta(max_length=4096, pattern=TEXT_PATTERN)]
 EnvValue = Annotated[str, Meta(max_length=131_072, pattern=r"^[^\u0000]*$")]
 EnvName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 AnnotationKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=317)]  # prefix/name
+
+
+def is_server_label(key: str) -> bool:
+    return key.startswith(SERVER_LABELS)
+
+
+def server_label_mistakes(keys: Iterable[str]) -> list[str]:
+    """Why a user may not set these labels. Empty: the user may."""
+    return [
+        f"label {key} is not allowed: only the server sets labels that begin with {SERVER_LABELS}"
+        for key in keys
+        if is_server_label(key)
+    ]
 
 
 class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

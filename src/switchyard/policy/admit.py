@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName
-from switchyard.model.execution import ExecutionConfig
+from switchyard.model.execution import ExecutionConfig, is_server_label, server_label_mistakes
 from switchyard.model.job import JobRequest
 from switchyard.model.queue import DEFAULT_QUEUE, queues_with_tags
 from switchyard.model.scope import ScopeKey
@@ -20,6 +20,8 @@ from switchyard.policy.kinds.tokens import add_task_type_tokens, combine_tokens
 from switchyard.policy.platform import Platform
 from switchyard.policy.record import PolicyRecord, encode_record
 from switchyard.policy.resolve import EffectiveRules, Policy
+
+NO_LABELS: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,16 @@ def admit(
     launch_plan: ExecutionConfig | None = None,
     auth_role: ExecutionConfig | None = None,
     is_operator: bool = False,
+    server_labels: Mapping[str, str] = NO_LABELS,
 ) -> AdmittedJob:
     """Fill and check a request by the rules of its scope.
 
     `demanded`: what the largest task of its jobspec asks for. `launch_plan`, `auth_role`: what the launch plan sets.
     `is_operator`: the caller is an operator of the platform and may give the job any priority.
+    `server_labels`: labels that the server sets. A request that has such labels itself is refused.
     """
     project = _check_request_scope(request, policy.platform, projects)
+    _refuse_server_labels(request)
     effective = policy.effective(scope_key_of(request))
     draft = Draft(
         request,
@@ -84,9 +89,11 @@ def admit(
     if policy.platform.spill and not draft.spill:
         draft = _configured_spill(draft)
     _check_names(draft)
-    if project.labels:
-        labels = {**project.labels, **draft.request.labels}
-        draft = replace(draft, request=replace(draft.request, labels=labels))
+    labels = {**project.labels, **draft.request.labels}
+    if labels or server_labels:
+        # Rules and projects that are older than the refusal of such labels may have them.
+        labels = {key: value for key, value in labels.items() if not is_server_label(key)}
+        draft = replace(draft, request=replace(draft.request, labels={**labels, **server_labels}))
     return AdmittedJob(draft, _record(policy, effective, draft), _queues(draft))
 
 
@@ -109,6 +116,13 @@ def _check_request_scope(request: JobRequest, platform: Platform, projects: Mapp
             next_step="Submit to another, or ask an administrator to bring it back.",
         )
     return project
+
+
+def _refuse_server_labels(request: JobRequest) -> None:
+    execution = request.spec.execution
+    in_config = execution.labels if execution is not None and execution.labels is not None else ()
+    if mistakes := server_label_mistakes((*request.labels, *in_config)):
+        raise BadRequest(f"The {mistakes[0]}.", next_step="Give the label another name.")
 
 
 def _check_names(draft: Draft) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from flyteidl.admin import schedule_pb2
 from flyteidl.core import execution_pb2, interface_pb2, types_pb2
 
+from switchyard.model.execution import server_label_mistakes
 from switchyard.workflow.bindings import show_type
 from switchyard.workflow.casting import Caster
 from switchyard.workflow.cron import cron_mistake
@@ -41,6 +42,7 @@ def launch_plan_mistakes(spec: Any, inputs: Mapping[str, Any]) -> Iterator[str]:
 
 
 def label_mistakes(labels: Mapping[str, str]) -> Iterator[str]:
+    yield from server_label_mistakes(sorted(labels))
     for key in sorted(labels):
         prefix, slash, name = key.rpartition("/")
         if not LABEL_NAME.match(name) or (slash and (len(prefix) > 253 or not LABEL_PREFIX.match(prefix))):

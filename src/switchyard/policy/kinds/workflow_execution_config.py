@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.errors import Malformed
-from switchyard.model.execution import ExecutionConfig
+from switchyard.model.execution import ExecutionConfig, server_label_mistakes
 from switchyard.model.scope import Level
 from switchyard.policy.draft import LAUNCH_PLAN_SOURCE, REQUEST, Draft, Entry
 from switchyard.policy.kinds.code_loading_variables import is_code_loading
@@ -43,7 +43,7 @@ class WorkflowExecutionConfigKind(Kind):
         return without_unset(value)
 
     def check(self, value: Any, platform: Platform) -> list[str]:
-        return [] if self.flatten(value) else ["give at least one field"]
+        return server_label_mistakes(value.labels or ()) if self.flatten(value) else ["give at least one field"]
 
     def restrict(self, value: Any, level: Level) -> tuple[Struct, str]:
         names = sorted(name for name in value.envs or {} if is_code_loading(name))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.errors import Conflict, NameTaken, NotFound
+from switchyard.errors import BadRequest, Conflict, NameTaken, NotFound
 from switchyard.model.access import Role
 from switchyard.model.api import Project, ProjectChange, ProjectRequest
+from switchyard.model.execution import server_label_mistakes
 from switchyard.service.access.users import DEFAULT_PROJECT, project_row
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
@@ -34,6 +37,7 @@ def project_get(context: Context, actor: Actor, name: str) -> Project:
 
 def project_create(context: Context, actor: Actor, request: ProjectRequest) -> Project:
     actor.need_platform(Role.ADMIN)
+    _refuse_server_labels(request.labels)
 
     def apply(batch: Batch) -> Project:
         row = project_row(
@@ -55,6 +59,7 @@ def project_change(context: Context, actor: Actor, name: str, change: ProjectCha
     if change.is_archived is not None:
         actor.need_platform(Role.ADMIN)
     actor.need_project(Role.ADMIN, name)
+    _refuse_server_labels(change.labels or {})
     if change.is_archived and name == DEFAULT_PROJECT:
         raise Conflict("The default project cannot be archived: jobs that name no project belong to it.")
 
@@ -81,6 +86,11 @@ def project_change(context: Context, actor: Actor, name: str, change: ProjectCha
         return _view(changed)
 
     return context.committer.call(apply)
+
+
+def _refuse_server_labels(keys: Iterable[str]) -> None:
+    if mistakes := server_label_mistakes(keys):
+        raise BadRequest(f"The {mistakes[0]}.", next_step="Give the label another name.")
 
 
 def _view(row: access.ProjectRow) -> Project:

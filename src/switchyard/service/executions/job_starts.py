@@ -17,6 +17,7 @@ from switchyard.service.executions.node_jobs import (
     inputs_body,
     job_request,
     make_tree,
+    node_labels,
     read_spec,
     record_trees,
 )
@@ -92,7 +93,15 @@ class JobStarter:
                 previous=previous,
             )
             bounds = RetryBounds(None, (), home.id) if home is not None and not request.cluster else None
-            write = self._submit.decide(actor, request, key=None, body=b"", is_one_of_many=is_counted, again=bounds)
+            write = self._submit.decide(
+                actor,
+                request,
+                key=None,
+                body=b"",
+                is_one_of_many=is_counted,
+                again=bounds,
+                server_labels=node_labels(row, start),
+            )
         except YardError as exc:
             raise StartRefused(start, exc) from exc
         return PlannedJob(start, write, tree, context.now_us())

@@ -12,7 +12,14 @@ from flyteidl.admin import execution_pb2
 from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Busy, Malformed
-from switchyard.model.execution import EXECUTION_LABEL, ExecutionConfig, RunAs, SecurityContext
+from switchyard.model.execution import (
+    EXECUTION_LABEL,
+    NODE_LABEL,
+    ExecutionConfig,
+    RunAs,
+    SecurityContext,
+    is_server_label,
+)
 from switchyard.model.file_tree import Entry, FileEntry, FolderEntry, chunk_spans, encode_tree, hash_of
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobRequest, JobSpec
@@ -45,7 +52,6 @@ from switchyard.workflow.task_command import (
 from switchyard.workflow.uploaded_files import FILES_MAX, uploaded_paths, with_places
 
 LABELS_MAX = 60  # of an execution; a job takes 64
-NODE_LABEL = "flyte/node"
 ON_LOST_ANNOTATION, LOST_AFTER_ANNOTATION = "switchyard/on-lost", "switchyard/lost-after"
 NO_TREE = "0" * 64  # in a trial, which stores no files
 _LONG_NAME = re.compile(LONG_NAME_PATTERN)
@@ -282,7 +288,7 @@ def job_request(
             # A name that no rule can name is no scope of rules.
             workflow=workflow,
             launch_plan=row.entity_name if workflow and _LONG_NAME.match(row.entity_name) else None,
-            labels={**_labels(spec), EXECUTION_LABEL: row.name, NODE_LABEL: start.node_id[:256]},
+            labels=_labels(spec),
             pool=spec.cluster_assignment.cluster_pool_name or None,
             cluster_label=spec.execution_cluster_label.value or None,
             array=array,
@@ -301,7 +307,13 @@ def _with_on_lost(job: JobSpec, spec: Any) -> JobSpec:
 
 
 def _labels(spec: Any) -> dict[str, str]:
-    return dict(sorted(spec.labels.values.items())[:LABELS_MAX])
+    labels = sorted((key, value) for key, value in spec.labels.values.items() if not is_server_label(key))
+    return dict(labels[:LABELS_MAX])
+
+
+def node_labels(row: ExecutionRow, start: TaskStart) -> dict[str, str]:
+    """The labels that the server gives the job of an attempt. A request cannot have them."""
+    return {EXECUTION_LABEL: row.name, NODE_LABEL: start.node_id[:256]}
 
 
 def _execution_config(spec: Any) -> ExecutionConfig | None:

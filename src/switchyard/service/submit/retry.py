@@ -8,6 +8,7 @@ import msgspec
 
 from switchyard.errors import BadRequest, Conflict, Malformed
 from switchyard.model.api import CreatedJob, RetryRequest
+from switchyard.model.execution import is_server_label
 from switchyard.model.idset import TEXT_CHARS_MAX, IdSet
 from switchyard.model.job import JobRequest, JobSpec, State, native_problem
 from switchyard.model.lifecycle import FINAL_STATES
@@ -53,7 +54,7 @@ def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest
         workflow=row.workflow,
         launch_plan=row.launch_plan,
         priority=row.priority,
-        labels=msgspec.json.decode(row.labels, type=dict[str, str]),
+        labels={label: value for label, value in _labels(row).items() if not is_server_label(label)},
         array=_tasks_to_retry(row, rows, wanted.tasks),
         together=bounds.is_together,
         match_engine=bounds.engine,
@@ -105,7 +106,15 @@ def accept_retry(
     is_owner = row.owner_id == actor.id
     by_token = clusters_with_older_token(context.snapshots, old_bounds.by_token, row.id) if is_owner else ()
     bounds = retry_bounds(old_bounds, by_token=by_token, is_elsewhere=wanted.elsewhere)
-    write = submit.decide(actor, request, key=key, body=body, last=((avoid, reason),) if avoid else (), again=bounds)
+    write = submit.decide(
+        actor,
+        request,
+        key=key,
+        body=body,
+        last=((avoid, reason),) if avoid else (),
+        again=bounds,
+        server_labels={label: value for label, value in _labels(row).items() if is_server_label(label)},
+    )
     avoided = msgspec.json.encode({avoid: AvoidedCluster(1, reason)}).decode() if avoid else None
     write = replace(write, row=msgspec.structs.replace(write.row, retry_of=row.id, avoid=avoided))
     if is_owner:
@@ -121,6 +130,10 @@ def accept_retry(
         return result
 
     return context.committer.call(apply)
+
+
+def _labels(row: JobDetails) -> dict[str, str]:
+    return msgspec.json.decode(row.labels, type=dict[str, str])
 
 
 def _tasks_to_retry(row: JobRow, rows: list[ranges.RangeOnCluster], wanted: str | None) -> str | None:

@@ -22,7 +22,7 @@ from switchyard.model.attributes import JobPolicy
 from switchyard.model.job import JobRequest, JobSpec
 from switchyard.model.queue import queue_named, queue_of_lane
 from switchyard.model.verdict import Plan
-from switchyard.policy.admit import AdmittedJob, admit
+from switchyard.policy.admit import NO_LABELS, AdmittedJob, admit
 from switchyard.route.placement import NeedStatus, Placement, decide_placement
 from switchyard.route.router import Eligibility, make_plan
 from switchyard.route.world import World
@@ -123,11 +123,13 @@ class Submit:
         again: RetryBounds | None = None,
         is_quick: bool = False,
         is_one_of_many: bool = False,
+        server_labels: Mapping[str, str] = NO_LABELS,
     ) -> JobInsert:
         """Check a job against the rules and route it. Reads only snapshots, writes nothing.
 
         `last`: clusters that are tried last, each with the reason. `again`: the bounds of the job that this job
         retries. `is_one_of_many`: the caller checks the user's limits for all jobs of its request together.
+        `server_labels`: labels that no request may have.
         `is_quick`: raise TooSlowForLoop if many clusters or large graphs must be matched for the first time.
         """
         if is_quick and not self.is_quick(request):
@@ -135,7 +137,7 @@ class Submit:
         began = perf_counter()
         access = self._context.snapshots.access
         actor = access.actor(actor.user_id or "") or actor  # the grants must be of the version in the cache key
-        admitted, bounds = self._admit(actor, request)
+        admitted, bounds = self._admit(actor, request, server_labels)
         if not is_one_of_many:
             refuse_job_over_limit(self._context, actor, request, is_quick=is_quick)
         bounds = again.narrow(bounds) if again is not None else bounds
@@ -227,7 +229,9 @@ class Submit:
         kept, _ = self._evaluate(self._context.snapshots.world, actor, admitted.request.spec, bounds)
         return JobEligibility(admitted.request.spec, kept.ruling, bounds, admitted.record.body)
 
-    def _admit(self, actor: Actor, request: JobRequest) -> tuple[AdmittedJob, Bounds]:
+    def _admit(
+        self, actor: Actor, request: JobRequest, server_labels: Mapping[str, str] = NO_LABELS
+    ) -> tuple[AdmittedJob, Bounds]:
         """Apply the rules of the job's scope. Checks the right to submit first: others must not learn the rules."""
         snapshots = self._context.snapshots
         actor.need_project(Role.SUBMIT, request.project)  # also if there is none: others must not learn which exist
@@ -236,7 +240,14 @@ class Submit:
             check_demand(request.spec.demand)
             demanded = largest_task(demand_of_spec(request.spec))
         policy, projects = snapshots.policy, snapshots.access.projects
-        admitted = admit(request, policy, projects, demanded=demanded, is_operator=actor.is_platform_operator)
+        admitted = admit(
+            request,
+            policy,
+            projects,
+            demanded=demanded,
+            is_operator=actor.is_platform_operator,
+            server_labels=server_labels,
+        )
         if admitted.draft.tokens:
             refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
