@@ -44,6 +44,13 @@ def test_filters_go_out_as_the_api_names_them(peer: Peer) -> None:
     assert "cluster" not in query
 
 
+def test_inputs_of_an_execution_that_json_lacks_go_out_as_texts(peer: Peer) -> None:
+    peer.on("POST", "/v1/executions", Say({"project": "default", "domain": "development", "name": "run"}))
+    inputs = {"a": float("nan"), "b": [1.5, float("inf")], "c": {"d": (float("-inf"), None)}}
+    Client(peer.url).create_execution(launch_plan="plan", inputs=inputs, name="run")
+    assert peer.asked[0].body["inputs"] == {"a": "nan", "b": [1.5, "inf"], "c": {"d": ["-inf", None]}}
+
+
 def test_wait_outlasts_a_server_that_breaks_off(peer: Peer) -> None:
     peer.on("GET", "/v1/jobs/*", Say(a_job()))
     peer.on("GET", "/v1/jobs/*/wait", Say(a_job()), HangUp(), Say(a_job(state="SUCCEEDED", exit_code=0)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 import pytest
@@ -33,6 +34,7 @@ GOOD: list[tuple[Any, Any, Any]] = [
     (2**63 - 1, INT, 2**63 - 1),
     (3, FLOAT, 3.0),
     ("1e3", FLOAT, 1000.0),
+    ("-inf", FLOAT, float("-inf")),
     ("3", TEXT, "3"),
     (True, BOOL, True),
     ("false", BOOL, False),
@@ -118,6 +120,15 @@ def test_values_that_do_not_fit_are_shown_by_their_size() -> None:
     shown = plain_values({"a": large, "b": small, "c": large}, size_max=1100)
     assert (shown["a"], shown["b"]) == ("x" * 1000, 1)
     assert "bytes" in shown["c"]
+
+
+def test_numbers_that_json_lacks_are_shown_as_texts_that_are_taken_again() -> None:
+    given = {"a": ["nan", "inf", 1.5], "b": {"x": [float("-inf")]}, "c": "nan"}
+    kinds = {"a": list_of(FLOAT), "b": STRUCT, "c": union(FLOAT, NONE)}
+    literals, mistakes = literals_of(given, {name: parameter(kind) for name, kind in kinds.items()})
+    assert mistakes == []
+    assert isnan(literals.literals["c"].scalar.union.value.scalar.primitive.float_value)
+    assert plain_values(literals.literals) == {"a": ["nan", "inf", 1.5], "b": {"x": ["-inf"]}, "c": "nan"}
 
 
 def test_garbage_is_a_note() -> None:

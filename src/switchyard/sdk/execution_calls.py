@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -77,10 +78,14 @@ class ExecutionCalls(ApiCalls):
 
         Raise Malformed for a bad field, BadValue for inputs of a wrong type, and Conflict if another request has made
         an execution of this name. Without a name it gets a random one, so a retry never creates a second execution.
+        Infinite inputs and NaN are sent as the texts `inf`, `-inf` and `nan`, which count as numbers where a number
+        is expected: JSON has no such numbers.
 
         >>> yard.create_execution(launch_plan="flows.twice", inputs={"a": 3}, pool="lab")
         """
         given = {word: value for word, value in fields.items() if value is not None}
+        if "inputs" in given:
+            given["inputs"] = _infinite_as_text(given["inputs"])
         given.setdefault("name", "f" + os.urandom(NAME_BYTES).hex()[:19])
         warm_type(LaunchRequest)
         try:
@@ -88,3 +93,11 @@ class ExecutionCalls(ApiCalls):
         except msgspec.ValidationError as exc:
             raise validation_refusal(exc, "The execution: ") from exc
         return self._post(api_path("executions"), CreatedExecution, body=request, repeatable=True)
+
+
+def _infinite_as_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _infinite_as_text(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_infinite_as_text(item) for item in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -215,14 +216,23 @@ def _show(value: Any) -> str:
 
 
 def plain_values(literals: Mapping[str, Any], *, size_max: int = SHOWN_BYTES_MAX) -> dict[str, Any]:
-    """Plain values of literals, by name. Those that do not fit any more are a note on their size."""
+    """Plain values of literals, by name, for JSON. Those that do not fit any more are a note on their size."""
     shown, left = dict[str, Any](), size_max
     for name in sorted(literals):
         size = literals[name].ByteSize()
         left -= size
-        shown[name] = plain_value(literals[name]) if left >= 0 else f"({size} bytes)"
+        shown[name] = _infinite_as_text(plain_value(literals[name])) if left >= 0 else f"({size} bytes)"
         left = left if left >= 0 else left + size
     return shown
+
+
+def _infinite_as_text(value: Any) -> Any:
+    """Infinite numbers and NaN as texts, as `literal_of` takes them. JSON would show null."""
+    if isinstance(value, dict):
+        return {key: _infinite_as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_infinite_as_text(item) for item in value]
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def plain_value(literal: Any) -> Any:
