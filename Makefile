@@ -25,8 +25,8 @@ ifneq ($(shell test -x $(BIN)/python && echo yes),yes)
 $(INSTALLED): .FORCE
 endif
 
-.PHONY: .FORCE help install test-install demo lint check fast test test-kubernetes test-flux test-slurm-versions bench soak
-.PHONY: reference proto pins clean
+.PHONY: .FORCE help install test-install demo lint check fast test test-kubernetes test-flux test-flytectl test-slurm-versions bench
+.PHONY: soak reference proto pins clean
 
 help: ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' $(firstword $(MAKEFILE_LIST)) | awk -F '|' '{ printf "%-21s %s\n", $$1, $$2 }'
@@ -53,9 +53,9 @@ check: lint ## Format, lint, types, imports, tidiness, documents: under a minute
 NOT_FAST := tests/acceptance tests/simulation tests/test_tidy.py tests/test_docs.py
 
 fast: test-install ## Run the tests that start no whole program and take no time, on SQLite
-	@$(PYTEST) -m "not acceptance and not slow and not long and not kubernetes and not flux" $(addprefix --ignore=,$(NOT_FAST))
+	@$(PYTEST) -m "not acceptance and not slow and not long and not kubernetes and not flux and not flytectl" $(addprefix --ignore=,$(NOT_FAST))
 
-test: test-install lint ## Install what is needed, check, and run every test but the slow ones and those on Kubernetes and Flux
+test: test-install lint ## Install what is needed, check, and run every test but the slow ones and those that need Kubernetes, Flux or flytectl
 	@$(PYTEST)
 
 # Each worker has a cluster of its own: 1.2 GB of memory, and 15 s of two cores to start.
@@ -73,6 +73,13 @@ FLUX_TESTS ?= tests/agent/flux tests/match/test_fluxion.py tests/contracts/test_
 test-flux: test-install ## Run the tests that need real Flux instances, where the command flux is in the PATH
 	@command -v flux >/dev/null || { echo "There is no command flux in the PATH: install flux-core first."; exit 1; }
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "flux and not slow" $(FLUX_TESTS)
+
+# The documents, too: without flytectl their commands of it are left out.
+FLYTECTL_TESTS := tests/acceptance/test_flytectl.py tests/acceptance/test_docs_run.py
+
+test-flytectl: test-install ## Run the tests and documents that use flytectl, where it is in the PATH
+	@command -v flytectl >/dev/null || { echo "There is no command flytectl in the PATH: install it first."; exit 1; }
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow and not kubernetes and not flux" -k flyte $(FLYTECTL_TESTS)
 
 bench: test-install ## Measure, and write the figures into bench/RESULTS.md
 	@command -v wrk >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get -q install -y wrk >/dev/null; } || \

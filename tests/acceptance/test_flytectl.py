@@ -1,6 +1,7 @@
-"""flytectl itself, where it is in the PATH: its commands against one server with a local cluster.
+"""flytectl itself: its commands against one server with a local cluster.
 
-No package index has flytectl, so most machines do not have it. `test_flyte_clients.py` makes its calls everywhere.
+No package index has flytectl, so most machines do not have it: `make test-flytectl` runs these tests.
+`test_flyte_clients.py` makes its calls everywhere.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tests.programs import isolated_env
 
 FLYTECTL = shutil.which("flytectl")
 pytestmark = [
-    pytest.mark.skipif(FLYTECTL is None, reason="flytectl is not in the PATH"),
+    pytest.mark.flytectl,
     pytest.mark.xdist_group("flytectl"),
     pytest.mark.timeout(RUNS_S),
 ]
@@ -67,7 +68,7 @@ class Ctl:
 
     def run(self, *words: str, where: tuple[str, ...] = HERE, is_refused: bool = False) -> str:
         """What a command prints."""
-        assert FLYTECTL is not None
+        assert FLYTECTL is not None, "there is no command flytectl in the PATH"
         done = subprocess.run(
             [FLYTECTL, "--config", "ctl.yaml", *words, *where],
             env=isolated_env(self.site.folder),
