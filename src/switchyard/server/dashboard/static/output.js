@@ -1,0 +1,235 @@
+// The output of a job as it is written: with the colours of a terminal, followed, searched and downloaded. Foreign text is
+// only ever put into text nodes.
+
+import { call, make } from "./actions.js";
+import { Place } from "./connections.js";
+
+const WAIT_S = 20; // one request waits for more output
+const PAUSE_MS = 3000; // between two requests that do not wait
+const LINES_MAX = 5000; // kept in the page; the download has all
+const LINE_CHARS_MAX = 20000; // a longer line is shown in pieces
+const SGR = /\x1b\[([0-9;]*)m/g;
+// Every other escape sequence, and control characters but tab: they have no look here.
+const OTHER = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]/g;
+
+const gapWords = (bytes) => `${bytes.toLocaleString("en")} bytes were too many to keep`;
+
+const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
+
+// Resolves when a person sees the page: a hidden one leaves its connections to the others.
+function whenVisible() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", look);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
+}
+
+class OutputView {
+  constructor(root) {
+    this.root = root;
+    this.text = root.querySelector("[data-text]");
+    this.state = root.querySelector("[data-output-state]");
+    this.offset = 0;
+    this.decoder = new TextDecoder();
+    this.place = new Place();
+    this.partial = ""; // the last line, not ended yet
+    this.style = new Set();
+    this.lines = 0;
+    this.dropped = 0;
+    this.query = "";
+    root.querySelector("[data-wrap]").addEventListener("change", (event) => this.text.classList.toggle("wrap", event.target.checked));
+    this.text.classList.add("wrap");
+    root.querySelector("[data-find]").addEventListener("input", (event) => this.find(event.target.value));
+    root.querySelector("[data-download]").addEventListener("click", () => this.download());
+    this.text.addEventListener("wheel", (event) => { if (event.deltaY < 0) root.querySelector("[data-follow]").checked = false; }, { passive: true });
+    addEventListener("pagehide", () => { this.isOver = true; });
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) return;
+      this.waiting?.abort();
+      this.place.leave();
+    });
+  }
+
+  address(offset, waitS) {
+    const query = new URLSearchParams({ stream: this.root.dataset.stream, offset, wait_s: waitS });
+    if (this.root.dataset.task !== undefined) query.set("task", this.root.dataset.task);
+    return `/jobs/${this.root.dataset.job}/output?${query}`;
+  }
+
+  async follow() {
+    let attempt = 0;
+    while (!this.isOver) {
+      let output;
+      await whenVisible();
+      const waitS = this.place.take() ? WAIT_S : 0;
+      this.waiting = new AbortController();
+      try {
+        output = await call("GET", this.address(this.offset, waitS), undefined, { signal: this.waiting.signal });
+        if (this.waiting.signal.aborted) continue; // perhaps in the middle of the answer
+      } catch (error) {
+        if (this.waiting.signal.aborted) continue;
+        this.state.textContent = error instanceof TypeError ? "The server does not answer; trying again." : error.message;
+        await pause(2000);
+        continue;
+      }
+      if (attempt && output.attempt !== attempt) { // a new attempt begins at its first byte
+        this.note(`attempt ${output.attempt}`);
+        this.offset = 0;
+        attempt = output.attempt;
+        continue;
+      }
+      attempt = output.attempt;
+      this.add(output);
+      if (output.is_last) break;
+      this.state.textContent = this.text.firstChild ? "following" : "Nothing has been written yet.";
+      if (output.is_over) await pause(1000);
+      else if (!waitS && !output.chunks?.length) await pause(PAUSE_MS);
+    }
+    this.place.leave();
+    this.flush(true);
+    this.state.textContent = this.text.firstChild ? `This is all: ${this.offset.toLocaleString("en")} bytes.` : "It wrote nothing here.";
+    this.root.dataset.done = "yes";
+  }
+
+  add(output) {
+    for (const chunk of output.chunks ?? []) {
+      if (chunk.offset > this.offset) this.note(gapWords(chunk.offset - this.offset));
+      const bytes = Uint8Array.from(atob(chunk.data), (char) => char.charCodeAt(0));
+      this.offset = chunk.offset + bytes.length;
+      this.partial += this.decoder.decode(bytes, { stream: true });
+    }
+    this.flush(false);
+  }
+
+  flush(isEnd) {
+    this.tail?.remove();
+    this.tail = null;
+    const lines = this.partial.split("\n");
+    this.partial = isEnd ? "" : lines.pop();
+    if (isEnd && lines.at(-1) === "") lines.pop();
+    while (this.partial.length > LINE_CHARS_MAX) {
+      lines.push(this.partial.slice(0, LINE_CHARS_MAX));
+      this.partial = this.partial.slice(LINE_CHARS_MAX);
+    }
+    const skipped = Math.max(0, lines.length - LINES_MAX);
+    const fragment = document.createDocumentFragment();
+    for (const line of lines.slice(skipped)) {
+      for (let at = 0; at === 0 || at < line.length; at += LINE_CHARS_MAX) fragment.append(this.line(line.slice(at, at + LINE_CHARS_MAX)));
+    }
+    if (this.partial) { // shown as far as it is written, and drawn again when it goes on
+      const style = new Set(this.style);
+      this.tail = this.line(this.partial);
+      this.style = style;
+      fragment.append(this.tail);
+    }
+    this.text.append(fragment);
+    this.dropped += skipped;
+    while (this.text.childElementCount > LINES_MAX) {
+      this.text.firstElementChild.remove();
+      this.dropped += 1;
+    }
+    if (this.dropped) this.root.dataset.dropped = this.dropped;
+    if (this.query) this.find(this.query);
+    if (this.root.querySelector("[data-follow]").checked) this.text.scrollTop = this.text.scrollHeight;
+  }
+
+  line(raw) {
+    const row = make("span");
+    const text = raw.includes("\r") ? raw.replace(/\r+$/, "").split("\r").at(-1) : raw; // a progress bar's last state
+    let at = 0;
+    const put = (piece) => {
+      const clean = piece.replace(OTHER, "");
+      if (clean) row.append(this.style.size ? make("span", clean, { className: [...this.style].join(" ") }) : clean);
+    };
+    for (const match of text.matchAll(SGR)) {
+      put(text.slice(at, match.index));
+      this.setStyle(match[1]);
+      at = match.index + match[0].length;
+    }
+    put(text.slice(at));
+    row.append("\n");
+    return row;
+  }
+
+  setStyle(codes) {
+    const numbers = codes.split(";").map(Number);
+    const drop = (letter) => { for (const name of [...this.style]) if (name[0] === letter) this.style.delete(name); };
+    for (let at = 0; at < numbers.length; at++) {
+      const code = numbers[at];
+      if (code === 0) this.style.clear();
+      else if ([1, 2, 3, 4, 7, 9].includes(code)) this.style.add(`a${code}`);
+      else if (code >= 22 && code <= 29) { drop("a"); }
+      else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) { drop("f"); this.style.add(`f${code % 10}`); }
+      else if ((code >= 40 && code <= 47) || (code >= 100 && code <= 107)) { drop("g"); this.style.add(`g${code % 10}`); }
+      else if (code === 39) drop("f");
+      else if (code === 49) drop("g");
+      else if (code === 38 || code === 48) at += numbers[at + 1] === 5 ? 2 : 4; // of 256 or more colours none is drawn
+    }
+  }
+
+  note(words) {
+    this.flush(false);
+    this.text.append(make("span", `— ${words} —\n`, { className: "gap" }));
+  }
+
+  find(query) {
+    this.query = query;
+    for (const mark of this.text.querySelectorAll("mark")) mark.replaceWith(...mark.childNodes);
+    const found = this.root.querySelector("[data-found]");
+    if (!query) { found.textContent = ""; return; }
+    this.text.normalize();
+    // Not by toLowerCase: it makes some letters longer, and a place in its text is no place in the node.
+    const wanted = new RegExp(query.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "iu");
+    const walker = document.createTreeWalker(this.text, NodeFilter.SHOW_TEXT);
+    const nodes = [];
+    while (walker.nextNode()) nodes.push(walker.currentNode);
+    let count = 0;
+    for (let node of nodes) {
+      let match = wanted.exec(node.data);
+      while (match && count < 1000) {
+        const hit = node.splitText(match.index);
+        node = hit.splitText(match[0].length);
+        const mark = make("mark");
+        hit.replaceWith(mark);
+        mark.append(hit);
+        count += 1;
+        match = wanted.exec(node.data);
+      }
+    }
+    found.textContent = count === 1 ? "1 hit" : `${count}${count === 1000 ? "+" : ""} hits`;
+    this.text.querySelector("mark")?.scrollIntoView({ block: "nearest" });
+  }
+
+  async download() {
+    const parts = [];
+    let offset = 0;
+    let end = 0; // of the last piece
+    try {
+      for (;;) {
+        const output = await call("GET", this.address(offset, 0));
+        for (const chunk of output.chunks ?? []) {
+          const bytes = Uint8Array.from(atob(chunk.data), (char) => char.charCodeAt(0));
+          if (chunk.offset > end) parts.push(`\n— ${gapWords(chunk.offset - end)} —\n`);
+          parts.push(bytes);
+          end = chunk.offset + bytes.length;
+        }
+        if (!output.chunks?.length || output.next === offset) break;
+        offset = output.next;
+      }
+    } catch (error) {
+      this.state.textContent = error.message;
+      return;
+    }
+    const link = make("a", undefined, { href: URL.createObjectURL(new Blob(parts)), download: `${this.root.dataset.job}.${this.root.dataset.stream}.txt` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
+}
+
+const output = document.querySelector("[data-output]");
+if (output) new OutputView(output).follow();
