@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Position, Route, expect
+from playwright.sync_api import Browser, Page, Position, expect
 
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged, waiting_for
@@ -302,42 +302,6 @@ def test_actions_show_what_they_touch_first(stage: Stage, visitor: Visitor) -> N
     page.get_by_role("button", name="Cancel…").click()
     page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#heading")).to_contain_text("cancelled")
-
-
-def test_a_second_click_after_a_lost_answer_retries_no_job_twice(stage: Stage, visitor: Visitor) -> None:
-    jobs = [stage.submit("true", name=f"once-{number}", hold=True) for number in range(3)]
-    for job in jobs:
-        stage.post(f"/v1/jobs/{job}/cancel", {})
-    page = visitor.open("/jobs?text=once-")
-    page.get_by_label("Select all jobs on this page").check()
-    page.get_by_role("button", name="Retry…").click()
-    dialog = page.get_by_role("dialog")
-
-    def lose_the_answer(route: Route) -> None:
-        route.fetch()
-        route.abort()
-
-    page.route(f"**/jobs/{jobs[1]}/retry", lose_the_answer, times=1)
-    dialog.get_by_role("button", name="Retry 3 jobs").click()
-    expect(dialog).to_contain_text("Retried: 1 of 3 jobs. The server does not answer.")
-    expect(dialog.get_by_role("listitem")).to_have_count(2)
-    dialog.get_by_role("button", name="Retry 2 jobs").click()
-    expect(dialog).to_be_hidden()
-    made = stage.get("/v1/jobs?limit=200")["items"]
-    assert sorted(job["retry_of"] for job in made if job.get("retry_of") in jobs) == sorted(jobs)
-    visitor.faults.clear()  # the browser notes the answer that was lost
-
-
-def test_two_pages_that_both_cancel_agree(stage: Stage, browser: Browser) -> None:
-    job = stage.submit("sleep", "600", name="twice")
-    with Visitor(browser, stage.url) as one, Visitor(browser, stage.url) as two:
-        pages = [person.open(f"/jobs/{job}") for person in (one, two)]
-        for page in pages:
-            page.get_by_role("button", name="Cancel…").click()
-        for page in pages:
-            page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
-            expect(page.locator("#heading")).to_contain_text("cancelled")
-        assert one.faults + two.faults == []
 
 
 def test_the_keyboard_is_enough(stage: Stage, visitor: Visitor) -> None:
