@@ -214,6 +214,27 @@ def test_output_is_followed_with_colours_and_never_run(stage: Stage, visitor: Vi
     assert Path(download.value.path()).stat().st_size > 1_000_000
 
 
+def test_escape_sequences_are_drawn_or_left_out(stage: Stage, visitor: Visitor) -> None:
+    lines = (
+        r"\033[7mreversed\033[27m \033[1;31;7mred\033[0m plain",
+        r"\033[1mbold\033(B\033[m \0337\033[s\033=\033[38:5:200mpink\033[4:3mwave\033[0;2mfaint\033[0m \033P1q\033\\",
+        r"\033[1;4mboth\033[24mbold\033[22mnone\033",
+    )
+    job = stage.submit("printf", r"\n".join(lines), name="escapes")
+    page = visitor.open(f"/jobs/{job}")
+    expect(page.locator("[data-output-state]")).to_contain_text("This is all")
+    text = page.locator("[data-text]")
+    assert text.inner_text() == "reversed red plain\nbold pinkwavefaint \nbothboldnone\n"
+    looks = """(spans) => spans.map((span) => {
+        const { color, backgroundColor } = getComputedStyle(span);
+        return [span.textContent, color, backgroundColor];
+    })"""
+    light, dark, red = "rgb(220, 227, 234)", "rgb(11, 16, 22)", "rgb(255, 141, 133)"
+    assert text.locator(".a7").evaluate_all(looks) == [["reversed", dark, light], ["red", dark, red]]
+    expect(text.locator(".a4")).to_have_text(["wave", "both"])
+    expect(text.locator(".a1")).to_have_text(["red", "bold", "both", "bold"])
+
+
 def test_a_job_page_says_why_and_what_would_help(stage: Stage, visitor: Visitor) -> None:
     job = stage.submit("true", name="too-big", spec={"resources": {"cores": 64}})
     page = visitor.open(f"/jobs/{job}")

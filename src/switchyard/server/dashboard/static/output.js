@@ -8,9 +8,11 @@ const WAIT_S = 20; // one request waits for more output
 const PAUSE_MS = 3000; // between two requests that do not wait
 const LINES_MAX = 5000; // kept in the page; the download has all
 const LINE_CHARS_MAX = 20000; // a longer line is shown in pieces
-const SGR = /\x1b\[([0-9;]*)m/g;
-// Every other escape sequence, and control characters but tab: they have no look here.
-const OTHER = /\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]/g;
+const SGR = /\x1b\[([0-9;:]*)m/g;
+// Every other escape sequence, also one whose end is not written yet, and control characters but tab: they have no look
+// here. In this order: CSI; OSC and other strings up to their end; character sets and the like, such as ESC ( B; ESC 7.
+const OTHER = /\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+(?:[0-~]|$)|[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
+const ENDS = { 22: ["a1", "a2"], 23: ["a3"], 24: ["a4"], 27: ["a7"], 29: ["a9"] }; // code → the styles that it ends
 
 const gapWords = (bytes) => `${bytes.toLocaleString("en")} bytes were too many to keep`;
 
@@ -157,18 +159,19 @@ class OutputView {
   }
 
   setStyle(codes) {
-    const numbers = codes.split(";").map(Number);
+    const parts = codes.split(";");
     const drop = (letter) => { for (const name of [...this.style]) if (name[0] === letter) this.style.delete(name); };
-    for (let at = 0; at < numbers.length; at++) {
-      const code = numbers[at];
+    for (let at = 0; at < parts.length; at++) {
+      const [code, detail] = parts[at].split(":").map(Number); // 4:3 is a wave below the text, 38:5:200 one of 256 colours
       if (code === 0) this.style.clear();
+      else if (code === 4 && detail === 0) this.style.delete("a4");
       else if ([1, 2, 3, 4, 7, 9].includes(code)) this.style.add(`a${code}`);
-      else if (code >= 22 && code <= 29) { drop("a"); }
+      else if (ENDS[code]) for (const name of ENDS[code]) this.style.delete(name);
       else if ((code >= 30 && code <= 37) || (code >= 90 && code <= 97)) { drop("f"); this.style.add(`f${code % 10}`); }
       else if ((code >= 40 && code <= 47) || (code >= 100 && code <= 107)) { drop("g"); this.style.add(`g${code % 10}`); }
       else if (code === 39) drop("f");
       else if (code === 49) drop("g");
-      else if (code === 38 || code === 48) at += numbers[at + 1] === 5 ? 2 : 4; // of 256 or more colours none is drawn
+      else if ([38, 48, 58].includes(code) && detail === undefined) at += parts[at + 1] === "5" ? 2 : 4; // of 256 or more colours none is drawn
     }
   }
 
