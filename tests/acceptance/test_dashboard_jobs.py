@@ -235,6 +235,26 @@ def test_escape_sequences_are_drawn_or_left_out(stage: Stage, visitor: Visitor) 
     expect(text.locator(".a1")).to_have_text(["red", "bold", "both", "bold"])
 
 
+def test_who_scrolls_up_in_the_output_stays_there(stage: Stage, visitor: Visitor, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    script = f"seq 1000; {waiting_for(gate)}; seq 1001 1100"
+    page = visitor.open(f"/jobs/{stage.submit('sh', '-c', script, name='scrolls')}")
+    text, follow = page.locator("[data-text]"), page.get_by_label("Follow")
+    place = "(box) => [Math.round(box.scrollTop), box.scrollHeight - box.scrollTop - box.clientHeight < 5]"
+    expect(text).to_contain_text("1000")
+    assert text.evaluate(place)[1], "the end is followed"
+    text.press("Home")  # a finger gives the same events of scrolling
+    expect(follow).not_to_be_checked()
+    until(lambda: text.evaluate(place) == [0, False], PATIENCE_S, "Home goes to the first line")
+    page.get_by_label("Find in the output").fill("500")
+    expect(page.locator("[data-found]")).to_have_text("1 hit")
+    text.press("Home")
+    until(lambda: text.evaluate(place) == [0, False], PATIENCE_S, "Home goes to the first line")
+    gate.touch()
+    expect(text).to_contain_text("1100")
+    assert text.evaluate(place) == [0, False], "neither the end nor a hit takes the reader away"
+
+
 def test_a_job_page_says_why_and_what_would_help(stage: Stage, visitor: Visitor) -> None:
     job = stage.submit("true", name="too-big", spec={"resources": {"cores": 64}})
     page = visitor.open(f"/jobs/{job}")

@@ -7,6 +7,7 @@ import { Place } from "./connections.js";
 const WAIT_S = 20; // one request waits for more output
 const PAUSE_MS = 3000; // between two requests that do not wait
 const LINES_MAX = 5000; // kept in the page; the download has all
+const NEAR_END_PX = 4; // browsers round scroll positions
 const LINE_CHARS_MAX = 20000; // a longer line is shown in pieces
 const SGR = /\x1b\[([0-9;:]*)m/g;
 // Every other escape sequence, also one whose end is not written yet, and control characters but tab: they have no look
@@ -44,11 +45,20 @@ class OutputView {
     this.lines = 0;
     this.dropped = 0;
     this.query = "";
-    root.querySelector("[data-wrap]").addEventListener("change", (event) => this.text.classList.toggle("wrap", event.target.checked));
+    this.following = root.querySelector("[data-follow]");
+    this.following.addEventListener("change", () => this.showEnd());
+    root.querySelector("[data-wrap]").addEventListener("change", (event) => {
+      this.text.classList.toggle("wrap", event.target.checked);
+      this.showEnd();
+    });
     this.text.classList.add("wrap");
-    root.querySelector("[data-find]").addEventListener("input", (event) => this.find(event.target.value));
+    root.querySelector("[data-find]").addEventListener("input", (event) => {
+      this.find(event.target.value);
+      this.text.querySelector("mark")?.scrollIntoView({ block: "nearest" });
+    });
     root.querySelector("[data-download]").addEventListener("click", () => this.download());
-    this.text.addEventListener("wheel", (event) => { if (event.deltaY < 0) root.querySelector("[data-follow]").checked = false; }, { passive: true });
+    this.top = 0;
+    this.text.addEventListener("scroll", () => this.leaveEnd(), { passive: true });
     addEventListener("pagehide", () => { this.isOver = true; });
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) return;
@@ -137,7 +147,18 @@ class OutputView {
     }
     if (this.dropped) this.root.dataset.dropped = this.dropped;
     if (this.query) this.find(this.query);
-    if (this.root.querySelector("[data-follow]").checked) this.text.scrollTop = this.text.scrollHeight;
+    this.showEnd();
+  }
+
+  showEnd() {
+    if (this.following.checked) this.text.scrollTop = this.text.scrollHeight;
+  }
+
+  // Who scrolls up, by wheel, finger or key, reads there: new lines must not throw them to the end.
+  leaveEnd() {
+    const { scrollTop, scrollHeight, clientHeight } = this.text;
+    if (scrollTop < this.top && scrollHeight - scrollTop - clientHeight > NEAR_END_PX) this.following.checked = false;
+    this.top = scrollTop;
   }
 
   line(raw) {
@@ -205,7 +226,6 @@ class OutputView {
       }
     }
     found.textContent = count === 1 ? "1 hit" : `${count}${count === 1000 ? "+" : ""} hits`;
-    this.text.querySelector("mark")?.scrollIntoView({ block: "nearest" });
   }
 
   async download() {
