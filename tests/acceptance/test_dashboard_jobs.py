@@ -255,6 +255,29 @@ def test_who_scrolls_up_in_the_output_stays_there(stage: Stage, visitor: Visitor
     assert text.evaluate(place) == [0, False], "neither the end nor a hit takes the reader away"
 
 
+def test_output_of_stderr_and_of_earlier_attempts_is_one_click_away(stage: Stage, visitor: Visitor) -> None:
+    script = 'echo "try $SWITCHYARD_ATTEMPT" >&2; exit 3'
+    job = stage.submit("sh", "-c", script, name="again", spec={"retry": {"limit": 1, "backoff": 1}})
+    page = visitor.open(f"/jobs/{job}")
+    state, text = page.locator("[data-output-state]"), page.locator("[data-text]")
+    stage.until_state(job, State.FAILED)
+    expect(state).to_contain_text("It wrote nothing here. stderr has 6 bytes.")
+    state.get_by_role("link").click()
+    expect(text).to_have_text("try 2\n")
+    attempts = page.get_by_role("navigation", name="Attempts")
+    expect(attempts.locator("[aria-current]")).to_have_text("2")
+    attempts.get_by_role("link", name="attempt 1").click()
+    expect(page.locator("#output-title")).to_have_text("Output, attempt 1")
+    expect(text).to_have_text("try 1\n")
+    expect(state).to_contain_text("This is all")
+    expect(attempts.locator("[aria-current]")).to_have_text("1")
+    page.get_by_role("link", name="stdout").click()
+    expect(state).to_contain_text("It wrote nothing here. stderr has 6 bytes.")
+    page.get_by_role("link", name="attempt 2").click()
+    expect(page.locator("#output-title")).to_have_text("Output")
+    assert visitor.accessibility_faults() == []
+
+
 def test_a_job_page_says_why_and_what_would_help(stage: Stage, visitor: Visitor) -> None:
     job = stage.submit("true", name="too-big", spec={"resources": {"cores": 64}})
     page = visitor.open(f"/jobs/{job}")
@@ -310,39 +333,6 @@ def _square_of(page: Page, task: int, count: int) -> Position:
     script = "() => { const map = document.querySelector('.taskmap'); return [map.clientWidth, map.clientHeight]; }"
     width, height = page.evaluate(script)
     return {"x": width * (task + 0.5) / count, "y": height / 2}
-
-
-def test_actions_show_what_they_touch_first(stage: Stage, visitor: Visitor) -> None:
-    jobs = [stage.submit("sleep", "600", name=f"act-{number}") for number in range(3)]
-    stage.ended(stage.submit("true", name="act-over"))
-    page = visitor.open("/jobs?text=act-")
-    page.get_by_label("Select all jobs on this page").check()
-    expect(page.locator("[data-selected-count]")).to_have_text("4")
-    page.get_by_label("Select all jobs on this page").uncheck()
-    expect(page.locator("[data-selection]")).to_be_hidden()
-    for name in ("act-0", "act-1", "act-over"):
-        page.get_by_label(f"Select {name}").check()
-    page.get_by_role("button", name="Cancel…").click()
-    dialog = page.get_by_role("dialog")
-    expect(dialog.get_by_role("listitem")).to_have_count(2)
-    expect(dialog).to_contain_text("1 of the 3 selected is left alone")
-    dialog.get_by_role("button", name="Leave it").click()
-    assert stage.job(jobs[0])["state"] != "CANCELLED"
-    page.get_by_role("button", name="Cancel…").click()
-    dialog.get_by_role("button", name="Cancel 2 jobs").click()
-    for job in jobs[:2]:
-        stage.until_state(job, State.CANCELLED)
-    expect(page.get_by_role("row").filter(has_text="act-1")).to_contain_text("cancelled")
-    page = visitor.open(f"/jobs/{jobs[2]}")
-    page.get_by_role("button", name="Cancel…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
-    expect(page.locator("#heading")).to_contain_text("cancelled")
-    page.get_by_role("button", name="Retry…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Retry the job").click()
-    page.wait_for_url(lambda url: "/jobs/" in url and jobs[2] not in url)
-    page.get_by_role("button", name="Cancel…").click()
-    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
-    expect(page.locator("#heading")).to_contain_text("cancelled")
 
 
 def test_the_keyboard_is_enough(stage: Stage, visitor: Visitor) -> None:

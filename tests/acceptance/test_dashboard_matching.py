@@ -180,3 +180,37 @@ def test_two_pages_that_both_cancel_agree(stage: Stage, browser: Browser) -> Non
             page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
             expect(page.locator("#heading")).to_contain_text("cancelled")
         assert one.faults + two.faults == []
+
+
+def test_actions_show_what_they_touch_first(stage: Stage, visitor: Visitor) -> None:
+    assert stage.token is not None
+    jobs = [stage.submit("sleep", "600", name=f"act-{number}") for number in range(3)]
+    stage.ended(stage.submit("true", name="act-over"))
+    page = visitor.sign_in(stage.token, "/jobs?text=act-")
+    page.get_by_label("Select all jobs on this page").check()
+    expect(page.locator("[data-selected-count]")).to_have_text("4")
+    page.get_by_label("Select all jobs on this page").uncheck()
+    expect(page.locator("[data-selection]")).to_be_hidden()
+    for name in ("act-0", "act-1", "act-over"):
+        page.get_by_label(f"Select {name}").check()
+    page.get_by_role("button", name="Cancel…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("listitem")).to_have_count(2)
+    expect(dialog).to_contain_text("1 of the 3 selected is left alone")
+    dialog.get_by_role("button", name="Leave it").click()
+    assert stage.job(jobs[0])["state"] != "CANCELLED"
+    page.get_by_role("button", name="Cancel…").click()
+    dialog.get_by_role("button", name="Cancel 2 jobs").click()
+    for job in jobs[:2]:
+        stage.until_state(job, State.CANCELLED)
+    expect(page.get_by_role("row").filter(has_text="act-1")).to_contain_text("cancelled")
+    page = visitor.open(f"/jobs/{jobs[2]}")
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#heading")).to_contain_text("cancelled")
+    page.get_by_role("button", name="Retry…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry the job").click()
+    page.wait_for_url(lambda url: "/jobs/" in url and jobs[2] not in url)
+    page.get_by_role("button", name="Cancel…").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#heading")).to_contain_text("cancelled")

@@ -22,9 +22,11 @@ from switchyard.service.job import explanation, jobs, task_map
 EVENTS_MAX = 500  # the newest of a job, for its timeline; `yard events` has all of them
 EVENTS_SHOWN = 40  # the newest of them
 VERDICTS_MAX = 100  # clusters that are listed; of more only the counts are shown
+ATTEMPT_MAX = 10**6
 ANSWER_ORDER = {Answer.YES: 0, Answer.WAIT: 1, Answer.NO: 2}
 QUERY = (
     QueryParameter("task", "integer", "of an array: the task whose output is shown", most=INDEX_MAX),
+    QueryParameter("attempt", "integer", "whose output is shown; none: the newest", least=1, most=ATTEMPT_MAX),
     QueryParameter("stream", about="stdout or stderr", words=("stdout", "stderr")),
 )
 
@@ -53,6 +55,7 @@ def load(call: Call) -> PageValues:
         "tasks": tasks,
         "drawing": draw_task_map(tasks) if tasks and tasks.cells else None,
         "task": call.number_or_none("task"),
+        "attempt": call.number_or_none("attempt"),
         "stream": call.text("stream") or "stdout",
         "may_control": actor.may_project(Role.OPERATE, job.project)
         or (job.owner == actor.name and actor.may_project(Role.SUBMIT, job.project)),
@@ -87,5 +90,5 @@ PAGE = WebPage(
     live=("heading", "actions", "timeline", "verdicts", "tasks", "facts", "events"),
     refresh_s=30,
     is_heavy=True,
-    still_query=("task", "stream"),
+    still_query=("task", "attempt", "stream"),
 )

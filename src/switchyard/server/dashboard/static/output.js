@@ -6,6 +6,8 @@ import { Place } from "./connections.js";
 
 const WAIT_S = 20; // one request waits for more output
 const PAUSE_MS = 3000; // between two requests that do not wait
+const AFTER_ALL = 2 ** 52; // an offset behind any output: the answer has the size and the attempt alone
+const ATTEMPTS_MAX = 10; // that are linked
 const LINES_MAX = 5000; // kept in the page; the download has all
 const NEAR_END_PX = 4; // browsers round scroll positions
 const LINE_CHARS_MAX = 20000; // a longer line is shown in pieces
@@ -15,6 +17,7 @@ const SGR = /\x1b\[([0-9;:]*)m/g;
 const OTHER = /\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+(?:[0-~]|$)|[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
 const ENDS = { 22: ["a1", "a2"], 23: ["a3"], 24: ["a4"], 27: ["a7"], 29: ["a9"] }; // code → the styles that it ends
 
+const bytesWords = (bytes) => (bytes === 1 ? "1 byte" : `${bytes.toLocaleString("en")} bytes`);
 const gapWords = (bytes) => `${bytes.toLocaleString("en")} bytes were too many to keep`;
 
 const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
@@ -67,14 +70,18 @@ class OutputView {
     });
   }
 
-  address(offset, waitS) {
-    const query = new URLSearchParams({ stream: this.root.dataset.stream, offset, wait_s: waitS });
-    if (this.root.dataset.task !== undefined) query.set("task", this.root.dataset.task);
-    return `/jobs/${this.root.dataset.job}/output?${query}`;
+  address(offset, waitS, others = {}) {
+    const { job, stream, task, attempt } = { ...this.root.dataset, ...others };
+    const query = new URLSearchParams({ stream, offset, wait_s: waitS });
+    if (task !== undefined) query.set("task", task);
+    if (attempt !== undefined) query.set("attempt", attempt);
+    return `/jobs/${job}/output?${query}`;
   }
 
   async follow() {
+    const isChosen = this.root.dataset.attempt !== undefined; // one attempt, not the newest
     let attempt = 0;
+    if (isChosen) call("GET", this.address(AFTER_ALL, 0, { attempt: undefined })).then((newest) => this.showAttempts(newest.attempt)).catch(() => {});
     while (!this.isOver) {
       let output;
       await whenVisible();
@@ -96,16 +103,51 @@ class OutputView {
         continue;
       }
       attempt = output.attempt;
+      if (!isChosen) this.showAttempts(attempt);
       this.add(output);
-      if (output.is_last) break;
-      this.state.textContent = this.text.firstChild ? "following" : "Nothing has been written yet.";
+      if (output.is_last || (isChosen && output.is_over)) break;
+      if (this.text.firstChild) this.state.textContent = "following";
+      else await this.sayEmpty("Nothing has been written yet.");
       if (output.is_over) await pause(1000);
       else if (!waitS && !output.chunks?.length) await pause(PAUSE_MS);
     }
     this.place.leave();
     this.flush(true);
-    this.state.textContent = this.text.firstChild ? `This is all: ${this.offset.toLocaleString("en")} bytes.` : "It wrote nothing here.";
+    if (this.text.firstChild) this.state.textContent = `This is all: ${bytesWords(this.offset)}.`;
+    else await this.sayEmpty("It wrote nothing here.");
     this.root.dataset.done = "yes";
+  }
+
+  // The other stream may have what the reader looks for: a program that fails often writes to stderr alone.
+  async sayEmpty(words) {
+    const tab = document.querySelector("[data-other-stream]");
+    const stream = tab.dataset.otherStream;
+    const other = await call("GET", this.address(AFTER_ALL, 0, { stream })).catch(() => ({}));
+    if (!other.size) {
+      this.state.textContent = words;
+      return;
+    }
+    this.state.replaceChildren(`${words} `, make("a", `${stream} has ${bytesWords(other.size)}.`, { href: tab.href }));
+  }
+
+  // Links to the attempts, if there are several; the newest is shown unless the address names one.
+  showAttempts(newest) {
+    const nav = document.querySelector("[data-attempts]");
+    if (newest < 2 || nav.dataset.newest === String(newest)) return;
+    nav.dataset.newest = newest;
+    const shown = Number(this.root.dataset.attempt ?? newest);
+    const links = [];
+    for (let number = Math.max(1, newest - ATTEMPTS_MAX + 1); number <= newest; number++) {
+      const address = new URL(location.href);
+      address.hash = "output-title";
+      if (number < newest) address.searchParams.set("attempt", number);
+      else address.searchParams.delete("attempt");
+      const link = make("a", number, { href: address, ariaLabel: `attempt ${number}` });
+      if (number === shown) link.setAttribute("aria-current", "true");
+      links.push(link);
+    }
+    nav.replaceChildren(make("span", newest > ATTEMPTS_MAX ? "newest attempts" : "attempt", { className: "quiet" }), ...links);
+    nav.hidden = false;
   }
 
   add(output) {
