@@ -255,12 +255,20 @@ def test_who_scrolls_up_in_the_output_stays_there(stage: Stage, visitor: Visitor
     assert text.evaluate(place) == [0, False], "neither the end nor a hit takes the reader away"
 
 
-def test_output_of_stderr_and_of_earlier_attempts_is_one_click_away(stage: Stage, visitor: Visitor) -> None:
-    script = 'echo "try $SWITCHYARD_ATTEMPT" >&2; exit 3'
+def test_output_of_stderr_and_of_earlier_attempts_is_one_click_away(
+    stage: Stage, visitor: Visitor, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    script = f'echo "try $SWITCHYARD_ATTEMPT" >&2; {waiting_for(gate)}; exit 3'
     job = stage.submit("sh", "-c", script, name="again", spec={"retry": {"limit": 1, "backoff": 1}})
-    page = visitor.open(f"/jobs/{job}")
+    page = visitor.open(f"/jobs/{job}?stream=stderr")
     state, text = page.locator("[data-output-state]"), page.locator("[data-text]")
+    expect(text).to_have_text("try 1\n")
+    expect(page.locator("[data-attempts]")).to_be_hidden()
+    gate.touch()
     stage.until_state(job, State.FAILED)
+    expect(text).to_have_text("try 1\n— attempt 2 —\ntry 2\n")
+    page.get_by_role("link", name="stdout").click()
     expect(state).to_contain_text("It wrote nothing here. stderr has 6 bytes.")
     state.get_by_role("link").click()
     expect(text).to_have_text("try 2\n")

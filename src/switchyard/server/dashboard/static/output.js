@@ -17,6 +17,7 @@ const SGR = /\x1b\[([0-9;:]*)m/g;
 const OTHER = /\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+(?:[0-~]|$)|[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
 const ENDS = { 22: ["a1", "a2"], 23: ["a3"], 24: ["a4"], 27: ["a7"], 29: ["a9"] }; // code → the styles that it ends
 
+const attemptOf = (output) => output.attempt ?? 1; // the API leaves out 1
 const bytesWords = (bytes) => (bytes === 1 ? "1 byte" : `${bytes.toLocaleString("en")} bytes`);
 const gapWords = (bytes) => `${bytes.toLocaleString("en")} bytes were too many to keep`;
 
@@ -81,11 +82,12 @@ class OutputView {
   async follow() {
     const isChosen = this.root.dataset.attempt !== undefined; // one attempt, not the newest
     let attempt = 0;
-    if (isChosen) call("GET", this.address(AFTER_ALL, 0, { attempt: undefined })).then((newest) => this.showAttempts(newest.attempt)).catch(() => {});
+    if (isChosen) call("GET", this.address(AFTER_ALL, 0, { attempt: undefined })).then((newest) => this.showAttempts(attemptOf(newest))).catch(() => {});
     while (!this.isOver) {
       let output;
       await whenVisible();
-      const waitS = this.place.take() ? WAIT_S : 0;
+      const isFirst = attempt === 0; // answered at once: the page says how it stands
+      const waitS = this.place.take() && !isFirst ? WAIT_S : 0;
       this.waiting = new AbortController();
       try {
         output = await call("GET", this.address(this.offset, waitS), undefined, { signal: this.waiting.signal });
@@ -96,20 +98,20 @@ class OutputView {
         await pause(2000);
         continue;
       }
-      if (attempt && output.attempt !== attempt) { // a new attempt begins at its first byte
-        this.note(`attempt ${output.attempt}`);
+      const isNew = !isFirst && attemptOf(output) !== attempt;
+      attempt = attemptOf(output);
+      if (isNew) { // a new attempt begins at its first byte
+        this.note(`attempt ${attempt}`);
         this.offset = 0;
-        attempt = output.attempt;
         continue;
       }
-      attempt = output.attempt;
       if (!isChosen) this.showAttempts(attempt);
       this.add(output);
       if (output.is_last || (isChosen && output.is_over)) break;
       if (this.text.firstChild) this.state.textContent = "following";
       else await this.sayEmpty("Nothing has been written yet.");
       if (output.is_over) await pause(1000);
-      else if (!waitS && !output.chunks?.length) await pause(PAUSE_MS);
+      else if (!waitS && !isFirst && !output.chunks?.length) await pause(PAUSE_MS);
     }
     this.place.leave();
     this.flush(true);
