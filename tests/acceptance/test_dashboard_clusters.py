@@ -136,6 +136,37 @@ def test_rules_show_where_each_value_is_set(stage: Stage, admin: Visitor, browse
         expect(rob.open("/rules?project=ruled").get_by_role("heading", level=1)).to_contain_text("40")
 
 
+def test_the_longest_names_wrap(stage: Stage, admin: Visitor) -> None:
+    name = "x" * 128
+    stage.post("/v1/clusters", {"name": name})
+    stage.yard("project", "create", name, check=True)
+    members = {"members": [{"id": name, "weight": 1}]}
+    for path, body in (("queues", {}), ("pools", members), ("token-pools", {"quota": 5})):
+        assert stage.call("PUT", f"/v1/{path}/{name}", body, headers={"If-None-Match": "*"}).status == 200
+    job = stage.submit("true", project=name, cluster=name)
+    plan = f"/plan?command=true&cluster={name}"
+    rules = f"/rules?project={name}"
+    for path in (
+        "/",
+        "/jobs",
+        f"/jobs/{job}",
+        "/clusters",
+        f"/clusters/{name}",
+        plan,
+        "/plan?cores=99",
+        rules,
+        "/pools",
+    ):
+        page = admin.open(path)
+        for size in (DESKTOP, PHONE):
+            page.set_viewport_size(size)  # type: ignore[arg-type]
+            assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], (path, size)
+            over = (
+                "(cards) => cards.filter((card) => card.scrollWidth > card.clientWidth).map((card) => card.innerText)"
+            )
+            assert page.locator(".card").evaluate_all(over) == [], (path, size)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_on_clusters_plan_and_audit(stage: Stage, browser: Browser, scheme: str) -> None:
     assert stage.token is not None
