@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import yaml
 
 from tests.acceptance.stage import staged
+from tests.processes import PATIENCE_S, until
 from tests.programs import isolated_env, start_agent, yard
 from tests.slurm_bed import SlurmBed, SlurmCluster
 
@@ -118,6 +120,29 @@ def test_the_systems_of_nodes_are_set_as_a_subsystem(tmp_path: Path, beta: Slurm
         with start_agent(tmp_path, stage.url, "beta", graph=None, backend="slurm", extra=extra):
             stage.yard("cluster", "subsystem", "set", "beta", "system", str(file), check=True)
             assert "system" in stage.yard("cluster", "subsystem", "ls", "beta", check=True).stdout
+
+
+def test_the_systems_of_nodes_are_asked_again_when_nodes_come_back(tmp_path: Path, beta: SlurmCluster) -> None:
+    """The agent asks each node when it begins to take jobs."""
+
+    def asked() -> Counter[str]:
+        listed = [line.split() for line in beta.run("squeue", "-h", "-t", "all", "-o", "%j %N").splitlines()]
+        return Counter(words[1] for words in listed if words[0] == "yard-discover" and len(words) > 1)
+
+    def has_systems() -> bool:
+        shapes = stage.read("cluster", "graph", "beta")["shapes"]
+        return all(shape.get("attached") for shape in shapes if shape["type"] == "node")
+
+    node = beta.spec.node_names[-1]
+    extra = ["--config", site_of(tmp_path, beta, discover_nodes=True, state_s=0.5), "--look-every", "1s"]
+    before = asked()
+    with staged(tmp_path) as stage, start_agent(tmp_path, stage.url, "beta", graph=None, backend="slurm", extra=extra):
+        until(lambda: asked() == before + Counter(beta.spec.node_names), PATIENCE_S, "all nodes were asked")
+        until(has_systems, PATIENCE_S, "the systems are in the graph")
+        beta.run("scontrol", "update", f"NodeName={node}", "State=DRAIN", "Reason=a new kernel")
+        until(lambda: stage.get("/v1/clusters/beta")["load"]["values"]["nodes_closed"] == 1, PATIENCE_S, "it is closed")
+        beta.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        until(lambda: asked() == before + Counter([*beta.spec.node_names, node]), PATIENCE_S, "it was asked again")
 
 
 @pytest.mark.parametrize(

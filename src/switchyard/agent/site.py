@@ -60,6 +60,9 @@ class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # How long the end of a job waits until its container is gone, where Slurm killed the job's script.
     container_wait_s: LongSeconds = 3600.0
     account: SlurmAccount = ""  # for jobs that name none
+    # Ask each node by `srun` what its system is, whenever it begins to take jobs. The nodes must see `yard` under the
+    # same path as the agent.
+    discover_nodes: bool = False
 
     def __post_init__(self) -> None:
         try:

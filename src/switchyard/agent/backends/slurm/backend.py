@@ -278,6 +278,7 @@ class SlurmBackend:
         self._absent_since.pop(handed.name, None)
 
     def close(self) -> None:
+        self._cluster.close()
         self._news.set()
 
     def _make_files(self) -> ScriptFiles:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 
 from msgspec import Struct
 
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.cluster_facts import ClusterFactsFile
+from switchyard.agent.backends.node_systems import NodeSystems, own_program
 from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.excluded_nodes import constraint_of, find_excluded_nodes
+from switchyard.agent.backends.slurm.node_systems import ask_slurm_nodes
 from switchyard.agent.backends.slurm.nodes import (
     Partitions,
     SlurmNode,
@@ -53,12 +56,10 @@ class SlurmCluster:
         self._facts_file = ClusterFactsFile(setting.directory / "cluster.json", CachedClusterInfo)
         self._next_at = 0.0
         self._info = self._facts_file.ask_or_read(self._ask)
-        self.load = Load(signature=self._info.graph.signature)
+        self._systems = self._follow_systems() if setting.site.slurm.discover_nodes else None
+        self.graph = self._described()
+        self.load = Load(signature=self.graph.signature)
         self._nodes: list[SlurmNode] = []  # from the last query of free resources
-
-    @property
-    def graph(self) -> Graph:
-        return self._info.graph
 
     @property
     def partitions(self) -> Partitions:
@@ -93,7 +94,8 @@ class SlurmCluster:
         before, self._info = self._info, self._ask()
         if self._info != before:
             self._facts_file.write(self._info)
-        return self._info.graph != before.graph
+        graph, self.graph = self.graph, self._described()
+        return self.graph != graph
 
     def refresh(self) -> bool:
         """Ask what is free, if it is due. True: it changed."""
@@ -102,11 +104,28 @@ class SlurmCluster:
             return False
         self._next_at = begun + self._setting.site.slurm.state_s  # also after a failure
         nodes = self._nodes = read_nodes(self._caller.ask(command_lines.show_nodes()))
+        if self._systems is not None:
+            self._systems.note_up({node.name for node in nodes if node.is_open})
         running, queued = count_jobs(self._caller.ask(command_lines.squeue_depth()))
         before, self.load = self.load, load_from_nodes(nodes, self.graph, running=running, queued=queued)
         took_s = time.monotonic() - begun
         self._next_at = time.monotonic() + max(self._setting.site.slurm.state_s, took_s * BUSY_SHARE)
         return before != self.load
+
+    def close(self) -> None:
+        if self._systems is not None:
+            self._systems.close()
+
+    def _follow_systems(self) -> NodeSystems:
+        caller, program = self._caller, own_program(sys.argv)
+        return NodeSystems(
+            self._setting.directory / "systems.json",
+            lambda nodes: ask_slurm_nodes(caller, nodes, program=program),
+        )
+
+    def _described(self) -> Graph:
+        """The graph with the systems of the nodes, as far as they are known."""
+        return self._info.graph if self._systems is None else self._systems.attached_to(self._info.graph)
 
     def _ask(self) -> CachedClusterInfo:
         config = read_config(self._caller.ask(command_lines.show_config()))

@@ -25,20 +25,23 @@ def describe_systems(caller: CommandRunner, *, program: Sequence[str]) -> tuple[
 
     `program`: the path of `yard` on the nodes, such as on a shared file system.
     """
-    words = [*program, "agent", "discover", "--per-node", "-o", "json"]
-    asked = _usable(caller.ask(["sinfo", "--noheader", "--Node", "-o", "%N %T"]))
-    if not asked:
+    nodes = _usable(caller.ask(["sinfo", "--noheader", "--Node", "-o", "%N %T"]))
+    if not nodes:
         raise Unavailable("No node of this cluster is up.", next_step="See `sinfo`.")
-    with ThreadPoolExecutor(PARALLEL_NODES) as pool:
-        answers = list(pool.map(lambda node: _ask(caller, node, words), asked))
-    attach: dict[str, Any] = {}
-    silent: dict[str, str] = {}
-    for node, answer in zip(asked, answers, strict=True):
-        if isinstance(answer, str):
-            silent[node] = answer
-        else:
-            attach[node] = answer
+    attach, silent = ask_slurm_nodes(caller, nodes, program=program)
     return {"attach": attach}, silent
+
+
+def ask_slurm_nodes(
+    caller: CommandRunner, nodes: Sequence[str], *, program: Sequence[str]
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """What to attach to each of these nodes that answered, and why the other nodes did not."""
+    words = [*program, "agent", "discover", "--per-node", "-o", "json"]
+    with ThreadPoolExecutor(PARALLEL_NODES) as pool:
+        answers = list(pool.map(lambda node: _ask(caller, node, words), nodes))
+    found = dict(zip(nodes, answers, strict=True))
+    attach = {node: answer for node, answer in found.items() if not isinstance(answer, str)}
+    return attach, {node: answer for node, answer in found.items() if isinstance(answer, str)}
 
 
 def _usable(text: str) -> list[str]:
