@@ -139,6 +139,8 @@ def test_a_new_instance_does_not_know_the_job_which_is_lost_and_runs_again_if_as
     gate = yard.stage.folder / "second"
     then = f"test -e {gate} || {{ touch {gate}; sleep 600; }}"
     job = yard.begun("beta", then, spec={"on_lost": "requeue"})
+    waiting = yard.submit("beta", spec={"resources": {"nodes": 3, "tasks": 3, "cores": 4}})
+    yard.stage.until_state(waiting, State.SUBMITTED, timeout_s=END_S)
     beta.kill()
     shutil.rmtree(beta.folder / "state")
     beta.start()
@@ -146,6 +148,8 @@ def test_a_new_instance_does_not_know_the_job_which_is_lost_and_runs_again_if_as
     assert (ended["state"], ended["attempt"]) == (State.SUCCEEDED, 2), ended
     events = json.dumps(yard.stage.get(f"/v1/jobs/{job}/events"))
     assert "Flux does not know" in events or "another name" in events, events
+    ended = yard.stage.ended(waiting, timeout_s=END_S)
+    assert (ended["state"], yard.ledger.runs()[waiting]) == (State.SUCCEEDED, 3), "it had not begun: it is returned"
 
 
 def test_an_instance_inside_a_job_is_a_cluster_that_ends_with_it(yard: FluxYard) -> None:

@@ -70,6 +70,8 @@ def test_a_job_on_a_node_that_has_just_failed_is_returned(make: Make, instance: 
 def test_a_node_that_does_not_see_the_folder_runs_nothing(make: Make, instance: FluxInstance) -> None:
     backend = make()
     assert end_of(backend, backend.submit(a_lease("sh", "-c", "exit 96"))).reason == "exit code 96", "its own"
+    again = end_of(backend, backend.submit(a_lease("sh", "-c", ": >../started.again; exit 96")))
+    assert (again.exit_code, "a second time" in again.reason) == (None, True), "as the guard leaves it after a crash"
     instance.flux("queue", "stop", "--all")
     try:
         lease = a_lease("true")

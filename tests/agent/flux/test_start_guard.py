@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends.flux.submit.start_guard import (
+    AGAIN_SUFFIX,
     REFUSED_CODE,
     WITHDRAWN,
     CommandBody,
@@ -19,18 +20,29 @@ from switchyard.agent.backends.flux.submit.start_guard import (
 ONE, TWO = "f2hQoKxb1", "f2hQoKxb2"
 
 
-def start(claim: Path, job_id: str, body: CommandBody) -> subprocess.CompletedProcess[str]:
+def start(claim: Path, job_id: str, rank: int, body: CommandBody) -> subprocess.CompletedProcess[str]:
     """As Flux starts one task of a job."""
     argv = guarded_command(str(claim), body)
     assert not any("{{" in word for word in argv), "the job shell would replace a part of it"
-    env = {"PATH": os.environ["PATH"], "FLUX_JOB_ID": job_id}
+    env = {"PATH": os.environ["PATH"], "FLUX_JOB_ID": job_id, "FLUX_TASK_RANK": str(rank)}
     return subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
 
 
 def test_tasks_of_the_first_job_run_and_those_of_a_second_one_do_not(tmp_path: Path) -> None:
     claim, body = tmp_path / "it's a claim", plain_body(["echo", "ran"], cwd=None, variables={})
-    assert [start(claim, job_id, body).stdout for job_id in (ONE, ONE, TWO, ONE)] == ["ran\n", "ran\n", "", "ran\n"]
-    assert start(claim, TWO, body).returncode == REFUSED_CODE
+    starts = [(ONE, 0), (ONE, 1), (TWO, 2), (ONE, 11)]
+    assert [start(claim, *started, body).stdout for started in starts] == ["ran\n", "ran\n", "", "ran\n"]
+    assert start(claim, TWO, 3, body).returncode == REFUSED_CODE
+    assert not claim.with_name(claim.name + AGAIN_SUFFIX).exists()
+
+
+def test_a_task_that_has_run_does_not_run_again(tmp_path: Path) -> None:
+    """After a crash Flux may start the same job a second time."""
+    claim, body = tmp_path / "started", plain_body(["echo", "ran"], cwd=None, variables={})
+    assert start(claim, ONE, 1, body).stdout == "ran\n"
+    again = start(claim, ONE, 1, body)
+    assert (again.returncode, again.stdout) == (REFUSED_CODE, "")
+    assert claim.with_name(claim.name + AGAIN_SUFFIX).exists()
 
 
 @pytest.mark.parametrize("what", ["withdrawn", "no folder"])
@@ -40,7 +52,7 @@ def test_nothing_runs_that_was_withdrawn(tmp_path: Path, what: str) -> None:
         claim.symlink_to(WITHDRAWN)
     else:
         claim = tmp_path / "gone" / "started"
-    done = start(claim, ONE, plain_body(["echo", "ran"], cwd=None, variables={}))
+    done = start(claim, ONE, 0, plain_body(["echo", "ran"], cwd=None, variables={}))
     assert (done.returncode, done.stdout) == (REFUSED_CODE, "")
 
 
@@ -62,7 +74,7 @@ def test_words_arrive_as_they_are(tmp_path: Path, words: list[str], cwd: str | N
     body = plain_body(
         ["sh", "-c", script, "=x", *words], cwd=None if cwd is None else str(tmp_path / cwd), variables={}
     )
-    done = start(tmp_path / "started", ONE, body)
+    done = start(tmp_path / "started", ONE, 0, body)
     assert done.stdout.splitlines()[1:] == words
     assert cwd is None or done.stdout.startswith(f"{tmp_path / cwd}\n")
 
@@ -72,4 +84,4 @@ def test_variables_with_templates_and_a_command_that_looks_like_one(tmp_path: Pa
     program.write_text('#!/bin/sh\nprintf %s "$A"\n')
     program.chmod(0o755)
     body = plain_body([str(program)], cwd=None, variables={"A": "{{id}} it's"})
-    assert start(tmp_path / "started", ONE, body).stdout == "{{id}} it's"
+    assert start(tmp_path / "started", ONE, 0, body).stdout == "{{id}} it's"

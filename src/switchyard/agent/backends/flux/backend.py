@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import logging
+import os
 import secrets
 import threading
 import time
@@ -29,7 +30,7 @@ from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
 from switchyard.agent.backends.flux.follow.states import is_launch_failure
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
-from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, WITHDRAWN
+from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, REFUSED_CODE, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
 from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.backends.slurm.job_files import SharedFiles
@@ -339,24 +340,34 @@ class FluxBackend:
     def _checked_end(self, handle: str, status: Status) -> Status:
         """The status, after a look at whether the job's command has begun.
 
-        Flux may give a job to a node that has just failed. Nothing of such a job runs, so the job is returned.
+        Flux may give a job to a node that has just failed, or forget it in a crash. If nothing of it ran, it is
+        returned.
         """
         number, marker = split_handle(handle)
         known = self._register.of(marker)
         if known is None:
             return status
         record, lease = known
+        if not record.key or status.seen not in (ObservedState.FAILED, ObservedState.LOST):
+            return limit_returns(status, lease.attempt)
         try:
-            if status.exit_code == REFUSED_CODE and record.key and self._begun_job(record, lease) != number:
+            if status.seen is ObservedState.FAILED and self._is_second_start(record, lease):
+                why = "the cluster started it a second time, which was refused: it may have run in part"
+                return dataclasses.replace(status, reason=why, exit_code=None, signal=None, cause=Cause.CLUSTER)
+            if status.exit_code == REFUSED_CODE and self._begun_job(record, lease) != number:
                 why = f"its node does not see the folder {self._files.folder(record.folder)}, so it was not started"
                 return dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
-            if is_launch_failure(status) and record.key and self._withdraw(record, lease):
+            if (status.seen is ObservedState.LOST or is_launch_failure(status)) and self._withdraw(record, lease):
                 reason = f"{status.reason}; nothing of it ran"
                 status = Status(seen=ObservedState.RETURNED, text=status.text, reason=reason, cause=Cause.CLUSTER)
         except YardError as exc:
             # Whether it began is not known: it is not run again.
             log.warning(line("start_unknown", job=lease.job, fence=lease.fence, why=exc.detail))
         return limit_returns(status, lease.attempt)
+
+    def _is_second_start(self, record: FluxSubmission, lease: Lease) -> bool:
+        claim = self._claim_path(record, lease)
+        return os.path.lexists(claim.with_name(claim.name + AGAIN_SUFFIX))
 
     def _drop(self, record: FluxSubmission) -> None:
         """Remove the files, then the record: after a crash in between the record still names the files."""

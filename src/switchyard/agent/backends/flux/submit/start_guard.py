@@ -5,6 +5,9 @@ every submission has a link of its own, its claim. The first start makes it, wit
 same Flux job find this id and go on. Before the agent submits again it makes the link itself: a late start finds it,
 or finds no folder any more, and ends without running anything.
 
+After a crash Flux may start a job again that has run already. So each task has a link, too. A task that finds its own
+link leaves a file that says so, and ends without running anything.
+
 The job shell replaces templates such as `{{id}}` in words and in variables. A command or variable with two braces is
 therefore written as shell text in which they are apart.
 """
@@ -18,9 +21,12 @@ from shlex import quote
 
 WITHDRAWN = "withdrawn"  # what the agent's own link says
 REFUSED_CODE = 96  # of a start that came second, or whose node does not see the folder
+AGAIN_SUFFIX = ".again"  # of the file beside the claim: Flux has started the job a second time
 GUARD = (
     'command -p ln -s -- "$FLUX_JOB_ID" {claim} 2>/dev/null || '
     '[ "$(command -p readlink {claim})" = "$FLUX_JOB_ID" ] || exit {code}; '
+    'command -p ln -s -- "$FLUX_JOB_ID" {claim}."$FLUX_TASK_RANK" 2>/dev/null || '
+    "{{ : >{claim}{again}; exit {code}; }}; "
 )
 # `env` takes a word with `=` for a variable, so the command comes after another program.
 NO_VARIABLE = "nice -n 0 --"
@@ -36,7 +42,7 @@ class CommandBody:
 
 
 def guarded_command(claim: str, body: CommandBody) -> list[str]:
-    guard = GUARD.format(claim=quote(claim), code=REFUSED_CODE)
+    guard = GUARD.format(claim=quote(claim), again=AGAIN_SUFFIX, code=REFUSED_CODE)
     return ["/bin/sh", "-c", braces_apart(guard + body.text), *body.words]
 
 
