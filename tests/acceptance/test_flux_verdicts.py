@@ -13,7 +13,7 @@ from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.acceptance.test_flux_days import flux_agent
 from tests.flux_bed import FluxInstance, FluxSpec, flux_running
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, until
 
 pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux-days")]
 
@@ -68,6 +68,44 @@ def test_a_jobspec_that_flux_cannot_run_goes_elsewhere_or_is_told_why(bed: tuple
         stage.yard("cluster", "cordon", "plain", check=True)
     assert (ended["state"], ended["cluster"], ended["attempt"]) == (State.SUCCEEDED, "plain", 1), ended
     assert "yard-" not in wide.flux("jobs", "-n", "-o", "{name}"), "Flux was never given it"
+
+
+def test_jobs_wait_for_a_closed_queue_or_go_elsewhere_and_say_for_what(bed: tuple[Stage, FluxInstance]) -> None:
+    stage, wide = bed
+
+    def shows(job: str, *words: str) -> bool:
+        text = stage.yard("show", job, check=True).stdout
+        return all(word in text for word in words)
+
+    def is_returned(job: str) -> bool:
+        return "returned" in json.dumps(stage.get(f"/v1/jobs/{job}/events"))
+
+    wide.flux("queue", "disable", "-m", "maintenance")
+    pinned, free = stage.submit("true", cluster="wide"), stage.submit("true")
+    try:
+        until(lambda: is_returned(pinned) and is_returned(free), PATIENCE_S, "the queue gave both back")
+        until(lambda: shows(pinned, "PENDING", "is disabled: maintenance"), PATIENCE_S, "its user sees why it waits")
+        stage.yard("cluster", "uncordon", "plain", check=True)
+        ended = stage.ended(free)
+        assert (ended["state"], ended["cluster"]) == (State.SUCCEEDED, "plain"), ended
+    finally:
+        stage.yard("cluster", "cordon", "plain", check=True)
+        wide.flux("queue", "enable")
+    assert stage.ended(pinned, timeout_s=PATIENCE_S)["state"] == State.SUCCEEDED
+    wide.flux("queue", "stop", "-m", "new switches")
+    waiting = stage.submit("true", cluster="wide")
+    try:
+        until(lambda: shows(waiting, "SUBMITTED", "is stopped: new switches"), PATIENCE_S, "the reason is shown")
+    finally:
+        wide.flux("queue", "start")
+    assert stage.ended(waiting, timeout_s=PATIENCE_S)["state"] == State.SUCCEEDED
+    wide.flux("resource", "drain", "0-2", "disk")
+    closed = stage.submit("true", cluster="wide")
+    try:
+        until(lambda: shows(closed, "SUBMITTED", "3 of 3 nodes", "3 drained"), PATIENCE_S, "the reason is shown")
+    finally:
+        wide.flux("resource", "undrain", "0-2")
+    assert stage.ended(closed, timeout_s=PATIENCE_S)["state"] == State.SUCCEEDED
 
 
 def test_a_range_of_cores_gets_no_more_than_a_rule_allows(bed: tuple[Stage, FluxInstance]) -> None:

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from switchyard.agent.backends import Backend, BackendQuote, Status, marker_of
+from switchyard.agent.backends.returns import NotTakenNow
 from switchyard.agent.lifetime import Lifetime
 from switchyard.agent.need import spec_of
-from switchyard.errors import PolicyRefused, YardError
+from switchyard.errors import YardError
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
@@ -46,7 +47,7 @@ class EndingBackend:
     def submit_range(self, leases: Sequence[Lease]) -> list[str]:
         spec = spec_of(leases[0])
         if why := self._lifetime.refusal(spec):
-            raise PolicyRefused(why)
+            raise NotTakenNow(why)
         handles = self._backend.submit_range(leases) if len(leases) > 1 else [self._backend.submit(leases[0])]
         self._specs.update(dict.fromkeys(handles, spec))
         return handles

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from switchyard.agent.attempt import Attempt, AttemptChange, AttemptKey, Stage, submit_batches
 from switchyard.agent.attempt_reports import end_attempt, reports_of
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
+from switchyard.agent.backends.returns import NotTakenNow
 from switchyard.agent.chooser import ChoiceCache, Chooser, PriorityChooser
 from switchyard.agent.ending_backend import EndingBackend
 from switchyard.agent.files.attempt_files import AttemptFiles
@@ -306,9 +307,9 @@ class Runner:
             for attempt in unsubmitted:
                 self._report_waiting(attempt, exc.detail)
             return []
+        seen = ObservedState.RETURNED if isinstance(exc, NotTakenNow) else ObservedState.FAILED
         return [
-            end_attempt(attempt, Status(seen=ObservedState.FAILED, reason=exc.detail, cause=Cause.CLUSTER))
-            for attempt in unsubmitted
+            end_attempt(attempt, Status(seen=seen, reason=exc.detail, cause=Cause.CLUSTER)) for attempt in unsubmitted
         ]
 
     def withdraw(self) -> int:

@@ -15,6 +15,7 @@ from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
+from switchyard.agent.backends.returns import NotTakenNow
 from switchyard.agent.site import AccountsSite
 from switchyard.errors import Malformed, PolicyRefused, Unavailable
 from switchyard.model.job import JobSpec, Native, Resources
@@ -276,8 +277,9 @@ def test_a_full_or_closed_queue(make: Make, instance: FluxInstance) -> None:
     load_when(backend, lambda load: load.queued == 3)
     instance.flux("queue", "disable", "-m", "maintenance on Monday")
     try:
-        with pytest.raises(PolicyRefused, match=r"Flux refused it: .*maintenance on Monday"):
+        with pytest.raises(NotTakenNow, match=r"Flux refused it: .*maintenance on Monday"):
             backend.submit(a_lease())
+        assert len(backend.held()) == 4, "nothing of it is left"
     finally:
         instance.flux("queue", "enable")
     backend.cancel([full])
@@ -332,10 +334,12 @@ def test_drained_nodes_and_stopped_queues_are_seen(make: Make, instance: FluxIns
         instance.flux("resource", "drain", "1", "disk")
         load = load_when(backend, lambda load: load.free_cores == 8)
         assert (load.values["nodes_closed"], load.values["nodes_down"]) == (1, 0)
-        instance.flux("queue", "stop")
+        instance.flux("queue", "stop", "-m", "new switches")
         load_when(backend, lambda load: load.values["queues_stopped"] == 1)
         waiting = backend.submit(a_lease())
-        assert status_when(backend, waiting, lambda status: status.text == "SCHED").seen is ObservedState.SUBMITTED
+        stopped = status_when(backend, waiting, lambda status: status.text == "SCHED")
+        assert stopped.seen is ObservedState.SUBMITTED
+        assert stopped.reason == "waits at the cluster: the queue is stopped: new switches"
     finally:
         instance.flux("resource", "undrain", "1")
         instance.flux("queue", "start")

@@ -8,6 +8,7 @@ How a call fails and what states mean:
 
 - A transient `YardError`, such as a time-out, means "maybe": the agent looks up the marker before it submits again.
 - A permanent `YardError` of submit means that the cluster refused the job: the attempt fails with that reason.
+- `NotTakenNow` of submit (`returns.py`) means that it refused the job for now: the job goes back to the queue.
 - An unknown native state is UNKNOWN, with its text.
 - An id that the cluster does not know is LOST. An end that was not observed is never assumed.
 - A job that never began and never can begin is RETURNED: it goes back to the queue.

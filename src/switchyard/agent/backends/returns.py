@@ -1,12 +1,17 @@
-"""How often a cluster may return a job that has not begun. Pure."""
+"""Jobs that a cluster returns before they begin: by an error of the submit, and how often. Pure."""
 
 from __future__ import annotations
 
 from switchyard.agent.backends import Status
+from switchyard.errors import PolicyRefused
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
 
 ATTEMPTS_MAX = 20  # a job with so many attempts is not returned again
+
+
+class NotTakenNow(PolicyRefused):
+    """The cluster takes no such job for now. The job goes back to the queue, and to another cluster if it may."""
 
 
 def limit_returns(status: Status, attempt: int) -> Status:

@@ -8,6 +8,7 @@ the first one later. So it is withdrawn first: it ends without running anything 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -27,12 +28,12 @@ from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, parse_job_id, show_job_id, split_handle
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
-from switchyard.agent.backends.flux.follow.states import is_launch_failure
+from switchyard.agent.backends.flux.follow.states import SCHEDULER_HAS_IT, is_launch_failure
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
 from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, REFUSED_CODE, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
-from switchyard.agent.backends.returns import limit_returns
+from switchyard.agent.backends.returns import NotTakenNow, limit_returns
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.backends.submissions import SubmissionRegister
 from switchyard.agent.backends.work_folders import WorkFolders
@@ -55,6 +56,7 @@ REFRESH_S = 1.0  # between two checks of the connection; events need none
 UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
 # Flux refuses the job for good. Other errors, such as a service that is not there, may pass.
 REFUSAL_ERRORS = frozenset({errno.EINVAL, errno.EPERM, errno.E2BIG, errno.ENOTSUP, errno.EOVERFLOW})
+CHECKED_ENDS = frozenset({ObservedState.FAILED, ObservedState.LOST, ObservedState.RETURNED})
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +189,7 @@ class FluxBackend:
             handle: self._tracker.status(handle, now_s=now_s, is_cancel_asked=handle in self._cancelled)
             for handle in asked
         }
-        return {handle: self._checked_end(handle, status) for handle, status in found.items()}
+        return {handle: self._completed(handle, status) for handle, status in found.items()}
 
     def cancel(self, native_ids: Collection[str]) -> None:
         jobs = [(number, marker) for number, marker in map(split_handle, native_ids) if number is not None]
@@ -268,7 +270,7 @@ class FluxBackend:
             stderr=f"{folder}/{_task_name('stderr', lease)}",
             claim=str(self._claim_path(record, lease)),
             key=record.key,
-            queue=lease.native_queue or self._setting.site.queues.get(lease.queue, ""),
+            queue=self._queue_of(lease),
             inherited=self._setting.environment,
         )
         return {
@@ -276,6 +278,10 @@ class FluxBackend:
             "jobspec": jobspec_of(lease, place, cluster=self._setting.cluster, site=self._setting.site),
             "urgency": read_native_options(spec.native).urgency,
         }
+
+    def _queue_of(self, lease: Lease) -> str:
+        """The instance's name for the job's queue; empty: its default."""
+        return lease.native_queue or self._setting.site.queues.get(lease.queue, "")
 
     def _submitted(self, record: FluxSubmission, answers: Sequence[Any]) -> list[str]:
         """The native ids; raises what answers without an id mean."""
@@ -286,7 +292,8 @@ class FluxBackend:
         problems = [answer for answer in answers if not isinstance(answer, int)]
         if not numbers and all(problem["errno"] in REFUSAL_ERRORS for problem in problems):
             self._drop(record)
-            raise PolicyRefused(f"Flux refused it: {problems[0]['error']}")
+            is_for_now = bool(self._cluster.ask_disabled_reason(self._queue_of(record.lease)))
+            raise (NotTakenNow if is_for_now else PolicyRefused)(f"Flux refused it: {problems[0]['error']}")
         record = replace(record, job_ids=numbers)
         self._register.write(record)
         handles = [handle for lease in leases if (handle := record.handle(lease)) is not None]
@@ -337,19 +344,25 @@ class FluxBackend:
             raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
         return True
 
-    def _checked_end(self, handle: str, status: Status) -> Status:
-        """The status, after a look at whether the job's command has begun.
+    def _completed(self, handle: str, status: Status) -> Status:
+        """The status with what the job's events do not tell: why it waits, and whether its command has begun."""
+        number, marker = split_handle(handle)
+        is_waiting = status.text == SCHEDULER_HAS_IT and self._cluster.has_waiting_reasons
+        known = self._register.of(marker) if is_waiting or status.seen in CHECKED_ENDS else None
+        if known is None:
+            return status
+        record, lease = known
+        if is_waiting:
+            return dataclasses.replace(status, reason=self._cluster.waiting_reason(self._queue_of(lease)))
+        checked = self._checked_end(number, record, lease, status) if record.key else status
+        return limit_returns(checked, lease.attempt)
+
+    def _checked_end(self, number: int | None, record: FluxSubmission, lease: Lease, status: Status) -> Status:
+        """The end of a job, after a look at whether its command has begun.
 
         Flux may give a job to a node that has just failed, or forget it in a crash. If nothing of it ran, it is
         returned.
         """
-        number, marker = split_handle(handle)
-        known = self._register.of(marker)
-        if known is None:
-            return status
-        record, lease = known
-        if not record.key or status.seen not in (ObservedState.FAILED, ObservedState.LOST):
-            return limit_returns(status, lease.attempt)
         try:
             if status.seen is ObservedState.FAILED and self._is_second_start(record, lease):
                 why = "the cluster started it a second time, which was refused: it may have run in part"
@@ -357,13 +370,24 @@ class FluxBackend:
             if status.exit_code == REFUSED_CODE and self._begun_job(record, lease) != number:
                 why = f"its node does not see the folder {self._files.folder(record.folder)}, so it was not started"
                 return dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
-            if (status.seen is ObservedState.LOST or is_launch_failure(status)) and self._withdraw(record, lease):
+            is_unbegun = (
+                self._withdraw(record, lease)
+                if status.seen is ObservedState.LOST
+                else (is_launch_failure(status) and self._never_began(record, lease))
+            )
+            if is_unbegun:
                 reason = f"{status.reason}; nothing of it ran"
-                status = Status(seen=ObservedState.RETURNED, text=status.text, reason=reason, cause=Cause.CLUSTER)
+                return Status(seen=ObservedState.RETURNED, text=status.text, reason=reason, cause=Cause.CLUSTER)
         except YardError as exc:
             # Whether it began is not known: it is not run again.
             log.warning(line("start_unknown", job=lease.job, fence=lease.fence, why=exc.detail))
-        return limit_returns(status, lease.attempt)
+        return status
+
+    def _never_began(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Whether a job that is over at the cluster left no claim. It is withdrawn, too, if the disk has room."""
+        with contextlib.suppress(Unavailable):
+            return self._withdraw(record, lease)
+        return self._begun_job(record, lease) is None
 
     def _is_second_start(self, record: FluxSubmission, lease: Lease) -> bool:
         claim = self._claim_path(record, lease)

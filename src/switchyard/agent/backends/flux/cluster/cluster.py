@@ -22,6 +22,7 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     read_expiration_s,
     with_queues,
 )
+from switchyard.agent.backends.flux.cluster.waiting_reasons import disabled_reason, waiting_reasons
 from switchyard.agent.backends.node_systems import NodeSystems, own_program
 from switchyard.errors import Unavailable
 from switchyard.model.cluster import Load
@@ -48,6 +49,7 @@ class FluxCluster:
         self._facts_file = ClusterFactsFile(setting.directory / "cluster.json", FluxClusterInfo)
         self._next_at = 0.0
         self.nodes: list[FluxNode] = []  # from the last query
+        self._waiting_reasons: dict[str, str] = {}  # queue → why its jobs wait, from the last query
         self._info = self._facts_file.ask_or_read(self._ask_info)
         self._systems = _node_systems(setting) if setting.site.flux.discover_nodes else None
         self.graph = self._described()
@@ -78,6 +80,18 @@ class FluxCluster:
         self._next_at = now + self._setting.site.flux.state_s  # also after a failure
         before, self.load = self.load, self._load_of(self._ask())
         return before != self.load
+
+    @property
+    def has_waiting_reasons(self) -> bool:
+        return bool(self._waiting_reasons)
+
+    def waiting_reason(self, queue: str) -> str:
+        """Why jobs wait in the queue; empty: it may be full. `queue`: empty for the default."""
+        return self._waiting_reasons.get(queue or self.default_queue, "")
+
+    def ask_disabled_reason(self, queue: str) -> str:
+        """Ask why the queue takes no jobs; empty: it takes them. `queue`: empty for the default."""
+        return disabled_reason(queue or self.default_queue, _table(self._ask()["queues"]))
 
     def close(self) -> None:
         if self._systems is not None:
@@ -115,6 +129,7 @@ class FluxCluster:
             down=resources.get("down"),
             drained=read_drained(_table(answer["status"])),
         )
+        self._waiting_reasons = waiting_reasons(_table(answer["queues"]), self.nodes)
         if self._systems is not None:
             self._systems.note_up({node.host for node in self.nodes if not node.is_down and node.host})
         return load_from_nodes(self.nodes, self.graph, stats=answer["stats"], queues=_table(answer["queues"]))

@@ -25,10 +25,11 @@ SEEN_BY_EVENT: dict[str, ObservedState] = {
     "start": RUNS,
     "finish": RUNS,  # its processes have ended: `clean` follows
 }
+SCHEDULER_HAS_IT = "SCHED"
 TEXT_BY_EVENT = {
     "submit": "DEPEND",
     "depend": "PRIORITY",
-    "priority": "SCHED",
+    "priority": SCHEDULER_HAS_IT,
     "alloc": "ALLOC",
     "start": "RUN",
     "finish": "CLEANUP",
