@@ -226,7 +226,7 @@ def test_a_command_with_templates_of_flux_runs_as_it_is(make: Make) -> None:
     assert backend.output(handle, "stdout", offset=0, size=999).data == b"{{tmpdir}} {{id}} {{name}}\n"
 
 
-def test_the_same_id_under_another_name_is_lost_and_not_cancelled(make: Make) -> None:
+def test_the_same_id_under_another_name_is_returned_and_not_cancelled(make: Make) -> None:
     """Another instance may give the same id."""
     backend = make()
     ours = backend.submit(runs())
@@ -238,7 +238,8 @@ def test_the_same_id_under_another_name_is_lost_and_not_cancelled(make: Make) ->
     backend._register.write(replace(backend._register.all()[0], lease=stranger, job_ids={"1": number}))
     backend.cancel([foreign])
     lost = end_of(backend, foreign)
-    assert (lost.seen, lost.reason) == (ObservedState.LOST, "the job with this id has another name")
+    why = "the job with this id has another name; nothing of it ran"
+    assert (lost.seen, lost.reason) == (ObservedState.RETURNED, why)
     is_running(backend, ours)
 
 
