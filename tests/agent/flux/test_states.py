@@ -115,7 +115,7 @@ def test_the_code_of_a_shell_that_started_no_task_is_not_the_commands() -> None:
         (
             (*RUNNING, exception("exec", "lost contact with f1n2"), ("finish", {"status": 9}), "clean"),
             ObservedState.FAILED,
-            "it could not be launched: lost contact with f1n2",
+            "the cluster could not run it to its end: lost contact with f1n2",
             Cause.CLUSTER,
         ),
         (

@@ -101,6 +101,8 @@ def _ended_by_exception(facts: FluxJobFacts, exception: JobException, now_s: flo
         reason = f"its command could not be run{_suffix(exception)}"
         return _end(facts, now_s, ObservedState.FAILED, reason, Cause.JOB, code=code)
     reason, cause = EXCEPTIONS.get(exception.type, (f"the cluster ended it ({exception.type})", Cause.CLUSTER))
+    if exception.type == "exec" and facts.started_s is not None:
+        reason = "the cluster could not run it to its end"
     return _end(facts, now_s, ObservedState.FAILED, f"{reason}{_suffix(exception)}", cause)
 
 
