@@ -129,6 +129,25 @@ def test_a_job_that_began_while_it_was_taken_back_was_not_cancelled_by_a_person(
     assert status.reason == "stopped because the cluster ends"
 
 
+class GuardedQueue(Queue):
+    """Jobs in `begun` run, although the last status says that they wait."""
+
+    begun: frozenset[str] = frozenset()
+
+    def withdraw(self, native_ids):
+        return [handle for handle in native_ids if handle not in self.begun]
+
+
+def test_a_job_that_has_begun_unnoticed_is_not_taken_back(tmp_path: Path) -> None:
+    clock, queue = Clock(100), GuardedQueue(a_setting(tmp_path))
+    backend = EndingBackend(queue, clock.lifetime)
+    begun, waits = (backend.submit(a_lease(resources={"time_limit": 60})) for _ in range(2))
+    clock.left_s, queue.began_ago_us, queue.begun = 50, 1, frozenset({begun})
+    backend.status([begun, waits])
+    seen = {handle: status.seen for handle, status in backend.status([begun, waits]).items()}
+    assert seen == {begun: ObservedState.SUBMITTED, waits: ObservedState.RETURNED}, "its start ran nothing"
+
+
 def test_a_restarted_agent_returns_jobs_that_wait_too_long(tmp_path: Path) -> None:
     clock, queue = Clock(100), Queue(a_setting(tmp_path))
     lease = a_lease(resources={"time_limit": 60})

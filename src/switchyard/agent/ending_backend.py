@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from switchyard.agent.backends import Backend, BackendQuote, Status, marker_of
 from switchyard.agent.backends.returns import NotTakenNow
@@ -16,6 +16,14 @@ from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
+
+
+@runtime_checkable
+class CanWithdraw(Protocol):
+    """A backend that can keep a queued job from beginning, whatever the cluster does with it."""
+
+    def withdraw(self, native_ids: Iterable[str]) -> list[str]:
+        """Return the jobs that have not begun, and will not."""
 
 
 class EndingBackend:
@@ -59,7 +67,7 @@ class EndingBackend:
             status = statuses[handle]
             if status.seen is not ObservedState.CANCELLED:
                 continue
-            if status.began_ago_us is None:
+            if status.began_ago_us is None or isinstance(self._backend, CanWithdraw):
                 reason = "the cluster ends before the job could run"
                 statuses[handle] = replace(status, seen=ObservedState.RETURNED, reason=reason)
             else:  # it began just then: nobody asked for its end but the agent
@@ -76,7 +84,10 @@ class EndingBackend:
         return self._specs.get(handle) or self._earlier.get(handle.rpartition("/")[2])
 
     def _return_late(self, statuses: dict[str, Status]) -> None:
-        """Cancel queued jobs that no longer fit before the end. They are returned when the cancel is confirmed."""
+        """Cancel queued jobs that no longer fit before the end. They are returned when the cancel is confirmed.
+
+        A status may be old, and the job may have begun. A backend that can withdraw jobs tells which have not.
+        """
         late = [
             handle
             for handle, status in statuses.items()
@@ -85,10 +96,11 @@ class EndingBackend:
             and (spec := self._spec_of(handle)) is not None
             and self._lifetime.refusal(spec)
         ]
-        if not late:
-            return
         try:
-            self._backend.cancel(late)
+            if isinstance(self._backend, CanWithdraw):
+                late = self._backend.withdraw(late)
+            if late:
+                self._backend.cancel(late)
         except YardError:
             return  # the next round tries again
         self._returning.update(late)

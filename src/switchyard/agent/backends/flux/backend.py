@@ -8,11 +8,9 @@ the first one later. So it is withdrawn first: it ends without running anything 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import logging
-import os
 import secrets
 import threading
 import time
@@ -26,13 +24,14 @@ from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status
 from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxRefusal
 from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
-from switchyard.agent.backends.flux.follow.job_ids import handle_of, parse_job_id, show_job_id, split_handle
+from switchyard.agent.backends.flux.follow.job_ids import handle_of, show_job_id, split_handle
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
 from switchyard.agent.backends.flux.follow.states import SCHEDULER_HAS_IT, is_launch_failure
+from switchyard.agent.backends.flux.submit.claims import StartClaims
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
-from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, REFUSED_CODE, WITHDRAWN
-from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
+from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE
+from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, task_name
 from switchyard.agent.backends.returns import NotTakenNow, limit_returns
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.agent.backends.submissions import SubmissionRegister
@@ -53,7 +52,6 @@ from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none
-UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
 # Flux refuses the job for good. Other errors, such as a service that is not there, may pass.
 REFUSAL_ERRORS = frozenset({errno.EINVAL, errno.EPERM, errno.E2BIG, errno.ENOTSUP, errno.EOVERFLOW})
 CHECKED_ENDS = frozenset({ObservedState.FAILED, ObservedState.LOST, ObservedState.RETURNED})
@@ -79,6 +77,7 @@ class FluxBackend:
         self._site = setting.site.flux
         root = Path(self._site.folder) if self._site.folder else setting.directory / "output"
         self._files = SharedFiles(root)
+        self._claims = StartClaims(self._files)
         self._work = WorkFolders(setting.files_folder(root) / "work", is_for_others=False)
         self._accounts = JobAccounts(setting.site, is_root_allowed=setting.is_root_allowed)
         if (sharing := self._accounts.sharing()) is not None:
@@ -147,7 +146,7 @@ class FluxBackend:
         self._check_allowed(merged)
         record = FluxSubmission(merged, key=secrets.token_hex(4))
         jobs = [self._job_of(record, lease) for lease in record.leases()]  # may refuse: before anything is recorded
-        places = [] if spec_of(merged).files is not None else [_task_name("work", lease) for lease in record.leases()]
+        places = [] if spec_of(merged).files is not None else [task_name("work", lease) for lease in record.leases()]
         self._files.make(record.folder, None, places)
         before = self._register.get(record.name)
         self._register.write(record, is_durable=True)
@@ -170,7 +169,9 @@ class FluxBackend:
             self._absent_since.pop(marker, None)  # no answer: the settle time starts again
             raise
         if number is None:
-            number = self._begun_job(record, lease)  # Flux has purged it: it is lost, and is not run a second time
+            number = self._claims.begun_job(
+                record, lease
+            )  # Flux has purged it: it is lost, and is not run a second time
         if number is not None:
             log.warning(line("found-by-name", name=marker, native_id=show_job_id(number)))
             self._register.write(replace(record, job_ids={**record.job_ids, str(lease.fence): number}))
@@ -178,7 +179,7 @@ class FluxBackend:
         now = time.monotonic()
         if now - self._absent_since.setdefault(marker, now) < self._site.settle_s:
             raise Unavailable(f"It is not sure yet that {marker} was not submitted; waiting {self._site.settle_s:g} s.")
-        if not self._withdraw(record, lease):
+        if not self._claims.withdraw(record, lease):
             raise Unavailable(f"{marker} begins just now: it is looked up again.")
         return None
 
@@ -190,6 +191,15 @@ class FluxBackend:
             for handle in asked
         }
         return {handle: self._completed(handle, status) for handle, status in found.items()}
+
+    def withdraw(self, native_ids: Iterable[str]) -> list[str]:
+        """Keep jobs from beginning. Return those that have not begun, and will not."""
+        known = {handle: self._register.of(split_handle(handle)[1]) for handle in native_ids}
+        return [
+            handle
+            for handle, found in known.items()
+            if found is not None and found[0].key and self._claims.withdraw(*found)
+        ]
 
     def cancel(self, native_ids: Collection[str]) -> None:
         jobs = [(number, marker) for number, marker in map(split_handle, native_ids) if number is not None]
@@ -205,7 +215,7 @@ class FluxBackend:
         if known is None:
             return OutputPiece(b"", 0)
         record, lease = known
-        return self._files.read(record.folder, _task_name(stream, lease), offset=offset, size=size)
+        return self._files.read(record.folder, task_name(stream, lease), offset=offset, size=size)
 
     def refresh(self) -> float:
         try:
@@ -265,10 +275,10 @@ class FluxBackend:
         """One job of a submit, as the bridge takes it."""
         folder, spec = self._files.folder(record.folder), spec_of(lease)
         place = JobPlace(
-            cwd=str(self._work.path_of(lease)) if spec.files is not None else f"{folder}/{_task_name('work', lease)}",
-            stdout=f"{folder}/{_task_name('stdout', lease)}",
-            stderr=f"{folder}/{_task_name('stderr', lease)}",
-            claim=str(self._claim_path(record, lease)),
+            cwd=str(self._work.path_of(lease)) if spec.files is not None else f"{folder}/{task_name('work', lease)}",
+            stdout=f"{folder}/{task_name('stdout', lease)}",
+            stderr=f"{folder}/{task_name('stderr', lease)}",
+            claim=str(self._claims.path(record, lease)),
             key=record.key,
             queue=self._queue_of(lease),
             inherited=self._setting.environment,
@@ -314,36 +324,6 @@ class FluxBackend:
             return size_refusal(spec, self._cluster.nodes)  # the scheduler has no such service
         return ""
 
-    def _claim_path(self, record: FluxSubmission, lease: Lease) -> Path:
-        return Path(self._files.folder(record.folder)) / _task_name("started", lease)
-
-    def _begun_job(self, record: FluxSubmission, lease: Lease) -> int | None:
-        """The id of the job that has begun this attempt; None: none has."""
-        if not record.key:
-            output = Path(self._files.folder(record.folder)) / _task_name("stdout", lease)
-            return UNKNOWN_JOB if output.exists() else None
-        try:
-            text = str(self._claim_path(record, lease).readlink())
-        except FileNotFoundError:
-            return None
-        except OSError as exc:
-            raise Unavailable(f"It is not known whether {marker_of(lease)} has begun: {exc.strerror}.") from exc
-        return None if text == WITHDRAWN else parse_job_id(text) or UNKNOWN_JOB
-
-    def _withdraw(self, record: FluxSubmission, lease: Lease) -> bool:
-        """Keep a submission from starting; False: it has started."""
-        if not record.key:
-            return True
-        try:
-            self._claim_path(record, lease).symlink_to(WITHDRAWN)
-        except FileExistsError:
-            return self._begun_job(record, lease) is None
-        except FileNotFoundError:
-            return True  # nothing starts without the folder
-        except OSError as exc:
-            raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
-        return True
-
     def _completed(self, handle: str, status: Status) -> Status:
         """The status with what the job's events do not tell: why it waits, and whether its command has begun."""
         number, marker = split_handle(handle)
@@ -364,41 +344,29 @@ class FluxBackend:
         returned.
         """
         try:
-            if status.seen is ObservedState.FAILED and self._is_second_start(record, lease):
+            if status.seen is ObservedState.FAILED and self._claims.is_second_start(record, lease):
                 why = "the cluster started it a second time, which was refused: it may have run in part"
                 return dataclasses.replace(status, reason=why, exit_code=None, signal=None, cause=Cause.CLUSTER)
-            if status.exit_code == REFUSED_CODE and self._begun_job(record, lease) != number:
-                why = f"its node does not see the folder {self._files.folder(record.folder)}, so it was not started"
-                return dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
-            is_unbegun = (
-                self._withdraw(record, lease)
-                if status.seen is ObservedState.LOST
-                else (is_launch_failure(status) and self._never_began(record, lease))
-            )
-            if is_unbegun:
+            if self._has_not_begun(record, lease, status):
                 reason = f"{status.reason}; nothing of it ran"
                 return Status(seen=ObservedState.RETURNED, text=status.text, reason=reason, cause=Cause.CLUSTER)
+            if status.exit_code == REFUSED_CODE and self._claims.begun_job(record, lease) != number:
+                why = f"its node does not see the folder {self._files.folder(record.folder)}, so it was not started"
+                return dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
         except YardError as exc:
             # Whether it began is not known: it is not run again.
             log.warning(line("start_unknown", job=lease.job, fence=lease.fence, why=exc.detail))
         return status
 
-    def _never_began(self, record: FluxSubmission, lease: Lease) -> bool:
-        """Whether a job that is over at the cluster left no claim. It is withdrawn, too, if the disk has room."""
-        with contextlib.suppress(Unavailable):
-            return self._withdraw(record, lease)
-        return self._begun_job(record, lease) is None
-
-    def _is_second_start(self, record: FluxSubmission, lease: Lease) -> bool:
-        claim = self._claim_path(record, lease)
-        return os.path.lexists(claim.with_name(claim.name + AGAIN_SUFFIX))
+    def _has_not_begun(self, record: FluxSubmission, lease: Lease, status: Status) -> bool:
+        """Whether the command of an ended job has not begun, and never will."""
+        if status.seen is ObservedState.LOST:
+            return self._claims.withdraw(record, lease)
+        if status.exit_code == REFUSED_CODE:
+            return self._claims.is_withdrawn(record, lease)
+        return is_launch_failure(status) and self._claims.never_began(record, lease)
 
     def _drop(self, record: FluxSubmission) -> None:
         """Remove the files, then the record: after a crash in between the record still names the files."""
         self._files.remove(record.folder)
         self._register.remove(record)
-
-
-def _task_name(what: str, lease: Lease) -> str:
-    """A file or folder of the attempt. Each task of an array has its own."""
-    return what if lease.lo is None else f"{what}.{lease.lo}"

@@ -25,3 +25,8 @@ class FluxSubmission(Submission, frozen=True, omit_defaults=True, kw_only=True):
         """The native id of a task; None: it is not known."""
         number = self.job_ids.get(str(lease.fence))
         return None if number is None else handle_of(number, marker_of(lease))
+
+
+def task_name(what: str, lease: Lease) -> str:
+    """A file or folder of the attempt. Each task of an array has its own."""
+    return what if lease.lo is None else f"{what}.{lease.lo}"

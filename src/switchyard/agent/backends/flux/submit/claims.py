@@ -1,0 +1,72 @@
+"""Reads and makes the claims of submissions, which tell whether a job's command has begun (`start_guard.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.flux.follow.job_ids import parse_job_id
+from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, WITHDRAWN
+from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, task_name
+from switchyard.agent.backends.slurm.job_files import SharedFiles
+from switchyard.errors import Unavailable
+from switchyard.model.poll import Lease
+
+UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
+
+
+class StartClaims:
+    """All methods raise Unavailable if the folder cannot be read or written."""
+
+    def __init__(self, files: SharedFiles) -> None:
+        self._files = files
+
+    def path(self, record: FluxSubmission, lease: Lease) -> Path:
+        return Path(self._files.folder(record.folder)) / task_name("started", lease)
+
+    def begun_job(self, record: FluxSubmission, lease: Lease) -> int | None:
+        """The id of the job that has begun this attempt; None: none has."""
+        if not record.key:
+            output = Path(self._files.folder(record.folder)) / task_name("stdout", lease)
+            return UNKNOWN_JOB if output.exists() else None
+        text = self._read(record, lease)
+        return None if text in ("", WITHDRAWN) else parse_job_id(text) or UNKNOWN_JOB
+
+    def is_withdrawn(self, record: FluxSubmission, lease: Lease) -> bool:
+        return self._read(record, lease) == WITHDRAWN
+
+    def withdraw(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Keep a submission from starting; False: it has started."""
+        if not record.key:
+            return True
+        try:
+            self.path(record, lease).symlink_to(WITHDRAWN)
+        except FileExistsError:
+            return self.begun_job(record, lease) is None
+        except FileNotFoundError:
+            return True  # nothing starts without the folder
+        except OSError as exc:
+            raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
+        return True
+
+    def never_began(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Whether a job that is over at the cluster left no claim. It is withdrawn, too, if the disk has room."""
+        with contextlib.suppress(Unavailable):
+            return self.withdraw(record, lease)
+        return self.begun_job(record, lease) is None
+
+    def is_second_start(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Whether Flux has started the job again after its command had begun."""
+        claim = self.path(record, lease)
+        return os.path.lexists(claim.with_name(claim.name + AGAIN_SUFFIX))
+
+    def _read(self, record: FluxSubmission, lease: Lease) -> str:
+        """The claim's text; empty: there is no claim."""
+        try:
+            return str(self.path(record, lease).readlink())
+        except FileNotFoundError:
+            return ""
+        except OSError as exc:
+            raise Unavailable(f"It is not known whether {marker_of(lease)} has begun: {exc.strerror}.") from exc
