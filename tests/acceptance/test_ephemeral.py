@@ -57,6 +57,34 @@ def test_an_ephemeral_agent_that_is_stopped_takes_its_cluster_with_it(stage: Sta
         until(lambda: "stopped" not in clusters(stage), PATIENCE_S, "the cluster has left")
 
 
+def test_of_two_agents_of_a_cluster_only_the_one_that_lives_long_enough_gets_a_job(stage: Stage) -> None:
+    """The verdict goes by the longer life. All jobs come at once, and they are more than one agent has room for."""
+    agents: dict[str, Agent] = {}
+    with ExitStack() as stack:
+        for name, life in (("short", "2m"), ("long", "10m")):
+            data, extra = stage.folder / f"duo-{name}", ["--name", name, "--ephemeral", "--ends-after", life]
+            agents[name] = start_agent(stage.folder, stage.url, "duo", graph=graph(2), data=data, extra=extra)
+            stack.enter_context(agents[name])
+
+        def have_joined() -> bool:
+            return all("synced" in agent.log_file.read_text() for agent in agents.values())
+
+        until(have_joined, PATIENCE_S, "both have joined")
+        stage.yard("cluster", "cordon", "duo", check=True)
+        jobs = {
+            limit: [
+                stage.submit("sleep", "0.2", cluster="duo", spec={"resources": {"time_limit": limit}}) for _ in range(8)
+            ]
+            for limit in ("4m", "10s")
+        }
+        stage.yard("cluster", "uncordon", "duo", check=True)
+        ended = [stage.ended(job) for several in jobs.values() for job in several]
+        assert {(job["state"], job["attempt"]) for job in ended} == {(State.SUCCEEDED, 1)}, ended
+        logs = {name: agent.log_file.read_text() for name, agent in agents.items()}
+        assert not [job for job in jobs["4m"] if job in logs["short"]], "it was given none that it would return"
+        assert [job for job in jobs["10s"] if job in logs["short"]], "it takes what fits before its end"
+
+
 def test_a_cluster_that_stays_takes_no_ephemeral_agent(stage: Stage, tmp_path: Path) -> None:
     with stage.agent("lasting"):
         again = start_agent(

@@ -11,6 +11,7 @@ from switchyard.agent import runner as runners
 from switchyard.agent.attempt import Attempt, Stage
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.fake import FakeBackend
+from switchyard.agent.backends.returns import NotTakenNow
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
 from switchyard.errors import Unavailable
@@ -75,6 +76,17 @@ def test_refusal_of_the_cluster_fails_the_attempt_with_its_reason(bench: Bench) 
     bench.journal.take([lease])
     bench.turn_until(lease, ObservedState.FAILED)
     assert bench.journal.queued()[0].timed.report.reason == "the cluster refused it: account expired"
+
+
+def test_a_job_that_the_cluster_does_not_take_now_is_returned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Lease) -> str:
+        raise NotTakenNow("the queue is closed")
+
+    monkeypatch.setattr(bench.backend, "submit", refuse)
+    lease = a_lease("x")
+    bench.journal.take([lease])
+    bench.turn_until(lease, ObservedState.RETURNED)
+    assert bench.journal.queued()[0].timed.report.reason == "the queue is closed"
 
 
 def test_unknown_state_changes_nothing_and_lost_is_reported(bench: Bench) -> None:

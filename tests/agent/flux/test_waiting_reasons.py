@@ -9,12 +9,13 @@ import pytest
 from switchyard.agent.backends.flux.cluster.resource_sets import FluxNode, RankResources
 from switchyard.agent.backends.flux.cluster.waiting_reasons import disabled_reason, waiting_reasons
 
-UP, STOPPED = {"enable": True, "start": True}, {"enable": True, "start": False, "stop_reason": "new switches"}
+UP: dict[str, Any] = {"enable": True, "start": True}
+STOPPED: dict[str, Any] = {"enable": True, "start": False, "stop_reason": "new switches"}
 
 
-def a_node(rank: int, *queues: str, **state: bool) -> FluxNode:
+def a_node(rank: int, *queues: str, is_down: bool = False, is_drained: bool = False) -> FluxNode:
     properties = frozenset(f"queue/{queue}" for queue in queues)
-    return FluxNode(rank=rank, total=RankResources(4), properties=properties, **state)
+    return FluxNode(rank=rank, total=RankResources(4), properties=properties, is_down=is_down, is_drained=is_drained)
 
 
 @pytest.mark.parametrize(
