@@ -185,4 +185,10 @@ def test_axe_finds_nothing_on_clusters_plan_and_audit(stage: Stage, browser: Bro
             assert person.accessibility_faults() == [], path
             page.set_viewport_size(PHONE)  # type: ignore[arg-type]
             assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+        page = person.open("/clusters")
+        head = "(cells) => cells.map((cell) => getComputedStyle(cell, '::before').content)"
+        cells = page.locator("[data-row]").first.locator("td").evaluate_all(head)
+        assert [text for text in cells if text != "none"] == [
+            f'"{name} "' for name in ("cores", "GPUs", "memory", "running", "queued", "seen")
+        ]
         assert person.faults == []
