@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux-days")]
 
 SITE = {"timeout_s": 5.0, "state_s": 1.0, "settle_s": 3.0, "shell_options": {"cpu-affinity": "off"}}
 FAULTS_S = 20.0
+CRASHES = 4
 JOBS = 300
 END_S = PATIENCE_S
 
@@ -279,6 +280,28 @@ def test_three_hundred_jobs_with_faults_run_once_each(yard: FluxYard) -> None:
         assert not reaper.is_alive(), "the faults are over"
         jobs = wait_all_final(client, ids, 2 * END_S)
     assert_each_ran_once(ledger, jobs)
+
+
+def test_crashes_of_all_brokers_run_nothing_twice_and_fail_nothing_that_never_began(yard: FluxYard) -> None:
+    """A crashed instance starts again with the state that it last saved: it forgets jobs, and starts some again."""
+    beta = yard.bed["beta"]
+    folder = yard.stage.folder / "crashes"
+    folder.mkdir()
+    ledger = Ledger(folder)
+    with Client(yard.stage.url, retry_s=END_S) as client:
+        ids = [client.submit(ledger.command("sleep 0.5"), env=ledger.env, cluster="beta").id for _ in range(60)]
+        for crash in range(CRASHES):
+            begun = 10 * (crash + 1)
+            until(lambda: ledger.runs().total() >= begun, END_S, f"{begun} jobs have begun")  # noqa: B023
+            yard.agents["beta"].pause()  # it would start programs that ask the instance, again and again
+            beta.kill()
+            yard.agents["beta"].resume()
+            beta.start()
+        jobs = wait_all_final(client, ids, 2 * END_S)
+    runs = ledger.runs()
+    assert set(runs.values()) <= {1}, "nothing ran twice"
+    never_began = {job.id: job.reason for job in jobs.values() if job.state is not State.SUCCEEDED and not runs[job.id]}
+    assert not never_began, "what never began is given to the instance again"
 
 
 def break_things(yard: FluxYard, chance: random.Random) -> None:
