@@ -13,7 +13,8 @@ from switchyard.errors import BadRequest, Conflict, Denied, NotFound
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.site_needs import SiteOffer
 from switchyard.service.cluster import clusters
-from switchyard.service.executions import changes, relaunch
+from switchyard.service.executions import changes, recovered_nodes, relaunch
+from switchyard.service.executions.child_executions import child_name
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store.execution_recovery import RecoverableNode
 from tests.builders import a_graph
@@ -94,6 +95,51 @@ def test_a_relaunched_execution_runs_everything(rig: Rig) -> None:
     assert (bed.phase("second"), bed.row("second").mode) == ("SUCCEEDED", "RELAUNCH")
 
 
+def test_a_recovered_execution_recovers_those_of_its_launch_plan_nodes(rig: Rig) -> None:
+    """Two levels deep: only the task that failed runs again, and what comes after it."""
+    bed = ExecutionBed(rig)
+    bed.flow("low", [task_node("n0", a=1, b=1), task_node("n1", a="@n0.o0", b=1)])
+    bed.launches("middle", ["low"])
+    bed.launches("top", ["middle"])
+    bed.create("top", "first")
+    bed.drive()
+    (lease,) = bed.lease()
+    bed.succeed(lease)
+    for _ in range(4):  # a crash of the system is tried again three times
+        bed.drive()
+        (lease,) = bed.lease()
+        bed.crash(lease)
+    bed.drive()
+    assert bed.phase("first") == "FAILED"
+    recover(rig, "first", "second")
+    assert bed.run_all() == 1
+    assert bed.phase("second") == "SUCCEEDED"
+    assert bed.nodes(lowest(bed, "second")) == {"n0": "RECOVERED", "n1": "SUCCEEDED"}
+    spec = execution_pb2.ExecutionSpec.FromString(bed.row(lowest(bed, "second")).spec)
+    assert (spec.metadata.mode, spec.metadata.reference_execution.name) == (Mode.CHILD_WORKFLOW, lowest(bed, "first"))
+    request = execution_pb2.ExecutionRelaunchRequest(id=identifier("second"), name="third")
+    relaunch.relaunch(rig.context, ADMIN, request)
+    assert bed.run_all() == 2, "a relaunch takes over nothing"
+
+
+def lowest(bed: ExecutionBed, name: str) -> str:
+    """The execution that the node of the node of an execution started."""
+    for _ in range(2):
+        name = child_name(bed.row(name).id, "n0")
+    return name
+
+
+def test_an_execution_of_a_launch_plan_node_with_other_inputs_is_not_recovered(rig: Rig) -> None:
+    bed = ExecutionBed(rig)
+    a_failed_chain(bed)
+    first = bed.row("first")
+    for other in ({"inputs": b"other"}, {"entity_version": "v2"}, {"entity_name": "x"}):
+        child = structs.replace(first, **other)
+        assert recovered_nodes.recover_child(rig.context, child, first, "first") == (child, "", [])
+    _, source, node_ids = recovered_nodes.recover_child(rig.context, first, first, "first")
+    assert (source, node_ids) == (first.id, ["n0", "n1"])
+
+
 def test_create_execution_recovers_with_another_annotation(rig: Rig) -> None:
     bed = ExecutionBed(rig)
     a_failed_chain(bed)
@@ -162,7 +208,7 @@ def test_secrets_of_an_execution_are_not_taken_over_by_others(rig: Rig) -> None:
     ],
 )
 def test_which_nodes_are_taken_over(nodes: str, taken: list[str]) -> None:
-    assert relaunch.nodes_to_take_over([a_node(word) for word in nodes.split()]) == taken
+    assert recovered_nodes.nodes_to_take_over([a_node(word) for word in nodes.split()]) == taken
 
 
 def a_node(word: str) -> RecoverableNode:

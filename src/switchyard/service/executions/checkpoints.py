@@ -18,8 +18,9 @@ from switchyard.model.file_tree import BadTree, FileEntry, FolderEntry, decode_t
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.context import Context
 from switchyard.service.executions.data_places import WHAT_TO_SET
+from switchyard.service.executions.recovered_nodes import execution_before
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import execution_nodes, executions
+from switchyard.store import execution_nodes
 from switchyard.store.database import Tx
 from switchyard.store.executions import ExecutionRow
 from switchyard.workflow.execution_state import TaskStart
@@ -73,13 +74,10 @@ def previous_attempt(context: Context, row: ExecutionRow, start: TaskStart, temp
 
 def _recovered_from(tx: Tx, row: ExecutionRow) -> ExecutionRow | None:
     """The execution that this one recovers, if its tasks kept their data at the same place."""
-    if row.mode != "RECOVERED":
-        return None
-    spec: Any = execution_pb2.ExecutionSpec.FromString(row.spec)
-    reference = spec.metadata.reference_execution
-    found = executions.execution_get(tx, executions.ExecutionKey(row.project, row.domain, reference.name))
+    found = execution_before(tx, row)
     if found is None:
         return None
+    spec: Any = execution_pb2.ExecutionSpec.FromString(row.spec)
     before: Any = execution_pb2.ExecutionSpec.FromString(found.spec)
     place, place_before = (
         (one.raw_output_data_config.output_location_prefix, one.metadata.system_metadata.execution_cluster)

@@ -33,8 +33,9 @@ from switchyard.service.executions.creation import (
 from switchyard.service.executions.job_starts import StartRefused
 from switchyard.service.executions.launch_targets import inherited_spec
 from switchyard.service.executions.live_limits import executions_left
+from switchyard.service.executions.recovered_nodes import execution_before, recover_child
 from switchyard.store import child_executions as store
-from switchyard.store import executions
+from switchyard.store import execution_recovery, executions
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.child_room import ChildRoom, children_to_begin
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, TaskStart
@@ -44,14 +45,19 @@ from switchyard.workflow.start_choice import AttemptKey
 NESTING_MAX = 16  # executions in executions
 FAMILY_MAX = 1000  # live children that began with one execution
 CHILDREN_MAX = 20  # children that begin in one step
+TAKEN_OVER_MAX = 5000  # nodes that the children of one step take over, after which no further child begins in it
 ENDS_MAX = 200  # of children that one step reads
 NAME_CHARS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChild:
+    """`node_ids`: nodes to take over from the execution `source`, which this one recovers; empty: it recovers none."""
+
     start: TaskStart
     prepared: PreparedExecution
+    source: str = ""
+    node_ids: Sequence[str] = ()
 
 
 def child_name(parent_id: str, node_id: str) -> str:
@@ -120,7 +126,12 @@ def plan_child(context: Context, parent: ExecutionRow, spec: Any, start: TaskSta
     except YardError as exc:
         raise StartRefused(start, exc) from exc
     related = {"parent_id": parent.id, "parent_node": start.node_id, "root_id": parent.root_id or parent.id}
-    return PlannedChild(start, replace(prepared, row=structs.replace(prepared.row, is_awaited=True, **related)))
+    row, source, node_ids = structs.replace(prepared.row, is_awaited=True, **related), "", list[str]()
+    with context.database.read() as tx:
+        before = execution_before(tx, parent)
+    if before is not None:
+        row, source, node_ids = recover_child(context, row, before, child_name(before.id, start.node_id))
+    return PlannedChild(start, replace(prepared, row=row), source, node_ids)
 
 
 def _child_spec(parent: ExecutionRow, spec: Any, start: TaskStart) -> Any:
@@ -144,6 +155,9 @@ def _insert_child(batch: Batch, context: Context, child: PlannedChild) -> None:
         raise StartRefused(child.start, exc) from exc
     if not is_new:
         raise StartRefused(child.start, Conflict(f"There is an execution {row.key} already."))
+    # If retention has removed the earlier execution meanwhile, all nodes run.
+    if child.node_ids and not execution_recovery.is_removed(batch.tx, child.source):
+        execution_recovery.nodes_copy(batch.tx, child.source, row.id, child.node_ids, now_us=batch.now_us)
 
 
 def stop_children(batch: Batch, parent: ExecutionRow, scopes: Iterable[str]) -> None:

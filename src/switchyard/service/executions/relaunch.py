@@ -21,9 +21,10 @@ from switchyard.service.executions.graphs import find_entity
 from switchyard.service.executions.node_jobs import read_spec
 from switchyard.service.executions.node_rows import read_literals
 from switchyard.service.executions.reads import find_execution, read_key
+from switchyard.service.executions.recovered_nodes import RECOVERED_MODE, data_cluster, nodes_to_take_over
 from switchyard.service.executions.visible import ExecutionSight
 from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.store import execution_recovery
+from switchyard.store import child_executions, execution_recovery
 from switchyard.store.execution_recovery import RecoverableNode
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.entity_id import EntityId, EntityKind
@@ -53,7 +54,7 @@ def relaunch(context: Context, actor: Actor, request: Any) -> ExecutionKey:
 
 
 def recover(context: Context, actor: Actor, request: Any) -> ExecutionKey:
-    asked = RunAgain("RECOVERED", request.id, request.name, request_digest(request))
+    asked = RunAgain(RECOVERED_MODE, request.id, request.name, request_digest(request))
     return _again(context, actor, asked, execution_pb2.ExecutionSpec())
 
 
@@ -85,11 +86,13 @@ def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> Exe
         return new_key
     row = _find(context, actor, key)
     nodes: list[RecoverableNode] = []
-    if mode == "RECOVERED":
+    has_children = False
+    if mode == RECOVERED_MODE:
         if not ExecutionPhase(row.phase).is_final:
             raise Conflict(f"The execution {key} is not over: {row.phase}.", next_step="Wait, or terminate it first.")
         with context.database.read() as tx:
             nodes = execution_recovery.recoverable_nodes(tx, row.id)
+            has_children = child_executions.descendants_count(tx, row.root_id or row.id) > 0
     made = execution_pb2.ExecutionCreateRequest(
         project=key.project, domain=key.domain, name=asked.name, spec=_spec(row, changes), inputs=_inputs(context, row)
     )
@@ -99,7 +102,8 @@ def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> Exe
         asked.digest,
         reference=asked.reference,
         take_over=partial(_take_over, source=row.id, node_ids=ids) if ids else None,
-        home=row.cluster if ids and row.cluster in context.snapshots.world.by_name else "",
+        # Its children take over nodes, too, and their data may be there.
+        home=row.cluster if (ids or has_children) and row.cluster in context.snapshots.world.by_name else "",
         data_cluster=_data_cluster(context, row) if ids else "",
     )
     return create_execution(context, actor, made, origin)
@@ -110,10 +114,7 @@ def _data_cluster(context: Context, row: ExecutionRow) -> str:
 
     Raises BadRequest if the cluster is gone: the outputs of nodes that have succeeded went with it.
     """
-    spec = read_spec(row)
-    if not spec.raw_output_data_config.output_location_prefix.startswith("/"):
-        return ""
-    cluster = str(spec.metadata.system_metadata.execution_cluster)
+    cluster = data_cluster(read_spec(row))
     if cluster and cluster not in context.snapshots.world.by_name:
         raise BadRequest(
             f"The execution {row.key} has its data in a folder of the cluster {cluster}, which is gone.",
@@ -165,25 +166,6 @@ def _inputs(context: Context, row: ExecutionRow) -> Any:
         for name in spec.fixed_inputs.literals:
             inputs.literals.pop(name, None)
     return inputs
-
-
-def nodes_to_take_over(nodes: list[RecoverableNode]) -> list[str]:
-    """The nodes that a recovered execution need not run again.
-
-    Nodes inside another one count only if they will be inside it again: the outer node is taken over too, or it is
-    one that no task has made and that began once. A dynamic task that runs again may make another workflow.
-    """
-    by_id = {node.node_id: node for node in nodes}
-    taken: list[str] = []
-    for node in nodes:
-        outer, is_kept = node, True
-        while outer.parent_id and is_kept:
-            parent = by_id.get(outer.parent_id)
-            is_kept = parent is not None and (parent.is_done or (not parent.has_jobs and parent.attempts == 1))
-            outer = parent or outer
-        if is_kept and node.is_done:
-            taken.append(node.node_id)
-    return taken
 
 
 def _take_over(batch: Batch, execution_id: str, *, source: str, node_ids: list[str]) -> None:

@@ -17,6 +17,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.executions.child_executions import (
     CHILDREN_MAX,
+    TAKEN_OVER_MAX,
     PlannedChild,
     children_to_start,
     plan_child,
@@ -67,9 +68,15 @@ class StepPlan:
         """Whether the next step can begin nodes that this one left out. A full family waits for the end of a child."""
         if LATER in self.cached.values() or self.waits:
             return True
-        has_room = len(self.children) >= CHILDREN_MAX
+        has_room = self.is_full_of_children
         left_out = self.left_out(decided)
         return any(start.node_id in left_out and (has_room or not start.is_child) for start in decided.starts)
+
+    @property
+    def is_full_of_children(self) -> bool:
+        """Whether the other children begin with the next step."""
+        taken_over = sum(len(child.node_ids) for child in self.children)
+        return len(self.children) >= CHILDREN_MAX or taken_over >= TAKEN_OVER_MAX
 
     def changes(self, decided: EngineStep) -> list[NodeProgress]:
         """What to store of nodes: without those that are left out."""
@@ -198,7 +205,7 @@ def _plan_children(
     plan.refused |= refused
     full = full_plans(plan.waits.values())
     for start in begin:
-        if start.task in full or len(full) >= FULL_PLANS_MAX:
+        if start.task in full or len(full) >= FULL_PLANS_MAX or plan.is_full_of_children:
             continue
         try:
             plan.children.append(planner.plan_child(context, row, loaded.spec, start))
