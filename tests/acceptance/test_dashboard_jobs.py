@@ -125,6 +125,8 @@ def test_the_address_holds_the_view(stage: Stage, visitor: Visitor) -> None:
     page.get_by_label("count by").select_option("cluster")
     page.get_by_role("button", name="Filter").click()
     expect(page.locator("#chips")).to_contain_text(re.compile("alpha|beta"))
+    page.go_back()
+    expect(page.get_by_label("count by")).to_have_value("state")  # as in the address
 
 
 def test_jobs_are_sorted_and_counted_by_label(stage: Stage, visitor: Visitor) -> None:

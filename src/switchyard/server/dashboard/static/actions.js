@@ -59,6 +59,14 @@ export function ask({ title, parts, button, act }) {
   dialog.showModal();
 }
 
+// Enter in a field presses the button, as in a form.
+dialog.addEventListener("keydown", (event) => {
+  const doIt = dialog.querySelector("[data-confirm-do]");
+  if (event.key !== "Enter" || event.isComposing || !event.target.matches("input") || doIt.hidden) return;
+  event.preventDefault();
+  doIt.click();
+});
+
 // --- jobs ---
 
 const picked = new Map(); // id → name, state, owner

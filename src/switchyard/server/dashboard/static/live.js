@@ -63,6 +63,36 @@ for (const kind of ["pointerup", "pointercancel"]) {
 }
 window.addEventListener("blur", letGo);
 
+// What an element is for: the same in the block that replaces its own. Cordon and Uncordon are one button.
+const DEEDS = ["act", "edit", "remove", "history", "add", "again"];
+const ONLY = ["cordon", "invite", "terminate", "submit", "pickAll"];
+
+function purposeOf(element) {
+  const { dataset, tagName } = element;
+  const only = ONLY.find((name) => name in dataset);
+  const row = "pick" in dataset ? element.value : null;
+  return JSON.stringify([tagName, only, element.getAttribute("href"), row, element.ariaLabel, ...DEEDS.map((name) => dataset[name])]);
+}
+
+// If the element is gone, its block has the focus: Tab goes on from there, not from the top of the page.
+function focusAgain(block, purpose) {
+  const same = [...block.querySelectorAll("a, button, input, summary, [tabindex]")].find((one) => purposeOf(one) === purpose);
+  if (!same && !block.hasAttribute("tabindex")) block.tabIndex = -1;
+  (same ?? block).focus({ preventScroll: true });
+}
+
+// A dialog gives the focus back to the button that opened it, or to nobody if that button was replaced meanwhile.
+let focused = null; // the last one in a block: the name of the block, and the purpose
+document.addEventListener("focusin", (event) => {
+  const block = event.target.closest("[data-block]");
+  if (!event.target.closest("dialog")) focused = block && { block: block.dataset.block, purpose: purposeOf(event.target) };
+});
+document.addEventListener("close", (event) => {
+  const block = focused && document.querySelector(`[data-block="${CSS.escape(focused.block)}"]`);
+  const isLost = document.activeElement === body || event.target.contains(document.activeElement);
+  if (block && isLost && !event.target.open) focusAgain(block, focused.purpose);
+}, { capture: true });
+
 function replaceBlock(name, html) {
   const element = document.querySelector(`[data-block="${CSS.escape(name)}"]`);
   if (!element) return;
@@ -70,17 +100,12 @@ function replaceBlock(name, html) {
     waiting.set(name, html);
     return;
   }
-  const active = element.contains(document.activeElement) ? document.activeElement : null;
-  const key = active && (active.getAttribute("href") || active.value || active.dataset.act);
+  const purpose = element.contains(document.activeElement) ? purposeOf(document.activeElement) : null;
   const opened = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
   element.innerHTML = html; // rendered and escaped by the server, as the page itself was
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
   showTimes(element);
-  if (key) {
-    const same = [...element.querySelectorAll("a, button, input")].find(
-      (one) => [one.getAttribute("href"), one.value, one.dataset.act].includes(key));
-    same?.focus({ preventScroll: true });
-  }
+  if (purpose) focusAgain(element, purpose);
   document.dispatchEvent(new CustomEvent("yard:block", { detail: { name, element } }));
 }
 
@@ -292,7 +317,12 @@ document.querySelector(".search")?.addEventListener("submit", (event) => {
 document.querySelector("[data-filters]")?.addEventListener("submit", (event) => {
   for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true;
 });
-addEventListener("pageshow", () => document.querySelectorAll("[data-filters] :disabled").forEach((field) => { field.disabled = false; }));
+addEventListener("pageshow", (event) => {
+  for (const field of document.querySelectorAll("[data-filters] :disabled")) field.disabled = false;
+  // Back and Forward: the browser fills in what was chosen later, but the address holds the view.
+  const isReturn = event.persisted || performance.getEntriesByType("navigation")[0]?.type === "back_forward";
+  if (isReturn) for (const form of document.querySelectorAll("[data-filters], .search")) form.reset();
+});
 
 // --- the plan follows the form as it is filled in ---
 
