@@ -72,8 +72,9 @@ def test_a_rule_is_changed_after_its_diff_and_only_if_nobody_else_changed_it(sta
     assert stage.call("PUT", PARALLEL + AT, {"max_parallelism": 9}, headers={"If-Match": tag}).status == 200
     dialog.get_by_role("button", name="Save these changes").click()
     expect(dialog.get_by_role("alert")).to_contain_text("is no longer what you read")
+    expect(dialog.get_by_role("alert")).to_contain_text("Nothing was saved.")
     dialog.get_by_role("button", name="Leave it").click()
-    page.reload()
+    expect(page.get_by_role("row").filter(has_text="max_parallelism").get_by_role("cell").nth(1)).to_have_text("9")
     card.get_by_role("button", name="Edit…").click()
     dialog.get_by_label("The value, as JSON").fill('{"max_parallelism": 8}')
     dialog.get_by_role("button", name="Show the changes").click()
@@ -84,6 +85,7 @@ def test_a_rule_is_changed_after_its_diff_and_only_if_nobody_else_changed_it(sta
     expect(dialog.locator(".diff").first).to_contain_text('"max_parallelism": 8')
     dialog.get_by_role("button", name="Leave it").click()
     card.get_by_role("button", name="Remove…").click()
+    expect(dialog).to_contain_text("What less specific levels set holds again.")
     dialog.get_by_role("button", name="Remove it").click()
     expect(page.get_by_role("row").filter(has_text="max_parallelism").get_by_role("cell").nth(1)).to_have_text("6")
 
@@ -100,6 +102,13 @@ def test_a_pool_is_added_and_changed(stage: Stage, admin: Visitor) -> None:
     expect(dialog.get_by_role("alert")).to_contain_text("nowhere")
     dialog.get_by_label("The value, as JSON").fill('{"members": [{"id": "alpha", "weight": 2}]}')
     dialog.get_by_role("button", name="Show the changes").click()
+    first = {"If-None-Match": "*"}
+    assert stage.call("PUT", "/v1/pools/near", {"members": []}, headers=first).status == 200
+    dialog.get_by_role("button", name="Save these changes").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("There is a pool near already, changed by admin.")
+    expect(dialog.get_by_role("alert")).not_to_contain_text("If-Match")
+    tag = stage.get("/v1/pools/near")["etag"]
+    assert stage.call("DELETE", "/v1/pools/near", headers={"If-Match": tag}).status == 200
     dialog.get_by_role("button", name="Save these changes").click()
     card = page.get_by_role("article").filter(has_text="near")
     expect(card).to_contain_text("alpha")
@@ -112,6 +121,7 @@ def test_a_pool_is_added_and_changed(stage: Stage, admin: Visitor) -> None:
     )
     dialog.get_by_role("button", name="Leave it").click()
     card.get_by_role("button", name="Remove…").click()
+    expect(dialog).to_contain_text("Jobs that wait for this pool, or name it from now on, are rejected.")
     dialog.get_by_role("button", name="Remove it").click()
     expect(page.get_by_role("article").filter(has_text="near")).to_have_count(0)
 

@@ -15,7 +15,7 @@ export async function call(method, path, payload, { headers = {}, ...options } =
   if (answer.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
   if (!answer.ok) {
     const error = new Error([result.detail || `The server answers ${answer.status}.`, result.next_step].filter(Boolean).join(" "));
-    throw Object.assign(error, { retryAfterS: Number(answer.headers.get("retry-after")) });
+    throw Object.assign(error, { status: answer.status, detail: result.detail, retryAfterS: Number(answer.headers.get("retry-after")) });
   }
   return result;
 }

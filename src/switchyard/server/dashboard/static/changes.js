@@ -4,6 +4,7 @@
 import { ask, call, make, newKey } from "./actions.js";
 
 const DIFF_LINES_MAX = 2000; // of both sides; larger values are shown whole, without a comparison
+const OUTDATED = 412; // the status of a write whose condition does not hold
 const button = () => document.querySelector("[data-confirm-do]");
 const pretty = (value) => (value === undefined ? "" : JSON.stringify(sorted(value), undefined, 2));
 
@@ -51,6 +52,17 @@ function diffBox() {
 
 const condition = (etag) => (etag ? { "if-match": `"${etag}"` } : { "if-none-match": "*" });
 
+// Writes if the value is still the one that the page showed. The API's advice for a conflict is for programs.
+async function write(method, path, value, etag) {
+  try {
+    await call(method, path, value, { headers: condition(etag) });
+  } catch (error) {
+    if (error.status !== OUTDATED) throw error;
+    document.dispatchEvent(new Event("yard:changed"));
+    throw new Error(`Nothing was saved. ${error.detail} Leave this dialog, and press the button again: it then has the value of now.`);
+  }
+}
+
 // --- edit a value: write, look at the diff, save ---
 
 function edit({ edit: path, title, check, etag, value, draft }) {
@@ -71,7 +83,7 @@ function edit({ edit: path, title, check, etag, value, draft }) {
     button: "Show the changes",
     act: async () => {
       if (checked !== undefined) {
-        await call("PUT", path, checked, { headers: condition(etag) });
+        await write("PUT", path, checked, etag);
         return true;
       }
       const wanted = parse(field.value);
@@ -97,14 +109,14 @@ function parse(text) {
 
 // --- remove a value ---
 
-function remove({ remove: path, title, etag, value }) {
+function remove({ remove: path, title, etag, value, effect }) {
   const box = diffBox();
   showDiff(box, JSON.parse(value), undefined);
   ask({
     title: `Remove: ${title}?`,
-    parts: [make("p", "What less specific levels set holds again."), box],
+    parts: [make("p", effect), box],
     button: "Remove it",
-    act: () => call("DELETE", path, undefined, { headers: condition(etag) }),
+    act: () => write("DELETE", path, undefined, etag),
   });
 }
 
