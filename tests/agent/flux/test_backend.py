@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from switchyard.agent.attempt import split_ranges
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
@@ -203,6 +205,39 @@ def test_a_job_that_flux_takes_late_does_not_run_a_second_time(
     name = marker_of(lease)
     until(lambda: len(instance.ended_jobs(name)) == 3, PATIENCE_S, "all three have ended")
     assert len(notes.read_text().splitlines()) == 1
+
+
+def test_some_tasks_of_a_range_are_submitted_again_while_others_of_it_run(
+    make: Make, instance: FluxInstance, tmp_path: Path
+) -> None:
+    """No answer came. Two tasks are given up, then Flux takes all of them."""
+    backend = make(flux={"timeout_s": 2.0, "settle_s": 0.1})
+    end_of(backend, backend.submit(a_lease()))
+    notes = tmp_path / "notes"
+    whole = replace(a_lease("sh", "-c", f"echo $SWITCHYARD_ARRAY_INDEX >> {notes}"), lo=0, hi=5)
+    leases = list(split_ranges([whole]))
+    validators = instance.validators()
+    try:
+        for validator in validators:
+            os.kill(validator.pid, signal.SIGSTOP)
+        with pytest.raises(Unavailable):
+            backend.submit_range(leases)
+        for lease in leases[:2]:
+            until(functools.partial(is_free, backend, lease), PATIENCE_S, "the task is given up")
+    finally:
+        for validator in validators:
+            os.kill(validator.pid, signal.SIGCONT)
+    first = until(lambda: found(backend, leases[2]), PATIENCE_S, "a task of the first submit is found")
+    until(lambda: instance.ended_jobs(marker_of(leases[0])), PATIENCE_S, "a task that was given up has ended")
+    assert all(is_free(backend, lease) for lease in leases[:2]), "what was given up is not taken up again"
+    again = backend.submit_range(leases[:2])
+    rest = [until(functools.partial(found, backend, lease), PATIENCE_S, "it is found") for lease in leases[3:]]
+    handles = [*again, first, *rest]
+    assert {end_of(backend, handle).seen for handle in handles} == {ObservedState.SUCCEEDED}
+    assert sorted(notes.read_text().split()) == list("012345")
+    for handle in handles:
+        backend.forget(handle)
+    assert {record.lease.job for record in backend._register.all()} & {whole.job} == set()
 
 
 def is_free(backend: FluxBackend, lease: Lease) -> bool:

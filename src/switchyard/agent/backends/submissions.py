@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -30,7 +30,7 @@ class Submission(Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The marker of the first task. The record's file is named by it."""
+        """The name of the record and of its file: the marker of the first task."""
         return marker_of(self.lease)
 
     @property
@@ -84,9 +84,9 @@ class SubmissionRegister(Generic[Record]):
         """One lease for each task that is not settled yet."""
         return [lease for record in self.all() for lease in record.leases() if lease.fence not in record.forgotten]
 
-    def settle(self, record: Record, fence: int) -> bool:
-        """Record that a task is settled. True: all tasks of the record are; the caller removes it."""
-        forgotten = tuple({*record.forgotten, fence})
+    def settle(self, record: Record, fences: Iterable[int]) -> bool:
+        """Record that tasks are settled. True: all tasks of the record are; the caller removes it."""
+        forgotten = tuple({*record.forgotten, *fences})
         if len(forgotten) == record.size:
             return True
         self.write(replace(record, forgotten=forgotten))
@@ -113,4 +113,5 @@ class SubmissionRegister(Generic[Record]):
         with self._lock:
             known, self._records[record.name] = self._records.get(record.name), record
             if known is None or known.lease != record.lease:  # not again for a change of one task of a thousand
-                self._names.update({marker_of(lease): record.name for lease in record.leases()})
+                live = (lease for lease in record.leases() if lease.fence not in record.forgotten)
+                self._names.update({marker_of(lease): record.name for lease in live})

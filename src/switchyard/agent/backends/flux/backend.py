@@ -147,13 +147,9 @@ class FluxBackend:
         record = FluxSubmission(merged, key=secrets.token_hex(4))
         jobs = [self._job_of(record, lease) for lease in record.leases()]  # may refuse: before anything is recorded
         places = [] if spec_of(merged).files is not None else [task_name("work", lease) for lease in record.leases()]
+        self._leave_earlier(record)
         self._files.make(record.folder, None, places)
-        before = self._register.get(record.name)
         self._register.write(record, is_durable=True)
-        if before is not None and before.folder != record.folder:
-            self._files.remove(before.folder)  # withdrawn: it starts nothing, without a folder neither
-        for lease in record.leases():
-            self._absent_since.pop(marker_of(lease), None)
         return self._submitted(record, self._connection.call("submit", jobs=jobs))
 
     def find(self, marker: str) -> str | None:
@@ -163,6 +159,8 @@ class FluxBackend:
         record, lease = known
         if (handle := record.handle(lease)) is not None:
             return handle
+        if self._claims.is_withdrawn(record, lease):
+            return None
         try:
             number = self._connection.call("find", name=marker, submission=record.key)
         except YardError:
@@ -248,7 +246,7 @@ class FluxBackend:
         if known is None:
             return
         record, lease = known
-        if self._register.settle(record, lease.fence):
+        if self._register.settle(record, [lease.fence]):
             self._drop(record)
 
     def close(self) -> None:
@@ -292,6 +290,19 @@ class FluxBackend:
     def _queue_of(self, lease: Lease) -> str:
         """The instance's name for the job's queue; empty: its default."""
         return lease.native_queue or self._setting.site.queues.get(lease.queue, "")
+
+    def _leave_earlier(self, record: FluxSubmission) -> None:
+        """Settle these tasks in the records of earlier submits, which are withdrawn. Other tasks of them may run."""
+        fences: dict[str, list[int]] = {}
+        for lease in record.leases():
+            marker = marker_of(lease)
+            self._absent_since.pop(marker, None)
+            if (known := self._register.of(marker)) is not None:
+                fences.setdefault(known[0].name, []).append(lease.fence)
+        for name, settled in fences.items():
+            earlier = self._register.get(name)
+            if earlier is not None and self._register.settle(earlier, settled):
+                self._drop(earlier)
 
     def _submitted(self, record: FluxSubmission, answers: Sequence[Any]) -> list[str]:
         """The native ids; raises what answers without an id mean."""

@@ -270,7 +270,7 @@ class SlurmBackend:
             handed, fence = known[0], known[1].fence
         else:
             return
-        if not self._register.settle(handed, fence):
+        if not self._register.settle(handed, [fence]):
             return
         self._drop(handed)
         self._refused.pop(handed.name, None)

@@ -17,9 +17,14 @@ class FluxSubmission(Submission, frozen=True, omit_defaults=True, kw_only=True):
     job_ids: dict[str, int] = msgspec.field(default_factory=dict)  # fence of a task → its job id, once Flux told it
 
     @property
+    def name(self) -> str:
+        """Of this submit alone: some tasks of a range in doubt may be submitted again while others of it run."""
+        return f"{marker_of(self.lease)}.{self.key}" if self.key else marker_of(self.lease)
+
+    @property
     def folder(self) -> str:
-        """The name of its folder. A submit of the same attempt has another one."""
-        return f"{self.name}.{self.key}" if self.key else self.name
+        """The name of its folder."""
+        return self.name
 
     def handle(self, lease: Lease) -> str | None:
         """The native id of a task; None: it is not known."""
