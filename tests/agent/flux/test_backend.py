@@ -272,6 +272,8 @@ def test_the_same_id_under_another_name_is_returned_and_not_cancelled(make: Make
     foreign = handle_of(number, marker_of(stranger))
     backend._register.write(replace(backend._register.all()[0], lease=stranger, job_ids={"1": number}))
     backend.cancel([foreign])
+    assert end_of(backend, foreign).seen is ObservedState.LOST, "without its folder it is not known whether it ran"
+    backend._files.make(backend._register.all()[-1].folder, None)
     lost = end_of(backend, foreign)
     why = "the job with this id has another name; nothing of it ran"
     assert (lost.seen, lost.reason) == (ObservedState.RETURNED, why)

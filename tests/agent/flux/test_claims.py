@@ -52,9 +52,15 @@ def test_a_full_disk_hides_no_claim(claims: StartClaims, monkeypatch: pytest.Mon
         claims.withdraw(RECORD, LEASE)
 
 
-def test_a_folder_that_is_none_tells_nothing(claims: StartClaims) -> None:
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_folder_that_is_none_tells_nothing(claims: StartClaims, is_gone: bool) -> None:
+    """A folder that is gone may be on a file system that is not mounted here, and a node may start the job in it."""
     folder = claims.path(RECORD, LEASE).parent
     folder.rmdir()
-    folder.touch()
+    if not is_gone:
+        folder.touch()
+    assert claims.has_folder(RECORD) is not is_gone
     with pytest.raises(Unavailable, match="not known"):
         claims.never_began(RECORD, LEASE)
+    with pytest.raises(Unavailable, match="cannot be withdrawn"):
+        claims.withdraw(RECORD, LEASE)

@@ -84,3 +84,20 @@ def test_a_node_that_does_not_see_the_folder_runs_nothing(make: Make, instance: 
         instance.flux("queue", "start", "--all")
     ended = end_of(backend, handle)
     assert (ended.seen, ended.cause) == (ObservedState.FAILED, Cause.CLUSTER), ended
+
+
+def test_a_job_whose_folder_is_gone_is_not_withdrawn(make: Make, instance: FluxInstance) -> None:
+    """The nodes may see a folder that the agent does not see. Other jobs are withdrawn all the same."""
+    backend = make()
+    instance.flux("queue", "stop", "--all")
+    try:
+        leases = [a_lease("true") for _ in range(2)]
+        handles = [backend.submit(lease) for lease in leases]
+        folder = folder_of(backend, leases[0])
+        folder.rename(folder.with_suffix(".away"))
+        assert backend.withdraw(handles) == handles[1:]
+        folder.with_suffix(".away").rename(folder)
+    finally:
+        instance.flux("queue", "start", "--all")
+    ends = [end_of(backend, handle) for handle in handles]
+    assert [end.seen for end in ends] == [ObservedState.SUCCEEDED, ObservedState.RETURNED]

@@ -8,6 +8,7 @@ the first one later. So it is withdrawn first: it ends without running anything 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import logging
@@ -166,10 +167,10 @@ class FluxBackend:
         except YardError:
             self._absent_since.pop(marker, None)  # no answer: the settle time starts again
             raise
-        if number is None:
-            number = self._claims.begun_job(
-                record, lease
-            )  # Flux has purged it: it is lost, and is not run a second time
+        is_submitted = number is not None or self._claims.has_folder(record)  # else it was refused
+        if number is None and is_submitted:
+            # Of a job that Flux has purged: it is lost, and is not run a second time.
+            number = self._claims.begun_job(record, lease)
         if number is not None:
             log.warning(line("found-by-name", name=marker, native_id=show_job_id(number)))
             self._register.write(replace(record, job_ids={**record.job_ids, str(lease.fence): number}))
@@ -177,7 +178,7 @@ class FluxBackend:
         now = time.monotonic()
         if now - self._absent_since.setdefault(marker, now) < self._site.settle_s:
             raise Unavailable(f"It is not sure yet that {marker} was not submitted; waiting {self._site.settle_s:g} s.")
-        if not self._claims.withdraw(record, lease):
+        if is_submitted and not self._claims.withdraw(record, lease):
             raise Unavailable(f"{marker} begins just now: it is looked up again.")
         return None
 
@@ -192,12 +193,13 @@ class FluxBackend:
 
     def withdraw(self, native_ids: Iterable[str]) -> list[str]:
         """Keep jobs from beginning. Return those that have not begun, and will not."""
-        known = {handle: self._register.of(split_handle(handle)[1]) for handle in native_ids}
-        return [
-            handle
-            for handle, found in known.items()
-            if found is not None and found[0].key and self._claims.withdraw(*found)
-        ]
+        withdrawn: list[str] = []
+        for handle in native_ids:
+            known = self._register.of(split_handle(handle)[1])
+            with contextlib.suppress(Unavailable):  # its folder cannot be written: it may begin
+                if known is not None and known[0].key and self._claims.withdraw(*known):
+                    withdrawn.append(handle)
+        return withdrawn
 
     def cancel(self, native_ids: Collection[str]) -> None:
         jobs = [(number, marker) for number, marker in map(split_handle, native_ids) if number is not None]

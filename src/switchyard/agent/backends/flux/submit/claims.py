@@ -1,4 +1,7 @@
-"""Reads and makes the claims of submissions, which tell whether a job's command has begun (`start_guard.py`)."""
+"""Reads and makes the claims of submissions, which tell whether a job's command has begun (`start_guard.py`).
+
+A folder that is not there tells nothing: its file system may not be mounted here, and the nodes see it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,23 @@ UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has pu
 
 
 class StartClaims:
-    """All methods raise Unavailable if the folder cannot be read or written."""
+    """All methods raise Unavailable if the folder is not there, or cannot be read or written."""
 
     def __init__(self, files: SharedFiles) -> None:
         self._files = files
 
     def path(self, record: FluxSubmission, lease: Lease) -> Path:
         return Path(self._files.folder(record.folder)) / task_name("started", lease)
+
+    def has_folder(self, record: FluxSubmission) -> bool:
+        """Whether the folder of the submission is there. It is made before the submit, and removed with the record."""
+        try:
+            os.lstat(self._files.folder(record.folder))
+        except FileNotFoundError:
+            return False
+        except OSError as exc:
+            raise Unavailable(f"The folder of {record.name} cannot be seen: {exc.strerror}.") from exc
+        return True
 
     def begun_job(self, record: FluxSubmission, lease: Lease) -> int | None:
         """The id of the job that has begun this attempt; None: none has."""
@@ -45,8 +58,6 @@ class StartClaims:
             self.path(record, lease).symlink_to(WITHDRAWN)
         except FileExistsError:
             return self.begun_job(record, lease) is None
-        except FileNotFoundError:
-            return True  # nothing starts without the folder
         except OSError as exc:
             raise Unavailable(f"{marker_of(lease)} cannot be withdrawn: {exc.strerror}.") from exc
         return True
@@ -66,7 +77,9 @@ class StartClaims:
         """The claim's text; empty: there is no claim."""
         try:
             return str(self.path(record, lease).readlink())
-        except FileNotFoundError:
-            return ""
+        except FileNotFoundError as exc:
+            if self.has_folder(record):
+                return ""
+            raise Unavailable(f"It is not known whether {marker_of(lease)} has begun: its folder is gone.") from exc
         except OSError as exc:
             raise Unavailable(f"It is not known whether {marker_of(lease)} has begun: {exc.strerror}.") from exc
