@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,15 +49,17 @@ class FlyteSite:
             check=False,
         )
 
-    def register(self, version: str = "v1", *, image: str = "team/flows:1", bundle: bool = True) -> None:
-        """Register all modules of the folder `flows`, with a bundle of their code or as code that each node has.
+    def register(
+        self, version: str = "v1", *, image: str = "team/flows:1", bundle: bool = True, modules: Sequence[str] = ()
+    ) -> None:
+        """Register modules of the folder `flows`, with a bundle of their code or as code that each node has.
 
-        A task with a bundle starts flytekit twice: to unpack it, and to run.
+        `modules`: none are all. A task with a bundle starts flytekit twice: to unpack it, and to run.
         """
         flows = self.folder / "flows"
         code = ["--copy", "all"] if bundle else ["--copy", "none", "--env", f"PYTHONPATH={flows}"]
         where = ["-p", PROJECT, "-d", DEV, "--version", version, "--image", image]
-        files = sorted(file.name for file in flows.glob("*.py"))
+        files = [f"{name}.py" for name in modules] or sorted(file.name for file in flows.glob("*.py"))
         done = self.pyflyte("register", *where, *code, *files, within="flows", timeout_s=RUNS_S)
         assert done.returncode == 0, done.stdout + done.stderr
 

@@ -28,7 +28,7 @@ from tests.acceptance.test_flyte_runs import difference
 from tests.processes import until
 from tests.workflow.corpus import FOLDER
 
-pytestmark = [pytest.mark.xdist_group("flyte-cache"), pytest.mark.timeout(340)]  # each task starts flytekit
+pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
 CACHED: dict[str, Any] = {"discoverable": True, "discovery_version": "1"}
 SERIAL: dict[str, Any] = {**CACHED, "cache_serializable": True}
 

@@ -33,7 +33,7 @@ from tests.acceptance.test_flyte_runs import difference
 from tests.processes import PATIENCE_S, until
 from tests.workflow.corpus import FOLDER
 
-pytestmark = [pytest.mark.xdist_group("flyte-children"), pytest.mark.timeout(340)]  # each task starts flytekit
+pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
 NO_SLEEP_S = PATIENCE_S * 10  # nobody waits for it
 
 

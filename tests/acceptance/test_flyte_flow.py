@@ -13,7 +13,6 @@ from tests.acceptance.shell_flows import good
 from tests.acceptance.test_flyte_runs import difference
 from tests.workflow.corpus import FOLDER
 
-pytestmark = pytest.mark.xdist_group("flyte-flow")
 MODULES = ("06_conditional", "16_on_failure", "18_gates")
 DYNAMIC_MODULES = ("11_dynamic", "12_dynamic_deep")
 # A dynamic workflow that makes another one at its second attempt, inside a sub-workflow.

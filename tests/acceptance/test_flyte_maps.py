@@ -30,7 +30,7 @@ from tests.acceptance.test_flyte_runs import difference
 from tests.processes import PATIENCE_S, until
 from tests.workflow.corpus import FOLDER
 
-pytestmark = [pytest.mark.xdist_group("flyte-maps"), pytest.mark.timeout(340)]  # each task starts flytekit
+pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
 MODULES = ("09_map", "10_map_partial")
 INDEX = "$FLYTE_K8S_ARRAY_INDEX"
 ELEMENTS_MAX = 100_000  # of one map

@@ -13,7 +13,7 @@ from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
 from tests.workflow.corpus import FOLDER
 
 USER_ERROR = 1  # Flyte's number of the kind of an error
-pytestmark = [pytest.mark.xdist_group("flyte-runs"), pytest.mark.timeout(340)]  # each task starts flytekit
+pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
 FLOW = """
 from flytekit import task, workflow
 
@@ -39,7 +39,8 @@ def test_pyflyte_runs_a_task_and_waits_for_its_value(tmp_path: Path) -> None:
     with flyte_site(tmp_path) as site:
         (tmp_path / "flows.py").write_text(FLOW)
         where = ["-p", PROJECT, "-d", DEV, "--image", "team/flows:1"]
-        done = site.pyflyte("run", "--remote", "--wait", *where, "flows.py", "add", "--a", "3", "--b", "4")
+        waiting = ["--wait", "--poll-interval", "1"]  # seconds; pyflyte's own are 30
+        done = site.pyflyte("run", "--remote", *waiting, *where, "flows.py", "add", "--a", "3", "--b", "4")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "has succeeded" in done.stdout
         (execution,) = listed(site)

@@ -17,12 +17,13 @@ from tests.acceptance.test_flyte_runs import difference
 from tests.slurm_bed import SlurmBed
 from tests.workflow.corpus import FOLDER
 
-pytestmark = [pytest.mark.xdist_group("flyte-slurm"), pytest.mark.timeout(RUNS_S)]
+pytestmark = pytest.mark.timeout(RUNS_S)
+BUNDLED = ("01_scalars", "11_dynamic", "21_files")  # their code comes with the job; that of the others is there
 MODULES = (
-    *("01_scalars", "04_attr_path", "05_union", "07_subworkflow", "09_map"),
-    *("11_dynamic", "16_on_failure", "21_files", "26_imperative", "27_checkpoint"),
+    *BUNDLED,
+    *("04_attr_path", "05_union", "07_subworkflow", "09_map", "16_on_failure", "26_imperative", "27_checkpoint"),
 )
-ENDS_PER_KILL = 6  # jobs that end between two kills
+ENDS_PER_KILL = 12  # jobs that end between two kills
 LOOK_S = 0.5
 # Slurm's own default of memory is too little for flytekit. Two cores each: not all tasks begin at once.
 DEFAULTS = {"task_resources": {"defaults": {"cpu": "2", "memory": "700Mi"}}}
@@ -42,7 +43,8 @@ def test_workflows_of_the_corpus_end_on_slurm_as_they_do_in_flyte(tmp_path: Path
         with flyte_site(tmp_path, cluster="alpha", backend="slurm", site=sections, config=DEFAULTS) as site:
             for module in MODULES:
                 shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
-            site.register()
+            site.register(modules=BUNDLED)
+            site.register(modules=MODULES[len(BUNDLED) :], bundle=False)
             results, kills = run_with_kills(site)
             assert [wrong for found in results if (wrong := difference(found))] == []
             assert {found["cluster"] for found in results} == {"alpha"}

@@ -26,7 +26,7 @@ from tests.acceptance.shell_flows import (
 from tests.processes import PATIENCE_S, until
 from tests.s3_service import REGION, S3Server, s3_running
 
-pytestmark = [pytest.mark.xdist_group("flyte-store-days"), pytest.mark.timeout(340)]
+pytestmark = pytest.mark.timeout(340)
 
 
 @contextmanager

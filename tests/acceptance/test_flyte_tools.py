@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, FlyteSite
@@ -32,7 +31,6 @@ from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import isolated_env, start_agent, yard
 from tests.server.flyte_doors import Doors
 
-pytestmark = pytest.mark.xdist_group("flyte-tools")
 SCOPE = ("-p", PROJECT, "-d", DEV)
 AT_ONCE = 4  # commands; each starts an interpreter
 FILE = {"workflow": "flow", "version": "v1", "inputs": {"many": [1, 2], "n": 3}}

@@ -35,7 +35,7 @@ from tests.programs import MovableClock, Server, start_agent, start_server
 from tests.server.flyte_doors import Doors
 from tests.services import Postgres, postgres_running
 
-pytestmark = [pytest.mark.xdist_group("flyte-two-servers"), pytest.mark.timeout(RUNS_S)]
+pytestmark = pytest.mark.timeout(RUNS_S)
 JUMP_S = 65  # a schedule of each minute has a time within it
 MINUTE = {"rate": {"value": 1, "unit": "MINUTE"}}
 
