@@ -61,7 +61,9 @@ async def serve(settings: Settings, server: ServerRuntime) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}")
+    # `_only_one` holds the lock of the SQLite file.
+    is_only = server.context.database.is_sqlite
+    leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}", is_only_server=is_only)
     loops = BackgroundLoops(server, leadership)
     listener = (
         PostgresListener(server.context.database, server.wakeups, own_name=server.context.committer.name)

@@ -179,6 +179,24 @@ def test_a_leader_that_is_gone_is_replaced_within_its_term_whatever_the_clock_sa
     assert other.epoch is not None
 
 
+def test_the_only_server_of_a_database_leads_at_once_and_forgives_the_silence_until_then(rig: Rig) -> None:
+    """On SQLite: who has the lock of the file knows that the server that led is dead."""
+    agent = rig.cluster("alpha")
+    job = running(rig, agent, on_lost="fail", lost_after=20)
+    rig.clock.wait(TERM_S - 1)
+    assert rig.leader.take(rig.context)
+    rig.clock.wait(TERM_S - 1)
+    assert not Leadership("two").take(rig.context), "the first one may be alive"
+    rig.leader = Leadership("after", is_only_server=True)
+    assert rig.leader.take(rig.context)
+    assert lost(rig) == 0, "the agent had no server to speak to"
+    pass_time(rig, 15)
+    assert lost(rig) == 0
+    pass_time(rig, 10)
+    assert lost(rig) == 1
+    assert rig.job(job.job).state is State.FAILED
+
+
 def test_what_a_server_ahead_of_the_clock_stored_is_bounded(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     running(rig, agent, on_lost="fail", lost_after=20)

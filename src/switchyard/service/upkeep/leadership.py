@@ -52,6 +52,7 @@ class Leadership:
     """The term of this server, if it leads. Chores write through `commit`, so a replaced leader changes nothing."""
 
     holder: str
+    is_only_server: bool = False  # no other process has the database: a term of another server is one of a dead server
     epoch: int | None = None
     last: ClockReading | None = None  # in the last round
     watched: WatchedTerm | None = None
@@ -110,7 +111,8 @@ class Leadership:
         jump_us = self._jump_us(row, moment)
         epoch = leaders.leader_put(batch.tx, row, self.holder, expires_us=moment.now_us + TERM_US)
         renew_pool_type(batch, context)
-        if jump_us or row.holder == "" or moment.now_us - row.expires_us > AMNESTY_US:
+        is_restart = self.is_only_server and row.holder != self.holder  # no server was there for some seconds
+        if jump_us or is_restart or row.holder == "" or moment.now_us - row.expires_us > AMNESTY_US:
             events.counter_set(batch.tx, clock_jumps.AMNESTY_COUNTER, moment.now_us)
         was_led_us, is_first = row.expires_us or moment.now_us, self.last is None or row.holder != self.holder
         if jump_us or (is_first and moment.now_us - was_led_us > RETENTION_PAUSE_US):
@@ -121,7 +123,11 @@ class Leadership:
         return epoch
 
     def _is_led_by_another(self, row: leaders.LeaderRow, moment: ClockReading, watched: WatchedTerm) -> bool:
-        if row.holder == self.holder or leaders.is_term_over(row, now_us=moment.now_us, for_us=TERM_US):
+        if (
+            row.holder == self.holder
+            or self.is_only_server
+            or leaders.is_term_over(row, now_us=moment.now_us, for_us=TERM_US)
+        ):
             return False
         return moment.steady_us - watched.since_us < TERM_US
 
