@@ -8,13 +8,23 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
-from tests.acceptance.shell_flows import HERE, INT, bound, ended, good, start, task, task_node, workflow
+from tests.acceptance.shell_flows import HERE, INT, an_error, bound, ended, good, start, task, task_node, workflow
 from tests.browser import Visitor
 from tests.processes import PATIENCE_S, until
 
 pytestmark = pytest.mark.xdist_group("flyte-pages")
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 800}
+TRACEBACK = "\n".join(
+    (
+        "Traceback (most recent call last):",
+        *('  File "/library.py", line 1, in call',) * 40,
+        '  File "/flows.py", line 9, in broken',
+        "    answer = divide(1, 0)",
+        "             " + "^" * 120,
+        "ZeroDivisionError: division by zero",
+    )
+)
 ADDRESS = f"/executions/{PROJECT}/{DEV}"
 
 
@@ -32,6 +42,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlyteSite]:
             task_node("n3", "one", [bound("n", "n2", "n")]),
         ]
         good(workflow(made, "flow", nodes, inputs={"n": INT}, outputs={"o": (INT, "n3", "o0")}))
+        task(made, "raises", an_error(TRACEBACK, is_recoverable=False), inputs={"n": INT})
+        good(workflow(made, "raising", [task_node("n0", "raises", [bound("n", "", "n")])], inputs={"n": INT}))
         good(workflow(made, "fails", [task_node("n0", "bad", [bound("n", "", "n")])], inputs={"n": INT}))
         yield made
 
@@ -87,6 +99,18 @@ def test_a_failed_execution_says_why_and_is_found_by_its_phase(site: FlyteSite, 
     expect(page.locator("#node-n0")).to_contain_text("failed")
     expect(page.get_by_role("button", name="Recover…")).to_be_visible()
     expect(visitor.open(f"{ADDRESS}/nobody").get_by_role("heading", level=1)).to_contain_text("404")
+
+
+def test_a_traceback_keeps_its_lines(site: FlyteSite, visitor: Visitor) -> None:
+    good(start(site, "raised", "raising", {"n": 1}))
+    ended(site, "raised")
+    page = visitor.open(f"{ADDRESS}/raised")
+    for place in (page.locator("#heading .problem"), page.locator("#node-n0 .problem")):
+        expect(place).to_contain_text("ZeroDivisionError")
+        assert "in broken\n    answer = divide(1, 0)\n" in place.inner_text()
+    assert visitor.accessibility_faults() == []
+    page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -108,6 +108,11 @@ def test_foreign_text_shows_what_would_hide() -> None:
     assert formats.show_text("two\nlines\t😀") == "two\nlines\t😀"
 
 
+def test_a_long_text_keeps_its_end() -> None:
+    assert formats.both_ends("first middle last", 6) == "fi\n…\nlast"
+    assert formats.both_ends("short", 5) == "short"
+
+
 @pytest.mark.parametrize("address", ["https://evil.example", "//evil.example", "/\\evil", "/a\r\nb", "", "jobs"])
 def test_addresses_of_other_sites_are_not_followed(address: str) -> None:
     assert local_address(address) == "/"

@@ -89,6 +89,14 @@ def plural(number: int, word: str) -> str:
     return f"{count(number)} {word}{'' if number == 1 else 's'}"
 
 
+def both_ends(text: str, chars_max: int) -> str:
+    """A long text without its middle. The last line of a traceback says most, the first where it began."""
+    if len(text) <= chars_max:
+        return text
+    head = chars_max // 3
+    return f"{text[:head]}\n…\n{text[head - chars_max :]}"
+
+
 _PHASE_LOOKS = {
     "SUCCEEDED": "succeeded",
     "RECOVERED": "succeeded",

@@ -37,6 +37,7 @@ FILTERS = (
     "percent",
     "exit_text",
     "plural",
+    "both_ends",
     "phase_look",
     "phase_words",
 )

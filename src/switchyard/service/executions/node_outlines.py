@@ -149,7 +149,10 @@ def _shown_attempt(view: AttemptView) -> NodeAttempt:
 
 def _error_text(body: bytes) -> str:
     error: Any = execution_pb2.ExecutionError.FromString(body)
-    return f"{error.code}: {error.message}"[:ERROR_CHARS_MAX]
+    text = f"{error.code}: {error.message}"
+    if len(text) <= ERROR_CHARS_MAX:
+        return text
+    return f"{text[: ERROR_CHARS_MAX // 4]}\n…\n{text[-ERROR_CHARS_MAX // 2 :]}"  # a traceback's last line says most
 
 
 def _wait_reason(
