@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
+import signal
 import threading
 import time
 from collections import Counter
@@ -16,9 +18,10 @@ from typing import Any
 import pytest
 
 from switchyard import Client
+from switchyard.agent.backends import proctable
 from switchyard.model.job import State
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
-from tests.acceptance.stage import Stage, staged
+from tests.acceptance.stage import Stage, processes_in, staged
 from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, Agent, start_agent
@@ -189,6 +192,34 @@ def test_an_instance_that_ends_while_jobs_run_loses_them_with_the_reason(yard: F
     assert (other["state"], other["attempt"], other["cluster"] in ("alpha", "beta")) == (State.SUCCEEDED, 2, True), (
         other
     )
+
+
+def test_a_pilot_whose_agent_is_killed_ends_its_jobs_before_they_run_again(yard: FluxYard) -> None:
+    """The end of the agent ends the pilot's Flux job, but no process that has left the session. The pilot's jobs run
+    under supervisors in sessions of their own, have a child that left its session, and ignore TERM."""
+    stage = yard.stage
+    made = stage.yard("pilot", "--cluster", "alpha", "--time", "10m", "--name", "quick", "--shared", "-o", "name")
+    assert made.returncode == 0, made
+    until(lambda: health(stage, "quick") == "up", END_S, "the pilot has joined")
+    pids, overlap = stage.folder / "quick-pids", stage.folder / "quick-overlap"
+    pids.touch()
+    script = f"for pid in $(cat {pids}); do grep -q 'State:.[^ZX]' /proc/$pid/status && touch {overlap}; done; "
+    script += f"[ -s {pids} ] && exit 0; "
+    script += f"trap '' TERM; setsid sleep 600 & echo $$ $! $PPID > {pids}; while :; do wait; sleep 0.1; done"
+    for name in ("alpha", "beta"):
+        stage.yard("cluster", "cordon", name, check=True)  # so that the job begins in the pilot
+    job = stage.submit("sh", "-c", script, spec={"resources": {"time_limit": "5m"}, "on_lost": "requeue"})
+    *family, supervisor = processes_in(pids, 3, timeout_s=END_S)
+    for name in ("alpha", "beta"):
+        stage.yard("cluster", "uncordon", name, check=True)
+    os.kill(int(proctable.stat_fields(supervisor.pid)[1]), signal.SIGKILL)  # its parent: the pilot's agent
+    pilot = stage.ended(made.stdout.strip(), timeout_s=END_S)
+    assert (pilot["state"], "SIGKILL" in pilot["reason"]) == (State.FAILED, True), pilot
+    until(lambda: not any(process.is_alive for process in (*family, supervisor)), END_S, "nothing of the job is left")
+    ended = stage.ended(job, timeout_s=END_S)
+    assert (ended["state"], ended["attempt"]) == (State.SUCCEEDED, 2), ended
+    assert ended["cluster"] in ("alpha", "beta")
+    assert not overlap.exists(), "both attempts ran at once"
 
 
 def test_a_broker_that_is_killed_fails_its_job_and_the_others_go_on(yard: FluxYard) -> None:

@@ -124,6 +124,30 @@ def test_an_exit_while_the_agent_is_dead_is_not_lost(stage: Stage, alpha: Agent,
     assert ledger.runs() == dict.fromkeys(jobs, 1)
 
 
+def test_only_bound_jobs_end_with_an_agent_that_is_killed(stage: Stage, alpha: Agent, tmp_path: Path) -> None:
+    families = {}
+    with stage.agent("bound", extra=["--jobs-end-with-agent"]) as bound:
+        for name in ("alpha", "bound"):
+            (tmp_path / name).mkdir()
+            escape, pids = escaping(tmp_path / name)
+            script = f"trap '' TERM; {escape} until [ -s {pids} ]; do sleep 0.05; done; echo $$ >> {pids}; "
+            job = stage.submit("sh", "-c", f"{script} while :; do wait; sleep 0.1; done", cluster=name)
+            families[name] = (job, processes_in(pids, 2))
+        bound.kill()
+        alpha.kill()
+        lost, gone = families["bound"]
+        until(lambda: not any(process.is_alive for process in gone), SOON_S, "no process of the bound job is left")
+        bound.start()
+        alpha.start()
+        ended = stage.ended(lost)
+        assert (ended["state"], "its agent ended" in ended["reason"]) == ("FAILED", True), ended
+        other, living = families["alpha"]
+        assert all(process.is_alive for process in living)
+        stage.post(f"/v1/jobs/{other}/cancel", {})
+        assert stage.ended(other)["state"] == "CANCELLED"
+    assert stage.yard("cluster", "rm", "bound", "--force").returncode == 0
+
+
 def test_a_job_whose_supervisor_is_killed_is_lost_and_leaves_nothing(stage: Stage, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     job = stage.submit("sh", "-c", f"setsid sleep 600 & echo $$ $! $PPID > {pids}; wait")

@@ -91,6 +91,7 @@ def test_next_server_is_tried_when_the_first_is_down(peer: Peer, agent: Starter)
         (["--cluster", "alpha", "--backend", "condor"], "Installed are: fake, flux, kubernetes, local, slurm"),
         (["--cluster", "alpha", "--backend", "local", "--server", "ftp://x"], "is not a server's URL"),
         (["--cluster", "alpha", "--backend", "local", "--jobs-max", "0"], "--jobs-max must be from 1"),
+        (["--cluster", "alpha", "--backend", "slurm", "--jobs-end-with-agent"], "goes with --backend local"),
         (["--cluster", "alpha"], "--backend"),
     ],
 )

@@ -26,8 +26,10 @@ def a_jobdir(path: Path, *command: str, **words: object) -> JobDir:
     return JobDir(path)
 
 
-def start(job: JobDir) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*PROGRAM, str(job.path)], start_new_session=True)
+def start(job: JobDir, *, pipe: int | None = None) -> subprocess.Popen[bytes]:
+    """`pipe`: the supervisor's end of the pipe to its agent."""
+    given = [] if pipe is None else [pipe]
+    return subprocess.Popen([*PROGRAM, str(job.path), *map(str, given)], start_new_session=True, pass_fds=given)
 
 
 def supervise(job: JobDir) -> ExitRecord:
@@ -243,3 +245,43 @@ def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
     finally:
         os.kill(bystander.pid, signal.SIGKILL)
         bystander.wait()
+
+
+DEAF = (
+    "trap '' TERM; setsid sh -c 'trap \"\" TERM; echo $$ > child; exec sleep 600' & "
+    "echo $$ > pid; while :; do wait; done"
+)
+
+
+def test_a_bound_job_ends_with_its_agent_and_another_runs_on(tmp_path: Path) -> None:
+    """The agent's end closes its end of the pipe. The jobs ignore TERM, and each has a child that left its session."""
+    read_end, write_end = os.pipe()
+    bound = a_jobdir(tmp_path / "bound", "sh", "-c", DEAF, bound=1)
+    free = a_jobdir(tmp_path / "free", "sh", "-c", DEAF)
+    supervisors = [start(job, pipe=write_end) for job in (bound, free)]
+    os.close(write_end)
+    families = [[pid_in(job.path / "work" / name) for name in ("pid", "child")] for job in (bound, free)]
+    assert os.read(read_end, 2)  # the supervisors get a signal for that, which means nothing
+    assert supervisors[0].poll() is None
+    os.close(read_end)
+    assert supervisors[0].wait(PATIENCE_S) == 0
+    ended = bound.exit()
+    assert ended is not None
+    assert (ended.cause, ended.signal, ended.left) == ("agent", 9, 0)
+    assert not any(process.is_alive for process in families[0])
+    assert all(process.is_alive for process in families[1])
+    supervisors[1].send_signal(signal.SIGUSR1)
+    assert supervisors[1].wait(PATIENCE_S) == 0
+
+
+def test_a_bound_job_whose_agent_is_gone_before_its_start_never_runs(tmp_path: Path) -> None:
+    job = a_jobdir(tmp_path / "job", "touch", "ran", bound=1)
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    supervisor_process = start(job, pipe=write_end)
+    os.close(write_end)
+    assert supervisor_process.wait(PATIENCE_S) == 0
+    ended = job.exit()
+    assert ended is not None
+    assert ended.cause == "agent"
+    assert not (job.path / "work/ran").exists()

@@ -33,6 +33,15 @@ def test_the_agent_ends_before_its_job(time_s: int, ends_after: str) -> None:
     assert "--token" not in words, "every user of the node could see it"
 
 
+def test_jobs_of_a_pilot_end_with_its_agent() -> None:
+    local, flux = (
+        agent_command(program="yard", server="https://y", ca_file=None, name="p", backend=backend, time_s=60)
+        for backend in ("local", "flux")
+    )
+    assert "--jobs-end-with-agent" in local
+    assert "--jobs-end-with-agent" not in flux, "a Flux instance ends its jobs itself"
+
+
 @pytest.mark.parametrize(
     ("options", "why"),
     [(["--name", "a b"], "is not a name"), (["--nodes", "2", "--backend", "local"], "has one node")],

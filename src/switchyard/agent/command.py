@@ -62,7 +62,8 @@ DESCRIPTION = """\
 Run the agent of one cluster in the foreground: it asks the server for work and runs it by the given backend.
 
 At the first start it joins with a join token (`yard cluster invite NAME` makes one) and keeps its own credential in
-its data folder; later starts need no token. Running jobs outlive the agent; the next start finds them again.
+its data folder; later starts need no token. Running jobs outlive the agent, unless --jobs-end-with-agent; the next
+start finds them again.
 """
 EXAMPLES = """\
 examples:
@@ -159,6 +160,11 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ends-after", metavar="T", help="with --ephemeral: the time until then (default: of the job around the agent)"
     )
+    parser.add_argument(
+        "--jobs-end-with-agent",
+        action="store_true",
+        help="with --backend local: when the agent ends, however it ends, its jobs end, too (else they run on)",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
     return parser
 
@@ -202,6 +208,7 @@ def run(arguments: argparse.Namespace) -> int:
                 look=partial(discover_graph, directory) if is_found_here else None,
                 site=site,
                 is_root_allowed=arguments.allow_root,
+                are_jobs_bound=arguments.jobs_end_with_agent,
                 environment={key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ},
                 agent_environment=os.environ,
             )
@@ -369,6 +376,8 @@ def _check(arguments: argparse.Namespace) -> None:
             mistakes.append(f"--ends-after: {exc}")
         if not arguments.ephemeral:
             mistakes.append("--ends-after goes with --ephemeral")
+    if arguments.jobs_end_with_agent and arguments.backend != "local":
+        mistakes.append("--jobs-end-with-agent goes with --backend local")
     if arguments.jobs_max is not None and not 1 <= arguments.jobs_max <= JOBS_MAX:
         mistakes.append(f"--jobs-max must be from 1 to {JOBS_MAX}")
     if mistakes:

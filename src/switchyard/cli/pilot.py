@@ -135,6 +135,8 @@ def agent_command(*, program: str, server: str, ca_file: str | None, name: str, 
     slack_s = min(START_SLACK_S, time_s // START_SLACK_SHARE)
     words = [program, "agent", "--server", server, "--cluster", name, "--backend", backend, "--ephemeral"]
     words += ["--ends-after", f"{max(1, time_s - slack_s)}s", "--data", "pilot"]
+    if backend == "local":  # a Flux instance ends with its agent and ends its jobs itself
+        words.append("--jobs-end-with-agent")
     return words + (["--ca-file", ca_file] if ca_file else [])
 
 

@@ -50,6 +50,7 @@ class Setting:
     look: Callable[[], Graph] | None = None  # discovers the graph again; None: it is not discovered
     site: Site = field(default_factory=Site)
     is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
+    are_jobs_bound: bool = False  # `--jobs-end-with-agent`: when the agent ends, however it ends, its jobs end, too
     environment: Mapping[str, str] = field(default_factory=dict)  # variables of the agent that a job may inherit
     agent_environment: Mapping[str, str] = field(default_factory=dict)  # all variables of the agent; not for jobs
 

@@ -71,7 +71,8 @@ class SupervisorClaim:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    cause: str  # exit · start · group (its control group could not be entered) · time-limit · cancel · stopped
+    # exit · start · group (its control group could not be entered) · time-limit · cancel · stopped · agent (it ended)
+    cause: str
     code: int | None
     signal: int | None
     reason: str

@@ -104,6 +104,8 @@ def start_files(
             command = container_command(rule.run.value, job, setting.site.containers)
             words = _run_words(command, client, str(home))
             words += [f"cleanup={word}" for word in removal_command(rule.run.value, job.name)]
+    if setting.are_jobs_bound:
+        words.append("bound=1")
     if spec.resources.time_limit is not None:
         words.append(f"limit_s={parse_duration_s(spec.resources.time_limit)}")
     encoded = [os.fsencode(word) for word in (*words, *further)]

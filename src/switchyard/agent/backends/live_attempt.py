@@ -26,7 +26,8 @@ class LiveAttempt:
 
     need: ResourceNeed
     process: subprocess.Popen[bytes] | None = None
-    fd: int = -1  # readable after a change: the supervisor's pipe, or its pidfd after a restart
+    # Readable after a change: the supervisor's pipe, or its pidfd after a restart. To close the pipe ends a bound job.
+    fd: int = -1
     tries: int = 0
     spawned_at: float = 0.0
     limit_s: float | None = None

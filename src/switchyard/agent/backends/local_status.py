@@ -36,6 +36,8 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) ->
         reason = time_limit_reason(job)
     elif end.cause == "stopped":
         reason = "its supervisor was told to end by SIGTERM, not by the agent"
+    elif end.cause == "agent":
+        seen, reason = ObservedState.LOST, "its agent ended, and the agent's jobs end with it"
     elif end.cause == "exit" and end.code == 0:
         seen = ObservedState.SUCCEEDED
     elif end.cause == "exit" and end.signal is not None:

@@ -1,7 +1,8 @@
 """The parent process of one local job: claims it, starts it, waits, ends all processes, writes the exit. Stdlib only.
 
 Run as `python -I -S supervisor.py DIR [NOTIFY_FD [SEAL_FD]]`. It starts once per job and outlives the agent, so it must
-not import the package: only confine.py and proctable.py, which lie beside it. What the job's directory holds:
+not import the package: only agent_pipe.py, confine.py and proctable.py, which lie beside it. What the job's directory
+holds:
 
     start    what to run, and under which account: NUL-separated `key=value` words, the last one `end=` (written by
              the agent)
@@ -19,7 +20,9 @@ else here. The supervisor keeps the agent's account; the command's process chang
 NOTIFY_FD gets `C` after the claim and `R` when the command runs, and closes when the supervisor ends. SEAL_FD holds a
 secret of this attempt. It stays in this process and is written into the exit file when no process of the job is left
 to read it, so the agent recognizes an exit file that a job wrote. SIGUSR1 to the supervisor is the agent's cancel;
-SIGTERM, from anybody else, ends the job too and is reported as another cause.
+SIGTERM, from anybody else, ends the job too and is reported as another cause. If the start file says `bound`, the end
+of the agent ends the job, too: the other end of the pipe NOTIFY_FD is then closed. Such are the jobs of a pilot, whose
+cluster is over when its agent is.
 
 The supervisor and the job share one control group (`group`, if the agent has one) and one mark (`tag`): a hard limit on
 RLIMIT_RTTIME, so large that it limits nothing. Every descendant inherits it, whatever its environment, session and
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without the enums, which take a quarter of the time from spawn to exec
 if TYPE_CHECKING or __package__:
+    from switchyard.agent.backends.agent_pipe import CLAIMED, RUNNING, AgentPipe
     from switchyard.agent.backends.confine import (
         CgroupEntry,
         CommandRefused,
@@ -58,12 +62,15 @@ if TYPE_CHECKING or __package__:
         start_time,
         stop_and_kill,
     )
-else:  # as a program: both files are beside it; they must not hide modules of the standard library
+else:  # as a program: the files are beside it; they must not hide modules of the standard library
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from agent_pipe import CLAIMED, RUNNING, AgentPipe
     from confine import CgroupEntry, CommandRefused, exec_cleanup, exec_command, protect_supervisor, set_tag
     from proctable import age_clock_ns, boot_id, descendants, read_tag, start_time, stop_and_kill
 
 GRACE_S = 5.0  # from TERM to KILL: enough to write a last file, short for a user who waits
+# The same when the agent of a bound job is gone. Shorter than any time after which the server starts a next attempt.
+BOUND_GRACE_S = 2.0
 KILL_S_MAX = 10.0  # a process that survives KILL for so long hangs in the kernel; it is counted as left
 EXIT_TRIES_MAX = 7200  # retries for an hour while the disk is full
 EXIT_RETRY_S = 0.5
@@ -77,17 +84,17 @@ CLEANUP_S_MAX = 30.0  # for `cleanup`, which removes the container
 CLEANUP_BYTES_MAX = 512
 
 CAUSE_BY_SIGNAL: dict[int, str] = {signal.SIGUSR1: "cancel", signal.SIGTERM: "stopped"}
-SIGNALS = {signal.SIGCHLD, signal.SIGALRM, signal.SIGINT, signal.SIGHUP, *CAUSE_BY_SIGNAL}
+SIGNALS = {signal.SIGCHLD, signal.SIGALRM, signal.SIGINT, signal.SIGHUP, signal.SIGIO, *CAUSE_BY_SIGNAL}
 
 
 def main(argv: list[str]) -> int:
     os.chdir(argv[1])
-    notify = int(argv[2]) if len(argv) > 2 else -1
-    if notify >= 0:
-        os.set_inheritable(notify, False)
+    agent = AgentPipe(int(argv[2]) if len(argv) > 2 else -1)
     seal = read_seal(int(argv[3])) if len(argv) > 3 else ""
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     start = read_start()
+    if b"bound" in start:
+        agent.watch()
     try:
         streams = [open_stream(name, start) for name in ("stdout", "stderr")]
         exit_fd = reserve_exit()
@@ -96,12 +103,14 @@ def main(argv: list[str]) -> int:
             return 0  # another supervisor has it
     except OSError:
         return EXIT_TRY_AGAIN
-    notify_agent(notify, b"C")
+    agent.notify(CLAIMED)
     entry = CgroupEntry(start[b"group"][0]) if b"group" in start else None
     protect_supervisor()
     set_tag(int(start.get(b"tag", [b"0"])[0]))  # not through a float: every bit matters
     if entry is not None and (trouble := entry.wait()):
         return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
+    if agent.is_agent_gone():
+        return write_exit(exit_fd, {"cause": "agent", "code": "", "reason": "", "left": 0, "seal": seal})
     pid, trouble = spawn_command(start, streams)
     if trouble:
         code, _, reason = trouble.partition(" ")
@@ -109,10 +118,10 @@ def main(argv: list[str]) -> int:
         os.write(streams[1], f"switchyard: {reason}\n".encode())
         return write_exit(exit_fd, {"cause": "start", "code": code, "reason": reason, "left": 0, "seal": seal})
     write_started(pid, streams)
-    notify_agent(notify, b"R")
+    agent.notify(RUNNING)
     limit_s, grace_s = float_of(start, b"limit_s", 0.0), float_of(start, b"grace_s", GRACE_S)
     settle_s = CONTAINER_S_MAX if b"cleanup" in start else 0.0
-    facts = wait_for_end(pid, limit_s=limit_s, grace_s=grace_s, settle_s=settle_s)
+    facts = wait_for_end(pid, limit_s=limit_s, grace_s=grace_s, settle_s=settle_s, agent=agent)
     if b"cleanup" in start:
         facts.update(remove_container(start))
     return write_exit(exit_fd, {**facts, "seal": seal})
@@ -216,15 +225,6 @@ def write_started(pid: int, streams: list[int]) -> None:
         pass  # a full disk, or the job created the name: only the times are a little off
 
 
-def notify_agent(notify: int, message: bytes) -> None:
-    if notify < 0:
-        return
-    try:
-        os.write(notify, message)
-    except OSError:
-        pass  # the agent is gone; the next agent reads the files
-
-
 class ProcessFamily:
     """The command's first process and all its descendants."""
 
@@ -280,7 +280,7 @@ class ProcessFamily:
         return 0
 
 
-def wait_for_end(pid: int, *, limit_s: float, grace_s: float, settle_s: float = 0.0) -> dict[str, object]:
+def wait_for_end(pid: int, *, limit_s: float, grace_s: float, settle_s: float, agent: AgentPipe) -> dict[str, object]:
     """Wait until the command ends or is ended; then end all processes it left.
 
     `settle_s`: how long these may go on first. A container's runtime writes down the end and unmounts its files.
@@ -289,6 +289,9 @@ def wait_for_end(pid: int, *, limit_s: float, grace_s: float, settle_s: float = 
     limit_at = time.monotonic() + limit_s if limit_s else None
     cause = "exit"
     while family.reap() and family.status is None:
+        if agent.is_agent_gone():
+            cause, grace_s = "agent", min(grace_s, BOUND_GRACE_S)
+            break
         left = None if limit_at is None else limit_at - time.monotonic()
         if left is not None and left <= 0:
             cause = "time-limit"
