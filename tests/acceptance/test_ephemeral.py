@@ -11,7 +11,7 @@ import pytest
 
 from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED
 from switchyard.model.job import State
-from tests.acceptance.stage import Stage, graph, staged
+from tests.acceptance.stage import Stage, graph, processes_in, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import Agent, start_agent
 
@@ -83,6 +83,25 @@ def test_of_two_agents_of_a_cluster_only_the_one_that_lives_long_enough_gets_a_j
         logs = {name: agent.log_file.read_text() for name, agent in agents.items()}
         assert not [job for job in jobs["4m"] if job in logs["short"]], "it was given none that it would return"
         assert [job for job in jobs["10s"] if job in logs["short"]], "it takes what fits before its end"
+
+
+def test_a_job_of_a_cluster_that_ends_is_over_before_its_next_attempt(stage: Stage, tmp_path: Path) -> None:
+    """The first attempt ignores TERM. The next one starts as soon as the server knows that the cluster is over."""
+    pids, overlap = tmp_path / "pids", tmp_path / "overlap"
+    script = f"for pid in $(cat {pids}); do grep -q 'State:.[^ZX]' /proc/$pid/status && touch {overlap}; done; "
+    script += f"[ -s {pids} ] && exit 0; "
+    script += f"trap '' TERM; echo $$ > {pids}; while :; do sleep 0.1; done"
+    pids.touch()
+    extra, in_job = ["--ephemeral", "--ends-after", "1h"], {"SWITCHYARD_JOB_ID": "around"}
+    with start_agent(stage.folder, stage.url, "leaving", graph=graph(4), extra=extra, env=in_job) as agent:
+        spec = {"resources": {"time_limit": "5m"}, "on_lost": "requeue"}
+        job = stage.submit("sh", "-c", script, spec=spec)
+        processes_in(pids, 1)
+        with stage.agent("next"):
+            assert agent.terminate() == 0
+            ended = stage.ended(job)
+    assert (ended["state"], ended["cluster"], ended["attempt"]) == (State.SUCCEEDED, "next", 2), ended
+    assert not overlap.exists(), "both attempts ran at once"
 
 
 def test_a_cluster_that_stays_takes_no_ephemeral_agent(stage: Stage, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,6 +109,7 @@ class Loop:
         """`lifetime`: of an ephemeral cluster, which the agent leaves before its end."""
         self._lifetime = lifetime
         self._backend = backend
+        self._end_jobs: Callable[[Collection[str]], None] = getattr(backend, "end_jobs", backend.cancel)
         self._backend_trouble: Callable[[], str] = getattr(backend, "trouble", str)  # few backends have one
         self._journal = journal
         self._directory = directory
@@ -204,7 +205,7 @@ class Loop:
             return
         leave = Leave(incarnation=self._poller.incarnation)
         if reason := self._lifetime.end_reason(number):
-            self._cancel_all(reason)
+            self._end_all(reason)
             leave = msgspec.structs.replace(leave, is_over=True, reason=reason)
         body = msgspec.json.encode(leave)
         try:
@@ -213,12 +214,14 @@ class Loop:
         except (YardError, msgspec.DecodeError) as exc:
             log.warning(line("not-left", error=exc))
 
-    def _cancel_all(self, reason: str) -> None:
-        """Ask the backend to end all live attempts, without waiting for their ends."""
+    def _end_all(self, reason: str) -> None:
+        """End all live attempts. A backend with `end_jobs` waits for their ends, because the server may start a next
+        attempt as soon as it knows. Other backends only ask for the ends.
+        """
         live = {attempt.native_id for attempt in self._journal.attempts() if attempt.is_live and attempt.native_id}
         log.warning(line("cluster-ends", why=reason, live=len(live)))
         try:
-            self._backend.cancel(live)
+            self._end_jobs(live)
         except YardError as exc:  # an instance that ends may not answer; it ends its jobs itself
             log.warning(line("cancel-failed", error=exc.detail))
 

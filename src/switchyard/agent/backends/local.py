@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from switchyard.agent.backends import (
     REFRESH_S,
+    TERMINAL_STATES,
     BackendQuote,
     OutputPiece,
     Setting,
@@ -149,9 +150,8 @@ class LocalBackend:
             if live.claim is None and not job.has_begun() and not self._containments.of(name).is_begun():
                 account = account_for(lease, self._setting, self._accounts)
                 home = job.work if spec_of(lease).files is None else self._work.path_of(lease)
-                files = start_files(
-                    lease, home, self._setting, account, directory=job.path, further=self._containments.words(name)
-                )
+                words = self._containments.words(name)
+                files = start_files(lease, home, self._setting, account, directory=job.path, further=words)
                 variables = None if files.variables is None else (VARIABLES_FILE, files.variables)
                 job.write_start(lease, files.words, account, variables=variables)
                 self._spawn(name, live)
@@ -194,6 +194,19 @@ class LocalBackend:
         claim = claim or job.claim()
         if claim is not None and claim.send(signal.SIGUSR1):
             claim.send(signal.SIGCONT)  # a job may have stopped its supervisor
+
+    def end_jobs(self, native_ids: Collection[str]) -> None:
+        """Cancel these jobs and wait until no process of them is left. Jobs that do not end in time are killed."""
+        self.cancel(native_ids)
+        left, until = set(native_ids), time.monotonic() + supervisor.BOUND_GRACE_S
+        while left := {name for name in left if self._status_or_unknown(name).seen not in TERMINAL_STATES}:
+            if time.monotonic() > until:
+                break
+            self.watch(SCAN_S)
+        for name in left:
+            job = JobDir(self._jobs / name)
+            with contextlib.suppress(OSError, ValueError):  # a job may have damaged its directory
+                self._over(name, job, self._live_or_new(name, job).claim, None)
 
     def _live_or_new(self, name: str, job: JobDir) -> LiveAttempt:
         with self._lock:
