@@ -24,13 +24,15 @@ class PilotRow(StoredRow, frozen=True):
     is_usable: bool
     state: StateName | None
     reason: str | None
+    ended_us: int | None
 
 
 def pilot_list(tx: Tx, cluster_ids: Collection[str], *, now_us: int) -> list[PilotRow]:
     """List all join tokens of these clusters, with the states of the jobs they are for."""
     is_unused = sa.or_(invites.c.is_reusable, invites.c.uses == 0)
     is_usable = sa.and_(invites.c.revoked_us.is_(None), invites.c.expires_us > now_us, is_unused)
-    columns = columns_of(PilotRow, invites, is_usable=is_usable, state=jobs.c.state, reason=jobs.c.reason)
+    of_job = {name: jobs.c[name] for name in ("state", "reason", "ended_us")}
+    columns = columns_of(PilotRow, invites, is_usable=is_usable, **of_job)
     query = sa.select(*columns).select_from(invites.outerjoin(jobs, jobs.c.id == invites.c.job_id))
     return fetch_all(tx, PilotRow, query.where(invites.c.cluster_id.in_(sorted(cluster_ids))))
 

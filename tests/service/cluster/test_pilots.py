@@ -140,6 +140,22 @@ def test_the_cluster_ends_with_the_job_and_jobs_in_it_are_lost_for_its_reason(ri
     assert rig.job(requeued).state is State.PENDING
 
 
+def test_a_pilots_jobs_get_time_to_end_after_its_job(rig: Rig) -> None:
+    """Its agent was out of reach for long before it was killed: its silence alone says nothing of its jobs."""
+    host = rig.cluster("alpha")
+    invite, held = pilot_of(rig, host)
+    show(rig, host, held, proof_line(PROOF))
+    inside = join(rig, invite.token)
+    rig.submit(a_request(cluster="pilot", on_lost="requeue"))
+    assert len(inside.lease()) == 1
+    wait(rig, SILENT_S)
+    host.report(held, ObservedState.FAILED, reason="killed by SIGKILL")
+    wait(rig, pilots.JOBS_END_US // 1_000_000 - 1)
+    assert end(rig) == 0
+    wait(rig, 1)
+    assert end(rig) == 1
+
+
 def test_the_cluster_of_a_pilot_that_never_began_goes_with_its_job(rig: Rig) -> None:
     host = rig.cluster("alpha")
     _, held = pilot_of(rig, host)

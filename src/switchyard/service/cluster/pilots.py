@@ -28,6 +28,9 @@ from switchyard.service.lifecycle.visible_jobs import need_job_control, visible_
 from switchyard.store import clusters, jobs, pilots
 from switchyard.store.pilots import PilotRow
 
+# From the end of a pilot's job until jobs that ran in it may run again. Their processes end with the pilot's agent, two
+# seconds after it at the latest (agent/backends/supervisor.py).
+JOBS_END_US = 5_000_000
 PROOF_BYTES_MAX = 2**16  # of the job's output that are searched: programs that start an agent may print a little first
 
 
@@ -125,9 +128,12 @@ def _remove(context: Context, commit: LeaderCommit, cluster_id: str) -> int:
         # The job has ended, but was its agent not in it any more? One that still calls keeps its cluster.
         if not are_agents_silent(batch, context, cluster_id, for_us=context.snapshots.silent_after_us):
             return 0
+        agents = clusters.agent_of(batch.tx, cluster_id)
+        if agents and pilot.ended_us is not None and batch.now_us < pilot.ended_us + JOBS_END_US:
+            return 0
         why = f"the pilot's job {pilot.job_id} ended" + (f" as {pilot.state}" if pilot.state else "")
         why += f": {pilot.reason}" if pilot.reason else ""
-        note_why_removed(batch, [agent.id for agent in clusters.agent_of(batch.tx, cluster_id)], why)
+        note_why_removed(batch, [agent.id for agent in agents], why)
         remove_registration(batch, context, member, by=UPKEEP_ACTOR, abandon_jobs=True, abandon_outputs=True)
         return 1
 
