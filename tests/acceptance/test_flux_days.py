@@ -182,12 +182,15 @@ def test_an_instance_that_ends_while_jobs_run_loses_them_with_the_reason(yard: F
     again = yard.stage.submit(*yard.ledger.command(then), spec={**limit, "env": yard.ledger.env, "on_lost": "requeue"})
     stage.until_state(again, State.RUNNING, timeout_s=END_S)
     until(gate.exists, END_S, "the job has begun")
+    waiting = yard.stage.submit(*yard.ledger.command(), spec={**limit, "env": yard.ledger.env})
+    stage.until_state(waiting, State.SUBMITTED, timeout_s=END_S)
     for name in ("alpha", "beta"):
         stage.yard("cluster", "uncordon", name, check=True)
     alpha.flux("cancel", batch)
     ended = stage.ended(lost, timeout_s=END_S)
     assert (ended["state"], "its cluster ended" in ended["reason"]) == (State.FAILED, True), ended
     until(lambda: health(stage, "brief") == "", END_S, "the nested cluster has left")
+    yard.ran_once(waiting)  # elsewhere: it had not begun
     other = stage.ended(again, timeout_s=END_S)
     assert (other["state"], other["attempt"], other["cluster"] in ("alpha", "beta")) == (State.SUCCEEDED, 2, True), (
         other

@@ -40,3 +40,11 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         usage=status.usage,
     )
     return (TimedReport(report, stamp(ago_us=status.ago_us)),)
+
+
+def end_fields(change: AttemptChange) -> dict[str, object]:
+    """What the log says of an end."""
+    if not change.reports:
+        return {"seen": "stopped"}
+    end = change.reports[-1].report
+    return {"seen": end.seen, "exit_code": end.exit_code, "reason": end.reason or None}

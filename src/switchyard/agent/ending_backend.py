@@ -104,3 +104,8 @@ class EndingBackend:
         except YardError:
             return  # the next round tries again
         self._returning.update(late)
+
+
+def withdraw_waiting(backend: Backend, native_ids: Iterable[str]) -> list[str]:
+    """Keep jobs from beginning, if the backend can. Return those that have not begun, and will not."""
+    return backend.withdraw(native_ids) if isinstance(backend, CanWithdraw) else []

@@ -46,7 +46,7 @@ from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
-from switchyard.model.poll import Leave, Left
+from switchyard.model.poll import UNBEGUN_MAX, Leave, Left, UnbegunAttempt
 from switchyard.model.quantity import show_bytes
 from switchyard.model.selection import Scalar
 
@@ -199,14 +199,16 @@ class Loop:
     def leave(self, connection: Connection, number: int | None = None) -> None:
         """After `stop`: leave an ephemeral cluster. The server refuses that while jobs of this agent have not ended.
 
-        `number`: the signal that stopped the agent. If the cluster ends, too, its jobs are ended here and lost there.
+        `number`: the signal that stopped the agent. If the cluster ends, too, its jobs are ended here and lost there,
+        and the server takes back those that have not begun.
         """
         if self._lifetime is None:
             return
         leave = Leave(incarnation=self._poller.incarnation)
         if reason := self._lifetime.end_reason(number):
+            unbegun = [UnbegunAttempt(*key) for key in self._runner.unbegun()[:UNBEGUN_MAX]]
             self._end_all(reason)
-            leave = msgspec.structs.replace(leave, is_over=True, reason=reason)
+            leave = msgspec.structs.replace(leave, is_over=True, reason=reason, unbegun=unbegun)
         body = msgspec.json.encode(leave)
         try:
             left = msgspec.json.decode(connection.post(LEAVE_PATH, body), type=Left)

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from switchyard.agent.attempt import Attempt, AttemptChange, AttemptKey, Stage, submit_batches
-from switchyard.agent.attempt_reports import end_attempt, reports_of
+from switchyard.agent.attempt_reports import end_attempt, end_fields, reports_of
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
 from switchyard.agent.backends.returns import NotTakenNow
 from switchyard.agent.chooser import ChoiceCache, Chooser, PriorityChooser
-from switchyard.agent.ending_backend import EndingBackend
+from switchyard.agent.ending_backend import EndingBackend, withdraw_waiting
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal import Journal
 from switchyard.agent.log import attempt_lines, line
@@ -312,6 +312,13 @@ class Runner:
             end_attempt(attempt, Status(seen=seen, reason=exc.detail, cause=Cause.CLUSTER)) for attempt in unsubmitted
         ]
 
+    def unbegun(self) -> list[AttemptKey]:
+        """After the stop: keep waiting attempts from beginning. Return those that have not begun, and will not."""
+        waiting = [each for each in self._journal.attempts() if each.is_live and each.stage is not Stage.RUNNING]
+        handed = {native_id: each.key for each in waiting if (native_id := self._native_id_of(each)) is not None}
+        kept = {each.key for each in waiting} - set(handed.values()) - self._maybe_submitted
+        return [*kept, *(handed[native_id] for native_id in withdraw_waiting(self._backend, handed))]
+
     def withdraw(self) -> int:
         """End attempts that this process started and did not report, because another process is the agent now.
 
@@ -397,7 +404,7 @@ class Runner:
             if change.attempt.native_id is not None:
                 self._native.pop(change.attempt.key, None)
         ended = [change for change in changes if not change.attempt.is_live]
-        for text in attempt_lines("ended", ((*change.attempt.key, _end_fields(change)) for change in ended)):
+        for text in attempt_lines("ended", ((*change.attempt.key, end_fields(change)) for change in ended)):
             log.info(text)
         for change in ended:
             key = change.attempt.key
@@ -421,10 +428,3 @@ class Runner:
             self._backend.forget(attempt.native_id or attempt.marker)
         if old:
             self._journal.purge(old)
-
-
-def _end_fields(change: AttemptChange) -> dict[str, object]:
-    if not change.reports:
-        return {"seen": "stopped"}
-    end = change.reports[-1].report
-    return {"seen": end.seen, "exit_code": end.exit_code, "reason": end.reason or None}

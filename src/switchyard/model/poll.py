@@ -20,6 +20,7 @@ from switchyard.model.retry import Cause
 BATCH_MAX = 1000
 BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?(?!\n)$"
 CHUNK_BYTES_MAX = 256 * 1024
+UNBEGUN_MAX = 10_000
 OUTPUT_CHUNKS_MAX = 64  # in one poll
 AgentText = Annotated[str, Meta(max_length=4096)]
 OpaqueId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
@@ -65,15 +66,24 @@ class Rotated(Struct, frozen=True):
     credential: str
 
 
+class UnbegunAttempt(Struct, frozen=True, forbid_unknown_fields=True):
+    """An attempt whose command has not begun, and never will."""
+
+    job: ReportedJobId
+    fence: Fence
+
+
 class Leave(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """`POST /v1/agents/leave`: the agent of an ephemeral cluster has ended its work. It names its process.
 
-    `is_over`: the cluster ends now, and what runs in it ends with it. Jobs of the agent are lost for this `reason`.
+    `is_over`: the cluster ends now, and what runs in it ends with it. Jobs of the agent are lost for this `reason`, but
+    for those that have not begun.
     """
 
     incarnation: OpaqueId
     is_over: bool = False
     reason: AgentText = ""
+    unbegun: Annotated[list[UnbegunAttempt], Meta(max_length=UNBEGUN_MAX)] = []
 
 
 class Left(Struct, frozen=True):

@@ -11,9 +11,10 @@ from switchyard.model.event_kind import EventKind
 from switchyard.model.files import AttemptOutputs, JobFiles, OutputState
 from switchyard.model.job import State
 from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Join, Leave, Left
+from switchyard.model.poll import Join, Leave, Left, UnbegunAttempt
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
 from switchyard.service.files.outputs import files_of_job, record_outputs
+from switchyard.service.run.unbegun import take_back_unbegun
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from tests.builders import a_graph, a_request
@@ -71,6 +72,20 @@ def test_a_cluster_that_ends_takes_its_jobs_with_it(rig: Rig, on_lost: str) -> N
     seen = rig.job(job)
     assert seen.state is (State.PENDING if on_lost == "requeue" else State.FAILED)
     assert EventKind.REQUEUED.value in rig.kinds(job) or "the instance of its cluster ended" in seen.reason
+
+
+def test_jobs_that_have_not_begun_are_taken_back_when_the_cluster_ends(rig: Rig) -> None:
+    agent = ephemeral(rig)
+    jobs = [rig.submit(a_request(cluster="brief")).id for _ in range(2)]
+    held = {lease.job: lease for lease in agent.lease(2)}
+    unbegun = [UnbegunAttempt(jobs[0], held[jobs[0]].fence), UnbegunAttempt(jobs[1], held[jobs[1]].fence + 1)]
+    over = Leave(incarnation="i1", is_over=True, reason="the job around its cluster ended", unbegun=unbegun)
+    entry = rig.context.snapshots.fleet.agents[agent.id]
+    take_back_unbegun(rig.context, entry, over)
+    assert agent_leave.leave_cluster(rig.context, entry, over).is_cluster_removed
+    lose_silent_attempts(rig.context, rig.leader)
+    assert rig.job(jobs[0]).state in (State.PENDING, State.REJECTED), "no cluster of this name is left"
+    assert rig.job(jobs[1]).state is State.FAILED, "no attempt under this fence is the agent's"
 
 
 def test_jobs_of_a_killed_agent_are_lost_when_the_time_of_its_cluster_is_over(rig: Rig) -> None:

@@ -160,7 +160,7 @@ class FluxBackend:
         record, lease = known
         if (handle := record.handle(lease)) is not None:
             return handle
-        if self._claims.is_withdrawn(record, lease):
+        if self._claims.has_folder(record) and self._claims.is_withdrawn(record, lease):
             return None
         try:
             number = self._connection.call("find", name=marker, submission=record.key)

@@ -9,6 +9,7 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import BodyForm, Caller, Endpoint
 from switchyard.server.http.query_parameters import ABANDON, CURSOR, LIMIT, QueryParameter
 from switchyard.service.cluster import agent_join, agent_leave, agents
+from switchyard.service.run.unbegun import take_back_unbegun
 
 
 def agent_list(call: Call) -> Page[Agent]:
@@ -37,6 +38,8 @@ def agent_rotate(call: Call) -> Rotated:
 
 def cluster_leave(call: Call) -> Left:
     assert call.agent is not None
+    agents.require_place(call.context, call.agent, call.body.incarnation)
+    take_back_unbegun(call.context, call.agent, call.body)
     return agent_leave.leave_cluster(call.context, call.agent, call.body)
 
 
