@@ -44,9 +44,9 @@ def test_launch_plan_nodes_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path)
         named = text.replace('"PROJECT"', f'"{PROJECT}"').replace('"DOMAIN"', f'"{DEV}"')
         base = named[: named.index("@reference_task")].replace("reference_launch_plan, reference_task, ", "")
         (tmp_path / "flows/30_reference.py").write_text(base, encoding="utf-8")
-        site.register("base")
+        site.register("base", bundle=False)
         (tmp_path / "flows/30_reference.py").write_text(named, encoding="utf-8")
-        site.register()
+        site.register(bundle=False)
         results = site.run("08_launch_plan", "30_reference")
         assert [wrong for found in results if (wrong := difference(found))] == []
         assert len([one for one in listed(site) if is_child(one)]) == 3

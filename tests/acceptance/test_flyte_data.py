@@ -43,13 +43,12 @@ def check_corpus(
     site: FlyteSite,
     modules: tuple[str, ...],
     *own: str,
-    bundle: bool = True,
     environment: dict[str, str] | None = None,
 ) -> None:
     """`own`: further modules, which are in the folder already."""
     for module in modules:
         shutil.copy(FOLDER / f"{module}.py", site.folder / "flows")
-    site.register(bundle=bundle)
+    site.register(bundle=False)
     results = site.run(*modules, *own, environment=environment)
     assert [wrong for found in results if (wrong := difference(found))] == []
 
@@ -127,7 +126,7 @@ def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
     site_file = {"data": {"folder": str(data)}, "secrets": [secret_rule(tmp_path)], "images": [HOST_RULE, DEBIAN_RULE]}
     with flyte_site(tmp_path, site=site_file) as site:
         (site.folder / "flows" / "hidden_files.py").write_text(HIDDEN_FILES)
-        check_corpus(site, MODULES, "hidden_files", bundle=False)
+        check_corpus(site, MODULES, "hidden_files")
         assert {place[:2] for place in places(data)} == {(PROJECT, DEV)}
         assert len(places(data)) == len(set(places(data)))
         refuse_secret_in(site)
