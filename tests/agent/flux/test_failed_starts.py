@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.backends.flux.submit.start_guard import WITHDRAWN
-from switchyard.agent.backends.returns import ATTEMPTS_MAX
+from switchyard.agent.backends.returns import ATTEMPTS_MAX, NotTakenNow
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
 from switchyard.model.retry import Cause
@@ -101,3 +101,16 @@ def test_a_job_whose_folder_is_gone_is_not_withdrawn(make: Make, instance: FluxI
         instance.flux("queue", "start", "--all")
     ends = [end_of(backend, handle) for handle in handles]
     assert [end.seen for end in ends] == [ObservedState.SUCCEEDED, ObservedState.RETURNED]
+
+
+def test_a_folder_that_cannot_be_made_gives_the_job_back(make: Make) -> None:
+    """As on a full disk: the job never reached Flux, so another cluster may have it."""
+    backend = make()
+    root = Path(backend._files.folder("any")).parent
+    aside = root.rename(root.with_name("aside"))
+    root.touch()
+    with pytest.raises(NotTakenNow, match="cannot be made"):
+        backend.submit(a_lease("true"))
+    root.unlink()
+    aside.rename(root)
+    assert backend.held() == []

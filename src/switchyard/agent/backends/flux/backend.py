@@ -149,8 +149,12 @@ class FluxBackend:
         jobs = [self._job_of(record, lease) for lease in record.leases()]  # may refuse: before anything is recorded
         places = [] if spec_of(merged).files is not None else [task_name("work", lease) for lease in record.leases()]
         self._leave_earlier(record)
-        self._files.make(record.folder, None, places)
-        self._register.write(record, is_durable=True)
+        try:
+            self._files.make(record.folder, None, places)
+            self._register.write(record, is_durable=True)
+        except Unavailable as exc:  # such as a full disk: another cluster may have room
+            self._files.remove(record.folder)
+            raise NotTakenNow(exc.detail) from exc
         return self._submitted(record, self._connection.call("submit", jobs=jobs))
 
     def find(self, marker: str) -> str | None:

@@ -48,7 +48,7 @@ def ask_flux_nodes(
 
 def _ask(site: FluxSite, environment: Mapping[str, str], node: str, words: Sequence[str]) -> list[Any] | str:
     """What to attach to one node, or why it is not known."""
-    options = [f"--requires=hosts:{node}", "-N1", "-n1", "-t", "2m", "--job-name=yard-discover"]
+    options = [f"--requires=hosts:{node}", "-N1", "-n1", "-t", "1m", "--job-name=yard-discover"]
     options += [f"--setopt={name}={json.dumps(value)}" for name, value in site.shell_options.items()]
     try:
         done = _flux(site, environment, ["run", *options, *words])
