@@ -16,7 +16,9 @@ from switchyard.model.cluster import Health
 from switchyard.model.quantity import parse_bytes
 from switchyard.route import hints
 from switchyard.route.hints import find_hints
+from switchyard.route.roster import RosterCache
 from switchyard.route.router import evaluate
+from switchyard.route.verdicts import VerdictSet
 from tests.builders import GIB, a_demand, a_graph, a_group, a_member, a_world, an_ask
 
 DOWN = Health.DOWN
@@ -124,3 +126,17 @@ def test_the_questions_are_bounded_however_strange_the_clusters(monkeypatch: pyt
     found = find_hints(an_ask(world, pool="p1", demand=a_demand(tasks=10_000, gpus=3, memory_bytes=77 * GIB)), world)
     assert len(asked) <= hints.EVALUATIONS_MAX + 1
     assert len(found) <= hints.HINTS_MAX
+
+
+def test_hints_cost_little_with_many_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters of one kind are evaluated once: neither a verdict for each cluster nor a second roster is made."""
+    world = a_world(*(a_member(f"c{number:03}", graph=a_graph(cores=4)) for number in range(300)))
+    ask = an_ask(world, demand=a_demand(cores=8))
+    evaluate(ask, world)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("this costs as much as there are clusters")
+
+    monkeypatch.setattr(VerdictSet, "__iter__", refuse)
+    monkeypatch.setattr(RosterCache, "_build", refuse)
+    assert find_hints(ask, world) == ["--cores 4 instead of 8 (c000, c001, c002 and 297 more)"]

@@ -43,7 +43,7 @@ def find_hints(ask: RoutingRequest, world: World, *, ruled: Mapping[str, str] | 
     `ruled`: the rule that sets `pool` or `label`, if the request does not: then the rule has to change.
     """
     search = _HintSearch(ask, world, ruled or {})
-    if any(verdict.say is Answer.YES for verdict in search.verdicts):
+    if any(verdict.say is Answer.YES for verdict, _ in search.verdicts.groups):
         return []
     hints = [*search.of_health(), *search.of_bounds(), *search.of_grants(), *search.of_resources()]
     return [hint.text for hint in sorted(hints, key=lambda hint: hint.change)[:HINTS_MAX]]
@@ -78,17 +78,23 @@ class _HintSearch:
         if self.rulings_left <= 0:
             return ""
         self.rulings_left -= 1
-        world = self.world if among is None else replace(self.world, members=tuple(among))
-        verdicts = evaluate(changed, world).verdicts
-        if eligible := [verdict.cluster for verdict in verdicts if verdict.say is Answer.YES]:
+        # Evaluated in the whole world, whose roster is cached: a world of the clusters `among` would need its own.
+        verdicts = evaluate(changed, self.world).verdicts
+        allowed = None if among is None else {member.name for member in among}
+
+        def takers_that(say: Answer) -> list[str]:
+            names = verdicts.names(lambda verdict: verdict.say is say)
+            return names if allowed is None else [name for name in names if name in allowed]
+
+        if eligible := takers_that(Answer.YES):
             return join_names(eligible)
         # If the job was rejected, a cluster that is only down is progress, too.
-        later = [verdict.cluster for verdict in verdicts if verdict.say is Answer.WAIT] if self.is_rejected else []
+        later = takers_that(Answer.WAIT) if self.is_rejected else []
         return f"{join_names(later)}, once up" if later else ""
 
     def members(self, *steps: str) -> list[Member]:
         """The clusters whose verdict came from one of these steps."""
-        return [self.world.by_name[verdict.cluster] for verdict in self.verdicts if verdict.step in steps]
+        return [self.world.by_name[name] for name in self.verdicts.names(lambda verdict: verdict.step in steps)]
 
     # --- outside the request
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,6 +37,10 @@ class VerdictSet:
         for name, verdict in verdicts:
             groups.setdefault(verdict, []).append(name)
         return VerdictSet.grouped({verdict: tuple(names) for verdict, names in groups.items()})
+
+    def names(self, is_wanted: Callable[[GroupVerdict], bool]) -> list[str]:
+        """The clusters whose verdict is wanted, in the order of their names, without a verdict for each cluster."""
+        return sorted(name for verdict, names in self.groups if is_wanted(verdict) for name in names)
 
     def __len__(self) -> int:
         return sum(len(names) for _, names in self.groups)
