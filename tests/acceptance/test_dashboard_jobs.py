@@ -183,6 +183,10 @@ def test_names_and_reasons_are_shown_and_never_run(stage: Stage, visitor: Visito
     expect(page.locator("#heading")).to_contain_text("exit 3")
     expect(page.get_by_role("link", name="<script>alert(1)</script>")).to_be_visible()
     assert page.locator("#main img, #main script").count() == 0
+    blank = stage.submit("true", name="   ", hold=True)
+    page = visitor.open("/jobs")
+    page.get_by_role("link", name=blank).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(blank)
 
 
 def test_output_is_followed_with_colours_and_never_run(stage: Stage, visitor: Visitor, tmp_path: Path) -> None:

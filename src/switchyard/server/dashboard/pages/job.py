@@ -39,7 +39,7 @@ def load(call: Call) -> PageValues:
     tasks = task_map.task_map(context, actor, job.id)
     verdicts = _verdicts(job, told)
     return {
-        "title": job.name or job.id,
+        "title": job.name.strip() or job.id,
         "job": job,
         "spec": _spec(job),
         "command": _command(job),

@@ -78,7 +78,7 @@ function facts(total) {
 function summary(total, field) {
   const parts = [facts(total), make("p", total.ids.length > total.first.length ? "The newest of them:" : "These are:")];
   const list = make("ul", undefined, { className: "touch" });
-  list.append(...total.first.map((job) => make("li", `${job.name || job.id} · ${job.state.toLowerCase()} · ${job.owner}`)));
+  list.append(...total.first.map((job) => make("li", `${job.name.trim() || job.id} · ${job.state.toLowerCase()} · ${job.owner}`)));
   if (total.ids.length > total.first.length) list.append(make("li", `and ${count(total.ids.length - total.first.length)} more`));
   parts.push(list, make("p", "Jobs that begin to match from now on are left alone.", { className: "quiet" }));
   if (field) parts.push(field.label);
