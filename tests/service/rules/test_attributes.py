@@ -38,8 +38,8 @@ def a_config() -> Config:
 
 
 @pytest.fixture
-def rig(database_url: str, tmp_path: Path) -> Iterator[Rig]:
-    with running(database_url, tmp_path, config=a_config()) as made:
+def rig(store_url: str, tmp_path: Path) -> Iterator[Rig]:
+    with running(store_url, tmp_path, config=a_config()) as made:
         made.project("web")
         yield made
 
@@ -230,8 +230,8 @@ def test_what_is_refused_when_written(
 
 
 @pytest.fixture
-def lite_rules(tmp_path: Path) -> Iterator[Rig]:
-    with running(f"sqlite:///{tmp_path}/yard.db", tmp_path, config=a_config()) as made:
+def lite_rules(sqlite_url: str, tmp_path: Path) -> Iterator[Rig]:
+    with running(sqlite_url, tmp_path, config=a_config()) as made:
         made.project("web")
         yield made
 
@@ -266,7 +266,7 @@ def test_who_may_read_and_write_which_rows(lite_rules: Rig) -> None:
 
 
 def test_the_next_submit_sees_a_changed_row_and_another_server_within_a_refresh(
-    rig: Rig, database_url: str, tmp_path: Path
+    rig: Rig, store_url: str, tmp_path: Path
 ) -> None:
     put(rig, CONFIG, HERE, {"envs": {"A": "1"}})
     before = rig.context.snapshots.policy
@@ -277,7 +277,7 @@ def test_the_next_submit_sees_a_changed_row_and_another_server_within_a_refresh(
     assert now is not before
     assert now.effective(HERE.key).fields(attributes.kind_of(rig.context, CONFIG))["envs"].value == {"A": "2"}
     if not rig.context.database.is_sqlite:
-        with running(database_url, tmp_path, config=a_config()) as other:
+        with running(store_url, tmp_path, config=a_config()) as other:
             put(rig, CONFIG, HERE, {"envs": {"A": "3"}})
             attributes.delete_exact(rig.context, ADMIN, CONFIG, Scope(project="web"))
             other.context.snapshots.refresh()

@@ -28,8 +28,8 @@ PROJECT_SCOPES = (
 
 
 @pytest.fixture
-def rig(database_url: str, tmp_path: Path) -> Iterator[Rig]:
-    with running(database_url, tmp_path) as made:
+def rig(store_url: str, tmp_path: Path) -> Iterator[Rig]:
+    with running(store_url, tmp_path) as made:
         made.project("web")
         yield made
 
