@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -91,6 +91,25 @@ def test_an_unreadable_event_stops_nobody() -> None:
     tracker.on_message(BridgeMessage(job=7, name="yard-a", event={"name": "start", "timestamp": 1.0}))
     status = tracker.status(handle_of(7, "yard-a"), now_s=2.0, is_cancel_asked=False)
     assert status.seen is ObservedState.RUNNING
+
+
+def test_jobs_of_a_bridge_that_ended_are_followed_by_the_next_one() -> None:
+    """The bridge may end between its answer to a submit and the first event."""
+    asked: list[Any] = []
+
+    class Connection:
+        def call(self, op: str, **fields: Any) -> None:
+            asked.append((op, fields["jobs"]))
+
+    tracker = FluxJobTracker(is_ours=lambda name: True, on_news=lambda: None)
+    tracker.on_message(BridgeMessage(job=7, name="yard-a", event={"name": "submit", "timestamp": 1.0}))
+    tracker.follow([handle_of(7, "yard-a"), handle_of(8, "yard-b")])
+    tracker.refresh(cast(BrokerConnection, Connection()))
+    assert asked.pop() == ("follow", [[8, "yard-b"]]), "the events of the other one come by themselves"
+    tracker.on_message(None)
+    tracker.refresh(cast(BrokerConnection, Connection()))
+    op, jobs = asked.pop()
+    assert (op, sorted(jobs)) == ("follow", [[7, "yard-a"], [8, "yard-b"]])
 
 
 def test_a_reader_that_fails_ends_its_bridge(tmp_path: Path) -> None:

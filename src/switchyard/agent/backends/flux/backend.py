@@ -324,7 +324,6 @@ class FluxBackend:
         record = replace(record, job_ids=numbers)
         self._register.write(record)
         handles = [handle for lease in leases if (handle := record.handle(lease)) is not None]
-        self._tracker.note_submitted(handles)
         if problems:  # of some tasks: each is looked up by its name, and submitted again alone
             raise Unavailable(f"Flux did not take {len(problems)} of {len(answers)} jobs: {problems[0]['error']}")
         return handles

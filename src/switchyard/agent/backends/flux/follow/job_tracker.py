@@ -54,15 +54,11 @@ class FluxJobTracker:
                 log.warning(line("event_unreadable", job=handle, error=str(exc)))
                 return
             self._facts[handle] = apply_event(self._facts.get(handle, FluxJobFacts()), event)
+            self._subscribed.add(handle)  # the bridge follows what it has submitted without being asked
         elif message.unknown is not None:
             self._unknown[handle] = message.unknown
         elif message.dropped is not None:
             self._subscribed.discard(handle)
-
-    def note_submitted(self, handles: Iterable[str]) -> None:
-        """The bridge follows what it has submitted without being asked."""
-        with self._lock:
-            self._subscribed.update(handles)
 
     def follow(self, handles: Iterable[str]) -> None:
         """Set which jobs to ask for from now on."""
