@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from switchyard.model.poll import UNBEGUN_MAX, Leave, UnbegunAttempt
+from switchyard.server.http.body_bounds import LEAVE_BODY
+from switchyard.server.http.body_decoding import refuse_many_values
 from switchyard.server.http.endpoint import BodyForm, Caller
 from switchyard.server.http.endpoints import ENDPOINTS
 from tests.server.test_bad_input import JOB, refused
@@ -82,6 +86,13 @@ def test_a_whole_number_may_be_written_as_a_float(town: Town) -> None:
 def test_an_etag_is_sent_where_the_answer_has_one() -> None:
     for endpoint in ENDPOINTS:
         assert endpoint.has_etag == ("etag" in getattr(endpoint.answer, "__struct_fields__", ())), endpoint.path
+
+
+def test_a_leave_with_the_most_attempts_is_within_its_bound() -> None:
+    unbegun = [UnbegunAttempt("0" * 26, 2**40)] * UNBEGUN_MAX
+    body = msgspec.json.encode(Leave(incarnation="i" * 64, is_over=True, reason="r" * 4096, unbegun=unbegun))
+    assert len(body) < LEAVE_BODY.bytes_max
+    refuse_many_values(body, LEAVE_BODY.values_max)
 
 
 def test_each_endpoint_is_served_in_one_way() -> None:

@@ -29,6 +29,7 @@ POLL_BODY = BodyBound("poll", 64 * 2**20, 4_000_000)
 LAYOUT_BODY = BodyBound("layout", 2**20, 65_536)  # pools, labels, queues, rules, token pools: of 20,000 clusters
 ENTITY_BODY = BodyBound("Flyte entity", 8 * 2**20, 2**18)  # 10,000 nodes; gRPC has room for more
 OBJECTS_BODY = BodyBound("list of objects", 2**20, 32_768)  # 10,000 hashes and sizes; messages about outputs
+LEAVE_BODY = BodyBound("leave", 2**20, 32_768)  # 10,000 attempts that have not begun
 RESOURCES_BODY = BodyBound("report on namespaces", 8 * 2**20, 256_000)  # 100 namespaces of 400 objects
 VIEW_BODY = BodyBound("view of a file", 512 * 2**10, 256)  # 256 KiB in base64
 SMALL_BODY = BodyBound("request", 256 * 2**10, 16_384)  # users, grants, tokens and all others

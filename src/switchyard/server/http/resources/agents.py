@@ -5,6 +5,7 @@ from __future__ import annotations
 from switchyard.model.api import Deleted, Page
 from switchyard.model.cluster import Agent, AgentChange
 from switchyard.model.poll import Join, Joined, Leave, Left, Rotate, Rotated
+from switchyard.server.http.body_bounds import LEAVE_BODY
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import BodyForm, Caller, Endpoint
 from switchyard.server.http.query_parameters import ABANDON, CURSOR, LIMIT, QueryParameter
@@ -63,6 +64,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Caller.AGENT,
         body_form=BodyForm.OPTIONAL_JSON,
     ),
-    Endpoint("POST", "/v1/agents/leave", "Leave an ephemeral cluster", Left, cluster_leave, Leave, 200, Caller.AGENT),
+    Endpoint(
+        "POST",
+        "/v1/agents/leave",
+        "Leave an ephemeral cluster",
+        Left,
+        cluster_leave,
+        Leave,
+        200,
+        Caller.AGENT,
+        body_bound=LEAVE_BODY,
+    ),
     Endpoint("POST", "/v1/agents/join", "Join a cluster", Joined, cluster_join, Join, 201, Caller.JOINER),
 )
