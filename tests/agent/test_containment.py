@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -345,3 +346,18 @@ def test_process_that_always_moves_on_into_a_child_is_caught(attack: Attacker, i
     last = hopped.stat().st_mtime_ns
     with pytest.raises(AssertionError):
         until(lambda: hopped.stat().st_mtime_ns != last, 1, "it moves no more")
+
+
+def test_output_is_read_once_it_is_known_which_file_it_is(tmp_path: Path) -> None:
+    """A quick command may replace the file before its supervisor has told which one it opened."""
+    job, stdout = JobDir(tmp_path), tmp_path / "stdout"
+    stdout.write_bytes(b"replaced")
+    read = functools.partial(job.read, "stdout", offset=0, size=100)
+    assert read() == OutputPiece(b"", 0)
+    (tmp_path / "started").write_text(f"1 2 3 {stdout.stat().st_ino + 1} 5\n")
+    assert read() == OutputPiece(b"", 0)
+    (tmp_path / "started").write_text(f"1 2 3 {stdout.stat().st_ino} 5\n")
+    assert read() == OutputPiece(b"replaced", 8)
+    (tmp_path / "started").unlink()
+    (tmp_path / "exit").touch()  # on a full disk the first file is missing
+    assert read() == OutputPiece(b"replaced", 8)

@@ -172,10 +172,12 @@ class JobDir:
 
     def read(self, stream: str, *, offset: int, size: int) -> OutputPiece:
         """Read output, from the file that the supervisor opened and not from a file that the job put in its place."""
+        words = self._started()
+        if not words and not os.path.lexists(self.path / "exit"):
+            return OutputPiece(b"", 0)  # the command may run, but it is not yet known which file is its output
         try:
             with open_untrusted(self.path / stream) as file:
                 status = os.fstat(file.fileno())
-                words = self._started()
                 if len(words) == STARTED_WORDS and int(words[-2 if stream == "stdout" else -1]) != status.st_ino:
                     return OutputPiece(b"", 0)
                 file.seek(offset)
