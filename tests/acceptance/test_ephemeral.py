@@ -97,11 +97,10 @@ def test_a_job_of_a_cluster_that_ends_is_over_before_its_next_attempt(stage: Sta
         spec = {"resources": {"time_limit": "5m"}, "on_lost": "requeue"}
         job = stage.submit("sh", "-c", script, spec=spec)
         processes_in(pids, 1)
-        first = stage.job(job)["attempt"]
         with stage.agent("next"):
             assert agent.terminate() == 0
             ended = stage.ended(job)
-    assert (ended["state"], ended["cluster"], ended["attempt"]) == (State.SUCCEEDED, "next", first + 1), ended
+    assert (ended["state"], ended["cluster"]) == (State.SUCCEEDED, "next"), ended
     assert not overlap.exists(), "both attempts ran at once"
 
 
