@@ -50,6 +50,16 @@ def in_pool(name: str) -> Any:
     return cluster_assignment_pb2.ClusterAssignment(cluster_pool_name=name)
 
 
+def crash_next_task(bed: ExecutionBed) -> None:
+    """Crash it until the execution `first` has failed."""
+    for _ in range(4):  # a crash of the system is tried again three times
+        bed.drive()
+        (lease,) = bed.lease()
+        bed.crash(lease)
+    bed.drive()
+    assert bed.phase("first") == "FAILED"
+
+
 def a_failed_chain(bed: ExecutionBed) -> None:
     """n0 and n1 have succeeded, n2 has failed, n3 was never begun."""
     nodes = [task_node("n0", a=1, b=1), *(task_node(f"n{n}", a=f"@n{n - 1}.o0", b=1) for n in range(1, 4))]
@@ -59,12 +69,7 @@ def a_failed_chain(bed: ExecutionBed) -> None:
         bed.drive()
         (lease,) = bed.lease()
         bed.succeed(lease, value)
-    for _ in range(4):  # a crash of the system is tried again three times
-        bed.drive()
-        (lease,) = bed.lease()
-        bed.crash(lease)
-    bed.drive()
-    assert bed.phase("first") == "FAILED"
+    crash_next_task(bed)
 
 
 def test_a_recovered_execution_runs_what_had_not_succeeded(rig: Rig) -> None:
@@ -105,12 +110,7 @@ def test_a_recovered_execution_recovers_those_of_its_launch_plan_nodes(rig: Rig)
     bed.drive()
     (lease,) = bed.lease()
     bed.succeed(lease)
-    for _ in range(4):  # a crash of the system is tried again three times
-        bed.drive()
-        (lease,) = bed.lease()
-        bed.crash(lease)
-    bed.drive()
-    assert bed.phase("first") == "FAILED"
+    crash_next_task(bed)
     recover(rig, "first", "second")
     assert bed.run_all() == 1
     assert bed.phase("second") == "SUCCEEDED"

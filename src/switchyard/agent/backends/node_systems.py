@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM
 
 RETRY_S = 600.0  # for nodes that did not answer, such as busy ones: each question is a job that waits for a core
+PARALLEL_NODES = 8  # asked at once: a node answers in a second or two, and each question costs a program and a job
 AGAIN_S = 86_400.0  # all nodes, for what was changed while they ran
 
 log = logging.getLogger(__name__)
@@ -117,6 +119,19 @@ def _read(file: Path) -> dict[str, list[Any]]:
         return msgspec.json.decode(file.read_bytes(), type=dict[str, list[Any]])
     except (OSError, msgspec.DecodeError):
         return {}
+
+
+def ask_each_node(
+    nodes: Sequence[str], ask: Callable[[str], list[Any] | str]
+) -> tuple[dict[str, list[Any]], dict[str, str]]:
+    """What to attach to each of these nodes that answered, and why the other nodes did not.
+
+    `ask`: returns what to attach to one node, or why it is not known.
+    """
+    with ThreadPoolExecutor(PARALLEL_NODES) as pool:
+        found = dict(zip(nodes, pool.map(ask, nodes), strict=True))
+    attach = {node: answer for node, answer in found.items() if not isinstance(answer, str)}
+    return attach, {node: answer for node, answer in found.items() if isinstance(answer, str)}
 
 
 def own_program(argv: Sequence[str]) -> list[str]:

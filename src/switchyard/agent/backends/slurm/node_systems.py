@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from switchyard.agent.backends.node_systems import ask_each_node
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.option_grammars import build_option
 from switchyard.errors import Unavailable, YardError
 
-PARALLEL_NODES = 8  # a node answers in a second or two; more would overload the controller
 ANSWER_S = 60.0  # a node without a free core does not answer
 SRUN_WAIT_S = 20  # how long srun waits for a node
 UNUSABLE_MARKS = frozenset(
@@ -37,11 +36,7 @@ def ask_slurm_nodes(
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """What to attach to each of these nodes that answered, and why the other nodes did not."""
     words = [*program, "agent", "discover", "--per-node", "-o", "json"]
-    with ThreadPoolExecutor(PARALLEL_NODES) as pool:
-        answers = list(pool.map(lambda node: _ask(caller, node, words), nodes))
-    found = dict(zip(nodes, answers, strict=True))
-    attach = {node: answer for node, answer in found.items() if not isinstance(answer, str)}
-    return attach, {node: answer for node, answer in found.items() if isinstance(answer, str)}
+    return ask_each_node(nodes, lambda node: _ask(caller, node, words))
 
 
 def _usable(text: str) -> list[str]:

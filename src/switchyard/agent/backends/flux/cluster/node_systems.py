@@ -6,14 +6,13 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from switchyard.agent.backends.node_systems import ask_each_node
 from switchyard.agent.flux_site import FluxSite
 from switchyard.errors import Unavailable
 from switchyard.model.hostlist import expand_hosts, parse_hosts
 
-PARALLEL_NODES = 8  # each starts a program of Python here
 ANSWER_S = 60.0  # a node without a free core does not answer
 
 
@@ -39,11 +38,7 @@ def ask_flux_nodes(
 ) -> tuple[dict[str, list[Any]], dict[str, str]]:
     """What to attach to each of these nodes that answered, and why the other nodes did not."""
     words = [*program, "agent", "discover", "--per-node", "-o", "json"]
-    with ThreadPoolExecutor(PARALLEL_NODES) as pool:
-        answers = list(pool.map(lambda node: _ask(site, environment, node, words), nodes))
-    found = dict(zip(nodes, answers, strict=True))
-    attach = {node: answer for node, answer in found.items() if not isinstance(answer, str)}
-    return attach, {node: answer for node, answer in found.items() if isinstance(answer, str)}
+    return ask_each_node(nodes, lambda node: _ask(site, environment, node, words))
 
 
 def _ask(site: FluxSite, environment: Mapping[str, str], node: str, words: Sequence[str]) -> list[Any] | str:
