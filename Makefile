@@ -65,7 +65,7 @@ KUBERNETES_TESTS ?= tests
 test-kubernetes: test-install ## Build Kubernetes once, and run the tests that need a real cluster of it (as root)
 	@scripts/install-kubernetes $(BIN)/python
 	@$(BIN)/python -m pytest -n $(KUBERNETES_WORKERS) --dist loadgroup -m "kubernetes and not slow" --timeout=600 \
-		-o faulthandler_timeout=900 $(KUBERNETES_TESTS)
+		-o faulthandler_timeout=3000 $(KUBERNETES_TESTS)
 
 # Each worker has an instance of its own, of three brokers: 3 s of a core to start.
 FLUX_TESTS ?= tests/agent/flux tests/match/test_fluxion.py tests/contracts/test_backends.py tests/acceptance

@@ -7,14 +7,17 @@ import signal
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from pytest_timeout import timeout_sigalrm
 
 from tests.flux_bed import FluxBed, FluxSpec, flux_running
 from tests.kube_bed import KubernetesBed, kubernetes_running
 from tests.kube_conf import KubernetesSpec
 from tests.order import in_order, unit_of
+from tests.pace import Limit
 from tests.pgbouncer_service import PgBouncer, pgbouncer_running
 from tests.processes import end_strays, pids
 from tests.programs import isolated_env
@@ -25,6 +28,7 @@ from tests.slurm_conf import Spec
 
 HERE = Path(__file__).resolve().parent
 QUICK_S = 2.0  # a test that starts no program
+LIMIT_LOOK_S = 5.0  # between two looks whether a test takes too long
 DATABASES = ("sqlite", "postgresql")
 # Real batch systems, killed services, whole days, every order of events: left out of `make fast`, and so is PostgreSQL
 # where the same is tested on SQLite.
@@ -123,6 +127,26 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if report.failed and "slurm" in item.nodeid:
         report.sections += last_words()
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> bool:
+    """Fail a test that takes too long by the time of a quiet machine: a busy neighbour fails nothing."""
+    limit = Limit(settings.timeout)
+
+    def look(*_: object) -> None:
+        if limit.is_over():
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            timeout_sigalrm(item, settings)
+
+    def cancel() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    item.cancel_timeout = cancel  # type: ignore[attr-defined]  # called by the plugin's own hook
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT_LOOK_S, LIMIT_LOOK_S)
+    return True
 
 
 @pytest.fixture(autouse=True)

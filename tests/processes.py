@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from tests.pace import Limit
+
 T = TypeVar("T")
 
 POLL_S = 0.02  # between two looks at first: fine enough for a human, coarse enough for two cores
@@ -39,11 +41,15 @@ _starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="starter")
 
 
 def until(predicate: Callable[[], T | None], timeout_s: float, what: str) -> T:
-    """Wait for a true value and return it; at the deadline fail, saying what never came and what was there instead."""
+    """Wait for a true value and return it; at the limit fail, saying what never came and what was there instead.
+
+    The limit is in seconds of a quiet machine (`tests/pace.py`).
+    """
     began = looked = time.monotonic()
+    limit = Limit(timeout_s)
     while not (value := predicate()):
         now = time.monotonic()
-        if now > began + timeout_s:
+        if limit.is_over():
             raise AssertionError(f"not within {timeout_s:g} s: {what} (last seen: {value!r})")
         time.sleep(min(max(POLL_S, POLL_COSTS * (now - looked), POLL_SHARE * (now - began)), POLL_S_MAX))
         looked = time.monotonic()

@@ -138,7 +138,7 @@ def wait_for_expiry(url: str) -> None:
     signed_at = datetime.strptime(query["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
     end = signed_at + int(query["X-Amz-Expires"][0]) + 1
     while (left_s := end - time.time()) >= 0:
-        time.sleep(left_s + 0.05)
+        time.sleep(left_s + 0.05)  # until the address has ended, by the clock of the service
 
 
 @contextmanager

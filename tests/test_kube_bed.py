@@ -258,7 +258,7 @@ from tests.kube_conf import KubernetesSpec
 with kubernetes_running(KubernetesSpec("left")) as bed:
     processes = [process for daemon in bed.daemons.values() for process in (daemon.process, daemon.holder) if process]
     print(bed.folder, *(process.pid for process in processes), flush=True)
-    time.sleep(600)
+    time.sleep(600)  # until the test ends it
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

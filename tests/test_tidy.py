@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -81,6 +82,18 @@ def test_comments_name_files_that_exist() -> None:
 
 def test_no_module_that_nothing_imports() -> None:
     fail_if_any(tidy.unused_modules(sources(), [(ROOT / "pyproject.toml").read_text(encoding="utf-8")]))
+
+
+def test_a_test_that_lets_time_pass_says_why() -> None:
+    """A test waits for a condition. Where time itself is the subject, the line says so."""
+    sleeps = re.compile(r"^\s+time\.sleep\([^#]*$")
+    fail_if_any(
+        Finding(source.file, number, "`time.sleep` without a reason: use `until`, or say why time must pass")
+        for source in sources()
+        if source.file.startswith("tests/") and not source.file.startswith("tests/data/")
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if sleeps.match(line) and source.file != "tests/processes.py"
+    )
 
 
 def test_no_module_imports_itself_through_others() -> None:

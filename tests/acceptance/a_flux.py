@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     ended = FOLDER / f"{native}.code"
     if argv[:2] == ["job", "status"]:
         while not ended.exists():
-            time.sleep(0.05)
+            time.sleep(0.05)  # between two looks
         return int(ended.read_text())
     if argv[0] == "jobs":
         print("INACTIVE" if ended.exists() else "RUN")

@@ -209,7 +209,7 @@ def failure(work: Callable[[], Any]) -> list[str]:
 def until(is_true: Callable[[], Any]) -> None:
     """The test that started this process ends it if it takes too long."""
     while not is_true():
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # between two looks
 
 
 if __name__ == "__main__":

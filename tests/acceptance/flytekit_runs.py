@@ -64,7 +64,7 @@ def patiently(call: Callable[[], T]) -> T:
         except FlyteSystemUnavailableException:
             if time.monotonic() > end:
                 raise
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # between two looks
 
 
 def start(remote: Any, name: str, version: str, case: dict[str, Any]) -> tuple[Any, str]:
@@ -97,7 +97,7 @@ def give(remote: Any, name: str, signals: dict[str, Any]) -> None:
         waiting = {one.id.signal_id for one in remote.list_signals(name)}
         signal_id = next((one for one in left if one in waiting), None)
         if signal_id is None:
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # between two looks
             continue
         value = left.pop(signal_id)
         if isinstance(value, bool):
@@ -120,7 +120,7 @@ def result(remote: Any, execution: Any) -> dict[str, Any]:
         phase = WorkflowExecutionPhase.enum_to_string(closure.phase)
         if phase in DONE:
             break
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # between two looks
     return patiently(lambda: ended(remote, execution, closure, phase))
 
 

@@ -71,28 +71,28 @@ Fault = Callable[[OrdealYard, random.Random], None]
 def kill_agent(yard: OrdealYard, chance: random.Random) -> None:
     """At whichever step it is just then, also at its start."""
     agent = chance.choice(list(yard.agents.values()))
-    time.sleep(chance.random())
+    time.sleep(chance.random())  # how long is left to chance
     agent.kill()
     agent.start()
 
 
 def kill_server(yard: OrdealYard, chance: random.Random) -> None:
     yard.server.kill()
-    time.sleep(chance.uniform(0, 2))
+    time.sleep(chance.uniform(0, 2))  # how long is left to chance
     yard.server.start().wait_ready()
 
 
 def kill_api_server(yard: OrdealYard, chance: random.Random) -> None:
     cluster = chance.choice(list(yard.clusters.values()))
     cluster.kill("apiserver")
-    time.sleep(chance.uniform(0, 2))
+    time.sleep(chance.uniform(0, 2))  # how long is left to chance
     cluster.start("apiserver")
 
 
 def pause_api_server(yard: OrdealYard, chance: random.Random) -> None:
     cluster = chance.choice(list(yard.clusters.values()))
     cluster.pause("apiserver")
-    time.sleep(chance.uniform(0.5, 2.5 * API_TIMEOUT_S))
+    time.sleep(chance.uniform(0.5, 2.5 * API_TIMEOUT_S))  # how long is left to chance
     cluster.resume("apiserver")
 
 
@@ -102,7 +102,7 @@ def kill_agent_without_api_server(yard: OrdealYard, chance: random.Random) -> No
     yard.clusters[name].kill("apiserver")
     yard.agents[name].kill()
     yard.agents[name].start()
-    time.sleep(chance.uniform(0, 2))
+    time.sleep(chance.uniform(0, 2))  # how long is left to chance
     yard.clusters[name].start("apiserver")
 
 
@@ -110,7 +110,7 @@ def restart_slurm_controller(yard: OrdealYard, chance: random.Random) -> None:
     """In an orderly way: a controller that is killed forgets jobs, which other tests are about."""
     assert yard.slurm is not None
     yard.slurm.stop("slurmctld")
-    time.sleep(chance.random())
+    time.sleep(chance.random())  # how long is left to chance
     yard.slurm.heal_daemons()
 
 
@@ -119,7 +119,7 @@ def kill_control_plane_part(yard: OrdealYard, chance: random.Random) -> None:
     cluster = chance.choice(list(yard.clusters.values()))
     name = chance.choice(["controller-manager", "scheduler"])
     cluster.kill(name)
-    time.sleep(chance.uniform(0, 3))
+    time.sleep(chance.uniform(0, 3))  # how long is left to chance
     cluster.start(name)
 
 
@@ -127,7 +127,7 @@ def pause_etcd(yard: OrdealYard, chance: random.Random) -> None:
     """Writes get no answer; some are carried out."""
     cluster = chance.choice(list(yard.clusters.values()))
     cluster.pause("etcd")
-    time.sleep(chance.uniform(0.5, 2.5 * API_TIMEOUT_S))
+    time.sleep(chance.uniform(0.5, 2.5 * API_TIMEOUT_S))  # how long is left to chance
     cluster.resume("etcd")
 
 
@@ -213,7 +213,7 @@ def undergo(
                 name = deck.pop()
                 counts[name] += 1
                 faults[name](yard, chance)
-                time.sleep(chance.random())
+                time.sleep(chance.random())  # how long is left to chance
         finally:
             yard.heal()
     healed_s = time.monotonic()

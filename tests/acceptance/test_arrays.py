@@ -146,10 +146,10 @@ def test_an_array_survives_the_death_of_server_and_agent(tmp_path: Path) -> None
     with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
         job = submit(server, spec={"command": ["/bin/sh", "-c", script]}, array="0-99")
         for _ in range(4):
-            time.sleep(0.4)
+            time.sleep(0.4)  # between two kills: tasks are at every step
             agent.kill()
             agent.start()
-            time.sleep(0.3)
+            time.sleep(0.3)  # between two kills: tasks are at every step
             server.kill()
             server.start().wait_ready()
         assert ended(server, job)["tasks"] == {"total": 100, "ok": 100}

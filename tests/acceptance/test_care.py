@@ -178,7 +178,7 @@ def test_credentials_change_all_the_time_on_two_servers_and_the_agent_is_killed_
                 lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(60)]
             )
             for _ in range(6):
-                time.sleep(0.7)
+                time.sleep(0.7)  # between two kills: jobs are at every step
                 agent.kill()
                 agent.start()
             assert_each_ran_once(ledger, wait_all_final(client, ids.result(PATIENCE_S), PATIENCE_S))

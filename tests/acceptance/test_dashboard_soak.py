@@ -50,7 +50,7 @@ def keep_submitting(stage: Stage, until: float) -> None:
     """About two jobs a second, of which each writes lines."""
     while time.monotonic() < until:
         stage.submit("sh", "-c", "for i in 1 2 3 4 5; do echo line $i; done", name="soak", labels={"run": "soak"})
-        time.sleep(0.5)
+        time.sleep(0.5)  # the rate is part of the load
 
 
 def test_open_pages_do_not_grow(tmp_path: Path, browser: Browser) -> None:

@@ -51,7 +51,7 @@ def test_a_database_that_goes_away_loses_nothing_and_kills_nothing(tmp_path: Pat
         while time.monotonic() < away_until:  # the time away is the subject; the server must answer all along
             assert call("GET", f"{server.url}/healthz", timeout_s=10).status == 200
             assert not late.done()
-            time.sleep(0.2)
+            time.sleep(0.2)  # between two looks: the time away is the subject
         own_postgres.start()
         ids.append(late.result(PATIENCE_S))
         until(lambda: call("GET", f"{server.url}/readyz").status == 200, SOON_S, "it serves again")

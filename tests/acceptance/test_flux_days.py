@@ -346,7 +346,7 @@ def break_things(yard: FluxYard, chance: random.Random) -> None:
     while time.monotonic() < until_s:
         name = chance.choice(["alpha", "beta"])
         if chance.random() < 0.5:
-            time.sleep(chance.random())
+            time.sleep(chance.random())  # how long is left to chance
             yard.agents[name].kill()
             yard.agents[name].start()
         else:

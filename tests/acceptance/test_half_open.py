@@ -49,4 +49,4 @@ def test_an_idle_agent_stays_up(stage: Stage) -> None:
         until_s = time.monotonic() + SILENT_S + 10
         while time.monotonic() < until_s:
             assert stage.health("idle") == "up"
-            time.sleep(0.2)
+            time.sleep(0.2)  # between two looks: that it stays up is the subject

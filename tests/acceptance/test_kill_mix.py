@@ -102,7 +102,7 @@ def reap(server: Server, agents: list[Agent], *, kills: int) -> None:
     victims: list[Program] = [server, *agents] * kills
     chance.shuffle(victims)
     for victim in victims:
-        time.sleep(chance.uniform(0.1, 0.5))
+        time.sleep(chance.uniform(0.1, 0.5))  # between two kills: jobs are at every step
         victim.kill()
         victim.start()
     server.wait_ready()

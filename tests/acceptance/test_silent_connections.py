@@ -82,7 +82,7 @@ def read_to_end(sock: socket.socket, *, drip: bytes = b"") -> bytes:
         if part == b"":
             return said
         said += part or b""
-        time.sleep(0.02)
+        time.sleep(0.02)  # between two looks
     raise AssertionError(f"still open after {CLOSED_S:g} s; so far it said {said[:200]!r}")
 
 

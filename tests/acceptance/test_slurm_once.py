@@ -114,7 +114,7 @@ def break_things(ordeal: Ordeal, yard: Yard, chance: random.Random) -> None:
 def _kill_agent(yard: Yard, chance: random.Random) -> None:
     """At whichever step it is just then."""
     agent: Agent = chance.choice(list(yard.agents.values()))
-    time.sleep(chance.random())
+    time.sleep(chance.random())  # how long is left to chance
     agent.kill()
     agent.start()
 
@@ -122,7 +122,7 @@ def _kill_agent(yard: Yard, chance: random.Random) -> None:
 def _pause_controller(yard: Yard, chance: random.Random) -> None:
     cluster = yard.slurm[chance.choice(["alpha", "beta"])]
     cluster.pause("slurmctld")
-    time.sleep(chance.uniform(0.5, 3))
+    time.sleep(chance.uniform(0.5, 3))  # how long is left to chance
     cluster.resume("slurmctld")
 
 
@@ -130,19 +130,19 @@ def _restart_controller(yard: Yard, chance: random.Random) -> None:
     """In an orderly way: killed, it forgets, and that has a test of its own."""
     cluster = yard.slurm[chance.choice(["alpha", "beta"])]
     cluster.stop("slurmctld")
-    time.sleep(chance.random())
+    time.sleep(chance.random())  # how long is left to chance
     cluster.heal_daemons()
 
 
 def _doubt(yard: Yard, chance: random.Random) -> None:
     yard.faulty.set(Fault.MIXED)
-    time.sleep(chance.uniform(1, 4))
+    time.sleep(chance.uniform(1, 4))  # how long is left to chance
     yard.faulty.set(Fault.NONE)
 
 
 def _kill_accounting(yard: Yard, chance: random.Random) -> None:
     yard.slurm["alpha"].kill("slurmdbd")
-    time.sleep(chance.uniform(0.5, 3))
+    time.sleep(chance.uniform(0.5, 3))  # how long is left to chance
     yard.slurm["alpha"].heal_daemons()
 
 

@@ -76,7 +76,7 @@ def test_either_server_may_be_killed(tmp_path: Path, shared_url: str, victim: st
                 lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(60)]
             )
             for _ in range(3):  # here, not aside: the kernel ends a program with the thread that started it
-                time.sleep(0.5)
+                time.sleep(0.5)  # between two kills: jobs are at every step
                 killed.kill()
                 killed.start()
             killed.wait_ready()

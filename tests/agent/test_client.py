@@ -36,7 +36,7 @@ def one_answer(text: bytes, *, close: bool = True) -> str:
                 taken.recv(65536)
                 taken.sendall(text)
                 if not close:
-                    time.sleep(0.2)
+                    time.sleep(0.2)  # the connection stays open after the answer
 
     threading.Thread(target=serve, daemon=True).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -138,7 +138,7 @@ def test_submit_repeated_runs_once(tmp_path: Path) -> None:
         native_id = backend.submit(lease)
     end_of(backend, native_id)
     backend.submit(lease)
-    time.sleep(0.1)
+    time.sleep(0.1)  # that nothing more is written is the subject
     assert (tmp_path / "jobs" / native_id / "work/count").read_text() == "ran\n"
     backend.close()
 

@@ -141,7 +141,7 @@ def test_paused_and_continued_supervisor_goes_on_waiting(tmp_path: Path, limit_s
     pid_in(job.path / "work/pid")
     for _ in range(3):
         process.send_signal(signal.SIGSTOP)
-        time.sleep(0.1)
+        time.sleep(0.1)  # the time stopped is the subject
         process.send_signal(signal.SIGCONT)
     assert process.wait(PATIENCE_S) == 0
     ended = job.exit()
@@ -154,7 +154,7 @@ def test_time_limit_passed_while_the_supervisor_was_paused_holds(tmp_path: Path)
     process = start(job)
     pid_in(job.path / "work/pid")
     process.send_signal(signal.SIGSTOP)
-    time.sleep(0.5)
+    time.sleep(0.5)  # longer than the limit: the limit passes while it is stopped
     process.send_signal(signal.SIGCONT)
     assert process.wait(PATIENCE_S) == 0
     ended = job.exit()

@@ -89,11 +89,11 @@ def _break(yard: ChaosYard, notes: Notes, fault: Fault) -> Cost:
     time.sleep(CALM_S)  # the calm is measured, not waited for
     begin_s = time.monotonic()
     fault.begin(yard)
-    time.sleep(fault.lasts_s)
+    time.sleep(fault.lasts_s)  # the fault lasts this long
     fault.end(yard)
     healed_s = time.monotonic()
     end_s = max(begin_s + WINDOW_S, healed_s)
-    time.sleep(max(0.0, end_s - time.monotonic()))
+    time.sleep(max(0.0, end_s - time.monotonic()))  # the cost is measured over a window
     calm = notes.rate(begin_s - CALM_S, begin_s)
     return Cost(
         fault, calm, notes.rate(begin_s, end_s), notes.longest_gap_s(begin_s, end_s), notes.first_after(healed_s)

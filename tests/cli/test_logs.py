@@ -166,7 +166,7 @@ def test_interrupted_it_says_how_to_go_on(peer: Peer, terminal: Callable[..., Te
 
     def hold(_: Asked) -> Say:
         asked_again.set()
-        time.sleep(5)
+        time.sleep(5)  # a server that holds a request
         return part(next=4, size=4)
 
     peer.on("GET", OUTPUT, part((0, b"one\n")), hold)

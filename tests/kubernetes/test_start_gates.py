@@ -149,7 +149,7 @@ def test_commands_run_once_although_the_api_server_is_killed_while_pods_are_crea
     while time.monotonic() - begun_s < KILL_AFTER_S:
         agent.run_once()
     harmed_cluster.kill("apiserver")
-    time.sleep(START_AFTER_S)
+    time.sleep(START_AFTER_S)  # the time away is the subject
     harmed_cluster.start("apiserver")
     agent.until(lambda: len(agent.ends()) == JOBS, "all jobs end")
     assert runs(agent.folder) == JOBS

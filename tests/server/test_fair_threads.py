@@ -125,7 +125,7 @@ def test_requests_are_counted_from_many_threads() -> None:
 
         @property
         def requests(self) -> int:
-            time.sleep(0.0001)
+            time.sleep(0.0001)  # the row takes a moment to count
             return 1
 
     limits: Any = YieldingLimits()

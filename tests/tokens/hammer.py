@@ -47,12 +47,12 @@ def _one(pools: RedisPools, name: str, grants: int, lease_s: int, lines: list[st
                     POOL, token, CAPS, project=project, domain=domain, units=units, lease_s=lease_s
                 ).is_granted:
                     break
-                time.sleep(0.003)
+                time.sleep(0.003)  # a caller who tries again
             except (Rebuilding, Unavailable):
-                time.sleep(0.05)
+                time.sleep(0.05)  # a caller who tries again
         heard = time.monotonic()
         if chance.random() < 0.05:
-            time.sleep(0.01)
+            time.sleep(0.01)  # some hold their tokens for longer
         done = min(time.monotonic(), asked + lease_s)
         if done > heard:
             lines.append(f"{heard} {done} {units} {project} {domain}\n")
@@ -61,7 +61,7 @@ def _one(pools: RedisPools, name: str, grants: int, lease_s: int, lines: list[st
                 pools.release_resource(POOL, token, project=project, domain=domain)
                 break
             except (Rebuilding, Unavailable):
-                time.sleep(0.05)
+                time.sleep(0.05)  # a caller who tries again
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from switchyard.model.file_tree import (
 )
 from switchyard.model.file_views import FileAnswer
 from switchyard.model.files import AttemptOutputs, MissingAnswer, OutputRoom, SignedUpload, TreeAnswer
+from tests.processes import until
 
 WAIT_S = 60.0
 Plain = dict[str | bytes, "Plain | bytes | str | Executable"]
@@ -169,7 +169,4 @@ def named_in_bytes(content: Plain) -> Plain:
 
 
 def wait_until(is_so: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not is_so():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.005)
+    until(is_so, timeout_s, what)

@@ -102,7 +102,7 @@ def give_anothers_end(folder: Path, cluster: SlurmCluster) -> tuple[SlurmBackend
     while time.monotonic() < retells_at + RETELL_S:
         if is_taken(cluster, handle) or count(controllers, NAMED_ANOTHER) > refused:
             return backend, handle
-        time.sleep(0.1)
+        time.sleep(0.1)  # between two looks at a moment that may pass
     return None
 
 
@@ -181,7 +181,7 @@ def test_a_launch_that_died_with_its_controller_is_given_back(tmp_path: Path, he
     until(lambda: saved_ns(healed) > begun_ns, END_S, "and saved that")
     healed.kill("slurmctld")
     healed.heal_daemons()
-    time.sleep(MISSED_S)
+    time.sleep(MISSED_S)  # the time away is the subject
     healed.kill(f"slurmd/{node}")
     healed.restart(f"slurmd/{node}")  # a node says what it runs when it comes
     found = end_of(backend, handle, timeout_s=END_S)
