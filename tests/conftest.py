@@ -25,6 +25,7 @@ from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres, postgres_running
 from tests.slurm_bed import SlurmBed, last_words, slurm_running
 from tests.slurm_conf import Spec
+from tests.warm_programs import close_starters
 
 HERE = Path(__file__).resolve().parent
 QUICK_S = 2.0  # a test that starts no program
@@ -77,6 +78,10 @@ def pytest_configure() -> None:
     """A shell that starts the tests in the background has them ignore two signals, and with them all they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+def pytest_unconfigure() -> None:
+    close_starters()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

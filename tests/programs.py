@@ -25,6 +25,8 @@ from typing import Any, Self, TypeVar
 
 from tests.processes import PATIENCE_S, STRAY_MARK, children_of, free_port, spawn, until
 from tests.services import need_faketime
+from tests.store.prepared import migrated_file
+from tests.warm_programs import WarmProcess, is_warm_start_allowed, run_script, start_warm
 
 T = TypeVar("T")
 
@@ -48,7 +50,14 @@ class Program:
     """One started process, its own session, its log in a file. Used as a context, it is gone at the end."""
 
     def __init__(
-        self, argv: Sequence[str], folder: Path, *, name: str, env: Mapping[str, str], cwd: Path | None = None
+        self,
+        argv: Sequence[str],
+        folder: Path,
+        *,
+        name: str,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        is_warm: bool = True,
     ) -> None:
         self.argv, given = without_password(argv)
         self.name = name
@@ -56,7 +65,8 @@ class Program:
         self.log_file = folder / f"{name}.log"
         self._env = {**env, **given}
         self._cwd = cwd or folder
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._is_warm = is_warm and is_warm_start_allowed(self.argv, self._env)
+        self._popen: subprocess.Popen[bytes] | WarmProcess | None = None
 
     @property
     def env(self) -> dict[str, str]:
@@ -65,7 +75,8 @@ class Program:
     def start(self) -> Self:
         assert not self.is_running, f"{self.name} is running already"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._popen = spawn(self.argv, log_file=self.log_file, env=self._env, cwd=self._cwd)
+        start = start_warm if self._is_warm else spawn
+        self._popen = start(self.argv, log_file=self.log_file, env=self._env, cwd=self._cwd)
         return self
 
     @property
@@ -200,13 +211,23 @@ def start_server(
     extra: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     name: str = "server",
+    is_prepared: bool = True,
+    is_warm: bool = True,
 ) -> Server:
-    """`yard server` on a free port of loopback, its data under `tmp`; returns when it is ready."""
+    """`yard server` on a free port of loopback, its data under `tmp`; returns when it is ready.
+
+    `is_prepared`: a new data folder has an SQLite file with the schema, and no row. Otherwise the server makes it.
+    """
     port = port or free_port()
-    argv = [*YARD, "server", "--data", str(tmp / f"{name}-data"), "--http", f"127.0.0.1:{port}"]
+    data = tmp / f"{name}-data"
+    if is_prepared and database is None and not data.exists():
+        data.mkdir(parents=True, mode=0o700)
+        (data / "switchyard.db").touch(mode=0o600)
+        (data / "switchyard.db").write_bytes(migrated_file())
+    argv = [*YARD, "server", "--data", str(data), "--http", f"127.0.0.1:{port}"]
     argv += ["--database", database] if database else []
     argv += [] if auth else ["--no-auth"]
-    server = Server([*argv, *extra], tmp, name=name, env={**isolated_env(tmp), **(env or {})})
+    server = Server([*argv, *extra], tmp, name=name, env={**isolated_env(tmp), **(env or {})}, is_warm=is_warm)
     server.url = f"http://127.0.0.1:{port}"
     try:
         return server.start().wait_ready()
@@ -229,6 +250,7 @@ def start_agent(
     reader: str | None = None,
     wait: bool = True,
     is_root_allowed: bool = True,
+    is_warm: bool = True,
 ) -> Agent:
     """`yard agent` of a cluster; returns when the server says the cluster is up.
 
@@ -246,7 +268,8 @@ def start_agent(
     argv += ["--token", token] if token else []
     argv += ["--allow-root"] if is_root_allowed else []
     # The log's name is unique per data folder, so two agents of one cluster do not share one.
-    agent = Agent([*argv, *extra], tmp, name=f"agent-{data.name}", env={**isolated_env(tmp), **(env or {})})
+    env = {**isolated_env(tmp), **(env or {})}
+    agent = Agent([*argv, *extra], tmp, name=f"agent-{data.name}", env=env, is_warm=is_warm)
     agent.cluster, agent.data = cluster, data
     agent.start()
     if not wait or (token and not reader):
@@ -264,16 +287,7 @@ def yard(
 ) -> subprocess.CompletedProcess[str]:
     """Run one `yard` command as a user would, without a terminal. `check`: a failure fails the test, with its words."""
     words, given = without_password(args)
-    done = subprocess.run(
-        [*YARD, *words],
-        env={**env, **given},
-        input=stdin,
-        stdin=subprocess.DEVNULL if stdin is None else None,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    done = run_script([*YARD, *words], env={**env, **given}, stdin=stdin, timeout_s=timeout_s)
     if check and done.returncode != 0:
         raise AssertionError(f"yard {' '.join(args)}: exit {done.returncode}\n{done.stdout}{done.stderr}")
     return done

@@ -108,11 +108,11 @@ class Postgres:
     def is_running(self) -> bool:
         return self._popen is not None and self._popen.poll() is None
 
-    def create_database(self) -> str:
-        """A new, empty database; its URL."""
+    def create_database(self, *, copy_of: str = "template1") -> str:
+        """A new database, which is empty unless it is the copy of another one; its URL."""
         self._databases += 1
         name = f"test_{self._databases}"
-        self._run_sql(f'CREATE DATABASE "{name}"')
+        self._run_sql(f'CREATE DATABASE "{name}" TEMPLATE "{copy_of}"')
         return self.url(name)
 
     def drop_database(self, url: str) -> None:

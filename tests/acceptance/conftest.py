@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from switchyard import Client
 from tests.acceptance.stage import Stage, staged
+from tests.services import Postgres
+from tests.store.prepared import ENGINES, migrated, migrated_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -19,6 +22,20 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """A server without authentication, shared by the tests of one file."""
     with staged(tmp_path_factory.mktemp("stage")) as made:
         yield made
+
+
+@pytest.fixture(params=ENGINES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database with the schema and no rows, for whole servers: the test runs once for each engine."""
+    if request.param == "sqlite":
+        file = tmp_path / "yard.db"
+        file.write_bytes(migrated_file())
+        yield f"sqlite:///{file}"
+        return
+    server: Postgres = request.getfixturevalue("postgres")
+    url = migrated(server)
+    yield url
+    server.drop_database(url)
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ import yaml
 from tests.processes import PATIENCE_S, free_port
 from tests.programs import Agent, Server, isolated_env, start_agent, start_server
 from tests.server.flyte_doors import Doors
+from tests.warm_programs import FLYTEKIT_MODULES, flytekit_folder, run_script
 
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
 RUNS = Path(__file__).with_name("flytekit_runs.py")
 PROJECT, DEV = "kit", "development"
-HOST_RULE = {"match": "team/*", "run": "host", "path": str(Path(sys.executable).parent)}
 NODES = {"nodes": 1, "each": {"core": 3, "memory": "16GiB"}}  # more tasks at once only wait for each other
 RUNS_S = 10 * PATIENCE_S  # dozens of tasks, of which each starts two interpreters
 
@@ -39,14 +39,12 @@ class FlyteSite:
     def pyflyte(self, *words: str, within: str = "", timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         file = self.folder / "flyte.yaml"
         file.write_text(yaml.safe_dump({"admin": {"endpoint": f"dns:///{self.doors.grpc}", "insecure": True}}))
-        return subprocess.run(
+        return run_script(
             [str(PYFLYTE), "--config", str(file), *words],
             env=isolated_env(self.folder),
             cwd=self.folder / within,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            timeout_s=timeout_s,
+            modules=FLYTEKIT_MODULES,
         )
 
     def register(
@@ -67,20 +65,22 @@ class FlyteSite:
         self, *modules: str, version: str = "v1", environment: Mapping[str, str] | None = None
     ) -> list[dict[str, Any]]:
         """Run the cases of these modules by flytekit, all at once. `environment`: what the client needs, too."""
-        argv = [sys.executable, str(RUNS), self.config, PROJECT, version, *modules]
-        done = subprocess.run(
-            argv,
+        done = run_script(
+            [str(RUNS), self.config, PROJECT, version, *modules],
             env={**isolated_env(self.folder), **(environment or {})},
             cwd=self.folder / "flows",
-            capture_output=True,
-            text=True,
-            timeout=RUNS_S,
-            check=False,
+            timeout_s=RUNS_S,
+            modules=FLYTEKIT_MODULES,
         )
         assert done.returncode == 0, done.stderr[-4000:] + self.server.tail() + self.agent.tail()
         # The last line: flytekit writes into the same stream when it imports a shell task.
         results: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
         return results
+
+
+def host_rule() -> dict[str, str]:
+    """The site's rule for images: tasks run on this machine, with flytekit's programs that start fast."""
+    return {"match": "team/*", "run": "host", "path": str(flytekit_folder())}
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def flyte_site(
     `environment`: of the agent."""
     (folder / "flows").mkdir()
     site_file = folder / "site.yaml"
-    site_file.write_text(yaml.safe_dump({"images": [HOST_RULE], **(site or {})}))
+    site_file.write_text(yaml.safe_dump({"images": [host_rule()], **(site or {})}))
     port, config_file = free_port(), folder / "server.yaml"
     config_file.write_text(yaml.safe_dump(dict(config or {})))
     extra = ["--grpc", f"127.0.0.1:{port}", "--config", str(config_file)]

@@ -14,7 +14,7 @@ import pytest
 from flyteidl.core import errors_pb2, literals_pb2
 from flyteidl.service import dataproxy_pb2
 
-from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site, host_rule
 from tests.podman_service import IMAGE, podman_ready
 from tests.processes import PATIENCE_S, until
 from tests.programs import call
@@ -69,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlyteSite]:
     (folder / "word").write_text("sesame")
     secret = {"group": "vault", "key": "word", "file": str(folder / "word"), "projects": ["other"]}
     own = {"key": "own", "file": str(folder / "word"), "projects": [PROJECT]}
-    sections = {"images": [HOST_RULE], "data": {"folder": str(folder / "data")}, "secrets": [secret, own]}
+    sections = {"images": [host_rule()], "data": {"folder": str(folder / "data")}, "secrets": [secret, own]}
     with flyte_site(folder, site=sections) as made:
         yield made
 

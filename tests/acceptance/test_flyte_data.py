@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site, host_rule
 from tests.acceptance.shell_flows import ended, good, start
 from tests.acceptance.test_flyte_runs import difference
 from tests.processes import free_port
@@ -123,7 +123,11 @@ def places(root: Path) -> list[tuple[str, ...]]:
 def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    site_file = {"data": {"folder": str(data)}, "secrets": [secret_rule(tmp_path)], "images": [HOST_RULE, DEBIAN_RULE]}
+    site_file = {
+        "data": {"folder": str(data)},
+        "secrets": [secret_rule(tmp_path)],
+        "images": [host_rule(), DEBIAN_RULE],
+    }
     with flyte_site(tmp_path, site=site_file) as site:
         (site.folder / "flows" / "hidden_files.py").write_text(HIDDEN_FILES)
         check_corpus(site, MODULES, "hidden_files")

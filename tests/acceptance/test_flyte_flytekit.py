@@ -159,7 +159,7 @@ def test_tls_with_the_servers_certificate(tmp_path: Path) -> None:
 
 def test_a_server_pays_only_for_the_doors_it_opens(tmp_path: Path) -> None:
     """gRPC and Flyte's messages are a fifth of a second and 25 MB: for those who ask for them."""
-    with start_server(tmp_path) as server:
+    with start_server(tmp_path, is_warm=False) as server:
 
         def has(library: str) -> bool:
             return library in Path(f"/proc/{server.pid}/maps").read_text()

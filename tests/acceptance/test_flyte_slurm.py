@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.idset import IdSet
-from tests.acceptance.flyte_site import HOST_RULE, RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site, host_rule
 from tests.acceptance.slurm_stage import SITE
 from tests.acceptance.test_flyte_runs import difference
 from tests.slurm_bed import SlurmBed
@@ -35,7 +35,7 @@ def test_workflows_of_the_corpus_end_on_slurm_as_they_do_in_flyte(tmp_path: Path
     (tmp_path / "data").mkdir()
     notes.touch()
     sections = {
-        "images": [{**HOST_RULE, "path": str(noting_programs(tmp_path / "programs", notes))}],
+        "images": [{**host_rule(), "path": str(noting_programs(tmp_path / "programs", notes))}],
         "data": {"folder": str(tmp_path / "data")},
         "slurm": {**SITE, "bin": str(cluster.bin)},
     }
@@ -62,7 +62,7 @@ def noting_programs(folder: Path, notes: Path) -> Path:
     for name in ("pyflyte-fast-execute", "pyflyte-execute", "pyflyte-map-execute"):
         note = f'echo "{NOTE}" >> {notes}\n' if name != "pyflyte-fast-execute" else ""
         program = folder / name
-        program.write_text(f'#!/bin/sh\n{note}exec {HOST_RULE["path"]}/{name} "$@"\n')
+        program.write_text(f'#!/bin/sh\n{note}exec {host_rule()["path"]}/{name} "$@"\n')
         program.chmod(0o755)
     return folder
 

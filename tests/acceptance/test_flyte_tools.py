@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.acceptance.flyte_site import DEV, HOST_RULE, PROJECT, FlyteSite
+from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, host_rule
 from tests.acceptance.shell_flows import (
     HERE,
     INT,
@@ -65,7 +65,7 @@ class Bed:
 def bed(folder: Path) -> Iterator[Bed]:
     """Clusters alpha and beta, of which beta is larger; a private one without an agent; pools of each."""
     port, site_file = free_port(), folder / "site.yaml"
-    site_file.write_text(yaml.safe_dump({"images": [HOST_RULE]}))
+    site_file.write_text(yaml.safe_dump({"images": [host_rule()]}))
     with staged(folder, auth=True, extra=("--grpc", f"127.0.0.1:{port}")) as stage:
         doors = Doors(stage.url, f"127.0.0.1:{port}", stage.token)
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.acceptance.flyte_site import HOST_RULE, NODES, PROJECT, RUNS_S, FlyteSite
+from tests.acceptance.flyte_site import NODES, PROJECT, RUNS_S, FlyteSite, host_rule
 from tests.acceptance.shell_flows import (
     HERE,
     INT,
@@ -52,7 +52,7 @@ def a_server(folder: Path, database: str, name: str) -> tuple[Server, Doors]:
 def two_servers(folder: Path, database: str) -> Iterator[tuple[FlyteSite, Server]]:
     """A site whose doors are those of the first server, and the second server."""
     site_file = folder / "site.yaml"
-    site_file.write_text(yaml.safe_dump({"images": [HOST_RULE]}))
+    site_file.write_text(yaml.safe_dump({"images": [host_rule()]}))
     one, doors = a_server(folder, database, "one")
     with one:
         two, _ = a_server(folder, database, "two")

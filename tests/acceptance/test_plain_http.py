@@ -129,7 +129,7 @@ def test_no_process_shows_the_password(tmp_path: Path, postgres: Postgres, way: 
     words = ["--database-file", str(file)] if way == "file" else []
     env = isolated_env(tmp_path) | ({"YARD_DATABASE_URL": url} if way == "variable" else {})
     argv = [*YARD, "server", "--data", str(tmp_path / "data"), "--http", f"127.0.0.1:{port}", *words]
-    with Server(argv, tmp_path, name="server", env=env) as server:
+    with Server(argv, tmp_path, name="server", env=env, is_warm=False) as server:
         server.url = f"http://127.0.0.1:{port}"
         server.wait_ready()
         assert password not in words_of_all()
@@ -142,7 +142,9 @@ def test_no_process_shows_the_password(tmp_path: Path, postgres: Postgres, way: 
 def test_an_agent_hides_its_join_token(tmp_path: Path) -> None:
     with staged(tmp_path, auth=True) as stage:
         token = stage.invite("alpha", is_reusable=True)
-        with start_agent(tmp_path, stage.url, "alpha", graph=graph(2), token=token, reader=stage.token) as agent:
+        with start_agent(
+            tmp_path, stage.url, "alpha", graph=graph(2), token=token, reader=stage.token, is_warm=False
+        ) as agent:
             shown = Path(f"/proc/{agent.pid}/cmdline").read_bytes().decode()
             assert token not in shown
             assert "--token\0***" in shown

@@ -17,7 +17,9 @@ from switchyard.store.schema import metadata
 from tests.services import Postgres
 
 ENGINES = ("sqlite", "postgresql")
-_schemas: dict[int, str] = {}  # by the port of the server, which is this test run's own
+# By the port of the PostgreSQL, which is this test run's own: the database that tests empty, the one that they copy.
+_schemas: dict[int, str] = {}
+_templates: dict[int, str] = {}
 
 
 @cache
@@ -49,11 +51,13 @@ def emptied(server: Postgres) -> str:
 
 
 def migrated(server: Postgres) -> str:
-    """The URL of a database of one's own, with the schema."""
-    url = server.create_database()
-    with closing(Database(url)) as database:
-        upgrade_schema(database)
-    return url
+    """The URL of a database of one's own, with the schema: a copy of one that is migrated once per PostgreSQL."""
+    if server.port not in _templates:
+        url = server.create_database()
+        with closing(Database(url)) as database:
+            upgrade_schema(database)
+        _templates[server.port] = url.rsplit("/", 1)[1]
+    return server.create_database(copy_of=_templates[server.port])
 
 
 def a_url(engine: str, request: pytest.FixtureRequest, folder: Path) -> str:
