@@ -25,6 +25,7 @@ from tests.redis_service import RedisServer, redis_running
 from tests.services import Postgres, postgres_running
 from tests.slurm_bed import SlurmBed, last_words, slurm_running
 from tests.slurm_conf import Spec
+from tests.times import TimesPlugin
 from tests.warm_programs import close_starters
 
 HERE = Path(__file__).resolve().parent
@@ -74,10 +75,11 @@ settings.register_profile("soak", deadline=None, max_examples=2_000, print_blob=
 settings.load_profile("soak" if os.environ.get("SOAK") else "test")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A shell that starts the tests in the background has them ignore two signals, and with them all they start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    config.pluginmanager.register(TimesPlugin(config.rootpath), "times")
 
 
 def pytest_unconfigure() -> None:

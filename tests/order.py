@@ -7,8 +7,9 @@ later. Here the run takes from three lanes at the same pace, measured in expecte
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
@@ -17,70 +18,12 @@ T = TypeVar("T")
 
 HERE = Path(__file__).resolve().parent
 SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a module's fixture of a conftest.py
-
-# Expected seconds of one test, by the longest prefix that fits. Rough is enough: a long test that begins last is what
-# costs time, since the other workers have nothing left to do.
-SECONDS = {
-    "": 0.15,
-    "acceptance/": 3.0,
-    "acceptance/test_again": 10.0,
-    "acceptance/test_arrays": 10.0,
-    "acceptance/test_care": 15.0,
-    "acceptance/test_clocks": 40.0,
-    "acceptance/test_copied_agents": 10.0,
-    "acceptance/test_cut_answers": 20.0,
-    "acceptance/test_database_away": 25.0,
-    "acceptance/test_docs_run": 9.0,
-    "acceptance/test_files_over_http": 40.0,
-    "acceptance/test_flyte_bad_tasks": 5.0,
-    "acceptance/test_flyte_cache": 30.0,
-    "acceptance/test_flyte_children": 30.0,
-    "acceptance/test_flyte_clients": 6.0,
-    "acceptance/test_flyte_data": 50.0,
-    "acceptance/test_flyte_flow": 85.0,
-    "acceptance/test_flyte_kill": 45.0,
-    "acceptance/test_flyte_kubernetes": 150.0,
-    "acceptance/test_flyte_maps": 45.0,
-    "acceptance/test_flyte_runs": 90.0,
-    "acceptance/test_flyte_slurm": 120.0,
-    "acceptance/test_flyte_store_days": 25.0,
-    "acceptance/test_flyte_tools": 60.0,
-    "acceptance/test_flyte_two_servers": 60.0,
-    "acceptance/test_half_open": 30.0,
-    "acceptance/test_kill": 35.0,
-    "acceptance/test_kubernetes_agent_pod": 120.0,
-    "acceptance/test_kubernetes_jobs": 15.0,
-    "acceptance/test_kubernetes_mixed": 160.0,
-    "acceptance/test_kubernetes_two_servers": 40.0,
-    "acceptance/test_moving": 10.0,
-    "acceptance/test_openapi_fuzz": 0.5,
-    "acceptance/test_paused_server": 25.0,
-    "acceptance/test_pgbouncer": 25.0,
-    "acceptance/test_queues": 8.0,
-    "acceptance/test_restore": 22.0,
-    "acceptance/test_slurm_days": 6.0,
-    "acceptance/test_slurm_forgotten": 25.0,
-    "acceptance/test_slurm_once": 50.0,
-    "acceptance/test_tokens": 6.0,
-    "acceptance/test_two_servers": 20.0,
-    "acceptance/test_upload_limits": 30.0,
-    "agent/": 0.5,
-    "agent/slurm/test_cluster": 2.0,
-    "agent/slurm/test_forgotten": 12.0,
-    "agent/slurm/test_lost_state": 25.0,
-    "agent/test_loop": 2.0,
-    "kubernetes/": 6.0,
-    "kubernetes/test_backend_troubles": 20.0,
-    "kubernetes/test_container_starts": 30.0,
-    "match/test_engines": 5.0,
-    "service/test_array_machine": 15.0,
-    "service/test_machine": 15.0,
-    "simulation/": 20.0,
-    "store/test_connections": 5.0,
-    "test_kube_bed": 20.0,
-    "tokens/": 5.0,
-}
-WAITING = ("acceptance/", "agent/slurm/", "agent/test_", "contracts/test_backends", "tokens/test_s", "server/test_stop")
+# What a run has measured: `python -m tests.order .run/test-times.tsv` writes it anew. Rough is enough: a long test that
+# begins last is what costs time, since the other workers have nothing left to do.
+EXPECTED = HERE / "expected_times.tsv"
+LONG_S = 2.0  # a test that takes longer has a row of its own
+DEFAULT = (0.3, 0.2)  # of a test that no run has measured yet
+COMPUTING_SHARE = 0.7  # a test that computes for more of its time than this belongs to the lane of those that compute
 
 
 def unit_of(nodeid: str) -> str:
@@ -109,14 +52,42 @@ def in_order(items: Iterable[T], name_of: Callable[[T], str]) -> list[T]:
 
 def seconds_of(nodeid: str) -> float:
     """The expected seconds of one test."""
-    name = nodeid.removeprefix("tests/")
-    return SECONDS[max((prefix for prefix in SECONDS if name.startswith(prefix)), key=len)]
+    return _expected_of(nodeid)[0]
 
 
 def _lane(unit: str) -> str:
     if "::" not in unit:
         return "files"
-    return "waiting" if unit.removeprefix("tests/").startswith(WAITING) else "computing"
+    wall_s, cpu_s = _expected_of(unit)
+    return "computing" if cpu_s > COMPUTING_SHARE * wall_s else "waiting"
+
+
+def _expected_of(nodeid: str) -> tuple[float, float]:
+    """Wall and processor seconds of one test: by its name, else by its file."""
+    rows = _expected_rows()
+    file = nodeid.partition("::")[0]
+    return rows.get(nodeid.partition("[")[0]) or rows.get(file) or DEFAULT
+
+
+@cache
+def _expected_rows() -> dict[str, tuple[float, float]]:
+    rows = (line.split("\t") for line in EXPECTED.read_text(encoding="utf-8").splitlines()[1:])
+    return {name: (float(wall_s), float(cpu_s)) for wall_s, cpu_s, name in rows}
+
+
+def expected_table(report: str) -> str:
+    """The rows of long tests and the means of all others in their files, from the report of a run."""
+    by_name: dict[str, list[tuple[float, float]]] = {}
+    for line in report.splitlines()[1:]:
+        wall_s, cpu_s, *_, test = line.split("\t")
+        by_name.setdefault(test.partition("[")[0], []).append((float(wall_s), float(cpu_s)))
+    rows: dict[str, list[tuple[float, float]]] = {}
+    for name, times in by_name.items():
+        is_long = max(times)[0] >= LONG_S and not _is_shared(name.partition("::")[0])
+        rows.setdefault(name if is_long else name.partition("::")[0], []).extend([max(times)] if is_long else times)
+    means = {name: [sum(part) / len(times) for part in zip(*times, strict=True)] for name, times in rows.items()}
+    lines = [f"{wall_s:.1f}\t{cpu_s:.1f}\t{name}" for name, (wall_s, cpu_s) in sorted(means.items()) if wall_s >= 0.05]
+    return "\n".join(["wall_s\tcpu_s\ttest", *lines]) + "\n"
 
 
 @lru_cache(maxsize=1000)
@@ -124,3 +95,7 @@ def _is_shared(file: str) -> bool:
     path = HERE.parent / file
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     return any(word in text for word in SHARING)
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text(expected_table(Path(sys.argv[1]).read_text(encoding="utf-8")), encoding="utf-8")

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-from tests.order import HERE, SECONDS, WAITING, in_order, seconds_of, unit_of
+import pytest
+
+from tests import order
+from tests.order import EXPECTED, HERE, expected_table, in_order, seconds_of, unit_of
 
 SHARED = "tests/acceptance/test_cli.py"
+WAITS, COMPUTES = "tests/acceptance/test_kill_mix.py", "tests/model/test_ids.py"
 NAMES = [
     *(f"{SHARED}::test_{n}" for n in range(20)),
-    *(f"tests/acceptance/test_kill_mix.py::test_{n}" for n in range(4)),
-    *(f"tests/acceptance/test_restore.py::test_{n}" for n in range(40)),
-    *(f"tests/model/test_ids.py::test_{n}" for n in range(2000)),
+    *(f"{WAITS}::test_{n}" for n in range(40)),
+    f"{WAITS}::test_longest[postgresql]",
+    *(f"{COMPUTES}::test_{n}" for n in range(2000)),
 ]
+REPORT = """\
+wall_s	cpu_s	waiting_s	setup_s	call_s	teardown_s	began_s	worker	test
+30.000	4.000	26.000	0	30	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_longest[postgresql]
+20.000	3.000	17.000	0	20	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_longest[sqlite]
+1.500	0.500	1.000	0	1	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_1
+0.500	0.500	0.000	0	1	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_2
+0.010	0.010	0.000	0	0	0	0.0	gw1	tests/model/test_ids.py::test_1
+"""
+EXPECTED_OF_REPORT = """\
+wall_s	cpu_s	test
+1.0	0.5	tests/acceptance/test_kill_mix.py
+30.0	4.0	tests/acceptance/test_kill_mix.py::test_longest
+"""
+
+
+@pytest.fixture(autouse=True)
+def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {WAITS: (5.0, 1.0), f"{WAITS}::test_longest": (30.0, 4.0), COMPUTES: (0.1, 0.1), SHARED: (1.0, 0.5)}
+    monkeypatch.setattr(order, "_expected_rows", lambda: rows)
 
 
 def test_nothing_is_lost_and_the_tests_of_a_shared_file_stay_together() -> None:
@@ -31,7 +54,11 @@ def test_long_tests_begin_first_and_each_lane_lasts_until_the_end() -> None:
         assert {name.split("/")[1] for name in part} == {"acceptance", "model"}
 
 
-def test_each_prefix_is_that_of_a_file() -> None:
-    files = [str(path.relative_to(HERE)) for path in HERE.rglob("test_*.py")]
-    unused = [prefix for prefix in (*SECONDS, *WAITING) if not any(file.startswith(prefix) for file in files)]
-    assert unused == []
+def test_the_table_has_long_tests_by_name_and_the_others_by_file() -> None:
+    assert expected_table(REPORT) == EXPECTED_OF_REPORT
+
+
+def test_each_expected_time_is_that_of_a_file() -> None:
+    names = [line.split("\t")[2] for line in EXPECTED.read_text(encoding="utf-8").splitlines()[1:]]
+    gone = [name for name in names if not (HERE.parent / name.partition("::")[0]).exists()]
+    assert gone == [], "write the table anew: python -m tests.order .run/test-times.tsv"
