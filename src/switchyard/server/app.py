@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import secrets
 import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from switchyard.server.grpc_port import GrpcPort
 
 log = structlog.get_logger()
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 STOP_COMMIT_S = 5.0  # for the changes still queued at the end: thousands are committed in one
 
 
@@ -52,7 +55,7 @@ def build(settings: Settings, database: Database | None = None) -> ServerRuntime
     return make_runtime(make_services(settings, database or Database(settings.database)))
 
 
-async def serve(settings: Settings, server: ServerRuntime) -> None:
+async def serve(settings: Settings, server: ServerRuntime, *, home: str = "") -> None:
     """Run until SIGTERM or SIGINT. Then parked polls are answered and accepted writes are committed."""
     loop = asyncio.get_running_loop()
     server.attach(loop)
@@ -63,7 +66,8 @@ async def serve(settings: Settings, server: ServerRuntime) -> None:
         loop.add_signal_handler(number, stop.set)
     # `_only_one` holds the lock of the SQLite file.
     is_only = server.context.database.is_sqlite
-    leadership = Leadership(holder=f"{os.getpid()}-{secrets.token_hex(4)}", is_only_server=is_only)
+    holder = f"{home}{os.getpid()}-{secrets.token_hex(4)}"
+    leadership = Leadership(holder=holder, is_only_server=is_only, home=home)
     loops = BackgroundLoops(server, leadership)
     listener = (
         PostgresListener(server.context.database, server.wakeups, own_name=server.context.committer.name)
@@ -118,7 +122,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     settings = replace(settings, connections=connection_bounds(settings.config.connections, raise_open_files()))
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database)
-    with _only_one(settings, database):
+    with _only_one(settings, database) as home:
         restrict_file_modes(settings.data, database)
         _refuse_taken(settings.http, "--http")
         if settings.grpc:
@@ -134,7 +138,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
             from switchyard.server.first_admin_token import show_first_token
 
             show_first_token(settings, token)
-        uvloop.run(serve(settings, server))
+        uvloop.run(serve(settings, server, home=home))
     return 0
 
 
@@ -155,19 +159,34 @@ def _refuse_taken(address: tuple[str, int], flag: str) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(settings: Settings, database: Database) -> Iterator[None]:
-    """Allow one server for a SQLite folder and a SQLite file: a second one would not see the first one's commits."""
+def _only_one(settings: Settings, database: Database) -> Iterator[str]:
+    """Allow one server for a SQLite folder and a SQLite file: a second one would not see the first one's commits.
+
+    Yields a name for the folder that no other living server has, or "" if another server uses the folder, too.
+    """
     next_step = "Stop it, or give --data another folder; several servers need --database postgresql://…"
     path = settings.data / "server.lock"
     with path.open("w") as lock:
-        if database.is_sqlite:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as exc:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            home = _home_name(lock.fileno())
+        except OSError as exc:
+            if database.is_sqlite:
                 holder = file_lock.lock_holder(database)
                 raise Conflict(f"Another server runs on {settings.data}: {holder}.", next_step=next_step) from exc
+            home = ""
         with file_lock.hold_file_lock(database, f"a server with --data {settings.data}", next_step=next_step):
-            yield
+            yield home
+
+
+def _home_name(lock: int) -> str:
+    """Name a folder by its lock file on this machine since its boot: no copy of the folder has the same name."""
+    boot = BOOT_ID.read_text(encoding="ascii") if BOOT_ID.exists() else ""
+    if not boot:
+        return ""
+    stat = os.fstat(lock)
+    digest = hashlib.sha256(f"{boot} {stat.st_dev} {stat.st_ino}".encode()).hexdigest()
+    return f"{digest[:16]}/"
 
 
 def http_server(settings: Settings, server: ServerRuntime) -> HttpServer:

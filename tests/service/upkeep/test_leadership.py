@@ -197,6 +197,17 @@ def test_the_only_server_of_a_database_leads_at_once_and_forgives_the_silence_un
     assert rig.job(job.job).state is State.FAILED
 
 
+def test_a_server_that_was_started_again_on_its_data_folder_leads_at_once(rig: Rig) -> None:
+    """On PostgreSQL: who has the lock of the folder knows that the server that led from there is dead."""
+    first = Leadership("folder-one/1", home="folder-one/")
+    rig.clock.wait(TERM_S + 1)
+    assert first.take(rig.context)
+    assert not Leadership("folder-two/2", home="folder-two/").take(rig.context), "it may be alive, on another folder"
+    assert not Leadership("3").take(rig.context), "a server whose folder another one has locked"
+    assert Leadership("folder-one/4", home="folder-one/").take(rig.context)
+    assert first.commit(rig.context, lambda batch: 1) == 0, "the replaced one writes nothing"
+
+
 def test_what_a_server_ahead_of_the_clock_stored_is_bounded(rig: Rig) -> None:
     agent = rig.cluster("alpha")
     running(rig, agent, on_lost="fail", lost_after=20)

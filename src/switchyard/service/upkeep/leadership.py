@@ -53,6 +53,9 @@ class Leadership:
 
     holder: str
     is_only_server: bool = False  # no other process has the database: a term of another server is one of a dead server
+    # The beginning of `holder` that names the data folder, whose lock this server holds. Another holder with the same
+    # beginning was an earlier server on this folder. It is dead: the kernel gave its lock away.
+    home: str = ""
     epoch: int | None = None
     last: ClockReading | None = None  # in the last round
     watched: WatchedTerm | None = None
@@ -126,6 +129,7 @@ class Leadership:
         if (
             row.holder == self.holder
             or self.is_only_server
+            or (self.home and row.holder.startswith(self.home))
             or leaders.is_term_over(row, now_us=moment.now_us, for_us=TERM_US)
         ):
             return False
