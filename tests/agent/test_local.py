@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.jobdir import ExitRecord, JobDir
+from switchyard.agent.backends.jobdir import ExitRecord, JobDir, Stamp
 from switchyard.agent.backends.launch import start_files
 from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.backends.local_status import show_duration
+from switchyard.agent.backends.local_status import ended_status, show_duration
 from switchyard.agent.job_accounts import own_account_name
 from switchyard.agent.site import ImageRule, Site
 from switchyard.errors import Unavailable
@@ -73,6 +75,39 @@ def test_time_limit_names_the_limit(tmp_path: Path) -> None:
     ended = end_of(backend, backend.submit(a_lease("sleep", "60", resources={"time_limit": "1s"})))
     assert (ended.seen, ended.reason) == (ObservedState.FAILED, "time limit of 1s reached")
     backend.close()
+
+
+def test_a_job_that_gets_no_more_memory_says_so(tmp_path: Path) -> None:
+    backend = a_local(tmp_path)
+    limited = {"memory": "256MiB"}
+    greedy = a_lease(sys.executable, "-I", "-S", "-c", "bytearray(2**30)", resources=limited)
+    plain = a_lease("sh", "-c", "echo MemoryErrors are rare >&2; exit 1", job="j2", resources=limited)
+    for lease, reason in (
+        (greedy, "exit code 1; out of memory, as its stderr says: it may use 256MiB"),
+        (plain, "exit code 1"),
+    ):
+        ended = end_of(backend, backend.submit(lease))
+        assert (ended.seen, ended.exit_code, ended.reason) == (ObservedState.FAILED, 1, reason)
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (
+            {"signal": 9, "memory_kills": "group"},
+            "killed by SIGKILL (signal 9); out of memory: the kernel",
+        ),
+        ({"signal": 9, "memory_kills": "machine"}, "killed by SIGKILL (signal 9); perhaps out of memory"),
+        ({"code": 1, "memory_kills": "machine"}, "exit code 1"),
+        ({"signal": 9}, "killed by SIGKILL"),
+    ],
+)
+def test_a_kill_for_lack_of_memory_is_told_from_the_kernels_count(
+    tmp_path: Path, ended: dict[str, Any], words: str
+) -> None:
+    facts = {"cause": "exit", "code": None, "signal": None, "reason": "", "left": 0, "at": Stamp("", 0), **ended}
+    assert ended_status(JobDir(tmp_path), ExitRecord(**facts), None).reason.startswith(words)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(10, "10s"), (90, "1m30s"), (7200, "2h"), (90061, "1d1h1m1s")])

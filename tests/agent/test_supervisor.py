@@ -12,6 +12,9 @@ import pytest
 
 from switchyard.agent.backends import proctable, supervisor
 from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
+from switchyard.agent.backends.local_status import ended_status
+from switchyard.model.lifecycle import ObservedState
+from switchyard.model.retry import Cause
 from tests.processes import PATIENCE_S, Process, started_of, until
 
 PROGRAM = [sys.executable, "-I", "-S", supervisor.__file__]
@@ -93,6 +96,32 @@ def test_what_cannot_start_says_why(tmp_path: Path, command: tuple[str, ...], co
     assert (ended.cause, ended.code) == ("start", code)
     assert says in ended.reason
     assert says in (job.path / "stderr").read_text()
+
+
+def test_a_process_that_cannot_be_made_ready_is_no_end_of_the_command(tmp_path: Path) -> None:
+    too_many = ",".join(map(str, range(1, 70_000)))
+    job = a_jobdir(tmp_path / "job", "true", uid=65534, gid=65534, groups=too_many)
+    ended = supervise(job)
+    assert (ended.cause, ended.code, ended.signal) == ("setup", None, None)
+    assert ended.reason == "cannot set the process up: too many groups"
+    told = ended_status(job, ended, None)
+    assert (told.seen, told.cause, told.is_unbegun) == (ObservedState.FAILED, Cause.CLUSTER, True), told
+
+
+@pytest.mark.parametrize(
+    ("said", "facts"),
+    [
+        (supervisor.EXECUTES, None),
+        (b"", ("setup", "", "its process was ended before the command began")),
+        (b" cannot set the process up: x", ("setup", "", "cannot set the process up: x")),
+        (b".127 command not found: x", ("start", "127", "command not found: x")),
+        (b"126 cannot enter the working directory", ("start", "126", "cannot enter the working directory")),
+    ],
+)
+def test_what_a_process_says_before_exec(said: bytes, facts: tuple[str, str, str] | None) -> None:
+    """A process that was killed before exec says nothing, and its signal is not the command's."""
+    wanted = {} if facts is None else dict(zip(("cause", "code", "reason"), facts, strict=True))
+    assert supervisor.start_failure(said) == wanted
 
 
 def test_missing_working_directory_says_so(tmp_path: Path) -> None:
@@ -285,3 +314,10 @@ def test_a_bound_job_whose_agent_is_gone_before_its_start_never_runs(tmp_path: P
     assert ended is not None
     assert ended.cause == "agent"
     assert not (job.path / "work/ran").exists()
+
+
+def test_kills_for_lack_of_memory_are_counted_in_the_group_and_on_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 0\n")
+    (tmp_path / "vmstat").write_text("pgfault 17\noom_kill 5\n")
+    assert proctable.memory_kills(str(tmp_path), str(tmp_path / "vmstat")) == (2, 5)
+    assert proctable.memory_kills("", str(tmp_path / "absent")) == (0, 0)

@@ -15,6 +15,8 @@ else:
     import _signal as signal
 
 ENTER_TRIES_MAX = 5  # an agent may remove the empty group just before it is entered
+EXECUTES = b"."  # what the command's process says just before exec: from here on, an end is the command's own
+NODE_ERRNOS = (errno.EAGAIN, errno.EIO, errno.ENFILE, errno.ENOMEM)  # of exec: not the command's fault
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -99,7 +101,11 @@ def switch_account(start: dict[bytes, list[bytes]]) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def exec_command(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
+def exec_command(start: dict[bytes, list[bytes]], streams: list[int], notice: int) -> None:
+    """Execute the command. Returns only by raising: CommandRefused for a fault of the job's, else one of the machine's.
+
+    `notice`: a pipe that gets EXECUTES.
+    """
     os.setsid()
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     os.dup2(streams[0], 1)
@@ -117,6 +123,7 @@ def exec_command(start: dict[bytes, list[bytes]], streams: list[int]) -> None:
             126, f"cannot enter the working directory {cwd.decode(errors='replace')}: {exc.strerror}"
         ) from exc
     reset_signals()
+    os.write(notice, EXECUTES)
     exec_by_path(start[b"arg"], environment_of(start))
 
 
@@ -152,7 +159,7 @@ def set_limits(data_bytes: int) -> None:
 
 
 def exec_by_path(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """Execute the command by the job's PATH, without a shell. Returns only by raising CommandRefused."""
+    """Execute the command by the job's PATH, without a shell. Returns only by raising CommandRefused or OSError."""
     command = argv[0]
     shown = command.decode(errors="replace")
     places = [command] if b"/" in command else [place + b"/" + command for place in env[b"PATH"].split(b":") if place]
@@ -169,6 +176,8 @@ def exec_by_path(argv: list[bytes], env: dict[bytes, bytes]) -> None:
         raise CommandRefused(126, f"cannot run {shown}: the interpreter named in its first line does not exist")
     if worst == errno.ENOENT:
         raise CommandRefused(127, f"command not found: {shown}")
+    if worst in NODE_ERRNOS:
+        raise OSError(worst, f"cannot run {shown}: {os.strerror(worst)}")
     if worst == errno.EACCES:
         raise CommandRefused(126, f"not executable: {shown}")
     if worst == errno.ENOEXEC:

@@ -71,13 +71,15 @@ class SupervisorClaim:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    # exit · start · group (its control group could not be entered) · time-limit · cancel · stopped · agent (it ended)
+    # exit · start (the command cannot be run) · group (its control group could not be entered) · setup (its process
+    # could not be made ready for the command) · time-limit · cancel · stopped · agent (it ended)
     cause: str
     code: int | None
     signal: int | None
     reason: str
     left: int  # processes that did not die
     at: Stamp
+    memory_kills: str = ""  # where the kernel ended a process for lack of memory meanwhile: group · machine
     container: str | None = None  # what its runtime says of the container's end; None: it ran in no container
     is_container_left: bool = False  # the container was not removed
 
@@ -166,6 +168,7 @@ class JobDir:
             reason=facts.get("reason", ""),
             left=_number(facts.get("left")) or 0,
             at=Stamp(facts.get("boot", ""), _number(facts.get("at_ns")) or 0),
+            memory_kills=facts.get("memory_kills", ""),
             container=facts.get("container"),
             is_container_left=facts.get("container_left") == "1",
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import signal
 
 from switchyard.agent.backends import Status, signal_name
 from switchyard.agent.backends.container_end import container_end
@@ -11,10 +13,16 @@ from switchyard.agent.backends.jobdir import NEVER_PID, ExitRecord, JobDir, Supe
 from switchyard.agent.clock import boot_id
 from switchyard.agent.need import memory_limit_bytes, spec_of
 from switchyard.model.lifecycle import ObservedState
-from switchyard.model.quantity import parse_duration_s
+from switchyard.model.quantity import parse_duration_s, show_bytes
 from switchyard.model.retry import Cause
 
 LAST_WORDS_BYTES = 4096
+UNBEGUN_CAUSES = ("group", "setup")  # of an end before the command began, by a fault of this machine
+# What Python, C++, the C library, shells and Java write when they get no memory.
+NO_MEMORY = re.compile(
+    r"\b(MemoryError|std::bad_alloc|OutOfMemoryError|[Cc]annot allocate memory|[Oo]ut of memory)\b"
+    r"|: cannot allocate \d+ bytes"
+)
 
 
 def running_status(job: JobDir, claim: SupervisorClaim, *, is_run_reported: bool) -> Status:
@@ -26,7 +34,8 @@ def running_status(job: JobDir, claim: SupervisorClaim, *, is_run_reported: bool
 
 
 def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) -> Status:
-    cause = Cause.CLUSTER if end.cause == "group" else Cause.JOB
+    is_unbegun = end.cause in UNBEGUN_CAUSES
+    cause = Cause.CLUSTER if is_unbegun else Cause.JOB
     if end.container is not None:
         end, cause = container_end(end, last_words=_last_words(job), memory_bytes=_memory_bytes(job))
     seen, reason = ObservedState.FAILED, end.reason
@@ -40,10 +49,9 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) ->
         seen, reason = ObservedState.LOST, "its agent ended, and the agent's jobs end with it"
     elif end.cause == "exit" and end.code == 0:
         seen = ObservedState.SUCCEEDED
-    elif end.cause == "exit" and end.signal is not None:
-        reason = f"killed by {signal_name(end.signal)}"
     elif end.cause == "exit":
-        reason = f"exit code {end.code}"
+        reason = f"exit code {end.code}" if end.signal is None else f"killed by {signal_name(end.signal)}"
+        reason += _memory_words(job, end) if end.container is None else ""
     extra = f"; {end.reason}" if end.reason and end.reason not in reason else ""
     started = job.started(claim)
     return Status(
@@ -54,16 +62,37 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) ->
         ago_us=end.at.age_us,
         began_ago_us=started.age_us if started else None,
         cause=cause,
+        is_unbegun=is_unbegun,
     )
+
+
+def _memory_words(job: JobDir, end: ExitRecord) -> str:
+    """Whether a failed command ran out of memory: by the kernel's count, or by what it wrote last.
+
+    A local job has a limit on what its processes may allocate. Beyond it they get an error; the kernel ends none.
+    """
+    if end.memory_kills == "group":
+        return "; out of memory: the kernel ended a process of it"
+    if NO_MEMORY.search(_end_of_stderr(job)):
+        limit = _memory_bytes(job)
+        return "; out of memory, as its stderr says" + (f": it may use {show_bytes(limit)}" if limit else "")
+    is_killed = end.signal == signal.SIGKILL or end.code == 128 + signal.SIGKILL
+    if is_killed and end.memory_kills == "machine":
+        return "; perhaps out of memory: meanwhile the kernel ended a process on this machine for lack of it"
+    return ""
 
 
 def _last_words(job: JobDir) -> str:
     """The last line of stderr, where a runtime says what is wrong."""
+    lines = _end_of_stderr(job).strip().splitlines()
+    return lines[-1].strip() if lines else ""
+
+
+def _end_of_stderr(job: JobDir) -> str:
     with contextlib.suppress(OSError):
         total = job.read("stderr", offset=0, size=0).total
         data = job.read("stderr", offset=max(0, total - LAST_WORDS_BYTES), size=LAST_WORDS_BYTES).data
-        lines = data.decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else ""
+        return data.decode(errors="replace")
     return ""
 
 

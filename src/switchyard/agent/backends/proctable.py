@@ -161,6 +161,22 @@ def command_line(pid: int) -> bytes:
         return b""
 
 
+def memory_kills(group: str, vmstat: str = "/proc/vmstat") -> tuple[int, int]:
+    """How many processes the kernel has ended for lack of memory: in this control group, and on the whole machine.
+
+    `group`: empty: none. A group without the memory controller counts none.
+    """
+    return _count(f"{group}/memory.events") if group else 0, _count(vmstat)
+
+
+def _count(file: str) -> int:
+    try:
+        with open(file, "rb") as lines:
+            return next((int(line.split()[1]) for line in lines if line.startswith(b"oom_kill ")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def is_alive(pid: int) -> bool:
     fields = stat_fields(pid)
     return bool(fields) and fields[0] not in "ZX"

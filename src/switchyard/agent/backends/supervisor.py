@@ -9,9 +9,10 @@ holds:
     claim    `pid start-time boot-id` of the one supervisor that may run it; appears complete before the command starts;
              pid 0: the agent claimed the job so that it never starts
     started  `pid start-time age-clock stdout-inode stderr-inode` of the command's first process and its output
-    exit     `key=value` lines: cause, code, signal, reason, left, at_ns, boot, seal; appears complete when every
-             process is gone; `left` counts those that did not die. Of a job in a container also `container` (what
-             `cleanup` printed) and `container_left` (1: `cleanup` failed)
+    exit     `key=value` lines: cause, code, signal, reason, left, memory_kills, at_ns, boot, seal; appears complete
+             when every process is gone; `left` counts those that did not die; `memory_kills`: meanwhile the kernel
+             ended a process for lack of memory, in the job's `group` or elsewhere on the `machine`. Of a job in a
+             container also `container` (what `cleanup` printed) and `container_left` (1: `cleanup` failed)
     stdout, stderr, work/
 
 If the job runs under another account than the agent, that account owns work/, stdout and stderr and can read nothing
@@ -47,6 +48,7 @@ else:
 if TYPE_CHECKING or __package__:
     from switchyard.agent.backends.agent_pipe import CLAIMED, RUNNING, AgentPipe
     from switchyard.agent.backends.confine import (
+        EXECUTES,
         CgroupEntry,
         CommandRefused,
         exec_cleanup,
@@ -58,6 +60,7 @@ if TYPE_CHECKING or __package__:
         age_clock_ns,
         boot_id,
         descendants,
+        memory_kills,
         read_tag,
         start_time,
         stop_and_kill,
@@ -65,8 +68,8 @@ if TYPE_CHECKING or __package__:
 else:  # as a program: the files are beside it; they must not hide modules of the standard library
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from agent_pipe import CLAIMED, RUNNING, AgentPipe
-    from confine import CgroupEntry, CommandRefused, exec_cleanup, exec_command, protect_supervisor, set_tag
-    from proctable import age_clock_ns, boot_id, descendants, read_tag, start_time, stop_and_kill
+    from confine import EXECUTES, CgroupEntry, CommandRefused, exec_cleanup, exec_command, protect_supervisor, set_tag
+    from proctable import age_clock_ns, boot_id, descendants, memory_kills, read_tag, start_time, stop_and_kill
 
 GRACE_S = 5.0  # from TERM to KILL: enough to write a last file, short for a user who waits
 # The same when the agent of a bound job is gone. Shorter than any time after which the server starts a next attempt.
@@ -111,17 +114,22 @@ def main(argv: list[str]) -> int:
         return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
     if agent.is_agent_gone():
         return write_exit(exit_fd, {"cause": "agent", "code": "", "reason": "", "left": 0, "seal": seal})
-    pid, trouble = spawn_command(start, streams)
-    if trouble:
-        code, _, reason = trouble.partition(" ")
-        os.waitpid(pid, 0)
-        os.write(streams[1], f"switchyard: {reason}\n".encode())
-        return write_exit(exit_fd, {"cause": "start", "code": code, "reason": reason, "left": 0, "seal": seal})
+    pid, failure = spawn_command(start, streams)
+    if failure:
+        try:
+            os.write(streams[1], f"switchyard: {failure['reason']}\n".encode())
+        except OSError:
+            pass  # a full disk: the exit file says it, too
+        return write_exit(exit_fd, {**failure, "left": 0, "seal": seal})
+    group = os.fsdecode(start.get(b"group", [b""])[0])
+    kills = memory_kills(group)
     write_started(pid, streams)
     agent.notify(RUNNING)
     limit_s, grace_s = float_of(start, b"limit_s", 0.0), float_of(start, b"grace_s", GRACE_S)
     settle_s = CONTAINER_S_MAX if b"cleanup" in start else 0.0
     facts = wait_for_end(pid, limit_s=limit_s, grace_s=grace_s, settle_s=settle_s, agent=agent)
+    in_group, on_machine = (now - before for now, before in zip(memory_kills(group), kills, strict=True))
+    facts["memory_kills"] = "group" if in_group else "machine" if on_machine else ""
     if b"cleanup" in start:
         facts.update(remove_container(start))
     return write_exit(exit_fd, {**facts, "seal": seal})
@@ -195,24 +203,34 @@ def claim_job() -> bool:
     return True
 
 
-def spawn_command(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, str]:
-    """Fork and exec. Returns the pid, and why the command did not start as `exit-code reason`."""
-    read_end, write_end = os.pipe()  # closed by a successful exec
+def spawn_command(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, dict[str, object]]:
+    """Fork and exec. Returns the pid, and how the command failed to start as facts of the exit; empty: it started."""
+    read_end, write_end = os.pipe()  # gets EXECUTES just before exec, and is closed by a successful exec
     pid = os.fork()
     if pid == 0:
-        code = 126
         try:
-            exec_command(start, streams)
+            exec_command(start, streams, write_end)
         except CommandRefused as exc:
-            code = exc.code
-            os.write(write_end, f"{code} {exc.reason}".encode())
-        except OSError as exc:
-            os.write(write_end, f"126 cannot set the process up: {exc}".encode())
+            os.write(write_end, f"{exc.code} {exc.reason}".encode())
+        except (ImportError, MemoryError, OSError, ValueError) as exc:
+            os.write(write_end, f" cannot set the process up: {exc}".encode())
         finally:
-            os._exit(code)
+            os._exit(126)
     os.close(write_end)
     with open(read_end, "rb") as file:
-        return pid, file.read().decode(errors="replace").replace("\n", " ")
+        failure = start_failure(file.read())
+    if failure:
+        os.waitpid(pid, 0)
+    return pid, failure
+
+
+def start_failure(said: bytes) -> dict[str, object]:
+    """Facts of the exit from what the command's process said before exec; empty: it executes the command."""
+    if said == EXECUTES:
+        return {}
+    text = said.removeprefix(EXECUTES) or b" its process was ended before the command began"
+    code, _, reason = text.decode(errors="replace").replace("\n", " ").partition(" ")
+    return {"cause": "start" if code else "setup", "code": code, "reason": reason}
 
 
 def write_started(pid: int, streams: list[int]) -> None:
