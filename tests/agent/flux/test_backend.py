@@ -18,6 +18,7 @@ from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
 from switchyard.agent.backends.returns import NotTakenNow
+from switchyard.agent.backends.work_folders import UNENTERED_TEXT
 from switchyard.agent.site import AccountsSite
 from switchyard.errors import Malformed, PolicyRefused, Unavailable
 from switchyard.model.job import JobSpec, Native, Resources
@@ -70,7 +71,7 @@ def test_commands_that_cannot_run(make: Make) -> None:
     assert (missing.seen, missing.cause, missing.exit_code) == (ObservedState.FAILED, Cause.JOB, 127)
     assert b"no-such-program" in backend.output(handle, "stderr", offset=0, size=999).data
     homeless = end_of(backend, backend.submit(a_lease("true", cwd="/no/such/folder")))
-    assert (homeless.seen, homeless.exit_code) == (ObservedState.FAILED, 1)
+    assert (homeless.seen, homeless.exit_code, homeless.reason) == (ObservedState.FAILED, None, UNENTERED_TEXT)
 
 
 def test_a_code_like_a_signal_is_a_code(make: Make) -> None:

@@ -163,3 +163,21 @@ def test_a_flux_that_hangs_is_given_up_and_asked_anew(tmp_path: Path, greeting: 
             until(lambda pid=started[-1]: started_of(pid) is None, PATIENCE_S, "the hanging process has ended")
     finally:
         connection.close()
+
+
+def test_a_job_of_an_instance_that_crashed_says_what_happened() -> None:
+    tracker = FluxJobTracker(is_ours=lambda _: True, on_news=lambda: None)
+    running, waiting, unseen = (handle_of(number, f"yard-{number}") for number in (7, 8, 9))
+    tracker.follow([running, waiting])
+    for number, names in ((7, ["submit", "alloc", "start"]), (8, ["submit"])):
+        for name in names:
+            event = {"name": name, "timestamp": 1.0}
+            tracker.on_message(BridgeMessage(job=number, name=f"yard-{number}", event=event))
+    tracker.on_message(None)
+    for number in (7, 8, 9):
+        tracker.on_message(BridgeMessage(job=number, name=f"yard-{number}", unknown="Flux does not know it"))
+    said = [tracker.status(handle, now_s=2.0, is_cancel_asked=False) for handle in (running, waiting, unseen)]
+    assert {status.seen for status in said} == {ObservedState.LOST}
+    assert said[0].reason.startswith("the Flux instance ended or crashed while it ran, and was started again")
+    assert said[1].reason.startswith("the Flux instance ended or crashed before the agent saw it begin")
+    assert said[2].reason.startswith("Flux does not know it: the instance was started again without its jobs")

@@ -211,7 +211,7 @@ def test_environment_place_and_output() -> None:
 def test_a_working_directory_is_entered_or_the_command_does_not_run() -> None:
     command = jobspec(a_lease("ls", "-l", cwd="/data"))["tasks"][0]["command"]
     assert command[3:] == ["/data", "ls", "-l"]
-    assert command[2].endswith('cd -- "$0" || exit 1; exec "$@"')
+    assert command[2].endswith('cd -- "$0" || { true >/spool/a/started.cwd; exit 1; }; exec "$@"')
 
 
 def test_options_of_the_site_and_of_the_job() -> None:

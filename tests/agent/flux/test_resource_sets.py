@@ -21,6 +21,7 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
 from switchyard.errors import Unavailable
 from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.job import JobSpec, Resources
+from switchyard.route.moving import FreeCapacity
 from tests.agent.flux.captures import R_OF_JOB, R
 
 QUEUES = {"batch": {"requires": ["batch"]}, "debug": {}}
@@ -67,6 +68,12 @@ def test_drained_and_down_nodes_are_not_free() -> None:
     load = load_from_nodes(nodes, graph_of(R, where="R"), stats={}, queues={})
     assert (load.free_cores, load.free_gpus) == (8, 2)
     assert (load.values["nodes_down"], load.values["nodes_closed"]) == (1, 1)
+
+
+def test_memory_that_nobody_counts_is_unknown_and_not_full() -> None:
+    load = load_from_nodes(nodes_of(R, allocated=None, down=None), graph_of(R, where="R"), stats={}, queues={})
+    assert load.free_memory_bytes is None
+    assert FreeCapacity.of(load) == FreeCapacity(load.free_cores or 0, load.free_gpus or 0, None)
 
 
 def test_memory_of_an_operators_graph_is_free_as_its_cores_are() -> None:

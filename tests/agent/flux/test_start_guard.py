@@ -11,6 +11,8 @@ import pytest
 from switchyard.agent.backends.flux.submit.start_guard import (
     AGAIN_SUFFIX,
     REFUSED_CODE,
+    UNENTERED_CODE,
+    UNENTERED_SUFFIX,
     WITHDRAWN,
     CommandBody,
     guarded_command,
@@ -43,6 +45,22 @@ def test_a_task_that_has_run_does_not_run_again(tmp_path: Path) -> None:
     again = start(claim, ONE, 1, body)
     assert (again.returncode, again.stdout) == (REFUSED_CODE, "")
     assert claim.with_name(claim.name + AGAIN_SUFFIX).exists()
+
+
+def test_a_task_that_cannot_make_its_link_does_not_run(tmp_path: Path) -> None:
+    """As on a full disk. Here the name of the claim is as long as a name may be."""
+    claim = tmp_path / ("x" * 254)
+    done = start(claim, ONE, 0, plain_body(["echo", "ran"], cwd=None, variables={}))
+    assert (done.returncode, done.stdout) == (REFUSED_CODE, "")
+    assert list(tmp_path.iterdir()) == [claim]
+
+
+def test_a_working_directory_that_cannot_be_entered_is_noted(tmp_path: Path) -> None:
+    claim, name = tmp_path / "started", str(tmp_path / "no {{folder}}")
+    for rank, variables in enumerate(({}, {"A": "{{id}}"})):
+        done = start(claim, ONE, rank, plain_body(["echo", "ran"], cwd=name, variables=variables))
+        assert (done.returncode, done.stdout) == (UNENTERED_CODE, "")
+        claim.with_name(claim.name + UNENTERED_SUFFIX).unlink()
 
 
 @pytest.mark.parametrize("what", ["withdrawn", "no folder"])

@@ -38,6 +38,21 @@ CASES: list[tuple[str, PodObject, ObservedState, Cause, str]] = [
     ("exit", a_pod("Failed", terminated(143)), F, Cause.JOB, "killed by SIGTERM (signal 15)"),
     ("exit", a_pod("Failed", terminated(255)), F, Cause.JOB, "exit code 255"),
     ("deadline", a_pod("Failed", terminated(137), reason="DeadlineExceeded"), F, Cause.JOB, "time limit reached"),
+    ("deadline", a_pod("Failed", reason="DeadlineExceeded"), F, Cause.JOB, "time limit reached"),
+    (
+        "deadline before the command",
+        a_pod("Failed", waiting("ImagePullBackOff", "no such image"), reason="DeadlineExceeded"),
+        F,
+        Cause.CLUSTER,
+        "its time limit passed before its command began: no such image",
+    ),
+    (
+        "deadline before the command",
+        a_pod("Failed", waiting("ContainerCreating"), reason="DeadlineExceeded"),
+        F,
+        Cause.CLUSTER,
+        "its time limit passed before its command began: ContainerCreating",
+    ),
     (
         "out of memory",
         a_pod("Failed", terminated(137, "OOMKilled"), limits={"memory": "67108864"}),

@@ -10,6 +10,7 @@ from switchyard.errors import Unavailable
 from switchyard.model.poll import Lease
 
 JOB_FOLDER = "work"  # the job's, in the attempt's folder, which is the agent's
+UNENTERED_TEXT = "its node could not enter its working directory: the command did not run"
 
 
 class WorkFolders:

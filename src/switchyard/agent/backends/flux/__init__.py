@@ -8,4 +8,5 @@
 | `submit/` | `jobspec.py` and `native_options.py` build the jobspec; `submissions.py` records each submit |
 | `submit/` | `start_guard.py` lets the command begin once; `claims.py` tells whether it has begun |
 | `follow/` | `job_ids.py`, `events.py` (facts of a job), `states.py` (the table), `job_tracker.py` (all jobs) |
+| `follow/` | `checked_ends.py` believes an end only of a command that has begun |
 """

@@ -25,13 +25,13 @@ from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status
 from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxRefusal
 from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
+from switchyard.agent.backends.flux.follow.checked_ends import checked_end
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, show_job_id, split_handle
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
-from switchyard.agent.backends.flux.follow.states import SCHEDULER_HAS_IT, is_launch_failure
+from switchyard.agent.backends.flux.follow.states import SCHEDULER_HAS_IT
 from switchyard.agent.backends.flux.submit.claims import StartClaims
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
-from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, task_name
 from switchyard.agent.backends.returns import NotTakenNow, limit_returns
 from switchyard.agent.backends.slurm.job_files import SharedFiles
@@ -49,7 +49,6 @@ from switchyard.model.graph import Graph
 from switchyard.model.job import JobSpec
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none
@@ -350,37 +349,8 @@ class FluxBackend:
         record, lease = known
         if is_waiting:
             return dataclasses.replace(status, reason=self._cluster.waiting_reason(self._queue_of(lease)))
-        checked = self._checked_end(number, record, lease, status) if record.key else status
+        checked = checked_end(self._claims, number, record, lease, status) if record.key else status
         return limit_returns(checked, lease.attempt)
-
-    def _checked_end(self, number: int | None, record: FluxSubmission, lease: Lease, status: Status) -> Status:
-        """The end of a job, after a look at whether its command has begun.
-
-        Flux may give a job to a node that has just failed, or forget it in a crash. If nothing of it ran, it is
-        returned.
-        """
-        try:
-            if status.seen is ObservedState.FAILED and self._claims.is_second_start(record, lease):
-                why = "the cluster started it a second time, which was refused: it may have run in part"
-                return dataclasses.replace(status, reason=why, exit_code=None, signal=None, cause=Cause.CLUSTER)
-            if self._has_not_begun(record, lease, status):
-                reason = f"{status.reason}; nothing of it ran"
-                return Status(seen=ObservedState.RETURNED, text=status.text, reason=reason, cause=Cause.CLUSTER)
-            if status.exit_code == REFUSED_CODE and self._claims.begun_job(record, lease) != number:
-                why = f"its node does not see the folder {self._files.folder(record.folder)}, so it was not started"
-                return dataclasses.replace(status, reason=why, exit_code=None, cause=Cause.CLUSTER)
-        except YardError as exc:
-            # Whether it began is not known: it is not run again.
-            log.warning(line("start_unknown", job=lease.job, fence=lease.fence, why=exc.detail))
-        return status
-
-    def _has_not_begun(self, record: FluxSubmission, lease: Lease, status: Status) -> bool:
-        """Whether the command of an ended job has not begun, and never will."""
-        if status.seen is ObservedState.LOST:
-            return self._claims.withdraw(record, lease)
-        if status.exit_code == REFUSED_CODE:
-            return self._claims.is_withdrawn(record, lease)
-        return is_launch_failure(status) and self._claims.never_began(record, lease)
 
     def _drop(self, record: FluxSubmission) -> None:
         """Remove the files, then the record: after a crash in between the record still names the files."""

@@ -129,6 +129,15 @@ def _image_words(facts: PodFacts) -> str:
 RULES: tuple[PodRule, ...] = (
     # Ends. A pod that the cluster or somebody ended has failed, even if its command answered SIGTERM with exit code 0.
     PodRule(
+        "deadline before the command",
+        lambda f: f.is_failed and f.reason == "DeadlineExceeded" and f.pod.main.waiting is not None and f.is_unbegun,
+        FAILED,
+        Cause.CLUSTER,
+        lambda f: _colon(
+            "its time limit passed before its command began", f.waiting.message or f.waiting.reason or f"on {f.node}"
+        ),
+    ),
+    PodRule(
         "deadline",
         lambda f: f.is_failed and f.reason == "DeadlineExceeded",
         FAILED,

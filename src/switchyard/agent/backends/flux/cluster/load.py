@@ -44,9 +44,14 @@ def load_from_nodes(
     return replace(load, free_memory_bytes=_free_memory_bytes(graph, load))
 
 
-def _free_memory_bytes(graph: Graph, load: Load) -> int:
-    """Flux does not count memory. If the operator's graph has some, its free part is taken to be that of the cores."""
-    return graph.memory_bytes * (load.free_cores or 0) // graph.cores if graph.cores else 0
+def _free_memory_bytes(graph: Graph, load: Load) -> int | None:
+    """Flux does not count memory. If the operator's graph has some, its free part is taken to be that of the cores.
+
+    None: nobody knows; 0 would say that no memory is free.
+    """
+    if not graph.memory_bytes or not graph.cores:
+        return None
+    return graph.memory_bytes * (load.free_cores or 0) // graph.cores
 
 
 def _sum(states: Mapping[str, int], names: Iterable[str]) -> int:

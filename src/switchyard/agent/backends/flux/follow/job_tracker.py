@@ -35,12 +35,14 @@ class FluxJobTracker:
         self._unknown: dict[str, str] = {}  # handle → what the instance says
         self._followed: frozenset[str] = frozenset()
         self._subscribed: set[str] = set()  # handles whose events come
+        self._interrupted: set[str] = set()  # handles whose events came, until the connection to the broker was lost
         self.silence = ""  # why there is no newer answer
 
     def on_message(self, message: BridgeMessage | None) -> None:
         """Take an event of the bridge. None: the bridge has ended."""
         with self._lock:
             if message is None:
+                self._interrupted |= self._subscribed & self._followed
                 self._subscribed.clear()
             elif message.job is not None and self._is_ours(message.name):
                 self._take(handle_of(message.job, message.name), message)
@@ -88,11 +90,19 @@ class FluxJobTracker:
         if facts is not None and (facts.is_over or unknown is None):
             return status_of(facts, now_s=now_s, is_cancel_asked=is_cancel_asked)
         if unknown is not None:
-            return Status(seen=ObservedState.LOST, reason=unknown)
+            return Status(seen=ObservedState.LOST, reason=self._lost_reason(handle, facts, unknown))
         return Status(seen=ObservedState.SUBMITTED, text=self.silence or "handed over")
+
+    def _lost_reason(self, handle: str, facts: FluxJobFacts | None, unknown: str) -> str:
+        """What became of a job that the instance does not know: most likely another instance answers by now."""
+        when = "before the agent saw it begin" if facts is None or facts.started_s is None else "while it ran"
+        if handle in self._interrupted:
+            return f"the Flux instance ended or crashed {when}, and was started again without its jobs ({unknown})"
+        return f"{unknown}: the instance was started again without its jobs {when}, or the job was purged"
 
     def forget(self, handle: str) -> None:
         with self._lock:
+            self._interrupted.discard(handle)
             self._facts.pop(handle, None)
             self._unknown.pop(handle, None)
             self._subscribed.discard(handle)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.follow.job_ids import parse_job_id
-from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, WITHDRAWN
+from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, UNENTERED_SUFFIX, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, task_name
 from switchyard.agent.backends.slurm.job_files import SharedFiles
 from switchyard.errors import Unavailable
@@ -70,8 +70,24 @@ class StartClaims:
 
     def is_second_start(self, record: FluxSubmission, lease: Lease) -> bool:
         """Whether Flux has started the job again after its command had begun."""
+        return self._has_mark(record, lease, AGAIN_SUFFIX)
+
+    def is_unentered(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Whether a start could not enter the working directory of the job."""
+        return self._has_mark(record, lease, UNENTERED_SUFFIX)
+
+    def has_task(self, record: FluxSubmission, lease: Lease) -> bool:
+        """Whether a task of the job has made its own link, after which the command begins."""
         claim = self.path(record, lease)
-        return os.path.lexists(claim.with_name(claim.name + AGAIN_SUFFIX))
+        try:
+            names = os.listdir(claim.parent)  # noqa: PTH208 - an array has thousands of names
+        except OSError as exc:
+            raise Unavailable(f"It is not known whether {marker_of(lease)} has begun: {exc.strerror}.") from exc
+        return any(name.startswith(f"{claim.name}.") and name.rpartition(".")[2].isdecimal() for name in names)
+
+    def _has_mark(self, record: FluxSubmission, lease: Lease, suffix: str) -> bool:
+        claim = self.path(record, lease)
+        return os.path.lexists(claim.with_name(claim.name + suffix))
 
     def _read(self, record: FluxSubmission, lease: Lease) -> str:
         """The claim's text; empty: there is no claim."""

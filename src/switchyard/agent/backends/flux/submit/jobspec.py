@@ -156,8 +156,8 @@ def _body(
     if problem := image_problem(rule):
         raise PolicyRefused(f"The image {spec.image} cannot run here (rule {rule.match} of `images`): {problem}.")
     words = run_command(spec, [ScriptVariable(key, quote(text)) for key, text in variables.items()], site, name=marker)
-    enter = f"cd -- {quote(spec.cwd)} || exit 1; " if spec.cwd and not words.is_contained else ""
-    return dict(variables), CommandBody(f"{enter}exec env -- {words.environment} {words.command}")
+    place = quote(spec.cwd) if spec.cwd and not words.is_contained else ""
+    return dict(variables), CommandBody(f"exec env -- {words.environment} {words.command}", place=place)
 
 
 def _slot_label(top: dict[str, Any]) -> str:
