@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from switchyard.errors import EXIT_REJECTED
 from switchyard.model.job import State
+from tests.acceptance.job_files import upload_tree
 from tests.acceptance.stage import Stage, staged
 from tests.docker_service import docker_ready
+from tests.people import local_accounts
 from tests.podman_service import IMAGE, ContainerRuntime, podman_ready
-from tests.processes import PATIENCE_S, until
+from tests.processes import PATIENCE_S, end_strays, until
 from tests.programs import Agent
 
 pytestmark = pytest.mark.xdist_group("images")
@@ -83,13 +90,36 @@ def test_a_rule_of_the_host_is_said_and_every_refusal_names_its_rule(stage: Stag
 
 
 def test_a_container_gets_its_folder_its_variables_and_its_limits(stage: Stage, runtime: ContainerRuntime) -> None:
-    script = "cat /mark; pwd; echo $HOME; echo $MINE; echo $ODD; id -u; exit 5"
-    done = run(stage, "sh", "-c", script, env={"MINE": "a b", "ODD": "x\ny"}, resources={"cores": 1, "memory": "64MiB"})
+    script = "cat /mark; pwd; echo $HOME; echo $MINE; id -u; exit 5"
+    done = run(stage, "sh", "-c", script, env={"MINE": "a b"}, resources={"cores": 1, "memory": "64MiB"})
     assert (done["state"], done["exit_code"], done["reason"]) == ("FAILED", 5, "exit code 5")
-    mark, folder, home, mine, *odd, uid = text_of(stage, done).splitlines()
-    assert (mark, mine, odd, uid) == ("in the image", "a b", ["x y"], str(os.getuid()))
+    mark, folder, home, mine, uid = text_of(stage, done).splitlines()
+    assert (mark, mine, uid) == ("in the image", "a b", str(os.getuid()))
     assert folder == home
     assert runtime.names() == []
+
+
+def test_no_variable_of_a_container_is_in_the_list_of_processes(stage: Stage, runtime: ContainerRuntime) -> None:
+    """Every account reads it. A value of several lines has no place but the command line, and is refused."""
+    word = "a-private-word"
+    refused = run(stage, "true", env={"LINES": f"{word}\nmore"})
+    assert (refused["state"], word in refused["reason"]) == ("FAILED", False)
+    assert "the variable 'LINES': its value has several lines" in refused["reason"]
+    job = stage.submit(
+        *("tail", "-f", "/dev/null", "/proc/1/environ"), cluster="boxed", spec={"image": IMAGE, "env": {"A-B.c": word}}
+    )
+    until(lambda: f"A-B.c={word}" in text_of(stage, {"id": job}), PATIENCE_S, "the container has the variable")
+    seen = [line for line in Path("/proc").glob("[0-9]*/cmdline") if word in _content(line)]
+    stage.yard("cancel", job, check=True)
+    assert stage.ended(job)["state"] == "CANCELLED"
+    assert seen == []
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text(errors="replace")
+    except OSError:  # the process has ended
+        return ""
 
 
 @pytest.mark.parametrize(
@@ -149,3 +179,80 @@ def test_a_job_survives_the_agent_and_the_next_agent_cleans_up(
     os.kill(int((agent.data / "jobs" / name / "claim").read_text().split()[0]), signal.SIGKILL)
     assert "its supervisor" in stage.ended(other)["reason"]
     assert runtime.names() == []
+
+
+# A runtime that waits while there is a file `hold`, as it may on a busy machine.
+HELD_RUNTIME = """\
+#!/bin/sh
+if [ "$1" = run ]; then
+    while [ -e {folder}/hold ]; do touch {folder}/held; sleep 0.05; done
+fi
+exec {program} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """An agent of root whose jobs run under one account. `folder`: every account can pass through it."""
+
+    agent: Agent
+    account: str
+    folder: Path
+
+    def folder_of(self, job: str) -> Path:
+        (folder,) = self.agent.data.glob(f"work/*{job}*/work")
+        return folder
+
+    def mounts(self) -> list[str]:
+        return [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self.agent.data) in line]
+
+
+@pytest.fixture(scope="module")
+def mapped(stage: Stage, runtime: ContainerRuntime) -> Iterator[Mapped]:
+    folder = Path(tempfile.mkdtemp(prefix="yard-images-", dir="/var/tmp"))
+    folder.chmod(0o711)
+    program = folder / RUNTIME
+    program.write_text(HELD_RUNTIME.format(folder=folder, program=runtime.program))
+    program.chmod(0o755)
+    with local_accounts("eve") as (account,):
+        users = folder / "accounts.yaml"
+        users.write_text(f'"*": {account}\n')
+        users.chmod(0o644)
+        extra = stage.site("mapped", f"{CONTAINERS}accounts: {{map: {users}}}\n")
+        env = {**runtime.environment, "PATH": f"{folder}:{os.environ['PATH']}"}
+        with stage.agent("mapped", data=folder / "mapped", extra=extra, env=env) as agent:
+            yield Mapped(agent, account, folder)
+    end_strays(folder)
+    shutil.rmtree(folder)
+
+
+def submit_with_mount(stage: Stage, script: str) -> str:
+    tree = upload_tree(stage, {"io": {"in": {"mine": b"mine\n"}}})
+    files = {"tree": tree, "mounts": {"/in": "io/in"}}
+    return stage.submit("sh", "-c", script, cluster="mapped", spec={"image": IMAGE, "files": files})
+
+
+def test_no_link_of_an_account_leads_a_mount_to_another_folder(stage: Stage, mapped: Mapped) -> None:
+    """Another job of the account puts a link in place of the folder, just before the runtime opens it."""
+    private = mapped.folder / "private"
+    (private / "inside").mkdir(parents=True)
+    (private / "inside" / "prey").write_text("prey\n")
+    private.chmod(0o700)
+    swap = f"mv io/in io/away && ln -s {private}/inside io/in"
+    hold, held = mapped.folder / "hold", mapped.folder / "held"
+    hold.touch()
+    try:
+        job = submit_with_mount(stage, "cat /in/mine /in/prey; echo over")
+        until(held.exists, PATIENCE_S, "the runtime is about to start the container")
+        subprocess.run(
+            ["setpriv", "--reuid", mapped.account, "--clear-groups", "sh", "-c", swap],
+            check=True,
+            cwd=mapped.folder_of(job),
+        )
+    finally:
+        hold.unlink()
+        held.unlink(missing_ok=True)
+    done = stage.ended(job)
+    assert text_of(stage, done) == "mine\nover\n"
+    assert done["state"] == "SUCCEEDED"
+    assert mapped.mounts() == []

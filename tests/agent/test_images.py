@@ -13,7 +13,6 @@ from switchyard.agent.backends.containers import (
     apptainer_command,
     apptainer_variables,
     container_command,
-    split_variables,
     variables_text,
 )
 from switchyard.agent.backends.jobdir import ExitRecord
@@ -155,12 +154,12 @@ def test_the_whole_command_line_of_podman() -> None:
             {"--cap-drop": ["all"], "--security-opt": ["no-new-privileges", "label=disable"]},
         ),
         ({"workdir": "/in/the/image"}, {}, {"--workdir": ["/in/the/image"], "--volume": ["/w:/w:rw"]}),
-        ({"mounts": {"/var/in": "io/in"}}, {}, {"--volume": ["/w:/w:rw", "/w/io/in:/var/in:rw"]}),
+        ({"mounts": {"/var/in": "io/in"}}, {}, {}),  # the supervisor mounts them
         ({"memory_bytes": 1024}, {}, {"--memory": ["1024b"]}),
         ({"cpus": 2.0}, {}, {"--cpus": ["2"]}),
         ({"cpus": 0.5}, {}, {"--cpus": ["0.5"]}),
         ({"variables_file": "/j/container.env"}, {}, {"--env-file": ["/j/container.env"]}),
-        ({"variables": {"A": "1", "B": "x\ny"}}, {}, {"--env": ["B=x\ny"]}),  # the rest is in the file
+        ({"variables": {"A": "1"}}, {}, {}),  # everybody reads the command line: it is in the file
         (
             {},
             {"mounts": ["/data", "/ro:ro", "/s:/d", "/s:/d:ro"]},
@@ -237,12 +236,19 @@ def test_gpus_are_refused_where_containers_get_none(command: Any) -> None:
         command(a_container(gpus=1), ContainersSite())
 
 
-def test_a_file_of_variables_has_only_what_it_can_hold() -> None:
-    variables = {"A": "1 2", "EMPTY": "", "LINES": "x\ny", "RETURN": "x\r", "A-B": "1", "#C": "1", "X*": "1"}
-    in_file, others = split_variables({**variables, "LONG": "x" * 70_000})
-    assert in_file == {"A": "1 2", "EMPTY": ""}
-    assert others.keys() == {"LINES", "RETURN", "A-B", "#C", "X*", "LONG"}
-    assert variables_text(variables) == b"A=1 2\nEMPTY=\n"
+def test_a_file_of_variables_has_them_all_or_the_job_is_refused() -> None:
+    assert variables_text("podman", {"A": "1 2", "EMPTY": "", "A-B.c": "#"}) == b"A=1 2\nEMPTY=\nA-B.c=#\n"
+    for name, value, why in (
+        ("LINES", "x\ny", "several lines"),
+        ("RETURN", "x\r", "several lines"),
+        ("#C", "1", "begins with #"),
+        ("A B", "1", "has a blank"),
+        ("LONG", "x" * 70_000, "has 70006 bytes"),
+    ):
+        with pytest.raises(PolicyRefused) as refused:
+            variables_text("podman", {"A": "1", name: value})
+        assert name in refused.value.detail
+        assert why in refused.value.detail
 
 
 def test_the_client_of_a_runtime_gets_no_variable_of_the_job(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from switchyard.agent.backends.local_status import ended_status, show_duration
 from switchyard.agent.job_accounts import own_account_name
 from switchyard.agent.site import ImageRule, Site
 from switchyard.errors import Unavailable
+from switchyard.model.files import JobFiles
 from switchyard.model.image_rules import ImageRun
 from switchyard.model.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
@@ -220,4 +221,30 @@ def test_supervisor_that_claims_while_the_agent_looks_is_not_ended(
         seen = backend.status([native_id])[native_id]
     assert seen.seen is ObservedState.SUBMITTED, seen
     assert end_of(backend, native_id).seen is ObservedState.SUCCEEDED
+    backend.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_mounts_of_a_killed_supervisor_are_unmounted_and_their_files_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    podman = tmp_path / "podman"
+    podman.write_text('#!/bin/sh\n[ "$1" != run ] || exec sleep 600\n')
+    podman.chmod(0o755)
+    site = Site(images=[ImageRule("*", ImageRun.PODMAN)])
+    backend = LocalBackend(a_setting(tmp_path / "agent", site=site))
+    lease = a_lease("true", image="busybox", files=JobFiles(mounts={"/in": "io/in"}))
+    mine = backend.work_folder(lease).path / "io" / "in" / "mine"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    native_id = backend.submit(lease)
+    running(backend, native_id)
+    place = tmp_path / "agent" / "mounts" / native_id
+    assert (place / "0" / "mine").exists()
+    claim = JobDir(tmp_path / "agent" / "jobs" / native_id).claim()
+    assert claim is not None
+    os.kill(claim.pid, signal.SIGKILL)
+    assert end_of(backend, native_id).seen is ObservedState.LOST
+    assert (place.exists(), mine.exists()) == (False, True)
     backend.close()

@@ -321,3 +321,43 @@ def test_kills_for_lack_of_memory_are_counted_in_the_group_and_on_the_machine(tm
     (tmp_path / "vmstat").write_text("pgfault 17\noom_kill 5\n")
     assert proctable.memory_kills(str(tmp_path), str(tmp_path / "vmstat")) == (2, 5)
     assert proctable.memory_kills("", str(tmp_path / "absent")) == (0, 0)
+
+
+# In place of a runtime: it gets `run --volume SOURCE:PATH:rw`, and puts a link where the folder was.
+SWAPPING_RUNTIME = """\
+#!/bin/sh
+mv io/in io/away && ln -s /etc io/in
+cat "${3%%:*}/mine"
+echo "${3#*:}"
+"""
+
+
+def a_job_with_mount(tmp_path: Path) -> tuple[JobDir, Path]:
+    runtime, place = tmp_path / "runtime", tmp_path / "mounts" / "job"
+    runtime.write_text(SWAPPING_RUNTIME)
+    runtime.chmod(0o755)
+    words = {"mount": "io/in:/var/in", "mount_from": tmp_path / "job" / "work", "mount_at": place}
+    job = a_jobdir(tmp_path / "job", str(runtime), "run", cleanup="/bin/true", **words)
+    (job.work / "io" / "in").mkdir(parents=True)
+    (job.work / "io" / "in" / "mine").write_text("mine\n")
+    return job, place
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
+def test_a_link_that_comes_late_does_not_lead_a_mount_away(tmp_path: Path) -> None:
+    job, place = a_job_with_mount(tmp_path)
+    assert supervise(job).code == 0
+    assert (job.path / "stdout").read_text() == "mine\n/var/in:rw\n"
+    assert (job.work / "io" / "away" / "mine").exists(), "the mount is gone, and its files are not"
+    assert not place.exists()
+
+
+@pytest.mark.parametrize("step", ["io", "io/in"])
+def test_a_link_that_is_there_before_is_refused(tmp_path: Path, step: str) -> None:
+    job, place = a_job_with_mount(tmp_path)
+    (job.work / step).rename(tmp_path / "away")
+    (job.work / step).symlink_to(tmp_path / "away")
+    ended = supervise(job)
+    assert (ended.cause, ended.code) == ("start", 126)
+    assert "the folder io/in of `mounts` cannot be mounted" in ended.reason
+    assert not place.exists()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -234,3 +236,21 @@ def test_one_lost_answer_does_not_begin_a_large_file_anew(bench: Bench) -> None:
     bench.objects.errors = [Unavailable("an address has expired")] * (READ_TRIES - 1)
     assert (bench.stage(root) / "large").read_bytes() == LARGE
     assert len(bench.objects.reads) == len(set(bench.objects.reads))
+
+
+def test_what_the_site_gives_is_closed_even_if_the_top_folder_is_not(tmp_path: Path) -> None:
+    with contextlib.closing(FolderWriter(tmp_path)) as writer:
+        for folder in ((b".switchyard",), (b".switchyard", b"secrets"), (b"own",)):
+            writer.make_folder(folder)
+        for file in ((b".switchyard", b"env"), (b".switchyard", b"secrets", b"key"), (b"own", b"file")):
+            with writer.new_file(file, is_executable=False):
+                pass
+    modes = {str(path.relative_to(tmp_path)): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {
+        ".switchyard": 0o700,
+        ".switchyard/secrets": 0o700,
+        ".switchyard/env": 0o600,
+        ".switchyard/secrets/key": 0o600,
+        "own": 0o755,
+        "own/file": 0o644,
+    }

@@ -1,9 +1,10 @@
 """Command lines of container runtimes: run a job's command in its image, and remove the container. Pure text.
 
 podman and docker have the same command line. Their client may run as root, so no variable of the job is in the client's
-environment: variables go through a file, and those that a file cannot hold through the command line. apptainer runs
-under the job's account; there the variables are in its environment under another name. It would let a shell evaluate
-their values (`--no-eval`), and it takes HOME only as an option (`--home`, which also mounts the folder).
+environment. Every account can read the command line, so variables go through a file, and a variable that the file
+cannot hold is refused. apptainer runs under the job's account; there the variables are in its environment under another
+name. It would let a shell evaluate their values (`--no-eval`), and it takes HOME only as an option (`--home`, which
+also mounts the folder).
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ TRANSPORTS = frozenset(
 )
 APPTAINER_SOURCE = re.compile(r"(/|oci:/|(docker|oras|library|shub|https?)://)")
 APPTAINER_PREFIX = "APPTAINERENV_"
-# What a file of variables can hold: plain names, and values of one line. podman reads lines of up to 64 KiB.
-FILE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+# What a file of variables can hold: names without blanks, and values of one line. podman reads lines of up to 64 KiB.
+FILE_NAME = re.compile(r"[^\s#=\ufeff][^\s=]*\Z")
 FILE_LINE_BYTES_MAX = 60_000
 # Inspected after the end: when the container began, how it ended, and whether it ran out of memory.
 INSPECT_FORMAT = "{{.State.StartedAt}}|{{.State.ExitCode}}|{{.State.OOMKilled}}"
@@ -60,7 +61,10 @@ class ContainerJob:
 
 
 def container_command(program: str, job: ContainerJob, site: ContainersSite) -> list[str]:
-    """The command line of podman or docker. Raises PolicyRefused for a job that it cannot run."""
+    """The command line of podman or docker, without `mounts`. Raises PolicyRefused for a job that it cannot run.
+
+    The supervisor mounts `mounts` and adds them after the second word, since links could be on the way (job_mounts.py).
+    """
     source = image_source(program, job.image)
     if ":" in job.folder:
         raise PolicyRefused(f"{program} cannot mount the job's folder {job.folder}: it has a colon in its name.")
@@ -72,7 +76,6 @@ def container_command(program: str, job: ContainerJob, site: ContainersSite) -> 
     if job.is_mapped:
         words += ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
     words += ["--workdir", job.workdir, "--volume", f"{job.folder}:{job.folder}:rw"]
-    words += [word for path, inner in job.mounts.items() for word in ("--volume", f"{job.folder}/{inner}:{path}:rw")]
     words += site_options(program, site, gpus=job.gpus)
     if job.memory_bytes:
         words += ["--memory", f"{job.memory_bytes}b"]
@@ -80,8 +83,6 @@ def container_command(program: str, job: ContainerJob, site: ContainersSite) -> 
         words += ["--cpus", f"{job.cpus:g}"]
     if job.variables_file:
         words += ["--env-file", job.variables_file]
-    for name, value in split_variables(job.variables)[1].items():
-        words += ["--env", f"{name}={value}"]
     # The job's command replaces the entry point of the image, so that it means the same on every cluster.
     return [*words, "--entrypoint", job.command[0], source, *job.command[1:]]
 
@@ -145,27 +146,29 @@ def removal_command(program: str, name: str) -> list[str]:
     return ["/bin/sh", "-c", script]
 
 
-def split_variables(variables: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables that a file of variables can hold, and the others."""
-    in_file = {
-        name: value
-        for name, value in variables.items()
-        if FILE_NAME.match(name)
-        and "\n" not in value
-        and "\r" not in value
-        and _line_bytes(value) <= FILE_LINE_BYTES_MAX
-    }
-    return in_file, {name: value for name, value in variables.items() if name not in in_file}
+def variables_text(program: str, variables: Mapping[str, str]) -> bytes:
+    """The content of the file of variables. Raises PolicyRefused for a variable that the file cannot hold."""
+    lines = []
+    for name, value in variables.items():
+        line = f"{name}={value}\n".encode("utf-8", "surrogateescape")
+        if why := _line_problem(name, value, len(line)):
+            raise PolicyRefused(
+                f"{program} reads a container's variables from a file here, so that nobody sees them in the list of "
+                f"processes. The file cannot hold the variable {name[:80]!r}: {why}.",
+                next_step="Send the value as a file of the job, or encode it in one line, such as by base64.",
+            )
+        lines.append(line)
+    return b"".join(lines)
 
 
-def variables_text(variables: Mapping[str, str]) -> bytes:
-    """The content of the file of variables."""
-    lines = (f"{name}={value}\n" for name, value in split_variables(variables)[0].items())
-    return "".join(lines).encode("utf-8", "surrogateescape")
-
-
-def _line_bytes(value: str) -> int:
-    return len(value.encode("utf-8", "surrogateescape"))
+def _line_problem(name: str, value: str, line_bytes: int) -> str:
+    if not FILE_NAME.match(name):
+        return "its name has a blank, or begins with #"
+    if "\n" in value or "\r" in value:
+        return "its value has several lines"
+    if line_bytes > FILE_LINE_BYTES_MAX:
+        return f"it has {line_bytes} bytes, and a line of the file at most {FILE_LINE_BYTES_MAX}"
+    return ""
 
 
 def _mount_words(mount: str) -> str:

@@ -100,9 +100,9 @@ def start_files(
                 *limits,
             ]
         else:
-            content = variables_text(job.variables)
+            content = variables_text(rule.run.value, job.variables)
             command = container_command(rule.run.value, job, setting.site.containers)
-            words = _run_words(command, client, str(home))
+            words = [*_run_words(command, client, str(home)), *_mount_words(job, mounts_folder(setting.directory))]
             words += [f"cleanup={word}" for word in removal_command(rule.run.value, job.name)]
     if setting.are_jobs_bound:
         words.append("bound=1")
@@ -120,6 +120,20 @@ def _run_words(command: list[str], environment: dict[str, str], cwd: str) -> lis
         *(f"env={name}={value}" for name, value in environment.items()),
         f"cwd={cwd}",
     ]
+
+
+def mounts_folder(directory: Path) -> Path:
+    """Where folders of jobs are mounted for containers: a folder for each job."""
+    return directory / "mounts"
+
+
+def _mount_words(job: ContainerJob, place: Path) -> list[str]:
+    if not job.mounts:
+        return []
+    if ":" in str(place):
+        raise PolicyRefused(f"No folder can be mounted for a container from {place}: it has a colon in its name.")
+    words = [f"mount={inner}:{path}" for path, inner in job.mounts.items()]
+    return [*words, f"mount_from={job.folder}", f"mount_at={place / job.name}"]
 
 
 def _account_words(account: LocalAccount) -> list[str]:

@@ -29,11 +29,13 @@ from switchyard.agent.backends import (
 )
 from switchyard.agent.backends.container_removal import remove_containers
 from switchyard.agent.backends.containment import Containments
+from switchyard.agent.backends.job_mounts import release_mounts
 from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.launch import (
     VARIABLES_FILE,
     account_for,
     load_job_accounts,
+    mounts_folder,
     spawn_supervisor,
     start_files,
 )
@@ -86,6 +88,7 @@ class LocalBackend:
         self._graph = graph_with_images(setting.known_graph, setting.site, setting.environment)
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._mounts = mounts_folder(setting.directory)
         self._accounts = load_job_accounts(setting)
         self._work = WorkFolders(
             setting.files_folder(setting.directory) / "work", is_for_others=setting.site.accounts is not None
@@ -241,8 +244,15 @@ class LocalBackend:
         return [lease for job in begun if (lease := job.lease()) is not None]
 
     def forget(self, native_id: str) -> None:
+        self._release_mounts(native_id)
         remove_folder(self._jobs / native_id)
         self._containments.of(native_id).remove()
+
+    def _release_mounts(self, name: str) -> None:
+        """Unmount what a supervisor that was killed had mounted for a container."""
+        place = self._mounts / name
+        if not release_mounts(os.fsencode(place)):
+            log.warning(line("mounts-not-released", path=place, next=f"umount {place}/*; rmdir {place}/* {place}"))
 
     def close(self) -> None:
         for live in self._live.values():
@@ -256,6 +266,9 @@ class LocalBackend:
 
     def _recover(self) -> None:
         """Follow the attempts that the previous agent started: their supervisors live on."""
+        for place in self._mounts.iterdir() if self._mounts.is_dir() else ():
+            if not (self._jobs / place.name).is_dir():
+                self._release_mounts(place.name)
         for path in self._jobs.iterdir():
             job = JobDir(path)
             try:
@@ -365,6 +378,7 @@ class LocalBackend:
         if left:
             live.end_at = time.monotonic() + STRAYS_RETRY_S
             return Status(seen=ObservedState.UNKNOWN, text="some of its processes do not die")
+        self._release_mounts(name)
         self._drop(name)
         if end is not None:
             return local_status.ended_status(job, end, claim)

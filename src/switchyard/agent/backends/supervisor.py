@@ -1,8 +1,8 @@
 """The parent process of one local job: claims it, starts it, waits, ends all processes, writes the exit. Stdlib only.
 
 Run as `python -I -S supervisor.py DIR [NOTIFY_FD [SEAL_FD]]`. It starts once per job and outlives the agent, so it must
-not import the package: only agent_pipe.py, confine.py and proctable.py, which lie beside it. What the job's directory
-holds:
+not import the package: only agent_pipe.py, confine.py, job_mounts.py and proctable.py, which lie beside it. What the
+job's directory holds:
 
     start    what to run, and under which account: NUL-separated `key=value` words, the last one `end=` (written by
              the agent)
@@ -114,8 +114,11 @@ def main(argv: list[str]) -> int:
         return write_exit(exit_fd, {"cause": "group", "code": "", "reason": trouble, "left": 0, "seal": seal})
     if agent.is_agent_gone():
         return write_exit(exit_fd, {"cause": "agent", "code": "", "reason": "", "left": 0, "seal": seal})
-    pid, failure = spawn_command(start, streams)
+    failure = mount_folders(start)
+    if not failure:
+        pid, failure = spawn_command(start, streams)
     if failure:
+        release_folders(start)
         try:
             os.write(streams[1], f"switchyard: {failure['reason']}\n".encode())
         except OSError:
@@ -132,6 +135,7 @@ def main(argv: list[str]) -> int:
     facts["memory_kills"] = "group" if in_group else "machine" if on_machine else ""
     if b"cleanup" in start:
         facts.update(remove_container(start))
+        release_folders(start)
     return write_exit(exit_fd, {**facts, "seal": seal})
 
 
@@ -201,6 +205,35 @@ def claim_job() -> bool:
         os.unlink(own_claim)
     sync_directory()  # else a power cut could lose the claim but not the effects of the command
     return True
+
+
+def mount_folders(start: dict[bytes, list[bytes]]) -> dict[str, object]:
+    """Mount the folders that a container sees under other paths, and add them to the runtime's command line.
+
+    Returns how that failed as facts of the exit; empty: they are mounted.
+    """
+    if b"mount" not in start:
+        return {}
+    if TYPE_CHECKING or __package__:
+        from switchyard.agent.backends.job_mounts import MountRefused, volume_options
+    else:
+        from job_mounts import MountRefused, volume_options
+    try:
+        start[b"arg"][2:2] = volume_options(start)  # after `podman run`
+    except MountRefused as exc:
+        return {"cause": "start", "code": "126", "reason": str(exc)}
+    except OSError as exc:
+        return {"cause": "setup", "code": "", "reason": f"cannot mount the job's folders: {exc}"}
+    return {}
+
+
+def release_folders(start: dict[bytes, list[bytes]]) -> None:
+    if b"mount" in start:
+        if TYPE_CHECKING or __package__:
+            from switchyard.agent.backends.job_mounts import release_mounts
+        else:
+            from job_mounts import release_mounts
+        release_mounts(start[b"mount_at"][0])
 
 
 def spawn_command(start: dict[bytes, list[bytes]], streams: list[int]) -> tuple[int, dict[str, object]]:

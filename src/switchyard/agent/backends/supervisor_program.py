@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from switchyard.agent.backends import agent_pipe, confine, proctable, supervisor
+from switchyard.agent.backends import agent_pipe, confine, job_mounts, proctable, supervisor
 from switchyard.agent.log import line
 from switchyard.agent.private_files import file_version, replace_file
 
@@ -34,7 +34,8 @@ class SupervisorProgram:
 
     def __init__(self, directory: Path) -> None:
         self._folder = directory / FOLDER
-        self._sources = [Path(str(module.__file__)) for module in (supervisor, agent_pipe, confine, proctable)]
+        modules = (supervisor, agent_pipe, confine, job_mounts, proctable)
+        self._sources = [Path(str(module.__file__)) for module in modules]
         self._contents = {self._folder / f"{source.stem}.pyc": _compiled(source) for source in self._sources}
         self._versions: dict[Path, tuple[int, ...]] = {}  # of the files as they were written
         self._write_at = 0.0  # earliest next try to write

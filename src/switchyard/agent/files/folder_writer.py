@@ -17,6 +17,7 @@ from pathlib import Path
 
 from switchyard.agent.accounts import LocalAccount, share_folder
 from switchyard.errors import Conflict
+from switchyard.model.site_needs import SITE_FOLDER
 
 FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
 # No clone here: another file system, one that cannot, or a kernel that does not know the call.
@@ -42,6 +43,8 @@ class FileModes:
     folder: int = 0o755
 
 
+# What the site gives to the job stays closed, even if the job opens its top folder.
+SITE_MODES = FileModes(plain=0o600, executable=0o700, folder=0o700)
 # In a folder with an access list the middle three bits are its mask: they bound what the listed accounts may do.
 ACCESS_LIST_MODES = FileModes(plain=0o660, executable=0o770, folder=0o770)
 
@@ -55,6 +58,7 @@ class FolderWriter:
         self._owner = (account.uid, account.gid) if account is not None and is_root else None
         is_shared = account is not None and not is_root and account.uid != os.geteuid()
         self._modes = ACCESS_LIST_MODES if is_shared else FileModes()
+        self._site_modes = ACCESS_LIST_MODES if is_shared else SITE_MODES
 
     def close(self) -> None:
         os.close(self._top)
@@ -69,7 +73,7 @@ class FolderWriter:
                 return
             number = os.open(path[-1], FOLDER_FLAGS, dir_fd=parent)
             try:
-                self._give(number, self._modes.folder)
+                self._give(number, self._modes_of(path).folder)
             finally:
                 os.close(number)
 
@@ -87,7 +91,8 @@ class FolderWriter:
                 number = os.open(path[-1], flags, 0o600, dir_fd=parent)
         try:
             yield number
-            self._give(number, self._modes.executable if is_executable else self._modes.plain)
+            modes = self._modes_of(path)
+            self._give(number, modes.executable if is_executable else modes.plain)
         finally:
             os.close(number)
 
@@ -102,6 +107,9 @@ class FolderWriter:
                 os.symlink(target, path[-1], dir_fd=parent)
             if self._owner is not None:
                 os.chown(path[-1], *self._owner, dir_fd=parent, follow_symlinks=False)
+
+    def _modes_of(self, path: TreePath) -> FileModes:
+        return self._site_modes if path[0] == SITE_FOLDER.encode() else self._modes
 
     def _give(self, number: int, mode: int) -> None:
         if self._owner is not None:
