@@ -142,7 +142,7 @@ def agent(kubernetes: KubernetesBed, postgres: Postgres, tmp_path: Path) -> Iter
         port = stack.enter_context(tls_server(stage, cluster, database))
         address = stack.enter_context(service_address(cluster, {YARD_PORT: port}))
         stage.yard("project", "create", "physics", check=True)
-        text = manifest(f"https://{address}:{YARD_PORT}", stage.invite("alpha"), cluster.ca_file)
+        text = manifest(f"https://{address}:{YARD_PORT}", stage.invite("alpha", namespaces=["*"]), cluster.ca_file)
         stack.callback(rights.delete, "agent.yaml")
         cluster.kubectl("apply", "-f", "-", text=text)
         yield AgentInPod(stage, cluster)

@@ -90,7 +90,7 @@ def test_the_cluster_shows_its_nodes(yard: KubernetesYard) -> None:
 
 def test_an_ephemeral_agent_joins_by_a_group_token(yard: KubernetesYard) -> None:
     stage, cluster = yard.stage, yard.cluster
-    token = stage.read("cluster", "invite-group", "burst", "--agents", "1", "--ephemeral")["token"]
+    token = stage.read("cluster", "invite-group", "burst", "--agents", "1", "--ephemeral", "--namespaces", "*")["token"]
     namespace = cluster.create_namespace(f"burst-{os.urandom(4).hex()}")
     section = {"kubeconfig": str(cluster.kubeconfig), "namespace": namespace, "grace_s": 1}
     site = yard.folder / "burst-site.yaml"

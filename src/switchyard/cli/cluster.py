@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli import cluster_agree, cluster_drain, cluster_fit, cluster_graph, cluster_invites, cluster_state
+from switchyard.cli.cluster_invites import add_namespaces
 from switchyard.cli.connect import connect
 from switchyard.cli.output import confirm, emit, paint, print_given_up, print_notice
 from switchyard.cli.parser import (
@@ -101,6 +102,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("backend", cluster.backend),
         ("open to", _access_text(cluster)),
         ("groups", " ".join(cluster.groups)),
+        ("namespaces", " ".join(cluster.namespaces)),
         ("life", "ephemeral: it leaves with its last agent" if cluster.is_ephemeral else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
         ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
@@ -152,7 +154,13 @@ def _free_text(cluster: Cluster) -> str:
 
 def _create(args: Namespace) -> int:
     with connect(args) as yard:
-        cluster = yard.create_cluster(args.name, private=args.private, groups=args.group, labels=dict(args.label))
+        cluster = yard.create_cluster(
+            args.name,
+            private=args.private,
+            groups=args.group,
+            labels=dict(args.label),
+            namespaces=args.namespaces or (),
+        )
     if not emit(cluster, args.output):
         print(f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join.")
     return 0
@@ -167,6 +175,7 @@ def _invite(args: Namespace) -> int:
             private=args.private,
             groups=args.group,
             ephemeral=args.ephemeral,
+            namespaces=args.namespaces or (),
         )
         url, ca_file = yard.url, yard.ca_file
     if emit(invite, args.output, key="token"):
@@ -177,7 +186,8 @@ def _invite(args: Namespace) -> int:
     print("On a machine of the cluster, run" + (" (with the server's CA file added as --ca-file):" if ca_file else ":"))
     print()
     ending = " --ephemeral --ends-after 2h" if args.ephemeral else ""
-    print(f"  yard agent --server {url} --cluster {args.name} --backend local{ending} --token {invite.token}")
+    backend = "kubernetes" if args.namespaces else "local"
+    print(f"  yard agent --server {url} --cluster {args.name} --backend {backend}{ending} --token {invite.token}")
     print()
     print(paint("The join token alone:", "dim"))
     print(invite.token)  # the last word on stdout: scripts take it from there
@@ -209,7 +219,10 @@ def _edit(args: Namespace) -> int:
         has_labels = args.label or args.unlabel
         labels = changed_labels(yard.cluster(args.name).labels, args) if has_labels else None
         groups = [] if args.no_groups else args.group or None
-        cluster = yard.change_cluster(args.name, private=args.private, groups=groups, labels=labels)
+        namespaces = [] if args.no_namespaces else args.namespaces
+        cluster = yard.change_cluster(
+            args.name, private=args.private, groups=groups, labels=labels, namespaces=namespaces
+        )
     if not emit(cluster, args.output):
         _print(cluster, [])
     return 0
@@ -265,6 +278,7 @@ def _create_arguments(parser: Parser) -> None:
     parser.add_argument("--private", action="store_true", help="only those with a grant may submit to it")
     parser.add_argument("--group", action="append", default=[], metavar="G", help="a cluster group; repeatable")
     add_labels(parser)
+    add_namespaces(parser)
 
 
 def _invite_arguments(parser: Parser) -> None:
@@ -280,6 +294,7 @@ def _invite_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--ephemeral", action="store_true", help="a new cluster that leaves by itself, for `yard agent --ephemeral`"
     )
+    add_namespaces(parser)
 
 
 def _edit_arguments(parser: Parser) -> None:
@@ -291,6 +306,8 @@ def _edit_arguments(parser: Parser) -> None:
     parser.add_argument("--no-groups", action="store_true", help="remove it from all groups")
     add_labels(parser, "add or change this label; repeatable")
     parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove this label; repeatable")
+    add_namespaces(parser)
+    parser.add_argument("--no-namespaces", action="store_true", help="it is no Kubernetes cluster")
 
 
 def _rm_arguments(parser: Parser) -> None:
@@ -334,6 +351,7 @@ VERBS = (
         _invite_arguments,
         examples="  yard cluster invite alpha\n"
         "  yard cluster invite alpha --reusable --expires 7d\n"
+        "  yard cluster invite k8s --namespaces '*'\n"
         "  token=$(yard cluster invite alpha -o name)",
     ),
     Verb(
@@ -350,7 +368,7 @@ VERBS = (
     ),
     Verb(
         "edit",
-        "Change who may use a cluster, its groups and labels",
+        "Change who may use a cluster, its groups, labels and namespaces",
         _edit,
         _edit_arguments,
         examples="  yard cluster edit alpha --private --group gpu --label site=north",

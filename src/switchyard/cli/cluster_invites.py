@@ -20,10 +20,26 @@ COLUMNS = (
 )
 
 
+def add_namespaces(parser: Parser) -> None:
+    """The option by which a platform administrator says that a cluster is Kubernetes."""
+    parser.add_argument(
+        "--namespaces",
+        type=lambda text: [part for part in text.split(",") if part],
+        metavar="NS,…",
+        help="a Kubernetes cluster; its agents get the objects of these namespaces, with their Secrets: names, or "
+        "patterns such as 'physics-*', or '*' (only platform administrators)",
+    )
+
+
 def _invite_group(args: Namespace) -> int:
     with connect(args) as yard:
         invite = yard.invite_group(
-            args.group, agents=args.agents, expires_s=args.expires, private=args.private, ephemeral=args.ephemeral
+            args.group,
+            agents=args.agents,
+            expires_s=args.expires,
+            private=args.private,
+            ephemeral=args.ephemeral,
+            namespaces=args.namespaces or (),
         )
         url, ca_file = yard.url, yard.ca_file
     if emit(invite, args.output, key="token"):
@@ -35,7 +51,8 @@ def _invite_group(args: Namespace) -> int:
     print()
     options = " --ephemeral --ends-after 2h" if args.ephemeral else ""
     options += " --ca-file FILE" if ca_file else ""
-    print(f"  yard agent --server {url} --cluster NAME --backend local{options} --token {invite.token}")
+    backend = "kubernetes" if args.namespaces else "local"
+    print(f"  yard agent --server {url} --cluster NAME --backend {backend}{options} --token {invite.token}")
     print()
     print(f"Revoke it: yard cluster revoke-invite {invite.info.id} --group {args.group}")
     print(paint("The join token alone:", "dim"))
@@ -93,6 +110,7 @@ def _invite_group_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--ephemeral", action="store_true", help="the clusters leave by themselves, for `yard agent --ephemeral`"
     )
+    add_namespaces(parser)
 
 
 def _invites_arguments(parser: Parser) -> None:

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.names import TEXT_PATTERN, LabelKey, LabelValue, Name, Title
+from switchyard.model.namespace_resources import NamespacePatterns
 from switchyard.model.quote import QuoteRecord
 from switchyard.model.rival import Rival
 from switchyard.model.selection import VALUES_MAX, NamedValues, Scalar, StateValue, ValueName, refuse_infinite
@@ -91,6 +92,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     groups: list[str] = []
     labels: dict[str, str] = {}
     backend: str = ""
+    namespaces: list[str] = []  # of Kubernetes: patterns of the namespaces that it serves
     totals: dict[str, int] = {}  # of every type of its graph; none: nobody has said what it has
     load: Load | None = None
     state: list[StateValue] = []  # what selection goes by; not in lists
@@ -123,17 +125,27 @@ class Subsystem(Struct, frozen=True, kw_only=True):
 
 
 class ClusterRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A new cluster. `namespaces`: it is a Kubernetes cluster, and serves these: patterns such as `physics-*`, or `*`.
+
+    Its agents get the rendered objects of the namespaces that it serves, with the contents of Secrets. Without
+    `namespaces` no agent joins it as Kubernetes.
+    """
+
     name: Name
     is_private: bool = False
     groups: Annotated[list[Name], Meta(max_length=256)] = []
     labels: Labels = {}
+    namespaces: NamespacePatterns = []
 
 
 class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What changes; the rest stays. Only a platform administrator changes `namespaces` (see `ClusterRequest`)."""
+
     is_cordoned: bool | None = None
     is_private: bool | None = None
     groups: Annotated[list[Name], Meta(max_length=256)] | None = None
     labels: Labels | None = None
+    namespaces: NamespacePatterns | None = None
     reason: Title = ""
     # Set by hand, over what agents say; none takes a value away.
     state: Annotated[dict[ValueName, Scalar | None], Meta(max_length=VALUES_MAX)] | None = None
@@ -143,7 +155,10 @@ class ClusterChange(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A join token for this cluster. One use unless `is_reusable`."""
+    """A join token for this cluster. One use unless `is_reusable`.
+
+    `namespaces`, as of a new cluster, is set by a platform administrator. A cluster that is there gets them, too.
+    """
 
     is_reusable: bool = False
     expires_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 86_400
@@ -152,6 +167,7 @@ class InviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     is_ephemeral: bool = False  # a new cluster that leaves by itself when its time is over
     # The token of a pilot: only an agent inside of the job that `PUT /v1/invites/{invite}/job` names joins with it.
     is_for_job: bool = False
+    namespaces: NamespacePatterns = []
 
 
 class InviteJob(Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,6 +202,7 @@ class GroupInviteRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     expires_s: Annotated[int, Meta(ge=1, le=366 * 86_400)] = 86_400
     is_private: bool = False  # of the clusters it registers
     is_ephemeral: bool = False  # of the clusters it registers: they leave by themselves when their time is over
+    namespaces: NamespacePatterns = []  # of the clusters it registers: Kubernetes clusters that serve these
 
 
 class GroupInvite(Struct, frozen=True, omit_defaults=True):
@@ -198,6 +215,7 @@ class GroupInvite(Struct, frozen=True, omit_defaults=True):
     is_ephemeral: bool = False
     is_revoked: bool = False
     created_us: int = 0
+    namespaces: list[str] = []
 
 
 class NewGroupInvite(Struct, frozen=True):

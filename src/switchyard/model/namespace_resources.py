@@ -6,7 +6,10 @@ of each namespace whose digest changed, applies them, and reports the state of e
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from fnmatch import translate
+from functools import lru_cache
 from typing import Annotated, Any
 
 from msgspec import Meta, Raw, Struct
@@ -16,10 +19,24 @@ OBJECTS_MAX = 200  # of one namespace
 REPORTED_MAX = 100  # namespaces in one report
 REASON_CHARS_MAX = 500
 NAMESPACE_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(?!\n)$"
+PATTERNS_MAX = 100  # of the namespaces that a cluster serves
 NamespaceName = Annotated[str, Meta(max_length=63, pattern=NAMESPACE_PATTERN)]
+# A name, in which `*` stands for any letters and `?` for one.
+NamespacePattern = Annotated[str, Meta(min_length=1, max_length=63, pattern=r"^[a-z0-9*?-]+(?!\n)$")]
+NamespacePatterns = Annotated[list[NamespacePattern], Meta(max_length=PATTERNS_MAX)]
 ObjectName = Annotated[str, Meta(min_length=1, max_length=400)]
 Digest = Annotated[str, Meta(max_length=64, pattern=r"^[0-9a-f]*(?!\n)$")]
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
+
+
+def serves_namespace(patterns: tuple[str, ...], namespace: str) -> bool:
+    """Whether a cluster that serves namespaces by these patterns serves this one."""
+    return bool(patterns) and _compiled(patterns).match(namespace) is not None
+
+
+@lru_cache(maxsize=1024)
+def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(translate(pattern) for pattern in patterns))
 
 
 class NamespaceEntry(Struct, frozen=True, omit_defaults=True):
@@ -38,7 +55,7 @@ class NamespaceEntry(Struct, frozen=True, omit_defaults=True):
 
 
 class NamespaceIndex(Struct, frozen=True):
-    """`GET /v1/agents/cluster-resources`: all namespaces at one version.
+    """`GET /v1/agents/cluster-resources`: the namespaces that the agent's cluster serves, at one version.
 
     `unwanted`: namespaces that the cluster's agent reported and that are in no entry any more.
     """

@@ -22,6 +22,7 @@ PATTERN_HINTS = {
         "Not a valid name (a letter or _, then letters, digits, . _ and -, at most 64)"
     ),
     r"^[A-Za-z_][A-Za-z0-9_.-]*(?!\n)$": "Not a valid name (a letter or _, then letters, digits, . _ and -)",
+    r"^[a-z0-9*?-]+(?!\n)$": "Not a pattern of namespaces (small letters, digits, - and the wildcards * and ?)",
     LABEL_KEY_PATTERN: "Not a valid name (letters, digits, . _ / - inside, at most 128)",
     KEY_PATTERN: "Not a valid key (printable ASCII characters without blanks)",
     TEXT_PATTERN: NO_CONTROL_CHARACTERS,

@@ -58,10 +58,21 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         return self._get(api_path("clusters", name), Cluster)
 
     def create_cluster(
-        self, name: str, *, private: bool = False, groups: Sequence[str] = (), labels: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        private: bool = False,
+        groups: Sequence[str] = (),
+        labels: Mapping[str, str] | None = None,
+        namespaces: Sequence[str] = (),
     ) -> Cluster:
-        """Create a cluster without an agent: `invite` gives the token to join it. Raise NameTaken if it exists."""
-        body = ClusterRequest(name, is_private=private, groups=list(groups), labels=dict(labels or {}))
+        """Create a cluster without an agent: `invite` gives the token to join it. Raise NameTaken if it exists.
+
+        `namespaces`: it is a Kubernetes cluster, and its agents get the objects of these namespaces (`*`: of all).
+        """
+        body = ClusterRequest(
+            name, is_private=private, groups=list(groups), labels=dict(labels or {}), namespaces=list(namespaces)
+        )
         return self._post(api_path("clusters"), Cluster, body=body)
 
     def change_cluster(
@@ -72,6 +83,7 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         private: bool | None = None,
         groups: Sequence[str] | None = None,
         labels: Mapping[str, str] | None = None,
+        namespaces: Sequence[str] | None = None,
         reason: str = "",
         state: Mapping[str, Scalar | None] | None = None,
     ) -> Cluster:
@@ -81,6 +93,7 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
             is_private=private,
             groups=None if groups is None else list(groups),
             labels=None if labels is None else dict(labels),
+            namespaces=None if namespaces is None else list(namespaces),
             reason=reason,
             state=None if state is None else dict(state),
         )
@@ -140,11 +153,13 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         groups: Sequence[str] = (),
         ephemeral: bool = False,
         for_job: bool = False,
+        namespaces: Sequence[str] = (),
     ) -> NewInvite:
         """Create a join token for an agent of this cluster, and the cluster if it does not exist.
 
         `ephemeral`: a new cluster leaves by itself when the time of its agent is over. `for_job`: only an agent inside
-        of the job that `bind_invite` names joins with the token.
+        of the job that `bind_invite` names joins with the token. `namespaces`: the cluster is a Kubernetes cluster, as
+        in `create_cluster`.
         """
         body = InviteRequest(
             is_reusable=reusable,
@@ -153,6 +168,7 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
             groups=list(groups),
             is_ephemeral=ephemeral,
             is_for_job=for_job,
+            namespaces=list(namespaces),
         )
         return self._post(api_path("clusters", cluster, "invites"), NewInvite, body=body)
 
@@ -169,10 +185,26 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         self._delete(api_path("invites", invite))
 
     def invite_group(
-        self, group: str, *, agents: int = 1, expires_s: int = 86_400, private: bool = False, ephemeral: bool = False
+        self,
+        group: str,
+        *,
+        agents: int = 1,
+        expires_s: int = 86_400,
+        private: bool = False,
+        ephemeral: bool = False,
+        namespaces: Sequence[str] = (),
     ) -> NewGroupInvite:
-        """Create a join token by which so many agents join, each with a cluster of this group."""
-        body = GroupInviteRequest(uses_max=agents, expires_s=expires_s, is_private=private, is_ephemeral=ephemeral)
+        """Create a join token by which so many agents join, each with a cluster of this group.
+
+        `namespaces`: these are Kubernetes clusters, as in `create_cluster`.
+        """
+        body = GroupInviteRequest(
+            uses_max=agents,
+            expires_s=expires_s,
+            is_private=private,
+            is_ephemeral=ephemeral,
+            namespaces=list(namespaces),
+        )
         return self._post(api_path("cluster-groups", group, "invites"), NewGroupInvite, body=body)
 
     def group_invites(self, group: str, *, limit: int | None = None) -> Iterator[GroupInvite]:

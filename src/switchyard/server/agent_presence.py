@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from switchyard.model.cluster import Load
-from switchyard.model.namespace_resources import BACKEND as KUBERNETES
 from switchyard.server.agent_processes import AgentProcesses
 from switchyard.server.wakeups import Wakeups
 from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.resource_set import version_for_agent
 
 LIVENESS_BATCH_S = 0.02
 LAST_SEEN_ROUND_US = 1_000_000  # last-seen times are stored to the second: thousands of agents in one statement
@@ -58,7 +58,8 @@ class AgentPresence:
         return version
 
     def _resources(self, agent: AgentEntry) -> str:
-        return self._context.snapshots.resources.name if agent.backend == KUBERNETES else ""
+        snapshots = self._context.snapshots
+        return version_for_agent(snapshots.resources, snapshots.fleet.rows.get(agent.cluster_id), agent)
 
     def _update_clusters(self) -> None:
         self._is_batching = False

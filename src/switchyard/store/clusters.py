@@ -35,6 +35,7 @@ class ClusterRow(StoredRow, frozen=True):
     deleted_us: int | None
     is_ephemeral: bool = False
     group_invite_id: str | None = None
+    namespaces: str = "[]"
 
 
 class ClusterUpdate(ColumnUpdate, frozen=True, kw_only=True):
@@ -43,6 +44,7 @@ class ClusterUpdate(ColumnUpdate, frozen=True, kw_only=True):
     reason: str | UnsetType = UNSET
     groups: str | UnsetType = UNSET
     labels: str | UnsetType = UNSET
+    namespaces: str | UnsetType = UNSET
     backend: str | UnsetType = UNSET
     graph: str | UnsetType | None = UNSET
     state: str | UnsetType = UNSET

@@ -27,6 +27,7 @@ class GroupInviteRow(StoredRow, frozen=True):
     revoked_us: int | None
     maker_id: str | None
     parent_id: str | None
+    namespaces: str = "[]"
 
 
 class GroupInviteUpdate(ColumnUpdate, frozen=True, kw_only=True):

@@ -25,6 +25,8 @@ clusters = Table(
     Column("deleted_us", BigInteger, nullable=True),
     Column("is_ephemeral", Boolean, nullable=False, server_default=false()),  # it leaves with its last agent
     Column("group_invite_id", Text, nullable=True),  # the group join token that registered it
+    # Patterns of the namespaces that a Kubernetes cluster serves, as JSON; an empty list: no agent joins as Kubernetes.
+    Column("namespaces", Text, nullable=False, server_default="[]"),
 )
 Index(
     "uq_clusters_name",
@@ -138,6 +140,7 @@ group_invites = Table(
     Column("revoked_us", BigInteger, nullable=True),
     Column("maker_id", Text, nullable=True),  # as of invites; none: made on a server without authentication
     Column("parent_id", Text, nullable=True),
+    Column("namespaces", Text, nullable=False, server_default="[]"),  # of the clusters it registers
 )
 Index("ix_group_invites_group", group_invites.c.group_name, group_invites.c.id)
 

@@ -7,10 +7,17 @@ from msgspec.structs import replace
 from switchyard.errors import AgentLives, Denied, Gone, ProofMissing, Unauthenticated
 from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
 from switchyard.model.names import printable_line
+from switchyard.model.namespace_resources import BACKEND
 from switchyard.model.poll import Join, Joined
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.cluster.group_invites import count_use, lock_group_invite, open_cluster
 from switchyard.service.cluster.pilots import find_proof
+from switchyard.service.cluster.served_namespaces import (
+    ALL_NAMESPACES,
+    encode_patterns,
+    need_declared_backend,
+    serves_any,
+)
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
@@ -41,6 +48,7 @@ def join_agent(context: Context, token: str, request: Join, *, is_open: bool) ->
         cluster_id = _enter_cluster(batch, context, parts, request, proven_job=proven_job)
         if request.is_ephemeral:
             _need_ephemeral(batch, cluster_id)
+        need_declared_backend(batch, cluster_id, request.backend)
         before = clusters.agent_lock_by_name(batch.tx, cluster_id, request.name)
         if before is not None:
             if before.journal != request.journal and context.snapshots.is_live(before.id):
@@ -166,11 +174,17 @@ def _is_answer_lost(batch: Batch, cluster_id: str, request: Join) -> bool:
 
 
 def _join_open(batch: Batch, context: Context, request: Join) -> str:
-    """Let an agent join without a token (`--no-auth`). Register its cluster if needed, and return the cluster id."""
+    """Let an agent join without a token (`--no-auth`). Register its cluster if needed, and return the cluster id.
+
+    On such a server everybody is a platform administrator, so the agent may say that its cluster is Kubernetes.
+    """
     row = clusters.cluster_by_name(batch.tx, request.cluster)
+    served = ALL_NAMESPACES if request.backend == BACKEND else ()
     if row is not None:
+        if served and not serves_any(row):
+            clusters.cluster_change(batch.tx, row.id, clusters.ClusterUpdate(namespaces=encode_patterns(served)))
         return str(row.id)
-    new_cluster = ClusterRequest(request.cluster)
+    new_cluster = ClusterRequest(request.cluster, namespaces=list(served))
     return register_cluster(batch, context, "local-admin", new_cluster, is_ephemeral=request.is_ephemeral)
 
 

@@ -20,6 +20,7 @@ from switchyard.model.cluster import (
 )
 from switchyard.model.selection import Scalar, StateValue
 from switchyard.route.member import Member
+from switchyard.service.cluster.served_namespaces import encode_patterns, need_right_to_serve, serve_invited
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.cluster_state import set_manual_values, state_values
@@ -83,6 +84,7 @@ def _view(context: Context, member: Member, row: ClusterEntry, state: list[State
         groups=list(member.groups),
         labels=row.labels,
         backend=row.backend,
+        namespaces=list(row.namespaces),
         totals=member.graph.totals if member.graph else {},
         load=context.snapshots.load_of(member.id),
         state=state,
@@ -131,6 +133,7 @@ def register_cluster(
         deleted_us=None,
         is_ephemeral=is_ephemeral,
         group_invite_id=group_invite_id,
+        namespaces=encode_patterns(request.namespaces),
     )
     clusters.cluster_insert(batch.tx, row)
     if not request.is_private:
@@ -181,13 +184,16 @@ def _grant_everyone(batch: Batch, context: Context, cluster_id: str, role: Role)
 
 
 def cluster_change(context: Context, actor: Actor, name: str, change: ClusterChange) -> Cluster:
-    """Change a cluster. Cordon and state need `operate` on it; all other changes need `admin`."""
+    """Change a cluster. Cordon and state need `operate` on it, namespaces the platform, all other changes `admin`."""
     member = visible_cluster(context, actor, name)
     needs_admin = change.is_private is not None or change.groups is not None or change.labels is not None
     actor.need_cluster(Role.ADMIN if needs_admin else Role.OPERATE, member)
+    need_right_to_serve(actor, change.namespaces)
     if change.groups is not None:
         _refuse_group_of_tokens(context, actor, set(change.groups) - set(member.groups))
     wanted = clusters.ClusterUpdate()
+    if change.namespaces is not None:
+        wanted = replace(wanted, namespaces=encode_patterns(change.namespaces))
     if change.is_cordoned is not None:
         # A second cordon without a reason keeps the first reason.
         old_reason = member.reason if member.health is Health.CORDONED else ""
@@ -335,6 +341,7 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
         actor.need_platform(Role.ADMIN)
     else:
         actor.need_cluster(Role.ADMIN, existing)
+    need_right_to_serve(actor, request.namespaces or None)
     invite_id = context.new_id()
     token, hash_ = make_credential("join", invite_id)
 
@@ -346,7 +353,9 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
                 f"There is a cluster {name} already, and it is not ephemeral.",
                 next_step="Choose another name, or invite without `ephemeral`.",
             )
-        new_cluster = ClusterRequest(name, request.is_private, request.groups)
+        if row is not None:
+            serve_invited(batch, row, request)
+        new_cluster = ClusterRequest(name, request.is_private, request.groups, namespaces=request.namespaces)
         cluster_id = (
             row.id
             if row
@@ -376,10 +385,16 @@ def invite_create(context: Context, actor: Actor, name: str, request: InviteRequ
                 is_for_job=request.is_for_job,
             ),
         )
-        record_audit(batch, context, actor, "cluster.invite", name, after=info)
+        record_audit(batch, context, actor, "cluster.invite", name, after=_invite_summary(info, request))
         return NewInvite(token, info, is_cluster_new=row is None)
 
     return context.committer.call(apply)
+
+
+def _invite_summary(info: Invite, request: InviteRequest) -> dict[str, object]:
+    """What the audit log has of an invite: the token, and the namespaces that it gave to the cluster."""
+    served = {"namespaces": request.namespaces} if request.namespaces else {}
+    return {**msgspec.to_builtins(info), **served}
 
 
 def invite_list(context: Context, actor: Actor, name: str, *, after: str, limit: int) -> list[Invite]:

@@ -6,6 +6,8 @@ opens no cluster that it did not register itself, and adds no agent to a cluster
 
 from __future__ import annotations
 
+import msgspec
+
 from switchyard.errors import Denied, NotFound, Unauthenticated
 from switchyard.model.access import Role
 from switchyard.model.cluster import (
@@ -16,6 +18,7 @@ from switchyard.model.cluster import (
 )
 from switchyard.model.poll import Join
 from switchyard.service.cluster.clusters import register_cluster
+from switchyard.service.cluster.served_namespaces import encode_patterns
 from switchyard.service.core.audit import record_audit
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
@@ -47,6 +50,7 @@ def group_invite_create(context: Context, actor: Actor, group: str, request: Gro
             revoked_us=None,
             maker_id=actor.user_id,
             parent_id=parent.id if parent is not None else None,
+            namespaces=encode_patterns(request.namespaces),
         )
         group_invites.group_invite_insert(batch.tx, row)
         info = _view(row)
@@ -102,7 +106,12 @@ def open_cluster(batch: Batch, context: Context, invite: group_invites.GroupInvi
         raise Denied(f"The join token is for {kind}.", next_step=step)
     row = clusters.cluster_by_name(batch.tx, request.cluster)
     if row is None:
-        wanted = ClusterRequest(request.cluster, is_private=invite.is_private, groups=[invite.group_name])
+        wanted = ClusterRequest(
+            request.cluster,
+            is_private=invite.is_private,
+            groups=[invite.group_name],
+            namespaces=msgspec.json.decode(invite.namespaces, type=list[str]),
+        )
         by = f"agent:{request.name}"
         return register_cluster(batch, context, by, wanted, is_ephemeral=invite.is_ephemeral, group_invite_id=invite.id)
     # Lock it: its last agent may be leaving, and removes it.
@@ -154,4 +163,5 @@ def _view(row: group_invites.GroupInviteRow) -> GroupInvite:
         is_ephemeral=bool(row.is_ephemeral),
         is_revoked=row.revoked_us is not None,
         created_us=row.created_us,
+        namespaces=msgspec.json.decode(row.namespaces, type=list[str]),
     )

@@ -58,6 +58,7 @@ class ClusterEntry:
     created_us: int
     state: dict[str, tuple[Scalar, int, str]]  # manual values: value, time of the change, user
     row: cluster_store.ClusterRow  # the stored row that this entry was made from
+    namespaces: tuple[str, ...] = ()  # of Kubernetes: patterns of the namespaces that it serves
 
     @property
     def is_ephemeral(self) -> bool:
@@ -154,6 +155,7 @@ def _cluster_entry(row: cluster_store.ClusterRow, before: ClusterEntry | None) -
         created_us=row.created_us,
         state=_STATE.decode(row.state),
         row=row,
+        namespaces=_GROUPS.decode(row.namespaces),
     )
 
 

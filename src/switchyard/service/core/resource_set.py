@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from switchyard.model.namespace_resources import NamespaceEntry
+from switchyard.model.namespace_resources import BACKEND, NamespaceEntry
+from switchyard.service.core.fleet import AgentEntry, ClusterEntry
 from switchyard.store import namespace_resources
 from switchyard.store.database import Tx
 from switchyard.store.namespace_resources import NamespaceRow
@@ -25,6 +26,16 @@ class ResourceSet:
 
 TAKEN = "taken"  # the inputs of a scope whose namespace belongs to another scope
 NO_RESOURCES = ResourceSet(version=-1)
+
+
+def version_for_agent(resources: ResourceSet, row: ClusterEntry | None, agent: AgentEntry) -> str:
+    """The version of what an agent applies. It changes with the objects, and with what its cluster serves.
+
+    Empty: the agent applies nothing.
+    """
+    if agent.backend != BACKEND or row is None or not row.namespaces or not resources.name:
+        return ""
+    return f"{resources.name}-{hashlib.sha256(msgspec.json.encode(row.namespaces)).hexdigest()[:8]}"
 
 
 def load_resource_set(tx: Tx, version: int) -> ResourceSet:

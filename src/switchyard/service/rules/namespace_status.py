@@ -20,12 +20,14 @@ from switchyard.model.namespace_resources import (
     ObjectState,
     ObjectStatus,
     ResourceReport,
+    serves_namespace,
 )
 from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.route.member import Member
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.fleet import AgentEntry, ClusterEntry
+from switchyard.service.core.resource_set import version_for_agent
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.visible_clusters import visible_cluster
@@ -37,6 +39,7 @@ TEMPLATES = "templates"  # stands in the place of an object's name where nothing
 NOT_REPORTED = "the cluster's agent has not reported on it yet"
 OUTDATED = "the agent has not applied the last rendering yet"
 NOT_WANTED = "the project is archived, or the domain is gone"
+SERVES_NONE = "the cluster serves no namespaces: a platform administrator runs `yard cluster edit {} --namespaces '*'`"
 
 
 class _StoredStatus(Struct, frozen=True, omit_defaults=True):
@@ -50,33 +53,38 @@ class _StoredStatus(Struct, frozen=True, omit_defaults=True):
 
 
 def namespace_index(context: Context, agent: AgentEntry) -> NamespaceIndex:
-    _require_kubernetes(agent)
+    row = _serving_cluster(context, agent)
     resources = context.snapshots.resources
     with context.database.read() as tx:
         reported = namespace_resources.report_namespaces(tx, [agent.cluster_id])
-    return NamespaceIndex(resources.name, list(resources.entries), sorted(reported - resources.by_namespace.keys()))
+    served = [entry for entry in resources.entries if serves_namespace(row.namespaces, entry.namespace)]
+    unwanted = reported - {entry.namespace for entry in served}
+    return NamespaceIndex(version_for_agent(resources, row, agent), served, sorted(unwanted))
 
 
 def namespace_objects(context: Context, agent: AgentEntry, namespace: str) -> NamespaceObjects:
-    """Return the objects of a namespace, with the contents of Secrets."""
-    _require_kubernetes(agent)
-    entry = context.snapshots.resources.by_namespace.get(namespace)
+    """Return the objects of a namespace that the agent's cluster serves, with the contents of Secrets."""
+    patterns = _serving_cluster(context, agent).namespaces
+    entry = context.snapshots.resources.by_namespace.get(namespace) if serves_namespace(patterns, namespace) else None
     body = None
     if entry is not None:
         with context.database.read() as tx:
             body = namespace_resources.namespace_body(tx, project=entry.project, domain=entry.domain)
     if body is None or not body[0]:
-        raise NotFound(f"There are no objects for the namespace {namespace!r}.")
+        raise NotFound(
+            f"There are no objects for the namespace {namespace!r}, or the cluster does not serve it.",
+            next_step="`yard cluster show NAME` lists the namespaces that a cluster serves.",
+        )
     return NamespaceObjects(namespace, body[0], Raw(body[1].encode()))
 
 
 def take_report(context: Context, agent: AgentEntry, report: ResourceReport) -> None:
     """Store an agent's report. Namespaces that nobody asked for are ignored, so that reports stay bounded."""
-    _require_kubernetes(agent)
-    wanted = context.snapshots.resources.by_namespace
+    patterns = _serving_cluster(context, agent).namespaces
+    wanted = {name for name in context.snapshots.resources.by_namespace if serves_namespace(patterns, name)}
 
     def apply(batch: Batch) -> None:
-        known = wanted.keys() | namespace_resources.report_namespaces(batch.tx, [agent.cluster_id])
+        known = wanted | namespace_resources.report_namespaces(batch.tx, [agent.cluster_id])
         rows = [
             _report_row(agent, namespace, batch.now_us)
             for namespace in report.namespaces
@@ -90,9 +98,18 @@ def take_report(context: Context, agent: AgentEntry, report: ResourceReport) -> 
     context.committer.call(apply)
 
 
-def _require_kubernetes(agent: AgentEntry) -> None:
+def _serving_cluster(context: Context, agent: AgentEntry) -> ClusterEntry:
+    """Return the agent's cluster. Raises Denied if it serves no namespaces."""
     if agent.backend != BACKEND:
         raise Denied(f"Only agents of Kubernetes clusters have namespaces; this agent's backend is {agent.backend}.")
+    row = context.snapshots.fleet.rows.get(agent.cluster_id)
+    if row is None or not row.namespaces:
+        name = row.name if row is not None else "of this agent"
+        raise Denied(
+            f"The cluster {name} serves no namespaces.",
+            next_step=f"A platform administrator says which it serves: `yard cluster edit {name} --namespaces '*'`.",
+        )
+    return row
 
 
 def _report_row(agent: AgentEntry, report: NamespaceReport, now_us: int) -> NamespaceReportRow:
@@ -143,7 +160,10 @@ def object_states(
             )
             reports = {(row.namespace, row.cluster_id): row for row in rows}
             for namespace, member in part:
-                states = _states(namespace, member, entries[namespace], reports.get((namespace, member.id)))
+                served, report = _patterns_of(context, member), reports.get((namespace, member.id))
+                if report is None and served and not serves_namespace(served, namespace):
+                    continue
+                states = _states(namespace, member, entries[namespace], report, serves_none=not served)
                 begin = first_number if (namespace, member.name) == first_pair else 0
                 for number, state in enumerate(states):
                     if number < begin or (is_problem and state.state is ObjectState.APPLIED):
@@ -152,6 +172,12 @@ def object_states(
                         return Page(items, f"{namespace}/{member.name}/{number}")
                     items.append(state)
     return Page(items)
+
+
+def _patterns_of(context: Context, member: Member) -> tuple[str, ...]:
+    """Patterns of the namespaces that a cluster serves."""
+    row = context.snapshots.fleet.rows.get(member.id)
+    return row.namespaces if row is not None else ()
 
 
 def _read_cursor(text: str) -> tuple[tuple[str, str], int]:
@@ -184,7 +210,12 @@ def _entries(
 
 
 def _states(
-    namespace: str, member: Member, entries: list[NamespaceEntry], report: NamespaceReportRow | None
+    namespace: str,
+    member: Member,
+    entries: list[NamespaceEntry],
+    report: NamespaceReportRow | None,
+    *,
+    serves_none: bool,
 ) -> Iterator[ClusterObject]:
     """The objects of one namespace on one cluster."""
     at_us = report.at_us if report is not None else None
@@ -200,9 +231,10 @@ def _states(
                 reason=entry.mistake,
             )
     scope = (entries[0].project, entries[0].domain) if entries else ("", "")
+    if (report is None or serves_none) and any(entry.digest for entry in entries):
+        reason = SERVES_NONE.format(member.name) if serves_none else NOT_REPORTED
+        yield ClusterObject(member.name, namespace, TEMPLATES, ObjectState.WAITING, *scope, reason=reason)
     if report is None:
-        if any(entry.digest for entry in entries):
-            yield ClusterObject(member.name, namespace, TEMPLATES, ObjectState.WAITING, *scope, reason=NOT_REPORTED)
         return
     is_current = any(entry.digest == report.digest for entry in entries)
     for status in _read_statuses(report):

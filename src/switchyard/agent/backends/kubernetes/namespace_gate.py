@@ -15,7 +15,7 @@ from switchyard.model.poll import Lease
 
 Scope = tuple[str, str]  # project and domain
 NOT_READ = "the agent has not read yet which objects its namespace gets"
-NOT_RENDERED = "the server has not rendered the objects of its namespace yet"
+NOT_RENDERED = "the server has no objects for its namespace yet, or the cluster does not serve the namespace"
 
 log = logging.getLogger(__name__)
 
