@@ -93,6 +93,7 @@ def put_agent(tx: Tx, agent_id: str = "a1", **columns: Any) -> str:
         "credential_hash": "",
         "is_rotation_asked": False,
         "is_paused": False,
+        "is_named": False,
         "reason": "",
         "session": 0,
         "incarnation": "",

@@ -183,6 +183,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     file_collection.holders_between: lambda tx: file_collection.holders_between(tx, b"a", b"b"),
     file_collection.parts_between: lambda tx: file_collection.parts_between(tx, b"a", b"b", after=(b"", b""), limit=9),
     file_objects.stored_totals: file_objects.stored_totals,
+    clusters.agent_holder: lambda tx: clusters.agent_holder(tx, "a1"),
     file_outputs.attempt_place: lambda tx: file_outputs.attempt_place(tx, "j", 1),
     file_outputs.output_get: lambda tx: file_outputs.output_get(tx, "j", 1),
     file_outputs.output_list: lambda tx: file_outputs.output_list(tx, "j", task=1, after=1, limit=9),

@@ -20,6 +20,7 @@ from switchyard.errors import ERRORS_BY_CODE, BadRequest, Malformed, Unauthentic
 from switchyard.http_head import WholeHeadResponse
 from switchyard.model.api import Problem
 from switchyard.model.file_frames import MEDIA
+from switchyard.model.poll import INCARNATION_HEADER
 
 CONNECT_S = 5.0  # a server that accepts no connection in this time is down
 ANSWER_SLACK_S = 15.0  # beyond the time the server was asked to wait: its work and the network
@@ -80,7 +81,13 @@ class Connection:
         self._lock = threading.Lock()  # guards _http, which abort() uses from another thread
         self._is_aborted = False
         self._is_shut = False
+        self._needs_session = False
         self.retry_after_s: float | None = None
+
+    def within_session(self) -> Connection:
+        """Use this connection only once the server has accepted this process. It takes earlier calls for a copy's."""
+        self._needs_session = True
+        return self
 
     @property
     def server(self) -> ServerAddress:
@@ -126,6 +133,8 @@ class Connection:
         take: Callable[[Iterator[bytes]], None] | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> bytes:
+        if self._needs_session and self._keys and not self._keys.has_session:
+            raise ServerUnreachable("The server has not accepted this process of the agent yet.")
         self.retry_after_s = None
         bearer = self._keys.bearer if self._keys else self._bearer
         try:
@@ -135,6 +144,8 @@ class Connection:
             headers = {"Content-Type": media, "Accept": MEDIA if take else JSON_MEDIA}
             if bearer:
                 headers["Authorization"] = f"Bearer {bearer}"
+            if self._keys and self._keys.incarnation:
+                headers[INCARNATION_HEADER] = self._keys.incarnation
             connection.request(method, self.server.path + path, body, headers)
             if on_sent is not None:
                 on_sent()

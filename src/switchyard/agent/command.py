@@ -273,7 +273,7 @@ def _make_files(
         setting.directory,
         setting.files_folder(setting.directory / "files") / "cache",
         site=setting.site.files,
-        connect=lambda: ObjectClient(connect(), ca_file=arguments.ca_file),
+        connect=lambda: ObjectClient(connect().within_session(), ca_file=arguments.ca_file),
         on_change=on_change,
         work_roots=[folders.work] if folders else [],
         free_bytes_min=arguments.free_bytes_min,

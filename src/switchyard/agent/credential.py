@@ -49,6 +49,8 @@ class AgentCredentials:
         self._directory = directory
         self._lock = threading.Lock()
         self._refused: set[str] = set()
+        self.incarnation = ""  # of this process, in the header of each call
+        self.has_session = False  # the server has accepted this process
         self.current = current if current.made_s else msgspec.structs.replace(current, made_s=time.time())
 
     @property
@@ -57,6 +59,10 @@ class AgentCredentials:
         return next(
             (credential for credential in self._all() if credential not in self._refused), self.current.credential
         )
+
+    def name_process(self, incarnation: str, *, has_session: bool) -> None:
+        """Send this incarnation with each call from now on."""
+        self.incarnation, self.has_session = incarnation, has_session
 
     def age_s(self) -> float:
         return time.time() - self.current.made_s

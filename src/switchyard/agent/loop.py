@@ -131,7 +131,7 @@ class Loop:
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
         )
         if self._namespaces is not None:
-            self._namespaces.attach(ResourceClient(connect()), self._on_work)
+            self._namespaces.attach(ResourceClient(connect().within_session()), self._on_work)
         self._park_connection, self._talk_connection = connect(), connect()
         self._quoting = QuoteAnswerer(backend, self._news.set)
         self._rotation = Rotation(keys, self._talk_connection, after_s=limits.rotate_after_s) if keys else None
@@ -142,6 +142,7 @@ class Loop:
             park=self._park_connection,
             talk=self._talk_connection,
             incarnation=secrets.token_hex(8),
+            keys=keys,
             graph=backend.describe(),
             jobs_max=limits.jobs_max,
             trouble=self._trouble,

@@ -29,6 +29,7 @@ from switchyard.agent.attempt_reports import end_attempt
 from switchyard.agent.backends import Status, native_name
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import stamp
+from switchyard.agent.credential import AgentCredentials
 from switchyard.agent.journal import Journal, JournalTrouble
 from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.outbox import Outbox, OutboxBatch
@@ -90,6 +91,7 @@ class Poller:
         park: Connection,
         talk: Connection,
         incarnation: str,
+        keys: AgentCredentials | None = None,
         graph: Graph,
         jobs_max: int,
         trouble: Callable[[], str],
@@ -111,6 +113,7 @@ class Poller:
         self._park = park
         self._talk = talk
         self._process = incarnation
+        self._keys = keys
         self.incarnation = incarnation  # after the first sync: with the claim in front
         self._graph: Graph | None = graph  # None once the server has it
         self._jobs_max = jobs_max
@@ -236,6 +239,7 @@ class Poller:
         """Send the inventory and receive the leases that are missing in it. Asks for no new work."""
         start = self._journal.begin()
         self.incarnation = f"{self._journal.claim}-{self._process}"
+        self._name_process()
         inventory = [attempt.held for attempt in self._journal.attempts()]
         offer = self._offer()
         origin = Origin(
@@ -258,6 +262,7 @@ class Poller:
         self._graph = None
         self._may_be_presumed_dead = False
         self.is_accepted = True
+        self._name_process()
         self._journal.confirm_identity()
         log.info(
             line(
@@ -270,6 +275,11 @@ class Poller:
         )
         self._apply_answer(answer)
         self._on_work()
+
+    def _name_process(self) -> None:
+        """Let all connections name this process in their calls, and say whether the server has accepted it."""
+        if self._keys is not None:
+            self._keys.name_process(self.incarnation, has_session=self.is_accepted)
 
     def _report_running(self) -> None:
         """Report running attempts again: a server restored from a backup may not know that they began."""

@@ -23,7 +23,11 @@ CHUNK_BYTES_MAX = 256 * 1024
 UNBEGUN_MAX = 10_000
 OUTPUT_CHUNKS_MAX = 64  # in one poll
 AgentText = Annotated[str, Meta(max_length=4096)]
-OpaqueId = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[0-9A-Za-z_-]+(?!\n)$")]
+# In each call of an agent: the incarnation of the process that calls, as in its polls.
+INCARNATION_HEADER = "Yard-Incarnation"
+OPAQUE_ID_CHARS_MAX = 64
+OPAQUE_ID_PATTERN = r"^[0-9A-Za-z_-]+(?!\n)$"
+OpaqueId = Annotated[str, Meta(min_length=1, max_length=OPAQUE_ID_CHARS_MAX, pattern=OPAQUE_ID_PATTERN)]
 ReportedJobId = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 JournalCounter = Annotated[int, Meta(ge=0, le=2**63 - 1)]

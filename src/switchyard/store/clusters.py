@@ -74,6 +74,7 @@ class AgentRow(StoredRow, frozen=True):
     writes: int | None
     place: str | None
     rival: str | None
+    is_named: bool = False
 
 
 class AgentUpdate(ColumnUpdate, frozen=True, kw_only=True):
@@ -90,6 +91,7 @@ class AgentUpdate(ColumnUpdate, frozen=True, kw_only=True):
     starts: int | UnsetType | None = UNSET
     writes: int | UnsetType | None = UNSET
     place: str | UnsetType = UNSET
+    is_named: bool | UnsetType = UNSET
     rival: str | UnsetType | None = UNSET
 
 
@@ -101,6 +103,13 @@ class AgentSession(StoredRow, frozen=True):
     is_paused: bool
     incarnation: str
     rival: str | None
+
+
+class AgentHolder(StoredRow, frozen=True):
+    """The process that holds the session of an agent. `is_named`: it names itself in each call."""
+
+    incarnation: str
+    is_named: bool
 
 
 class InviteRow(StoredRow, frozen=True):
@@ -228,6 +237,12 @@ def agent_cluster_id(tx: Tx, agent_id: str) -> str | None:
     query = sa.select(agents.c.cluster_id).where(agents.c.id == agent_id, _AGENT_NOT_DELETED)
     cluster_id: str | None = tx.execute(query).scalar()
     return cluster_id
+
+
+def agent_holder(tx: Tx, agent_id: str) -> AgentHolder | None:
+    """Return the process that holds the session of an agent that is not removed. The row is not locked."""
+    query = sa.select(agents.c.incarnation, agents.c.is_named).where(agents.c.id == agent_id, _AGENT_NOT_DELETED)
+    return fetch_one(tx, AgentHolder, query)
 
 
 def agent_settle_rotation(tx: Tx, agent_id: str, hash_: str) -> bool:

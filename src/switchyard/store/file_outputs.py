@@ -17,11 +17,13 @@ from switchyard.store.schema_files import UNSENT, UPLOADING, file_outputs, file_
 
 
 class AttemptPlace(StoredRow, frozen=True):
-    """Where an attempt ran. `task`: of an array."""
+    """Where an attempt ran. `task`: of an array; `tasks`: the states of its range, in which it has this `position`."""
 
     cluster_id: str | None
     agent_id: str | None
     task: int | None
+    tasks: bytes | None
+    position: int
 
 
 class OutputRow(StoredRow, frozen=True):
@@ -54,9 +56,9 @@ def attempt_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
 
 
 def _job_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
-    no_task = sa.null().label("task")
+    no_task = (sa.null().label("task"), sa.null().label("tasks"), sa.literal(0).label("position"))
     for table, key in ((jobs, jobs.c.id), (attempts, attempts.c.job_id)):
-        query = sa.select(table.c.cluster_id, table.c.agent_id, no_task).where(key == job_id, table.c.fence == fence)
+        query = sa.select(table.c.cluster_id, table.c.agent_id, *no_task).where(key == job_id, table.c.fence == fence)
         place = fetch_one(tx, AttemptPlace, query)
         if place is not None:
             return place
@@ -68,7 +70,9 @@ def _task_place(tx: Tx, job_id: str, fence: int) -> AttemptPlace | None:
     # Task `lo + i` of a range runs under the fence `fence + i`.
     task = (ranges.c.lo + fence - ranges.c.fence).label("task")
     within = sa.and_(ranges.c.fence <= fence, ranges.c.lo + fence - ranges.c.fence <= ranges.c.hi)
-    query = sa.select(ranges.c.cluster_id, ranges.c.agent_id, task).where(ranges.c.job_id == job_id, within)
+    position = (fence - ranges.c.fence).label("position")
+    columns = (ranges.c.cluster_id, ranges.c.agent_id, task, ranges.c.tasks, position)
+    query = sa.select(*columns).where(ranges.c.job_id == job_id, within)
     return fetch_one(tx, AttemptPlace, query.order_by(ranges.c.fence.desc()).limit(1))
 
 

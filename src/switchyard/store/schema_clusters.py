@@ -94,6 +94,8 @@ agents = Table(
     Column("writes", BigInteger, nullable=True),
     Column("place", Text, nullable=True),
     Column("rival", Text, nullable=True),  # the last other process that asked for the session, as JSON (model.rival)
+    # Whether the process that has the session names itself in all calls, by a header. Older agents do not.
+    Column("is_named", Boolean, nullable=False, server_default=false()),
 )
 Index(
     "uq_agents_name",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from switchyard.agent.client import Connection, ServerUnreachable, parse_server_url
+from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.agent.files.object_client import AttemptRights, ObjectClient, ObjectMismatch
 from switchyard.agent.files.staging_errors import ObjectLost
 from switchyard.errors import BadRequest, NotFound, Unavailable, YardError
@@ -208,3 +210,20 @@ def test_what_the_store_lost_goes_through_the_server(peer: Peer) -> None:
         client_of(peer).send(RIGHTS, {TWO: b"two"}, {TWO.hex(): SignedUpload(f"{peer.url}/bucket/two")})
     bodies = [sent_frames(body) for method, _, _, body in peer.asked if method == "POST"]
     assert bodies == [[(FrameKind.UPLOADED, TWO, b"")], [(FrameKind.CONTENT, TWO, b"two")]]
+
+
+def test_a_process_calls_for_files_once_the_server_has_accepted_it_and_names_itself(peer: Peer, tmp_path: Path) -> None:
+    """The server would take an earlier call for that of a copy, and show it to operators."""
+    credential = Credential(agent="a", cluster="c", name="n", credential="secret", server=peer.url, journal="j")
+    keys = AgentCredentials(tmp_path, credential)
+    client = ObjectClient(Connection([parse_server_url(peer.url)], keys=keys).within_session())
+    peer.answers["/v1/agents/files/room"] = (200, b"{}")
+    for incarnation in ("", "claim-1"):
+        keys.name_process(incarnation, has_session=False)
+        with pytest.raises(ServerUnreachable, match="not accepted"):
+            client.room(RIGHTS)
+    assert peer.asked == []
+    keys.name_process("claim-1", has_session=True)
+    client.room(RIGHTS)
+    ((_, _, headers, _),) = peer.asked
+    assert headers["yard-incarnation"] == "claim-1"

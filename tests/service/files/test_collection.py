@@ -16,6 +16,7 @@ from switchyard.model.job import JobRequest
 from switchyard.model.lifecycle import ObservedState
 from switchyard.server.config import Config
 from switchyard.server.files_section import FilesSection
+from switchyard.service.core.agent_calls import SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.outputs import files_of_job, files_usage, record_outputs
@@ -27,7 +28,7 @@ from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER
 from switchyard.store import events, file_collection, file_objects
 from tests.builders import a_request
-from tests.service.files.trees import Tree, a_tree, send
+from tests.service.files.trees import Tree, a_tree, admitted, send, send_outputs
 from tests.service.rig import ADMIN, Rig, running
 
 HOUR = 3600.0
@@ -96,7 +97,8 @@ def test_what_no_job_needs_goes_after_the_grace_and_what_a_job_needs_stays(rig: 
     agent.seen()
     held = agent.lease_one()
     agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
-    left = sealed(rig, a_tree({"out": b"result"}))
+    left = a_tree({"out": b"result"})
+    send_outputs(rig.context, admitted(agent, SEND_OUTPUTS, job.id, held.fence), left)
     entry = rig.context.snapshots.fleet.agents[agent.id]
     record_outputs(rig.context, entry, AttemptOutputs(job.id, held.fence, OutputState.READY, left.name))
     later(rig, 2 * DAY)

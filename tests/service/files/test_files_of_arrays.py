@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from switchyard.errors import NotFound
+from switchyard.errors import Conflict, NotFound
 from switchyard.model.api import JobChange
 from switchyard.model.cluster import ClusterChange
 from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState, TaskOutputs
@@ -16,8 +16,8 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
 from switchyard.model.retry import Cause
 from switchyard.service.cluster import clusters
+from switchyard.service.core.agent_calls import READ_INPUTS, SEND_OUTPUTS
 from switchyard.service.core.fleet import AgentEntry
-from switchyard.service.files.attempts import owner_of_attempt
 from switchyard.service.files.output_room import output_room
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.files.reading import plan_agent_read
@@ -27,7 +27,7 @@ from switchyard.service.job.tasks import task_list
 from switchyard.service.run.file_views import find_target
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from tests.builders import a_graph, a_request
-from tests.service.files.trees import a_tree, send
+from tests.service.files.trees import a_tree, admitted, send, send_outputs
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 INPUTS = a_tree({"train.py": b"print(1)\n"})
@@ -83,17 +83,19 @@ def test_the_files_of_all_tasks_travel_after_their_array_was_taken_back(
     for index, attempt in tasks.items():
         entry = entry_of(rig, agent)
         query = ObjectsQuery(INPUTS.name, [INPUTS.name])
-        assert plan_agent_read(rig.context, entry, job, attempt.fence, query).sizes, f"task {index} gets its files"
+        reading = admitted(agent, READ_INPUTS, job, attempt.fence)
+        assert plan_agent_read(rig.context, reading, query).sizes, f"task {index} gets its files"
         with pytest.raises(NotFound):
-            plan_agent_read(rig.context, entry_of(rig, other), job, attempt.fence, query)
+            admitted(other, READ_INPUTS, job, attempt.fence)
         agent.report(attempt, ObservedState.RUNNING)
         target = find_target(rig.context, ADMIN, job, task=index, attempt=None)
         assert (target.agent, target.fence) == (agent.id, attempt.fence), f"a file of task {index} can be looked at"
         agent.report(attempt, ObservedState.SUCCEEDED, exit_code=0)
-        owner = owner_of_attempt(rig.context, entry, job, attempt.fence)
-        assert output_room(rig.context, entry, job, attempt.fence).tree is not None
-        send(rig.context, owner, LEFT.frames())
-        seal_tree(rig.context, owner, LEFT.name)
+        with pytest.raises(Conflict, match="has ended"):
+            admitted(agent, READ_INPUTS, job, attempt.fence)
+        sending = admitted(agent, SEND_OUTPUTS, job, attempt.fence)
+        assert output_room(rig.context, sending).tree is not None
+        send_outputs(rig.context, sending, LEFT)
         record_outputs(rig.context, entry, AttemptOutputs(job, attempt.fence, OutputState.READY, LEFT.name))
     outputs = files_of_job(rig.context, ADMIN, job, task=None, cursor=None, limit=10).outputs
     assert {output.task: output.state for output in outputs} == dict.fromkeys(tasks, OutputState.READY)
@@ -113,6 +115,7 @@ def test_tasks_tell_where_their_output_files_are_and_which_never_began(rig: Rig)
         agent.report(tasks[index], ObservedState.SUCCEEDED, native_id="9", exit_code=0)
     entry = entry_of(rig, agent)
     tree = seal_tree(rig.context, ADMIN.id, INPUTS.name)
+    send_outputs(rig.context, admitted(agent, SEND_OUTPUTS, job, tasks[3].fence), INPUTS)
     record_outputs(rig.context, entry, AttemptOutputs(job, tasks[3].fence, OutputState.READY, tree.root))
     record_outputs(rig.context, entry, AttemptOutputs(job, tasks[4].fence, OutputState.UPLOADING, error="disk full"))
     listed, _ = task_list(rig.context, ADMIN, job, states=frozenset(), after=-1, limit=10)

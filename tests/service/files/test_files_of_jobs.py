@@ -5,23 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from switchyard.errors import NotFound, UnknownName
+from switchyard.errors import Conflict, NotFound, UnknownName
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.file_frames import FrameKind, decode_frames
 from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
 from switchyard.model.job import JobRequest
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
+from switchyard.service.cluster import agents
+from switchyard.service.core.agent_calls import READ_INPUTS, SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
-from switchyard.service.files.attempts import owner_of_attempt
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.reading import ObjectPlan, object_frames, plan_agent_read, plan_job_read
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
-from tests.service.files.trees import Link, Tree, a_tree, send
-from tests.service.rig import Rig, RigAgent
+from tests.service.files.trees import Link, Tree, a_tree, admitted, send, send_outputs
+from tests.service.rig import ADMIN, Rig, RigAgent
 
 FOLDER = {"train.py": b"print(1)\n", "data": {"a.csv": b"1,2\n", "again.csv": b"1,2\n"}, "latest": Link("data/a.csv")}
 
@@ -70,19 +71,21 @@ def test_a_job_brings_files_along_and_its_owner_reads_what_it_leaves(rig: Rig, a
     held = agent.lease_one()
     entry = rig.context.snapshots.fleet.agents[agent.id]
     query = ObjectsQuery(tree.name, names)
-    assert contents(rig, plan_agent_read(rig.context, entry, job.id, held.fence, query)) == tree.objects
+    assert (
+        contents(rig, plan_agent_read(rig.context, admitted(agent, READ_INPUTS, job.id, held.fence), query))
+        == tree.objects
+    )
 
     agent.report(held, ObservedState.RUNNING)
     agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
     left = a_tree({"result.csv": b"42\n"})
-    owner = owner_of_attempt(rig.context, entry, job.id, held.fence)
-    send(rig.context, owner, left.frames())
+    attempt = admitted(agent, SEND_OUTPUTS, job.id, held.fence)
     uploading = AttemptOutputs(job.id, held.fence, OutputState.UPLOADING)
     record_outputs(rig.context, entry, uploading)
     ready = AttemptOutputs(job.id, held.fence, OutputState.READY, left.name)
     with pytest.raises(UnknownName):
         record_outputs(rig.context, entry, ready)
-    seal_tree(rig.context, owner, left.name)
+    send_outputs(rig.context, attempt, left)
     record_outputs(rig.context, entry, ready)
     record_outputs(rig.context, entry, ready)
     record_outputs(rig.context, entry, uploading)  # delayed on its way
@@ -116,14 +119,15 @@ def test_a_known_hash_is_no_right_to_its_content(rig: Rig, ann: Actor, agent: Ri
     own = sealed(rig, ben, a_tree({"x": b"x"}))
     job = rig.submit(with_files(own), actor=ben)
     held = agent.lease_one()
-    entry = rig.context.snapshots.fleet.agents[agent.id]
     with pytest.raises(NotFound):
         plan_job_read(rig.context, ben, job.id, ObjectsQuery(tree.name, names))
     for digest in (chunk, b"\0" * 32):
         with pytest.raises(NotFound, match="have no object"):
             plan_job_read(rig.context, ben, job.id, ObjectsQuery(own.name, [digest.hex()]))
         with pytest.raises(NotFound):
-            plan_agent_read(rig.context, entry, job.id, held.fence, ObjectsQuery(own.name, [digest.hex()]))
+            plan_agent_read(
+                rig.context, admitted(agent, READ_INPUTS, job.id, held.fence), ObjectsQuery(own.name, [digest.hex()])
+            )
     with pytest.raises(NotFound):
         files_of_job(rig.context, rig.user("eve"), job.id, task=None, cursor=None, limit=10)
 
@@ -132,25 +136,54 @@ def test_an_agent_has_files_of_its_own_attempts_alone(rig: Rig, ann: Actor, agen
     tree = sealed(rig, ann, a_tree(FOLDER))
     other = rig.cluster("d")
     job = rig.submit(with_files(tree), actor=ann)
-    entry, foreign = (rig.context.snapshots.fleet.agents[each.id] for each in (agent, other))
-    query = ObjectsQuery(tree.name, [tree.name])
+    beside = rig.join("c", "beside", journal="j2")
+    beside.sync()
     with pytest.raises(NotFound):  # not leased yet
-        plan_agent_read(rig.context, entry, job.id, rig.row(job.id).fence, query)
+        admitted(agent, READ_INPUTS, job.id, rig.row(job.id).fence)
     first = agent.lease_one()
-    plan_agent_read(rig.context, entry, job.id, first.fence, query)
+    admitted(agent, READ_INPUTS, job.id, first.fence)
     second = _lost_and_again(agent, first)
+    with pytest.raises(Conflict, match="has ended"):
+        admitted(agent, READ_INPUTS, job.id, first.fence)
     for fence in (first.fence, second.fence):  # outputs of an attempt may come after the next one began
-        assert owner_of_attempt(rig.context, entry, job.id, fence) == ann.id
+        assert admitted(agent, SEND_OUTPUTS, job.id, fence).owner == ann.id
     for asker, name, fence in (
-        (foreign, job.id, first.fence),
-        (entry, job.id, second.fence + 1),
-        (entry, job.id, 0),
-        (entry, "0" * 26, first.fence),
+        (other, job.id, first.fence),
+        (beside, job.id, first.fence),
+        (agent, job.id, second.fence + 1),
+        (agent, job.id, 0),
+        (agent, "0" * 26, first.fence),
     ):
+        for rule in (READ_INPUTS, SEND_OUTPUTS):
+            with pytest.raises(NotFound):
+                admitted(asker, rule, name, fence)
+        entry = rig.context.snapshots.fleet.agents[asker.id]
         with pytest.raises(NotFound):
-            plan_agent_read(rig.context, asker, name, fence, query)
-        with pytest.raises(NotFound):
-            record_outputs(rig.context, asker, AttemptOutputs(name, fence, OutputState.UPLOADING))
+            record_outputs(rig.context, entry, AttemptOutputs(name, fence, OutputState.UPLOADING))
+    agents.agent_remove(rig.context, ADMIN, agent.id, abandon=True)
+    beside.seen()
+    assert admitted(beside, SEND_OUTPUTS, job.id, first.fence), "it sends what a removed agent of the cluster has left"
+
+
+def test_the_stored_outputs_of_an_ended_attempt_never_change(rig: Rig, ann: Actor, agent: RigAgent) -> None:
+    job = rig.submit(with_files(sealed(rig, ann, a_tree(FOLDER))), actor=ann)
+    held = agent.lease_one()
+    entry = rig.context.snapshots.fleet.agents[agent.id]
+    true, forged = a_tree({"result.csv": b"42"}), a_tree({"result.csv": b"43"})
+    attempt = admitted(agent, SEND_OUTPUTS, job.id, held.fence)
+    for tree in (true, forged):
+        send_outputs(rig.context, attempt, tree)
+    ready = AttemptOutputs(job.id, held.fence, OutputState.READY, true.name)
+    record_outputs(rig.context, entry, ready)
+    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
+    record_outputs(rig.context, entry, ready)  # its answer was lost
+    with pytest.raises(Conflict, match="do not change any more"):
+        record_outputs(rig.context, entry, AttemptOutputs(job.id, held.fence, OutputState.READY, forged.name))
+    with pytest.raises(Conflict, match="do not change any more"):
+        admitted(agent, SEND_OUTPUTS, job.id, held.fence)
+    record_outputs(rig.context, entry, AttemptOutputs(job.id, held.fence, OutputState.FAILED, error="gone"))
+    (output,) = files_of_job(rig.context, ann, job.id, task=None, cursor=None, limit=10).outputs
+    assert (output.state, output.root) == (OutputState.READY, true.name)
 
 
 def _lost_and_again(agent: RigAgent, held: AttemptRef) -> AttemptRef:

@@ -18,6 +18,7 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
 from switchyard.server.config import Config
 from switchyard.server.files_section import FilesSection
+from switchyard.service.core.agent_calls import SEND_OUTPUTS
 from switchyard.service.files.output_room import output_room
 from switchyard.service.files.outputs import files_of_job, files_usage, record_outputs
 from switchyard.service.files.reading import plan_job_read
@@ -25,7 +26,7 @@ from switchyard.service.files.seal import seal_tree
 from switchyard.service.job import jobs
 from switchyard.service.submit.retry import retry_job
 from tests.builders import a_request
-from tests.service.files.trees import Tree, a_tree, send
+from tests.service.files.trees import Tree, a_tree, admitted, send, send_outputs
 from tests.service.rig import ADMIN, Rig, running
 
 
@@ -73,7 +74,8 @@ def test_outputs_of_tasks_are_listed_by_task_and_in_pages(rig: Rig) -> None:
         leases |= {index: lease.fence + index - lease.lo for index in range(lease.lo, lease.hi + 1)}
     assert len(leases) == 5
     for index, fence in leases.items():
-        tree = sealed(rig, a_tree({"out": b"%d" % index}))
+        tree = a_tree({"out": b"%d" % index})
+        send_outputs(rig.context, admitted(agent, SEND_OUTPUTS, job.id, fence), tree)
         record_outputs(rig.context, entry, AttemptOutputs(job.id, fence, OutputState.READY, tree.name))
     first = files_of_job(rig.context, ADMIN, job.id, task=None, cursor=None, limit=3)
     rest = files_of_job(rig.context, ADMIN, job.id, task=None, cursor=first.next, limit=3)
@@ -131,7 +133,9 @@ def test_trees_over_the_limit_of_a_project_are_refused_and_outputs_over_it_too(r
     entry = rig.context.snapshots.fleet.agents[agent.id]
     (lease, *_) = agent.lease(10)
     agent.report(AttemptRef(lease.job, lease.fence), ObservedState.SUCCEEDED, exit_code=0)
-    room = output_room(rig.context, entry, lease.job, lease.fence)
+    attempt = admitted(agent, SEND_OUTPUTS, lease.job, lease.fence)
+    send_outputs(rig.context, attempt, second)
+    room = output_room(rig.context, attempt)
     assert room.project is not None
     assert (room.project.left, "over the limit of project default of 1000B" in room.project.text) == (400, True)
     with pytest.raises(LimitReached, match=r"files\.project_bytes"):
@@ -139,11 +143,13 @@ def test_trees_over_the_limit_of_a_project_are_refused_and_outputs_over_it_too(r
     assert files_of_job(rig.context, ADMIN, lease.job, task=None, cursor=None, limit=9).outputs == []
     assert (lease.job in jobs_of_first, rig.job(lease.job).state) == (True, "SUCCEEDED")
 
-    # Outputs that an agent sends again take the place of the earlier ones.
+    # Outputs that an agent sends again, because some did not fit, take the place of the earlier ones.
     for size, left in ((300, 400), (400, 400)):
-        tree = sealed(rig, a_tree({"x": b"c" * size}))
-        record_outputs(rig.context, entry, AttemptOutputs(lease.job, lease.fence, OutputState.READY, tree.name))
-        room = output_room(rig.context, entry, lease.job, lease.fence)
+        tree = a_tree({"x": b"c" * size})
+        send_outputs(rig.context, attempt, tree)
+        ready = AttemptOutputs(lease.job, lease.fence, OutputState.READY, tree.name, retry_s=60)
+        record_outputs(rig.context, entry, ready)
+        room = output_room(rig.context, attempt)
         assert room.project is not None
         assert (room.project.left, files_usage(rig.context, ADMIN, "default").project) == (
             left,

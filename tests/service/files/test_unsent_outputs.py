@@ -12,13 +12,12 @@ from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import AttemptRef
 from switchyard.service.cluster.agents import agent_remove
 from switchyard.service.cluster.clusters import cluster_delete
+from switchyard.service.core.agent_calls import SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
-from switchyard.service.files.attempts import owner_of_attempt
 from switchyard.service.files.outputs import files_of_job, record_outputs
-from switchyard.service.files.seal import seal_tree
 from switchyard.store.schema_files import file_outputs
 from tests.builders import a_request
-from tests.service.files.trees import a_tree, send
+from tests.service.files.trees import a_tree, admitted, send_outputs
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 RETRY_S = 60
@@ -50,9 +49,7 @@ def tell(rig: Rig, agent: RigAgent, held: AttemptRef, state: OutputState, *, ret
     root = None
     if state is OutputState.READY:
         tree = a_tree({"result.csv": b"42\n"})
-        owner = owner_of_attempt(rig.context, entry, held.job, held.fence)
-        send(rig.context, owner, tree.frames())
-        seal_tree(rig.context, owner, tree.name)
+        send_outputs(rig.context, admitted(agent, SEND_OUTPUTS, held.job, held.fence), tree)
         root = tree.name
     record_outputs(rig.context, entry, AttemptOutputs(held.job, held.fence, state, root, retry_s=retry_s))
 

@@ -17,8 +17,11 @@ from switchyard.model.file_tree import (
     hash_of,
 )
 from switchyard.model.files import StoredObjects
+from switchyard.service.core.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_attempt
 from switchyard.service.core.context import Context
 from switchyard.service.files.intake import ObjectIntake
+from switchyard.service.files.seal import seal_tree
+from tests.service.rig import RigAgent
 
 Folder = dict[str, Any]  # a name → bytes of a file, a folder, or a Link
 
@@ -87,3 +90,15 @@ def send(context: Context, owner: str, body: bytes, *, piece: int = 100_000) -> 
     for start in range(0, len(body), piece):
         intake.feed(body[start : start + piece])
     return intake.end()
+
+
+def admitted(agent: RigAgent, rule: CallRule, job: str, fence: int) -> AgentAttempt:
+    """The attempt of a call that the server lets in by a rule of its table."""
+    context = agent.rig.context
+    return admit_attempt(context, AgentCaller(context.snapshots.fleet.agents[agent.id]), rule, job, fence)
+
+
+def send_outputs(context: Context, attempt: AgentAttempt, tree: Tree) -> None:
+    """Send and seal a tree as an agent does for an attempt."""
+    send(context, attempt.owner, tree.frames())
+    assert seal_tree(context, attempt.owner, tree.name).missing == []

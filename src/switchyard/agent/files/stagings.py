@@ -30,7 +30,7 @@ from switchyard.agent.files.timed_queue import TimedQueue
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.log import line
 from switchyard.agent.need import spec_of
-from switchyard.errors import Gone, PolicyRefused, Unauthenticated, YardError
+from switchyard.errors import Gone, PolicyRefused, Resync, Unauthenticated, YardError
 from switchyard.model.files import JobFiles
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import show_bytes
@@ -170,7 +170,7 @@ class Stagings:
         else:
             staging.trouble = exc.detail
         # Without a valid credential the agent ends by itself; the next start stages again.
-        is_server_away = isinstance(exc, ServerUnreachable | Unauthenticated | Gone)
+        is_server_away = isinstance(exc, ServerUnreachable | Unauthenticated | Gone | Resync)
         if is_server_away or has_progress or staging.failing_since is None:
             staging.failing_since = now
         if isinstance(exc, YardError) and not exc.transient and not is_server_away:

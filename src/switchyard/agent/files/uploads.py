@@ -31,7 +31,7 @@ from switchyard.agent.files.timed_queue import TimedQueue
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.log import line
 from switchyard.agent.site import FilesSite
-from switchyard.errors import Gone, LimitReached, Unauthenticated, YardError
+from switchyard.errors import Conflict, Gone, LimitReached, Resync, Unauthenticated, YardError
 from switchyard.model.files import AttemptOutputs, OutputState
 
 UPLOADS_AT_ONCE = 2  # attempts; their transfers run on threads of their own
@@ -214,11 +214,16 @@ class Uploads:
             self._refused(record, exc, tries=tries)
             return
         if isinstance(exc, YardError):
-            why, is_final = exc.detail, not exc.transient and not isinstance(exc, Unauthenticated | Gone)
+            why, is_final = exc.detail, not may_pass(exc)
         else:
             why = f"the agent cannot read the job's folder: {exc.strerror or exc}"
             is_final = exc.errno in FOLDER_GONE or tries >= READ_TRIES_MAX
         ids = {"job": record.job, "fence": record.fence}
+        if isinstance(exc, Conflict) and is_final:  # an answer was lost: the server has the files
+            log.info(line("outputs-settled", **ids, reason=why))
+            self._judge(record, "")
+            self._done(record.key)
+            return
         if is_final:
             log.error(line("upload-failed", **ids, error=why))
             self._judge(record, f"its output files could not be sent: {why}"[:ERROR_CHARS_MAX])
@@ -254,7 +259,7 @@ class Uploads:
                 self._tell_uploading(record, upload.trouble)
                 upload.is_told = True
             except YardError as exc:
-                if exc.transient:
+                if may_pass(exc):
                     after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
                     self._short_queue.put(lambda: self._tell_queued(key, tries=tries + 1), after_s=after_s)
 
@@ -266,7 +271,7 @@ class Uploads:
         try:
             self._tell_failed(record, why)
         except YardError as exc:
-            if exc.transient or isinstance(exc, Unauthenticated | Gone):
+            if may_pass(exc):
                 after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
                 self._queue.put(lambda: self._tell_failure(record, why, tries=tries + 1), after_s=after_s)
                 return
@@ -303,6 +308,11 @@ class Uploads:
             return
         after_s = min(REMOVAL_RETRY_S_MAX, REMOVAL_RETRY_S_MIN * 2 ** min(tries - 1, 20))
         self._short_queue.put(lambda: self._remove(record, tries=tries + 1), after_s=after_s)
+
+
+def may_pass(exc: YardError) -> bool:
+    """Whether a later try may succeed. Without a valid credential or session the agent ends, or asks for a new one."""
+    return exc.transient or isinstance(exc, Unauthenticated | Gone | Resync)
 
 
 def _verdict(uploaded: UploadedOutputs) -> str:

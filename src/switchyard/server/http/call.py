@@ -16,6 +16,7 @@ from switchyard.server.http.asgi_messages import AsgiScope, header
 from switchyard.server.services import Services
 from switchyard.server.wakeups import Wakeups
 from switchyard.service.cluster.graphs import GraphCaller
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
@@ -38,6 +39,8 @@ class Call:
     body: Any = None
     token: str = ""
     agent: AgentEntry | None = None  # the caller, where that is an agent
+    incarnation: str | None = None  # of the agent's process, by its header
+    attempt: AgentAttempt | None = None  # which the agent calls for
     if_match: str | None = None
     if_none_match: str | None = None
     idempotency_key: str | None = None

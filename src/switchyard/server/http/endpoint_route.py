@@ -10,6 +10,7 @@ from typing import Any
 from switchyard.errors import Denied, Internal, Malformed, NotFound, UnknownName, YardError
 from switchyard.model.decode import JsonReader
 from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.server.http.agent_admission import read_incarnation, rule_of
 from switchyard.server.http.asgi_messages import (
     JSON,
     AsgiReceive,
@@ -28,6 +29,7 @@ from switchyard.server.http.job_wait import wait_for_job
 from switchyard.server.http.upload import read_upload
 from switchyard.server.runtime import ServerRuntime
 from switchyard.server.workers import Workers
+from switchyard.service.core.agent_calls import AgentCaller, AttemptNeed, CallingProcess, admit_call
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor, Rights
 from switchyard.service.upkeep.quarantine import explain_damage
@@ -48,6 +50,8 @@ class EndpointRoute:
         self._endpoint = endpoint
         has_json = endpoint.body is not None and endpoint.body_form is not BodyForm.UPLOAD
         self._reader = JsonReader(endpoint.body) if has_json else None
+        is_for_agents = endpoint.caller in (Caller.AGENT, Caller.USER_OR_AGENT)
+        self._rule = rule_of(endpoint.method, endpoint.path) if is_for_agents else None
 
     async def __call__(self, server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         endpoint = self._endpoint
@@ -64,6 +68,7 @@ class EndpointRoute:
             await self._read_body(server, scope, receive),
             bearer(scope),
             agent,
+            incarnation=read_incarnation(scope) if agent is not None else None,
             if_match=_text(header(scope, b"if-match")),
             if_none_match=_text(header(scope, b"if-none-match")),
             idempotency_key=read_idempotency_key(scope) if endpoint.has_idempotency_key else None,
@@ -139,7 +144,20 @@ class EndpointRoute:
     def _handle(self, call: Call) -> EncodedAnswer:
         """Handle and encode on one thread: the answer may be large."""
         assert self._endpoint.handler is not None
-        return self._encode(self._endpoint.handler(call))
+        return self._encode(self._endpoint.handler(self._admitted(call)))
+
+    def _admitted(self, call: Call) -> Call:
+        """The call, if the table of calls lets its agent in; with the attempt that the call is for."""
+        rule = self._rule
+        if call.agent is None or rule is None or rule.process is not CallingProcess.HOLDER:
+            return call
+        job, fence = "", 0
+        if rule.attempt is not AttemptNeed.NONE:
+            is_in_query = call.text("job") is not None
+            job = call.text("job") or "" if is_in_query else call.body.job
+            fence = call.number("fence", 0) if is_in_query else call.body.fence
+        caller = AgentCaller(call.agent, call.incarnation)
+        return replace(call, attempt=admit_call(call.context, caller, rule, job, fence))
 
     def _encode(self, result: Any) -> EncodedAnswer:
         if isinstance(result, RawAnswer):

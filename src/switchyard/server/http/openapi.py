@@ -122,7 +122,7 @@ def refusal_statuses(endpoint: Endpoint) -> set[int]:
         statuses |= {401, 403, 404}
     if endpoint.caller in (Caller.AGENT, Caller.USER_OR_AGENT, Caller.JOINER):
         statuses.add(410)
-    if endpoint.method != "GET":
+    if endpoint.method != "GET" or endpoint.caller is Caller.AGENT:  # an agent that is not in its session
         statuses.add(409)
     if endpoint.body is not None and endpoint.body_form is not BodyForm.UPLOAD:
         statuses.add(415)

@@ -17,7 +17,8 @@ The accepted process is the holder. A process asks to become the holder with its
 
 Old agents send no origin. Only rule 4 applies to them, unless an earlier process of the agent sent an origin.
 
-Reports, output and credential rotations count only if the holder sends them (`refuse_foreign_process`).
+Reports, output, files and rotations count only if the holder sends them (`refuse_foreign_process`). Which call
+needs the holder is in one table (`agent_calls.py`).
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class SyncRequest:
     origin: Origin | None = None
     is_live: bool = False  # the server heard some process of this agent recently
     last_heard: LastHeardProcess | None = None
+    is_named: bool = False  # the process names itself in the header of each call
 
     def job_ids(self) -> Iterable[str]:
         return ()
@@ -76,7 +78,7 @@ def begin_session(batch: Batch, ask: SyncRequest) -> int | YardError:
     row = clusters.agent_lock(batch.tx, ask.agent_id)
     if row is None:
         return Gone("This agent was removed.")
-    update = clusters.AgentUpdate(incarnation=ask.incarnation)
+    update = clusters.AgentUpdate(incarnation=ask.incarnation, is_named=ask.is_named)
     if row.incarnation == ask.incarnation:
         if (answer := rival_answer(row, batch.now_us)) is not None:
             update = update.merged(answer)

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from switchyard.model.files import OutputRoom, RoomLimit
 from switchyard.model.quantity import show_bytes
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import CONFIG_SECTION
-from switchyard.service.core.fleet import AgentEntry
-from switchyard.service.files.attempts import AgentAttempt, attempt_of_agent
 from switchyard.store import file_objects, file_outputs, file_trees
 from switchyard.store.database import Tx
 from switchyard.store.file_outputs import OutputRow
 
 
-def output_room(context: Context, agent: AgentEntry, job: str, fence: int) -> OutputRoom:
+def output_room(context: Context, attempt: AgentAttempt) -> OutputRoom:
     limits = context.files.limits
     with context.database.read() as tx:
-        attempt = attempt_of_agent(tx, agent, job, fence)
         user_used = file_objects.usage_get(tx, attempt.owner)
         project_used = 0
         if limits.project_bytes:
-            replaced = replaced_tree(tx, attempt, file_outputs.output_get(tx, job, fence))
+            replaced = replaced_tree(tx, attempt, file_outputs.output_get(tx, attempt.row.id, attempt.fence))
             project_used = file_trees.project_usage(tx, attempt.row.project)[0] - (replaced.size if replaced else 0)
     return OutputRoom(
         tree=_limit("tree_bytes", limits.tree_bytes, 0, "the limit for one tree of files"),

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.errors import BadRequest, BadValue, LimitReached, NotFound, UnknownName
+from switchyard.errors import BadRequest, BadValue, Conflict, LimitReached, NotFound, UnknownName
 from switchyard.model.access import Role
 from switchyard.model.event_kind import EventKind
 from switchyard.model.files import AttemptOutputs, FilesOfJob, FilesUsage, FileUsage, OutputSet, OutputState
 from switchyard.model.idset import IdSet
 from switchyard.model.job import JobSpec
+from switchyard.service.core.agent_calls import AgentAttempt, are_outputs_settled, find_attempt
 from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.files.attempts import AgentAttempt, attempt_of_agent
 from switchyard.service.files.output_room import replaced_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.service.lifecycle.visibility import Visibility
@@ -32,7 +32,7 @@ def record_outputs(context: Context, agent: AgentEntry, said: AttemptOutputs) ->
     """Store what an agent says of the outputs of an attempt. The same message twice changes nothing."""
 
     def apply(batch: Batch) -> None:
-        attempt = attempt_of_agent(batch.tx, agent, said.job, said.fence)
+        attempt = find_attempt(batch.tx, agent, said.job, said.fence)
         _record(batch, context, attempt, said, agent_id=agent.id)
 
     context.committer.call(apply, locks=[said.job])
@@ -42,6 +42,9 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
     earlier = file_outputs.output_get(batch.tx, said.job, said.fence)
     if earlier is not None and earlier.state == OutputState.READY and said.state is not OutputState.READY:
         return  # a message that was delayed on its way
+    if are_outputs_settled(batch.tx, attempt, now_us=batch.now_us):
+        _refuse_other_outputs(attempt, earlier, said)
+        return  # the same message again: its answer was lost
     state, root, error = said.state, None, said.error.replace("\0", "")  # PostgreSQL stores no NUL
     files, size = said.files, said.bytes
     if said.state is OutputState.READY:
@@ -79,6 +82,16 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         )  # the job may be a node of one. The elements of maps are looked at in batches
     if state in EVENTS and (earlier is None or earlier.state != state):
         _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
+
+
+def _refuse_other_outputs(attempt: AgentAttempt, earlier: OutputRow | None, said: AttemptOutputs) -> None:
+    """The output files of an ended attempt never change: others may have read them."""
+    if earlier is not None and earlier.root is not None and bytes(earlier.root).hex() != said.root:
+        raise Conflict(
+            f"The attempt {attempt.fence} of job {attempt.row.id} has ended and its output files are stored: they do "
+            "not change any more.",
+            next_step="Nothing is left to send.",
+        )
 
 
 def _refer(batch: Batch, context: Context, attempt: AgentAttempt, tree: TreeRow, earlier: OutputRow | None) -> None:

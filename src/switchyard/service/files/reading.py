@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from switchyard.errors import NotFound
 from switchyard.model.file_frames import FrameKind, encode_head
 from switchyard.model.files import ObjectsQuery
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.files.attempts import attempt_of_agent
 from switchyard.service.files.lost_objects import note_losses
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
@@ -42,11 +41,10 @@ def plan_job_read(context: Context, actor: Actor, ref: str, query: ObjectsQuery)
         return _plan(tx, row.id, query, kinds={file_trees.IN, file_trees.OUT})
 
 
-def plan_agent_read(context: Context, agent: AgentEntry, job: str, fence: int, query: ObjectsQuery) -> ObjectPlan:
-    """An agent reads only what the job brings along, for attempts of its own cluster."""
+def plan_agent_read(context: Context, attempt: AgentAttempt, query: ObjectsQuery) -> ObjectPlan:
+    """An agent reads only what the job brings along, for its own attempts."""
     with context.database.read() as tx:
-        attempt_of_agent(tx, agent, job, fence)
-        return _plan(tx, job, query, kinds={file_trees.IN})
+        return _plan(tx, attempt.row.id, query, kinds={file_trees.IN})
 
 
 def _plan(tx: Tx, job_id: str, query: ObjectsQuery, *, kinds: set[str]) -> ObjectPlan:

@@ -14,6 +14,7 @@ from switchyard.model.files import (
     TreeQuery,
 )
 from switchyard.model.ids import ID_PATTERN
+from switchyard.server.http.agent_admission import admit_for_attempt, rule_of
 from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_json
 from switchyard.server.http.body_bounds import OBJECTS_BODY
 from switchyard.server.http.call import Call, read_query
@@ -22,10 +23,11 @@ from switchyard.server.http.object_bodies import read_objects, send_objects
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.http.resources.files import read_objects_query
 from switchyard.server.runtime import ServerRuntime
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.files import outputs, possession, reading, seal
-from switchyard.service.files.attempts import owner_of_attempt
 from switchyard.service.files.output_room import output_room
 
+OBJECTS_PATH, READ_PATH = "/v1/agents/files/objects", "/v1/agents/files/read"
 ATTEMPT = (
     QueryParameter("job", about="the job of the attempt", is_required=True, pattern=ID_PATTERN),
     QueryParameter("fence", "integer", "of the attempt", is_required=True),
@@ -33,16 +35,17 @@ ATTEMPT = (
 
 
 def missing_objects(call: Call) -> MissingAnswer:
-    return possession.missing_objects(call.context, _owner(call), call.body.objects, call.body.sizes)
+    attempt = _attempt(call)
+    return possession.missing_objects(call.context, attempt.owner, call.body.objects, call.body.sizes)
 
 
 def seal_tree(call: Call) -> TreeAnswer:
-    return seal.seal_tree(call.context, _owner(call), call.body.root)
+    attempt = _attempt(call)
+    return seal.seal_tree(call.context, attempt.owner, call.body.root)
 
 
 def read_room(call: Call) -> OutputRoom:
-    assert call.agent is not None
-    return output_room(call.context, call.agent, call.text("job") or "", call.number("fence", 0))
+    return output_room(call.context, _attempt(call))
 
 
 def record_outputs(call: Call) -> dict[str, str]:
@@ -53,33 +56,31 @@ def record_outputs(call: Call) -> dict[str, str]:
 
 async def put_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/files/objects: the owner of the job holds them."""
-    agent = await server.authenticator.agent(scope)
-    job, fence = _attempt(scope)
-    owner = await server.workers.in_file_thread(owner_of_attempt, server.context, agent, job, fence)
-    stored = await read_objects(server, scope, receive, owner)
+    attempt = await _admit(server, scope, OBJECTS_PATH)
+    stored = await read_objects(server, scope, receive, attempt.owner)
     await send_json(send, 200, stored)
 
 
 async def get_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/files/read: frames of a tree that the job brings along."""
-    agent = await server.authenticator.agent(scope)
-    job, fence = _attempt(scope)
+    attempt = await _admit(server, scope, READ_PATH)
     query = await read_objects_query(server, scope, receive)
-    plan = await server.workers.in_file_thread(reading.plan_agent_read, server.context, agent, job, fence, query)
+    plan = await server.workers.in_file_thread(reading.plan_agent_read, server.context, attempt, query)
     await send_objects(server, scope, send, plan)
 
 
-def _attempt(scope: AsgiScope) -> tuple[str, int]:
+async def _admit(server: ServerRuntime, scope: AsgiScope, path: str) -> AgentAttempt:
+    await server.authenticator.agent(scope)  # first: strangers learn nothing of the parameters
     query = read_query(scope)
     check_query(ATTEMPT, query)
     values = dict(query)
-    return values["job"], int(values["fence"])
+    return await admit_for_attempt(server, scope, rule_of("POST", path), values["job"], int(values["fence"]))
 
 
-def _owner(call: Call) -> str:
-    """The user for whom an agent sends files: the owner of the job."""
-    assert call.agent is not None
-    return owner_of_attempt(call.context, call.agent, call.text("job") or "", call.number("fence", 0))
+def _attempt(call: Call) -> AgentAttempt:
+    """The attempt for which an agent calls; its owner is the user for whom it sends files."""
+    assert call.attempt is not None
+    return call.attempt
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -96,7 +97,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
         "/v1/agents/files/missing",
-        "Which of these objects must still be sent for the owner of the job",
+        "Which of these objects must still be sent for the attempt",
         MissingAnswer,
         missing_objects,
         MissingQuery,
@@ -107,7 +108,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST",
-        "/v1/agents/files/objects",
+        OBJECTS_PATH,
         "Send objects of an attempt's outputs, as frames",
         StoredObjects,
         serve=put_objects,
@@ -129,7 +130,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST",
-        "/v1/agents/files/read",
+        READ_PATH,
         "Read objects of a tree that the job brings along, as frames",
         str,
         serve=get_objects,

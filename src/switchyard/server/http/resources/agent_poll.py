@@ -13,6 +13,7 @@ from switchyard.model.decode_pieces import PieceReader
 from switchyard.model.lifecycle import ReportAnswer
 from switchyard.model.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.quote import QuoteAsk
+from switchyard.server.http.agent_admission import admit_agent, rule_of
 from switchyard.server.http.asgi_messages import (
     JSON,
     AsgiReceive,
@@ -41,13 +42,15 @@ from switchyard.service.run.report import ReportAnswers, ReportWrite
 _poll = JsonReader(Poll)
 _poll_pieces = PieceReader(Poll, values_max=POLL_BODY.values_max, rest_values_max=JOB_BODY.values_max)
 INLINE_ATTEMPTS_MAX = 10_000  # put into a set within two milliseconds
+POLL_PATH = "/v1/agents/poll"
 _PLACE_RETRY_S = 0.25  # how often a sync asks again for the agent's session
 _PLACE_S = 8.0  # and for how long; then the agent polls again
 
 
 async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/poll. With an inventory it is a sync, which begins a session; else a poll within a session."""
-    agent = await server.authenticator.agent(scope)
+    caller = await admit_agent(server, scope, rule_of("POST", POLL_PATH))
+    agent = caller.agent
     if scope["query_string"]:
         raise Malformed("A poll takes no parameters; everything is in the body.")
     body = await read_bounded(server.bodies, scope, receive, POLL_BODY)
@@ -57,7 +60,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
     if message.inventory is not None:
         has_place = server.agents.processes.has_place(agent.id, message.incarnation)
         answers, stops = await _report(server, agent, message) if has_place else ([], [])
-        lease_answer = await _sync(server, agent, message)
+        lease_answer = await _sync(server, agent, message, is_named=caller.incarnation is not None)
         server.agents.processes.note_holder(agent.id, message.incarnation)
         if not has_place:
             answers, stops = await _report(server, agent, message)
@@ -154,14 +157,16 @@ async def _store_separate_output(server: ServerRuntime, agent: AgentEntry, messa
     return ()
 
 
-async def _sync(server: ServerRuntime, agent: AgentEntry, message: Poll) -> LeaseAnswer:
+async def _sync(server: ServerRuntime, agent: AgentEntry, message: Poll, *, is_named: bool) -> LeaseAnswer:
     """Begin a session. Wait while the server finds out whether the process that holds the session is alive."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PLACE_S
     inventory = await _attempts(server, message.inventory or [])
     while True:
         try:
-            answer: LeaseAnswer = await server.commits.put(_sync_ask(server, agent, message, inventory))
+            answer: LeaseAnswer = await server.commits.put(
+                replace(_sync_ask(server, agent, message, inventory), is_named=is_named)
+            )
         except PlaceAsked:
             if loop.time() > until or server.wakeups.hub.is_closing:
                 raise
@@ -273,7 +278,7 @@ def _cluster_name(server: ServerRuntime, agent: AgentEntry) -> str:
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
-        "/v1/agents/poll",
+        POLL_PATH,
         "Send reports, receive leases",
         PollAnswer,
         serve=agent_poll,

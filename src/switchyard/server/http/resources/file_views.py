@@ -19,6 +19,7 @@ from switchyard.model.file_views import (
     split_name,
 )
 from switchyard.server.file_asks import ANSWER_S
+from switchyard.server.http.agent_admission import admit_agent, rule_of
 from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_json, wait_for_disconnect
 from switchyard.server.http.body_bounds import SMALL_BODY, VIEW_BODY
 from switchyard.server.http.body_decoding import decode_body, read_bounded
@@ -39,6 +40,7 @@ from switchyard.service.run.file_views import (
 _query = JsonReader(FileViewQuery)
 _answer = JsonReader(FileAnswer)
 REREAD_S = 1.0  # how late a request hears of a change at another server
+ANSWER_PATH = "/v1/agents/files/views"
 KEPT_S = 20.0  # how long an answer is kept for another server
 Gone = asyncio.Task[object]
 
@@ -62,7 +64,7 @@ async def file_view(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceiv
 
 async def file_answer(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/files/views."""
-    agent = await server.authenticator.agent(scope)
+    agent = (await admit_agent(server, scope, rule_of("POST", ANSWER_PATH))).agent
     if scope["query_string"]:
         raise Malformed("This call takes no parameters; everything is in the body.")
     body = await read_bounded(server.bodies, scope, receive, VIEW_BODY)
@@ -236,7 +238,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         "POST",
-        "/v1/agents/files/views",
+        ANSWER_PATH,
         "What the agent saw of a file that somebody looks at",
         dict[str, str],
         serve=file_answer,
