@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from switchyard.model.file_frames import MEDIA, FrameKind, encode_frame
+from switchyard.model.file_tree import hash_of
 from switchyard.server.http.endpoint import Caller
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.service.core.agent_calls import AGENT_CALLS, AttemptNeed, CallingProcess
@@ -148,3 +149,34 @@ def test_an_ended_attempt_reads_no_inputs_and_its_stored_outputs_stay(town: Town
     assert refused.status == 409, refused
     (output,) = town.must("GET", f"/v1/jobs/{agent.job}/files")["outputs"]
     assert (output["state"], output["root"]) == ("ready", true.name)
+
+
+def test_an_attempt_names_its_inputs_and_what_its_agent_sends_and_nothing_else_of_its_owner(town: Town) -> None:
+    agent = NamedAgent(town, a_tree({"input.txt": b"input"}))
+    elsewhere = a_tree({"salary.txt": b"of the owner, in another job"})
+    agent.send("/v1/files/objects", elsewhere, token=town.root)
+    town.must("POST", "/v1/files/trees", {"root": elsewhere.name})
+
+    # Whether the owner has a content is not told, in any way.
+    held, unknown = [digest.hex() for digest in elsewhere.objects], hash_of(b"nobody has this").hex()
+    asked = {"objects": [*held, unknown]}
+    assert agent.must(f"/v1/agents/files/missing?{agent.query}", asked)["missing"] == [*held, unknown]
+    answers = [agent.uploaded(digest) for digest in (*held, unknown)]
+    assert {(answer.status, answer.json["code"]) for answer in answers} == {(400, "malformed")}
+    assert agent.must(f"/v1/agents/files/trees?{agent.query}", {"root": elsewhere.name})["missing"] == [elsewhere.name]
+
+    # A folder that the agent sends opens no file in it.
+    root = bytes.fromhex(elsewhere.name)
+    (chunk,) = (digest for digest in elsewhere.objects if digest != root)
+    agent.send(f"/v1/agents/files/objects?{agent.query}", elsewhere, only=root)
+    assert agent.must(f"/v1/agents/files/trees?{agent.query}", {"root": elsewhere.name})["missing"] == [chunk.hex()]
+    refused = agent.own("POST", "/v1/agents/outputs", {**agent.attempt, "state": "ready", "root": elsewhere.name})
+    assert (refused.status, refused.json["code"]) == (400, "unknown-name"), refused
+
+    # Inputs need not be sent.
+    inputs = {"objects": [digest.hex() for digest in agent.tree.objects]}
+    assert agent.must(f"/v1/agents/files/missing?{agent.query}", inputs)["missing"] == []
+    assert agent.must(f"/v1/agents/files/trees?{agent.query}", {"root": agent.tree.name})["files"] == 1
+    agent.must("/v1/agents/outputs", {**agent.attempt, "state": "ready", "root": agent.tree.name})
+    (output,) = town.must("GET", f"/v1/jobs/{agent.job}/files")["outputs"]
+    assert (output["state"], output["root"]) == ("ready", agent.tree.name)

@@ -100,6 +100,19 @@ Index(
     postgresql_where=text(UNSENT),
 )
 
+# Objects that an agent has sent for an attempt, and trees (`is_sealed`) that were sealed for it. An attempt may name
+# these and its inputs. The leader removes old rows: an attempt that still needs an object sends it again.
+file_attempt_uploads = Table(
+    "file_attempt_uploads",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("fence", BigInteger, primary_key=True),
+    Column("digest", LargeBinary, primary_key=True),
+    Column("is_sealed", Boolean, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+)
+Index("ix_file_attempt_uploads_at", file_attempt_uploads.c.at_us)
+
 # Objects that the leader removes from the store. A row stays for a while after that, because an upload that found the
 # object in the store before may be stored in the database only now.
 file_removals = Table(

@@ -83,9 +83,11 @@ def frames(objects: dict[bytes, bytes]) -> bytes:
     return b"".join(encode_frame(FrameKind.CONTENT, digest, data) for digest, data in objects.items())
 
 
-def send(context: Context, owner: str, body: bytes, *, piece: int = 100_000) -> StoredObjects:
-    """Send a body as a client does, piece by piece."""
-    intake = ObjectIntake(context, owner)
+def send(
+    context: Context, owner: str, body: bytes, *, piece: int = 100_000, attempt: AgentAttempt | None = None
+) -> StoredObjects:
+    """Send a body as a client does, piece by piece; with an attempt, as its agent does."""
+    intake = ObjectIntake(context, owner, attempt)
     intake.begin()
     for start in range(0, len(body), piece):
         intake.feed(body[start : start + piece])
@@ -100,5 +102,5 @@ def admitted(agent: RigAgent, rule: CallRule, job: str, fence: int) -> AgentAtte
 
 def send_outputs(context: Context, attempt: AgentAttempt, tree: Tree) -> None:
     """Send and seal a tree as an agent does for an attempt."""
-    send(context, attempt.owner, tree.frames())
-    assert seal_tree(context, attempt.owner, tree.name).missing == []
+    send(context, attempt.owner, tree.frames(), attempt=attempt)
+    assert seal_tree(context, attempt.owner, tree.name, attempt=attempt).missing == []

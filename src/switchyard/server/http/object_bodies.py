@@ -13,6 +13,7 @@ from switchyard.model.file_tree import CHUNK_BYTES
 from switchyard.model.files import StoredObjects
 from switchyard.server.http.asgi_messages import PART_BYTES, AsgiReceive, AsgiScope, AsgiSend, ClientGone, header
 from switchyard.server.runtime import ServerRuntime
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.files.intake import GROUP_BYTES, ObjectIntake
 from switchyard.service.files.reading import ObjectPlan, object_frames
 
@@ -24,8 +25,18 @@ _MEDIA_TYPES = (MEDIA.encode(), b"application/octet-stream")
 log = structlog.get_logger()
 
 
-async def read_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, owner: str) -> StoredObjects:
-    """Store the objects of a body. What arrives before a mistake, or before the client is gone, is stored as well."""
+async def read_objects(
+    server: ServerRuntime,
+    scope: AsgiScope,
+    receive: AsgiReceive,
+    owner: str,
+    *,
+    attempt: AgentAttempt | None = None,
+) -> StoredObjects:
+    """Store the objects of a body. What arrives before a mistake, or before the client is gone, is stored as well.
+
+    `attempt`: an agent sends the objects for it.
+    """
     media = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if media not in _MEDIA_TYPES:
         raise WrongMedia(
@@ -39,7 +50,7 @@ async def read_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiRec
             f"The body has {size} bytes; the most here is {BODY_BYTES_MAX}.",
             next_step="Send fewer objects in one request.",
         )
-    intake = ObjectIntake(server.context, owner)
+    intake = ObjectIntake(server.context, owner, attempt)
     in_thread = server.workers.in_file_thread
     async with server.uploads.hold(scope, min(size, UPLOAD_BYTES_HELD)):
         await in_thread(intake.begin)

@@ -16,11 +16,12 @@ from switchyard.errors import BadValue, Busy, Malformed, TooLarge, YardError
 from switchyard.model.file_frames import BODY_BYTES_MAX, OBJECTS_MAX, BadFrame, Frame, FrameKind, FrameReader
 from switchyard.model.file_tree import CHUNK_BYTES, HEADER, hash_of
 from switchyard.model.files import StoredObjects
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.files.possession import held_objects, large_write
+from switchyard.service.files.possession import held_objects, large_write, sender_of
 from switchyard.service.files.upload_addresses import user_limit_refusal
-from switchyard.store import file_objects
+from switchyard.store import attempt_uploads, file_objects
 
 GROUP_BYTES = 8 * 2**20  # put into the store together
 OTHERS_STORED = "Correct the body and send it again; the objects before the mistake are stored."
@@ -33,6 +34,7 @@ class ObjectIntake:
 
     context: Context
     owner: str
+    attempt: AgentAttempt | None = None  # an agent sends the objects for it
     _frames: FrameReader = field(default_factory=FrameReader)
     _group: dict[bytes, bytes] = field(default_factory=dict)
     _group_bytes: int = 0
@@ -94,7 +96,7 @@ class ObjectIntake:
             # Only now: after a failure above the client says again that they are uploaded. If this fails, the leader
             # removes them after a while.
             with contextlib.suppress(YardError):
-                self.context.files.store.drop_incoming(self.owner, incoming)
+                self.context.files.store.drop_incoming(sender_of(self.owner, self.attempt), incoming)
         return StoredObjects(len(sizes), sum(sizes.values()))
 
     def _take(self, frame: Frame) -> None:
@@ -138,12 +140,12 @@ class ObjectIntake:
             self._accept(uploaded)
 
     def _accept(self, uploaded: set[bytes]) -> None:
-        sizes = self.context.files.store.accept(self.owner, uploaded)
+        sizes = self.context.files.store.accept(sender_of(self.owner, self.attempt), uploaded)
         self._sizes.update(sizes)
         self._incoming.update(sizes)
         absent = uploaded - sizes.keys()
         # Another request of this user may have recorded an object, and then removed its upload.
-        if absent and (lost := absent - held_objects(self.context, self.owner, absent).keys()):
+        if absent and (lost := absent - held_objects(self.context, self.owner, absent, attempt=self.attempt).keys()):
             raise Malformed(
                 f"The object {min(lost).hex()} is not at the address that the server gave for it: nothing was uploaded "
                 "there, or the object store refused it because it had other bytes.",
@@ -158,6 +160,8 @@ class ObjectIntake:
         new = file_objects.holder_put(batch.tx, self.owner, sizes, now_us=batch.now_us)
         if len(new) < len(sizes):
             file_objects.holder_touch(batch.tx, self.owner, sizes.keys() - set(new), now_us=batch.now_us)
+        if self.attempt is not None:
+            attempt_uploads.upload_put(batch.tx, self.attempt.row.id, self.attempt.fence, sizes, now_us=batch.now_us)
         added = sum(sizes[digest] for digest in new)
         limit = self.context.files.limits.user_bytes
         used = file_objects.usage_get(batch.tx, self.owner)

@@ -19,7 +19,7 @@ from switchyard.service.files.output_room import replaced_tree
 from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import file_objects, file_outputs, file_trees
+from switchyard.store import attempt_uploads, file_objects, file_outputs, file_trees
 from switchyard.store.file_objects import StoredTotals
 from switchyard.store.file_outputs import OutputOnCluster, OutputRow
 from switchyard.store.file_trees import OUT, FileRef, TreeRow
@@ -51,10 +51,12 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         if said.root is None:
             raise BadValue("The outputs are ready, and their tree is not named.")
         root = bytes.fromhex(said.root)
+        is_own = attempt_uploads.is_sealed_for(batch.tx, attempt.row.id, attempt.fence, root)
         tree = file_trees.trees_for_jobs(batch.tx, [(attempt.owner, root)]).get((attempt.owner, root))
-        if tree is None:
+        if tree is None or not is_own:  # a tree of the owner that this attempt did not make is none for it
             raise UnknownName(
-                f"The tree {said.root} is not sealed.", next_step="Send its objects and seal it, then send this again."
+                f"The tree {said.root} is not sealed for this attempt.",
+                next_step="Send its objects and seal it, then send this again.",
             )
         files, size = tree.files, tree.size
         _refer(batch, context, attempt, tree, earlier)

@@ -1,4 +1,8 @@
-"""Which objects a user holds. Knowing the hash of an object is not a right to it: only who sent it may name it."""
+"""Which objects a user holds. Knowing the hash of an object is not a right to it: only who sent it may name it.
+
+An agent acts for the owner of a job, but not for all that the owner holds: for an attempt it may name what it sent for
+that attempt, and the job's inputs. Else an agent could publish, or guess, what the owner has elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from typing import Any, TypeVar
 
 from switchyard.errors import Unavailable
 from switchyard.model.files import MissingAnswer
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.committer import BatchCall
 from switchyard.service.core.context import Context
 from switchyard.service.files.upload_addresses import upload_addresses
-from switchyard.store import file_objects
+from switchyard.store import attempt_uploads, file_objects
 
 R = TypeVar("R")
 LARGE_WRITE_WAIT_S = 60  # large writes of other users come in between
@@ -21,30 +26,47 @@ LARGE_WRITE_WAIT_S = 60  # large writes of other users come in between
 TOLD_STALE_US = 10_000_000
 
 
-def missing_objects(context: Context, owner: str, objects: Sequence[str], sizes: Sequence[int] = ()) -> MissingAnswer:
+def missing_objects(
+    context: Context,
+    owner: str,
+    objects: Sequence[str],
+    sizes: Sequence[int] = (),
+    *,
+    attempt: AgentAttempt | None = None,
+) -> MissingAnswer:
     """Return the objects that this user must send. Objects that the user holds count as used from now on.
 
     `sizes`, in the order of the objects: large objects get addresses, if the store has any. Objects without a size get
-    none.
+    none. `attempt`: an agent asks for it.
     """
     asked = {bytes.fromhex(name): name for name in objects}
     stale_us = min(TOLD_STALE_US, context.files.limits.stale_us)
-    held = held_objects(context, owner, asked, stale_us=stale_us)
+    held = held_objects(context, owner, asked, stale_us=stale_us, attempt=attempt)
     missing = {name: digest for digest, name in asked.items() if digest not in held}
     missing_sizes = {missing[name]: size for name, size in zip(objects, sizes, strict=False) if name in missing}
-    return MissingAnswer(list(missing), upload_addresses(context, owner, missing_sizes))
+    return MissingAnswer(
+        list(missing), upload_addresses(context, owner, missing_sizes, sender=sender_of(owner, attempt))
+    )
 
 
 def held_objects(
-    context: Context, owner: str, digests: Iterable[bytes], *, stale_us: int | None = None
+    context: Context,
+    owner: str,
+    digests: Iterable[bytes],
+    *,
+    stale_us: int | None = None,
+    attempt: AgentAttempt | None = None,
 ) -> dict[bytes, int]:
     """The objects among these that a user holds, with their sizes. They stay for at least half of the grace.
 
-    `stale_us`: a use that is older is stored again; by default half of the grace.
+    `stale_us`: a use that is older is stored again; by default half of the grace. `attempt`: only objects that it may
+    name.
     """
     asked = list(digests)
     before_us = context.now_us() - (context.files.limits.stale_us if stale_us is None else stale_us)
     with context.database.read() as tx:
+        if attempt is not None:
+            asked = list(attempt_uploads.nameable_objects(tx, attempt.row.id, attempt.fence, asked))
         sizes = file_objects.held_sizes(tx, owner, asked)
         stale = file_objects.holder_touch_due(tx, owner, sizes, used_before_us=before_us) if sizes else []
     if stale:
@@ -56,6 +78,11 @@ def held_objects(
         for digest in set(stale) - large_write(context, owner, touch):
             sizes.pop(digest, None)
     return sizes
+
+
+def sender_of(owner: str, attempt: AgentAttempt | None) -> str:
+    """Who uploads to the object store. No two senders share an upload, so an upload shows that its sender had it."""
+    return owner if attempt is None else f"{owner} {attempt.row.id} {attempt.fence}"
 
 
 def large_write(context: Context, owner: str, function: Any) -> Any:

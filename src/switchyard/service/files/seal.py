@@ -13,6 +13,7 @@ from switchyard.errors import Busy
 from switchyard.model.files import TreeAnswer
 from switchyard.model.idset import INDEX_MAX, IdSet
 from switchyard.model.quantity import show_bytes
+from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import files_refusal
@@ -20,27 +21,35 @@ from switchyard.service.files.lost_objects import has_losses, note_losses
 from switchyard.service.files.possession import held_objects, large_write
 from switchyard.service.files.tree_walk import TreeWalk, WalkedTree
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import file_objects, file_trees
+from switchyard.store import attempt_uploads, file_objects, file_trees
 from switchyard.store.file_trees import TreeRow
 
 
-def seal_tree(context: Context, owner: str, root: str) -> TreeAnswer:
-    """Seal a tree for a user, or say what must be sent first. A tree that is sealed already costs one read."""
+def seal_tree(context: Context, owner: str, root: str, *, attempt: AgentAttempt | None = None) -> TreeAnswer:
+    """Seal a tree for a user, or say what must be sent first. A tree that is sealed already costs one read.
+
+    `attempt`: an agent seals outputs for it. Each object of the tree must be one that the attempt may name, whatever
+    the owner has sealed before.
+    """
     digest = bytes.fromhex(root)
-    sealed = _sealed_already(context, owner, digest)
+    sealed = _sealed_already(context, owner, digest) if attempt is None else None
     if sealed is not None:
         return TreeAnswer(root, sealed.files, sealed.size)
     began_us = context.now_us()
-    walked = TreeWalk(partial(held_objects, context, owner), partial(_read, context)).run(digest)
+    walked = TreeWalk(partial(held_objects, context, owner, attempt=attempt), partial(_read, context)).run(digest)
     if walked.missing:
         return TreeAnswer(root, missing=[missing.hex() for missing in walked.missing])
     limit = context.files.limits.tree_bytes
     if limit and walked.size > limit:
         context.tally.uploads_refused.add("tree_bytes")
         raise files_refusal("tree_bytes", limit, f"the files of this tree take {show_bytes(walked.size)}")
-    large_write(
-        context, owner, partial(_seal, context=context, owner=owner, began_us=began_us, walked=walked, root=digest)
-    )
+
+    def write(batch: Batch) -> None:
+        _seal(batch, context=context, owner=owner, began_us=began_us, walked=walked, root=digest)
+        if attempt is not None:
+            attempt_uploads.upload_seal(batch.tx, attempt.row.id, attempt.fence, digest, now_us=batch.now_us)
+
+    large_write(context, owner, write)
     return TreeAnswer(root, walked.files, walked.size)
 
 

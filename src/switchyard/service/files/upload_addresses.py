@@ -19,14 +19,16 @@ from switchyard.service.files.reading import SIGNED_FROM_BYTES
 from switchyard.store import file_objects
 
 
-def upload_addresses(context: Context, owner: str, sizes: Mapping[bytes, int]) -> dict[str, SignedUpload]:
+def upload_addresses(
+    context: Context, owner: str, sizes: Mapping[bytes, int], *, sender: str
+) -> dict[str, SignedUpload]:
     """Addresses for the large ones of these objects, if the store has any. Raises LimitReached if they do not fit."""
     files = context.files
     # What is larger than a chunk must be a tree: it comes through this server, which looks.
     large = {digest: size for digest, size in sizes.items() if SIGNED_FROM_BYTES <= size <= CHUNK_BYTES}
     addresses: dict[bytes, SignedUpload] = {}
     for digest, size in large.items():
-        address = files.store.signed_put(owner, digest, size, valid_s=files.signed_s)
+        address = files.store.signed_put(sender, digest, size, valid_s=files.signed_s)
         if address is None:
             return {}
         addresses[digest] = address

@@ -24,7 +24,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import show_period
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import is_paused
-from switchyard.store import file_collection, file_objects
+from switchyard.store import attempt_uploads, file_collection, file_objects
 from switchyard.store.file_trees import common_digests
 
 JOBS_MAX = 200  # per transaction, as trees and objects below
@@ -83,6 +83,7 @@ class FileCollection:
             self._objects,
             self._removals,
             self._forget,
+            self._uploads,
             self._abandoned,
         )
 
@@ -178,6 +179,17 @@ class FileCollection:
                 return False
         count = leadership.commit(
             context, lambda batch: file_collection.removals_forget(batch.tx, before_us=before_us, limit=OBJECTS_MAX)
+        )
+        return count > 0
+
+    def _uploads(self, context: Context, leadership: Leadership) -> bool:
+        """Forget what agents sent for attempts long ago. The objects stay as long as somebody needs them."""
+        before_us = context.now_us() - context.files.limits.grace_us
+        with context.database.read() as tx:
+            if not attempt_uploads.has_old_uploads(tx, before_us=before_us):
+                return False
+        count = leadership.commit(
+            context, lambda batch: attempt_uploads.upload_delete_old(batch.tx, before_us=before_us, limit=OBJECTS_MAX)
         )
         return count > 0
 

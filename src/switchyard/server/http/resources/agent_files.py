@@ -36,12 +36,12 @@ ATTEMPT = (
 
 def missing_objects(call: Call) -> MissingAnswer:
     attempt = _attempt(call)
-    return possession.missing_objects(call.context, attempt.owner, call.body.objects, call.body.sizes)
+    return possession.missing_objects(call.context, attempt.owner, call.body.objects, call.body.sizes, attempt=attempt)
 
 
 def seal_tree(call: Call) -> TreeAnswer:
     attempt = _attempt(call)
-    return seal.seal_tree(call.context, attempt.owner, call.body.root)
+    return seal.seal_tree(call.context, attempt.owner, call.body.root, attempt=attempt)
 
 
 def read_room(call: Call) -> OutputRoom:
@@ -57,7 +57,7 @@ def record_outputs(call: Call) -> dict[str, str]:
 async def put_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/files/objects: the owner of the job holds them."""
     attempt = await _admit(server, scope, OBJECTS_PATH)
-    stored = await read_objects(server, scope, receive, attempt.owner)
+    stored = await read_objects(server, scope, receive, attempt.owner, attempt=attempt)
     await send_json(send, 200, stored)
 
 
