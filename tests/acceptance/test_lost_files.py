@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,3 +63,22 @@ def test_a_lost_file_is_named_and_the_next_submit_heals(tmp_path: Path, kind: st
         for job in (again, waiting):
             assert stage.ended(job, timeout_s=2 * PATIENCE_S)["state"] == State.SUCCEEDED, job
         assert stage.raw("logs", waiting) == stage.raw("logs", first)
+
+
+def test_one_submit_of_a_folder_heals_a_store_that_was_emptied(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    for name in ("a/b/c/d/e/x", "a/y", "z"):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        (work / name).write_text(name)
+    with stage_on("folder", tmp_path) as (stage, kept), stage.agent("local", extra=stage.site("a", NO_CACHE)):
+        words = ("submit", "--workdir", str(work), "--cluster", "local", "--", "cat", "a/b/c/d/e/x", "a/y", "z")
+        first = stage.read(*words)["id"]
+        assert stage.ended(first)["state"] == State.SUCCEEDED
+        shutil.rmtree(kept)
+        tree = stage.job(first)["spec"]["files"]["tree"]
+        waiting = stage.submit("cat", "a/b/c/d/e/x", "a/y", "z", spec={"files": {"tree": tree}}, cluster="local")
+        until(lambda: "missing from the store" in stage.job(waiting).get("reason", ""), PATIENCE_S, "the job says so")
+        again = stage.read(*words)["id"]
+        for job in (again, waiting):
+            assert stage.ended(job, timeout_s=2 * PATIENCE_S)["state"] == State.SUCCEEDED, job
+            assert stage.raw("logs", job) == stage.raw("logs", first)

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from switchyard.errors import Unavailable
 from switchyard.model.file_frames import FrameKind, decode_frames
 from switchyard.model.files import JobFiles, ObjectsQuery
 from switchyard.service.core.context import Context
@@ -126,6 +127,49 @@ def test_a_lost_folder_is_asked_for_again(place: Place, damage: Damage) -> None:
     assert place.missing(*tree.objects) == {tree.root}, "the client sends it"
     send(place.context, ADMIN.id, tree.frames(tree.root))
     assert seal_tree(place.context, ADMIN.id, tree.name).files == 2
+
+
+def test_folders_above_a_lost_folder_have_no_sums_that_could_be_wrong(place: Place) -> None:
+    tree = place.sealed(a_tree({"a": {"b": {"x": b"one"}, "y": b"two"}, "z": b"three"}))
+    inner = a_tree({"x": b"one"}).root
+    place.lose(inner)
+    place.rig.clock.wait(1)
+    lost_objects.note_losses(place.context, [inner], read_us=place.context.now_us())
+    assert seal_tree(place.context, ADMIN.id, tree.name).missing == [inner.hex()]
+
+
+def test_a_tree_of_a_store_that_was_emptied_is_asked_for_as_a_whole(place: Place) -> None:
+    tree = place.sealed(a_tree({"a": {"b": {"x": b"one"}, "y": b"two"}, "z": b"three"}))
+    other = a_tree({"a": {"b": {"x": b"one"}, "y": b"two"}, "z": b"changed"})
+    place.rig.clock.wait(1)
+    for digest in tree.objects:
+        place.path_of(digest).unlink()
+    assert seal_tree(place.context, ADMIN.id, tree.name).missing == [tree.name], "nobody has read it yet"
+    assert place.missing(*tree.objects) == set(tree.objects)
+    send(place.context, ADMIN.id, tree.frames())
+    assert seal_tree(place.context, ADMIN.id, tree.name).files == tree.files
+    assert place.missing(*other.objects) == set(other.objects) - set(tree.objects)
+
+
+def test_the_walk_asks_the_store_for_chunks_once_a_folder_is_lost(place: Place) -> None:
+    old = place.sealed(a_tree({"a": {"x": b"one"}, "z": b"two"}))
+    new = a_tree({"a": {"x": b"one"}, "z": b"two", "new": b"three"})
+    send(place.context, ADMIN.id, new.frames(*(set(new.objects) - set(old.objects))))
+    place.rig.clock.wait(1)
+    for digest in old.objects:
+        place.path_of(digest).unlink()
+    lost = {digest.hex() for digest in old.objects if digest != old.root and old.objects[digest] != b"one"}
+    assert set(seal_tree(place.context, ADMIN.id, new.name).missing) == lost, "`one` is below a lost folder"
+
+
+def test_a_store_that_is_away_does_not_hold_up_a_sealed_tree(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = place.sealed(a_tree({"a": b"one"}))
+
+    def away(*_: object) -> set[bytes]:
+        raise Unavailable("The store is away.")
+
+    monkeypatch.setattr(type(place.context.files.store), "has", away)
+    assert seal_tree(place.context, ADMIN.id, tree.name).files == 1
 
 
 def test_a_large_object_of_a_bucket_is_read_by_the_server_on_request(place: Place) -> None:

@@ -4,6 +4,8 @@ A read finds the loss: the object is not in the store, or has other bytes. Uploa
 
 - An object that was sent after the read had begun is not noted: it is in the store again.
 - The rows of holders, trees and jobs stay. Only the question who must send what is answered otherwise.
+- While a user holds a lost object, the store is asked for each object that this user need not send again: a store
+  that lost one object has often lost all of them.
 - A read that finds a lost object again, for instance after the operator restored the store, takes the note back.
 """
 
@@ -53,3 +55,9 @@ def has_losses(tx: Tx, root: bytes) -> bool:
     """Whether a sealed tree has lost an object, or may have: then it must be walked."""
     lost = file_objects.losses(tx, LOSSES_CHECKED_MAX + 1)
     return len(lost) > LOSSES_CHECKED_MAX or (bool(lost) and bool(file_trees.members_among(tx, root, lost)))
+
+
+def owner_has_losses(tx: Tx, owner: str) -> bool:
+    """Whether the store has lost an object that this user holds, or may have."""
+    lost = file_objects.losses(tx, LOSSES_CHECKED_MAX + 1)
+    return len(lost) > LOSSES_CHECKED_MAX or (bool(lost) and bool(file_objects.holdings(tx, owner, lost)))

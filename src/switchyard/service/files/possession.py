@@ -16,6 +16,7 @@ from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.committer import BatchCall
 from switchyard.service.core.context import Context
+from switchyard.service.files.lost_objects import note_losses, owner_has_losses
 from switchyard.service.files.upload_addresses import upload_addresses
 from switchyard.store import attempt_uploads, file_objects
 
@@ -41,7 +42,7 @@ def missing_objects(
     """
     asked = {bytes.fromhex(name): name for name in objects}
     stale_us = min(TOLD_STALE_US, context.files.limits.stale_us)
-    held = held_objects(context, owner, asked, stale_us=stale_us, attempt=attempt)
+    held = stored_objects(context, owner, asked, stale_us=stale_us, attempt=attempt)
     missing = {name: digest for digest, name in asked.items() if digest not in held}
     missing_sizes = {missing[name]: size for name, size in zip(objects, sizes, strict=False) if name in missing}
     return MissingAnswer(
@@ -83,6 +84,29 @@ def held_objects(
 def sender_of(owner: str, attempt: AgentAttempt | None) -> str:
     """Who uploads to the object store. No two senders share an upload, so an upload shows that its sender had it."""
     return owner if attempt is None else f"{owner} {attempt.row.id} {attempt.fence}"
+
+
+def stored_objects(
+    context: Context,
+    owner: str,
+    digests: Iterable[bytes],
+    *,
+    stale_us: int | None = None,
+    attempt: AgentAttempt | None = None,
+) -> dict[bytes, int]:
+    """The same as `held_objects`. If the store has lost objects of this user, it is asked for each of these.
+
+    A store that lost one object has often lost many. One submit of the same files brings all of them back.
+    """
+    sizes = held_objects(context, owner, digests, stale_us=stale_us, attempt=attempt)
+    with context.database.read() as tx:
+        is_doubtful = bool(sizes) and owner_has_losses(tx, owner)
+    if not is_doubtful:
+        return sizes
+    read_us = context.now_us()
+    stored = context.files.store.has(sizes)
+    note_losses(context, sizes.keys() - stored, read_us=read_us)
+    return {digest: size for digest, size in sizes.items() if digest in stored}
 
 
 def large_write(context: Context, owner: str, function: Any) -> Any:

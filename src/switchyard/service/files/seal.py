@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from switchyard.errors import Busy
+from switchyard.errors import Busy, Unavailable
 from switchyard.model.files import TreeAnswer
 from switchyard.model.idset import INDEX_MAX, IdSet
 from switchyard.model.quantity import show_bytes
@@ -18,7 +18,7 @@ from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import files_refusal
 from switchyard.service.files.lost_objects import has_losses, note_losses
-from switchyard.service.files.possession import held_objects, large_write
+from switchyard.service.files.possession import held_objects, large_write, stored_objects
 from switchyard.service.files.tree_walk import TreeWalk, WalkedTree
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store import attempt_uploads, file_objects, file_trees
@@ -26,7 +26,7 @@ from switchyard.store.file_trees import TreeRow
 
 
 def seal_tree(context: Context, owner: str, root: str, *, attempt: AgentAttempt | None = None) -> TreeAnswer:
-    """Seal a tree for a user, or say what must be sent first. A tree that is sealed already costs one read.
+    """Seal a tree for a user, or say what must be sent first. A sealed tree costs one read and one look.
 
     `attempt`: an agent seals outputs for it. Each object of the tree must be one that the attempt may name, whatever
     the owner has sealed before.
@@ -36,7 +36,12 @@ def seal_tree(context: Context, owner: str, root: str, *, attempt: AgentAttempt 
     if sealed is not None:
         return TreeAnswer(root, sealed.files, sealed.size)
     began_us = context.now_us()
-    walked = TreeWalk(partial(held_objects, context, owner, attempt=attempt), partial(_read, context)).run(digest)
+    walk = TreeWalk(
+        partial(held_objects, context, owner, attempt=attempt),
+        partial(_read, context),
+        partial(stored_objects, context, owner, attempt=attempt),
+    )
+    walked = walk.run(digest)
     if walked.missing:
         return TreeAnswer(root, missing=[missing.hex() for missing in walked.missing])
     limit = context.files.limits.tree_bytes
@@ -58,10 +63,20 @@ def _sealed_already(context: Context, owner: str, root: bytes) -> TreeRow | None
         tree = file_trees.tree_of_owner(tx, owner, root)
         if tree is not None and has_losses(tx, root):
             return None  # the walk says what must be sent again
+    if tree is not None and not _is_root_stored(context, root):
+        return None
     if tree is None or tree.used_us >= context.now_us() - context.files.limits.stale_us:
         return tree
     is_kept = context.committer.call(lambda batch: file_trees.tree_touch(batch.tx, owner, root, now_us=batch.now_us))
     return tree if is_kept else None
+
+
+def _is_root_stored(context: Context, root: bytes) -> bool:
+    """Whether the store still has the root: a store that was emptied is noticed here. True if the store is away."""
+    try:
+        return bool(context.files.store.has([root]))
+    except Unavailable:
+        return True
 
 
 def _seal(batch: Batch, *, context: Context, owner: str, began_us: int, walked: WalkedTree, root: bytes) -> None:

@@ -62,12 +62,16 @@ class _OpenFolder:
 
 @dataclass(slots=True)
 class TreeWalk:
-    """`sizes_of`: sizes of those objects that the user holds. `read`: the bytes of an object, None if it is lost."""
+    """`sizes_of`: sizes of those objects that the user holds. `read`: the bytes of an object, None if it is lost.
+
+    `chunk_sizes_of`: the same as `sizes_of` for chunks, which the walk does not read.
+    """
 
     sizes_of: Callable[[Iterable[bytes]], dict[bytes, int]]
     read: Callable[[bytes], bytes | None]
+    chunk_sizes_of: Callable[[Iterable[bytes]], dict[bytes, int]]
     found: WalkedTree = field(default_factory=WalkedTree)
-    _folders: dict[bytes, _Folder] = field(default_factory=dict)
+    _folders: dict[bytes, _Folder | None] = field(default_factory=dict)  # None: a folder below it is missing
     _missing: set[bytes] = field(default_factory=set)
     _held: set[bytes] = field(default_factory=set)  # folders
     _expected: dict[bytes, int] = field(default_factory=dict)  # chunks to look up, with the size that a file gives them
@@ -84,6 +88,7 @@ class TreeWalk:
         found.missing = sorted(self._missing)[:OBJECTS_ASKED_MAX]
         if not found.missing and entries is not None:
             top = self._folders[root]
+            assert top is not None
             found.files, found.size = top.files, top.bytes
             if top.climb > 0:
                 raise BadValue(
@@ -137,12 +142,14 @@ class TreeWalk:
         return entries
 
     def _sum_up(self, digest: bytes, entries: list[Entry]) -> None:
+        """Sum up a folder. A folder above a missing one has no sums, so nothing is compared with them."""
         files = size = others = climb = 0
-        height = 1
+        height, is_whole = 1, True
         for entry in entries:
             if isinstance(entry, FolderEntry):
                 below = self._folders.get(entry.tree)
-                if below is None:  # it is missing, so the whole tree is not sealed
+                if below is None:
+                    is_whole = False
                     continue
                 if (entry.files, entry.size) != (below.files, below.bytes):
                     raise BadValue(
@@ -163,7 +170,7 @@ class TreeWalk:
             )
         if height > DEPTH_MAX:
             raise BadValue(f"The tree has more than {DEPTH_MAX} folders in folders.")
-        self._folders[digest] = _Folder(files, size, others, height, climb)
+        self._folders[digest] = _Folder(files, size, others, height, climb) if is_whole else None
 
     def _expect(self, entry: FileEntry) -> None:
         last = len(entry.chunks) - 1
@@ -179,7 +186,7 @@ class TreeWalk:
     def _check_chunks(self) -> None:
         """Look up the chunks of the last files: held by the user, and of the size that their files give them."""
         expected, self._expected = self._expected, {}
-        sizes = self.sizes_of(expected) if expected else {}
+        sizes = self.chunk_sizes_of(expected) if expected else {}
         for chunk, size in expected.items():
             actual = sizes.get(chunk)
             if actual is None:
