@@ -38,6 +38,8 @@ def test_a_graph_stands_nodes_in_any_order_and_is_left_out_if_nobody_could_read_
     assert places["early"] < places["late"] < places["oops"]
     assert draw_graph([a_node("one")]) is None
     assert draw_graph([a_node(f"n{number}") for number in range(BOXES_MAX + 1)]) is None
+    dense = [a_node(f"n{number}", *(f"n{before}" for before in range(number))) for number in range(65)]
+    assert draw_graph(dense) is None, "2,080 edges"
 
 
 def test_a_gantt_has_waiting_and_running_of_each_attempt_to_scale() -> None:

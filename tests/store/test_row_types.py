@@ -87,10 +87,10 @@ ENTITIES: dict[str, Any] = {
 EXECUTION = executions.ExecutionKey("p", "d", "n")
 EXECUTIONS: dict[str, Any] = {
     **{"project": "p", "domain": "d", "filters": (), "with_archived": False},
-    **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9},
+    **{"order": ListOrder("created_us", is_descending=True), "offset": 0, "limit": 9, "bytes_max": 9},
 }
-SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9}
-NODES: dict[str, Any] = {"parent": None, "is_descending": False, "offset": 0, "limit": 9}
+SIGNALS: dict[str, Any] = {"is_descending": False, "offset": 0, "limit": 9, "bytes_max": 9}
+NODES: dict[str, Any] = {"parent": None, "is_descending": False, "offset": 0, "limit": 9, "bytes_max": 9}
 
 QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     execution_pages.execution_page: lambda tx: execution_pages.execution_page(
@@ -123,7 +123,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     execution_maps.map_parts: lambda tx: execution_maps.map_parts(tx, "e", "n0"),
     execution_maps.map_job: lambda tx: execution_maps.map_job(tx, "j"),
     execution_maps.task_outputs: lambda tx: execution_maps.task_outputs(tx, "j"),
-    child_executions.children_ended: lambda tx: child_executions.children_ended(tx, "e", limit=9),
+    child_executions.children_ended: lambda tx: child_executions.children_ended(tx, "e", limit=9, bytes_max=9),
     task_cache.cache_get: lambda tx: task_cache.cache_get(tx, [b"k"]),
     ranges.range_list_of_fences: lambda tx: ranges.range_list_of_fences(tx, "j", 1, 9),
     execution_nodes.attempt_list: lambda tx: execution_nodes.attempt_list(tx, "e", "n0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,36 @@ def test_templates_in_words(template: str, text: str) -> None:
 def test_a_template_without_a_value_is_refused(template: str) -> None:
     with pytest.raises(CommandFailed):
         words(template, none=None)
+
+
+def test_a_command_is_counted_before_it_is_made() -> None:
+    """A hundred times 3.8 MiB in one word, in many words, and in variables: each is refused, and nothing is built."""
+    large, fitting = literals(s="x" * 3_800_000), literals(s="x" * 130_000)
+    cases: list[tuple[Any, Any, str]] = [
+        (tasks_pb2.Container(args=["{{.inputs.s}}" * 100]), large, "has over 131072 characters as text"),
+        (tasks_pb2.Container(args=["{{.inputs.s}}" * 10_000]), fitting, "the word {{.inputs.s}}.* over 131072"),
+        (tasks_pb2.Container(args=["{{.inputs.s}}"] * 10_000), fitting, "its command would have over"),
+    ]
+    tracemalloc.start()
+    try:
+        for container, inputs, words in cases:
+            with pytest.raises(CommandFailed, match=words):
+                task_command(container, NAMES, inputs, {})
+            env = [{"key": f"K{number}", "value": word} for number, word in enumerate(container.args)]
+            with pytest.raises(CommandFailed, match=words):
+                task_environment(tasks_pb2.Container(env=env), NAMES, inputs, {})
+        assert tracemalloc.get_traced_memory()[1] < 40 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_list_as_text() -> None:
+    values = literals()
+    values.literals["l"].collection.SetInParent()
+    assert task_command(tasks_pb2.Container(args=["{{.inputs.l}}"]), NAMES, values, {})[4:] == ["[]"]
+    for number in (1, 2):
+        values.literals["l"].collection.literals.add().scalar.primitive.integer = number
+    assert task_command(tasks_pb2.Container(args=["{{.inputs.l}}"]), NAMES, values, {})[4:] == ["[1,2]"]
 
 
 @pytest.mark.parametrize("body", GARBAGE.values(), ids=GARBAGE)
@@ -151,6 +182,18 @@ def test_what_the_end_of_a_job_means(end: JobEnd, wanted: tuple[str, bool, bool]
     failure = judge_attempt("n0", 0, end, has_outputs=True).failure
     assert failure is not None
     assert (failure.code, failure.is_recoverable, failure.is_system) == wanted
+
+
+def test_a_long_error_keeps_its_beginning_and_its_end() -> None:
+    document = errors_pb2.ErrorDocument()
+    document.error.code, document.error.message = "USER:X", "first\n" + "x" * 8_000_000 + "\nlast"
+    end = judge_attempt(
+        "n0", 0, JobEnd("SUCCEEDED", files={"error.pb": document.SerializeToString()}), has_outputs=True
+    )
+    assert end.failure is not None
+    assert len(end.failure.message) < 33_000
+    assert end.failure.message.startswith("first\n")
+    assert end.failure.message.endswith("\nlast")
 
 
 def test_outputs_no_outputs_and_a_cancel_are_no_failures() -> None:

@@ -304,6 +304,22 @@ def test_many_mistakes_are_counted_and_the_first_are_shown() -> None:
     assert mistakes.as_text().endswith("and 450 more")
 
 
+@pytest.mark.parametrize("is_in_subs", [False, True], ids=["one workflow", "two sub-workflows"])
+def test_a_workflow_with_too_many_edges_is_refused(is_in_subs: bool) -> None:
+    def dense(name: str, count: int) -> Any:
+        """Each node waits for all nodes before it."""
+        ids = [f"n{number}" for number in range(count)]
+        return a_template(*(task_node(one, "one", upstream=tuple(ids[:at])) for at, one in enumerate(ids)), name=name)
+
+    if is_in_subs:
+        subs = dense("one-sub", 320), dense("other-sub", 320)
+        closure, mistakes = compiled(a_template(sub_node("a", "one-sub"), sub_node("b", "other-sub")), *subs)
+    else:
+        closure, mistakes = compiled(dense("wf", 450))
+    assert closure is None
+    assert "wait for more than 100000 others in all" in mistakes.as_text()
+
+
 def test_an_array_over_a_plain_task_takes_lists() -> None:
     array = workflow_pb2.ArrayNode(node=task_node("x", "add"), bound_inputs=["b"])
     array.is_original_sub_node_interface.value = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from flyteidl.core import interface_pb2, literals_pb2, tasks_pb2, types_pb2
 
@@ -69,6 +70,27 @@ def test_inputs_are_files_and_one_file_of_all() -> None:
     yaml = input_files(inputs, a_config(format=tasks_pb2.DataLoadingConfig.YAML))
     assert b"word: a b" in yaml["inputs.yaml"]
     assert "inputs.json" not in yaml
+
+
+def msgpack(value: Any) -> Any:
+    made = literals_pb2.LiteralMap()
+    made.literals["s"].scalar.binary.value = value if isinstance(value, bytes) else msgspec.msgpack.encode(value)
+    made.literals["s"].scalar.binary.tag = "msgpack"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("inputs", "config", "words"),
+    [
+        (msgpack(b"\xdd\x00\x40\x00\x00" + b"\x90" * 2**22), a_config(), "would take over 64 MiB of memory"),
+        (msgpack({"a": b"\xff"}), a_config(), "cannot be files"),
+        (msgpack([0.5] * 200_000), a_config(format=tasks_pb2.DataLoadingConfig.YAML), "too large for YAML"),
+    ],
+    ids=["empty lists", "bytes", "yaml"],
+)
+def test_inputs_that_cannot_be_files_are_refused(inputs: Any, config: Any, words: str) -> None:
+    with pytest.raises(CommandFailed, match=words):
+        input_files(inputs, config)
 
 
 def test_a_value_without_a_text_is_json() -> None:

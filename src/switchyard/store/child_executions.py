@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from switchyard.store.database import Tx
 from switchyard.store.executions import ExecutionRow, ExecutionUpdate
 from switchyard.store.fetch import columns_of, fetch_all
+from switchyard.store.page_bytes import NOTHING, keys_within, size_of
 from switchyard.store.schema_executions import AWAITED_EXECUTION, executions
 
 FINAL_PHASES = ("SUCCEEDED", "FAILED", "ABORTED")
@@ -17,16 +18,22 @@ _IS_AWAITED = sa.text(f"executions.{AWAITED_EXECUTION}")
 
 # Built once: each step of an execution runs it.
 _ENDED = (
-    sa.select(*columns_of(ExecutionRow, executions))
+    sa.select(executions.c.id, size_of(executions.c.outputs, executions.c.error))
     .where(executions.c.parent_id == sa.bindparam("parent"), _IS_AWAITED, executions.c.ended_us.is_not(None))
     .order_by(executions.c.ended_us, executions.c.id)
     .limit(sa.bindparam("most"))
 )
 
 
-def children_ended(tx: Tx, parent_id: str, *, limit: int) -> list[ExecutionRow]:
-    """Children that have ended, and whose nodes do not know it yet."""
-    return fetch_all(tx, ExecutionRow, _ENDED, {"parent": parent_id, "most": limit})
+def children_ended(tx: Tx, parent_id: str, *, limit: int, bytes_max: int) -> list[ExecutionRow]:
+    """Children that have ended, and whose nodes do not know it yet, without their specs and inputs.
+
+    `bytes_max`: of their outputs together. At least one comes.
+    """
+    ids = keys_within(tx.execute(_ENDED, {"parent": parent_id, "most": limit}), bytes_max)
+    columns = columns_of(ExecutionRow, executions, spec=NOTHING, inputs=NOTHING)
+    query = sa.select(*columns).where(executions.c.id.in_(ids))
+    return fetch_all(tx, ExecutionRow, query.order_by(executions.c.ended_us, executions.c.id))
 
 
 def children_close(tx: Tx, ids: Sequence[str]) -> None:

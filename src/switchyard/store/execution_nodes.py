@@ -12,6 +12,7 @@ from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.page_bytes import keys_within, size_of, without_content
 from switchyard.store.schema import clusters, file_outputs, jobs
 from switchyard.store.schema_executions import LIVE_ATTEMPT, execution_attempts, execution_nodes
 from switchyard.workflow.list_query import ListFilter
@@ -111,10 +112,14 @@ def node_page(
     is_descending: bool,
     offset: int,
     limit: int,
-) -> list[NodeRow]:
-    """The nodes inside a node, of its last attempt; without `parent`, at the top. In the order of their creation."""
+    bytes_max: int,
+) -> tuple[list[NodeRow], bool]:
+    """The nodes inside a node, of its last attempt; without `parent`, at the top. In the order of their creation.
+
+    Without what their inputs and outputs hold, and with whether more may follow. `bytes_max`: of the rest.
+    """
     nodes = execution_nodes.c
-    query = sa.select(*columns_of(NodeRow, execution_nodes)).where(
+    query = sa.select(nodes.node_id, size_of(nodes.error)).where(
         nodes.execution_id == execution_id, nodes.parent_id == (parent.node_id if parent is not None else "")
     )
     if parent is not None and parent.attempts > 1:
@@ -122,7 +127,14 @@ def node_page(
         query = query.where(sa.func.substr(nodes.node_id, 1, len(prefix)) == prefix)
     query = query.where(*(condition(tx, one, _list_column) for one in filters))
     by = [nodes.created_us.desc(), nodes.node_id.desc()] if is_descending else [nodes.created_us, nodes.node_id]
-    return fetch_all(tx, NodeRow, query.order_by(*by).offset(offset).limit(limit))
+    sizes = tx.execute(query.order_by(*by).offset(offset).limit(limit)).all()
+    ids = keys_within(sizes, bytes_max)
+    shown = columns_of(
+        NodeRow, execution_nodes, inputs=without_content(nodes.inputs), outputs=without_content(nodes.outputs)
+    )
+    of_page = sa.select(*shown).where(nodes.execution_id == execution_id, nodes.node_id.in_(ids))
+    rows = {row.node_id: row for row in fetch_all(tx, NodeRow, of_page)}
+    return [rows[one] for one in ids if one in rows], len(sizes) == limit or len(ids) < len(sizes)
 
 
 def _list_column(name: str) -> sa.ColumnElement[Any]:

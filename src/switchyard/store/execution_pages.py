@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from switchyard.store.database import Tx
 from switchyard.store.execution_nodes import NodeAttemptRow
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.page_bytes import without_content
 from switchyard.store.schema import clusters, jobs
 from switchyard.store.schema_cache import cache_waits
 from switchyard.store.schema_executions import LIVE_EXECUTION, execution_attempts, execution_nodes, executions
@@ -158,9 +159,19 @@ def live_counts(tx: Tx, *, limit: int) -> list[LiveCount]:
 
 
 def node_states(tx: Tx, execution_id: str) -> list[NodeStateRow]:
-    """All nodes of an execution that have begun or were skipped."""
-    query = sa.select(*columns_of(NodeStateRow, execution_nodes))
+    """All nodes of an execution that have begun or were skipped, without what their errors hold."""
+    query = sa.select(*columns_of(NodeStateRow, execution_nodes, error=without_content(execution_nodes.c.error)))
     return fetch_all(tx, NodeStateRow, query.where(execution_nodes.c.execution_id == execution_id))
+
+
+def node_errors(tx: Tx, execution_id: str, node_ids: Sequence[str]) -> dict[str, bytes]:
+    """The errors of those of these nodes that have failed."""
+    nodes, found = execution_nodes.c, dict[str, bytes]()
+    for first in range(0, len(node_ids), IDS_MAX):
+        of_page = nodes.execution_id == execution_id, nodes.node_id.in_(node_ids[first : first + IDS_MAX])
+        query = sa.select(nodes.node_id, nodes.error).where(*of_page, nodes.error.is_not(None))
+        found |= {row.node_id: bytes(row.error) for row in tx.execute(query)}
+    return found
 
 
 def phase_counts(tx: Tx, execution_id: str) -> dict[str, int]:

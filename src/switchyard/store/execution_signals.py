@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 from switchyard.store import dialect
 from switchyard.store.database import Tx
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.page_bytes import keys_within, size_of
 from switchyard.store.schema_executions import execution_signals
 
 IDS_MAX = 500  # of one query
@@ -56,11 +57,18 @@ def signal_values(tx: Tx, execution_id: str, signal_ids: Collection[str]) -> dic
     return values
 
 
-def signal_page(tx: Tx, execution_id: str, *, is_descending: bool, offset: int, limit: int) -> list[SignalRow]:
-    """In the order of their creation."""
+def signal_page(
+    tx: Tx, execution_id: str, *, is_descending: bool, offset: int, limit: int, bytes_max: int
+) -> tuple[list[SignalRow], bool]:
+    """Signals in the order of their creation, and whether more may follow. `bytes_max`: at least one comes."""
     signals = execution_signals.c
     by = [signals.created_us.desc(), signals.signal_id] if is_descending else [signals.created_us, signals.signal_id]
-    return fetch_all(tx, SignalRow, _of(execution_id).order_by(*by).offset(offset).limit(limit))
+    query = sa.select(signals.signal_id, size_of(signals.type, signals.value))
+    page = query.where(signals.execution_id == execution_id).order_by(*by).offset(offset).limit(limit)
+    sizes = tx.execute(page).all()
+    ids = keys_within(sizes, bytes_max)
+    rows = fetch_all(tx, SignalRow, _of(execution_id).where(signals.signal_id.in_(ids)).order_by(*by))
+    return rows, len(sizes) == limit or len(ids) < len(sizes)
 
 
 def signal_set(tx: Tx, execution_id: str, signal_id: str, *, value: bytes, by: str, now_us: int) -> None:

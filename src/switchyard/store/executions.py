@@ -14,6 +14,7 @@ from switchyard.store.database import Tx
 from switchyard.store.entity_filters import condition
 from switchyard.store.execution_tags import TAG_COLUMNS, tag_conditions
 from switchyard.store.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.page_bytes import NOTHING, keys_within, size_of, without_content
 from switchyard.store.schema_executions import LIVE_EXECUTION, executions
 from switchyard.workflow.list_query import ListFilter, ListOrder
 
@@ -156,10 +157,16 @@ def execution_list(
     order: ListOrder,
     offset: int,
     limit: int,
+    bytes_max: int,
     with_archived: bool,
-) -> list[ExecutionRow]:
-    query = sa.select(*columns_of(ExecutionRow, executions)).where(
-        executions.c.project == project, executions.c.domain == domain, sa.not_(executions.c.is_removed)
+) -> tuple[list[ExecutionRow], bool]:
+    """Executions without what their inputs and outputs hold, and whether more may follow.
+
+    `bytes_max`: of the rest. At least one comes.
+    """
+    columns = executions.c
+    query = sa.select(columns.id, size_of(columns.spec, columns.error)).where(
+        columns.project == project, columns.domain == domain, sa.not_(columns.is_removed)
     )
     if not with_archived:
         query = query.where(sa.not_(executions.c.is_archived))
@@ -168,7 +175,11 @@ def execution_list(
     query = query.where(*tag_conditions(tx, of_tags))
     column = _column(order.column)
     by = [column.desc() if order.is_descending else column.asc(), executions.c.name]
-    return fetch_all(tx, ExecutionRow, query.order_by(*by).offset(offset).limit(limit))
+    sizes = tx.execute(query.order_by(*by).offset(offset).limit(limit)).all()
+    ids = keys_within(sizes, bytes_max)
+    shown = columns_of(ExecutionRow, executions, inputs=NOTHING, outputs=without_content(columns.outputs))
+    rows = {row.id: row for row in fetch_all(tx, ExecutionRow, sa.select(*shown).where(columns.id.in_(ids)))}
+    return [rows[one] for one in ids if one in rows], len(sizes) == limit or len(ids) < len(sizes)
 
 
 def _column(name: str) -> sa.ColumnElement[object]:

@@ -12,6 +12,8 @@ from google.protobuf.message import DecodeError
 from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure
 from switchyard.workflow.nesting import is_too_deep
 
+# Of a failure, which is stored with the node, its attempt and the nodes around it, and read with all nodes.
+ERROR_CHARS_MAX, CODE_CHARS_MAX = 32_768, 256
 OUTPUT_BYTES_MAX = 8 * 2**20  # of outputs.pb: clients read messages of 20 MiB
 SIGKILL = 9
 
@@ -77,11 +79,19 @@ def _user_error(body: bytes) -> AttemptFailure:
         return AttemptFailure("ErrorUnreadable", "error.pb is no message of an error", is_recoverable=True)
     error: Any = document.error
     return AttemptFailure(
-        error.code or "USER:Unknown",
-        error.message,
+        error.code[:CODE_CHARS_MAX] or "USER:Unknown",
+        _shortened(error.message),
         is_recoverable=error.kind == errors_pb2.ContainerError.RECOVERABLE,
         is_system=error.origin == execution_pb2.ExecutionError.SYSTEM,
     )
+
+
+def _shortened(text: str) -> str:
+    """A text without its middle, if it is long: the last lines of a traceback say most."""
+    if len(text) <= ERROR_CHARS_MAX:
+        return text
+    head, tail = text[: ERROR_CHARS_MAX // 4], text[-ERROR_CHARS_MAX // 2 :]
+    return f"{head}\n… ({len(text) - len(head) - len(tail)} characters left out) …\n{tail}"
 
 
 def _crash(end: JobEnd) -> AttemptFailure:

@@ -16,6 +16,7 @@ _COMPARE: Mapping[int, Callable[[Any, Any], bool]] = {
     condition_pb2.ComparisonExpression.LT: operator.lt,
     condition_pb2.ComparisonExpression.LTE: operator.le,
 }
+COMPARED_CHARS_MAX = 100_000_000  # in all conditions of one branch: some ten milliseconds
 _EQUALITY = (condition_pb2.ComparisonExpression.EQ, condition_pb2.ComparisonExpression.NEQ)
 
 
@@ -29,15 +30,16 @@ class NoArm(Exception):
 
 def choose_arm(block: Any, inputs: Any) -> Any:
     """The node of the first case that is true, else the else node. Raises NoArm."""
+    values = _InputValues(inputs)
     for case in (block.case, *block.other):
-        if _is_true(case.condition, inputs):
+        if _is_true(case.condition, values):
             return case.then_node
     if block.HasField("else_node"):
         return block.else_node
     raise NoArm("UserProvidedError", block.error.message or "no case of the branch is true")
 
 
-def _is_true(expression: Any, inputs: Any) -> bool:
+def _is_true(expression: Any, inputs: _InputValues) -> bool:
     if expression.WhichOneof("expr") == "conjunction":
         both = expression.conjunction
         left = _is_true(both.left_expression, inputs)
@@ -52,21 +54,46 @@ def _is_true(expression: Any, inputs: Any) -> bool:
         raise NoArm("MalformedBranch", "booleans are equal or not equal; no other comparison has a meaning")
     if comparison.operator not in _COMPARE:
         raise NoArm("MalformedBranch", f"a condition has the unknown comparison {comparison.operator}")
+    inputs.add(left_value, right_value)
     return _COMPARE[comparison.operator](left_value, right_value)
 
 
-def _operand(operand: Any, inputs: Any) -> tuple[str, Any]:
+def _operand(operand: Any, inputs: _InputValues) -> tuple[str, Any]:
     """The kind and the value of one side."""
     case = operand.WhichOneof("val")
     if case == "primitive":
         return _value(operand.primitive)
-    name = operand.var
-    if case == "var" and name not in inputs.literals:
-        raise NoArm("MalformedBranch", f"the branch has no input {name[:80]}")
-    scalar = operand.scalar if case == "scalar" else inputs.literals[name].scalar
+    if case == "var":
+        return inputs.value(operand.var)
+    return _scalar_value(operand.scalar, "a constant")
+
+
+class _InputValues:
+    """The inputs of a branch, each read once, and how much text its conditions have compared."""
+
+    def __init__(self, inputs: Any) -> None:
+        self._literals = inputs.literals
+        self._values: dict[str, tuple[str, Any]] = {}
+        self._compared = 0
+
+    def value(self, name: str) -> tuple[str, Any]:
+        if name not in self._values:
+            if name not in self._literals:
+                raise NoArm("MalformedBranch", f"the branch has no input {name[:80]}")
+            self._values[name] = _scalar_value(self._literals[name].scalar, name[:80])
+        return self._values[name]
+
+    def add(self, left: Any, right: Any) -> None:
+        if isinstance(left, str):
+            self._compared += min(len(left), len(right))
+        if self._compared > COMPARED_CHARS_MAX:
+            raise NoArm("MalformedBranch", f"its conditions compare over {COMPARED_CHARS_MAX} characters of text")
+
+
+def _scalar_value(scalar: Any, name: str) -> tuple[str, Any]:
     if scalar.WhichOneof("value") != "primitive":
         what = "None" if scalar.HasField("none_type") else "no primitive value"
-        raise NoArm("MalformedBranch", f"a condition compares {name[:80] or 'a constant'}, which is {what}")
+        raise NoArm("MalformedBranch", f"a condition compares {name or 'a constant'}, which is {what}")
     return _value(scalar.primitive)
 
 

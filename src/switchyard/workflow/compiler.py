@@ -14,7 +14,7 @@ from typing import Any
 from flyteidl.core import compiler_pb2
 
 from switchyard.workflow.casting import Caster
-from switchyard.workflow.connections import START
+from switchyard.workflow.connections import START, EdgeRoom
 from switchyard.workflow.entity_id import EntityId, EntityKind, read_id, to_message
 from switchyard.workflow.mistakes import Mistakes
 from switchyard.workflow.references import all_nodes, reference_of, references
@@ -40,7 +40,7 @@ def compile_workflow(source: WorkflowSource) -> tuple[Any | None, Mistakes]:
 
     The templates are not changed.
     """
-    mistakes, caster = Mistakes(), Caster()
+    mistakes, caster, edges = Mistakes(), Caster(), EdgeRoom()
     subs = _by_id(source.sub_workflows, mistakes)
     own_id = read_id(source.template.id, EntityKind.WORKFLOW)
     known = {**source.known, **{sub_id: of_interface(sub.interface) for sub_id, sub in subs.items()}}
@@ -50,7 +50,8 @@ def compile_workflow(source: WorkflowSource) -> tuple[Any | None, Mistakes]:
         template = type(sub)()
         template.CopyFrom(sub)
         within = "" if sub is source.template else f"{sub_id.name}/"
-        compiled = TemplateCompiler(template, known, caster=caster, mistakes=mistakes, within=within).compile()
+        compiler = TemplateCompiler(template, known, caster=caster, mistakes=mistakes, edges=edges, within=within)
+        compiled = compiler.compile()
         if compiled is not None:
             (closure.primary if sub is source.template else closure.sub_workflows.add()).CopyFrom(compiled)
     if mistakes:

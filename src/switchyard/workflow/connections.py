@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flyteidl.core import compiler_pb2
 
+from switchyard.workflow.limits import EDGES_MAX
 from switchyard.workflow.mistakes import Mistakes
 
 START, END = "start-node", "end-node"
+
+
+class TooManyEdges(Exception):
+    """The nodes of a workflow wait for too many others."""
+
+
+@dataclass
+class EdgeRoom:
+    """Counts the edges of a workflow with its sub-workflows, before they are stored."""
+
+    left: int = EDGES_MAX
+
+    def take(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise TooManyEdges
 
 
 @dataclass
@@ -21,16 +38,19 @@ class Connections:
     `waits_in_branch`: what the nodes inside a branch wait for, by the branch at the top.
     """
 
+    room: EdgeRoom = field(default_factory=EdgeRoom)
     upstream: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     downstream: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     waits_in_branch: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
-    def add(self, node: str, upstream: Iterable[str]) -> None:
+    def add(self, node: str, upstream: Collection[str]) -> None:
+        self.room.take(len(upstream))
         for other in upstream:
             self.upstream[node].add(other)
             self.downstream[other].add(node)
 
-    def add_upstream(self, node: str, upstream: Iterable[str]) -> None:
+    def add_upstream(self, node: str, upstream: Collection[str]) -> None:
+        self.room.take(len(upstream))
         for other in upstream:
             self.upstream[node].add(other)
 

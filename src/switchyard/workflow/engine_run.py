@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from flyteidl.core import workflow_pb2
 
-from switchyard.workflow.binding_values import BindingFailed, resolve_bindings
+from switchyard.workflow.binding_values import BindingFailed, StepValues, resolve_bindings
 from switchyard.workflow.connections import START
 from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.execution_graph import ExecutionGraph, GraphWorkflow
@@ -121,6 +121,7 @@ class EngineRun:
         self.dynamics: dict[AttemptKey, DynamicWorkflow] = {}  # that this step begins with
         self.stopped_scopes: dict[str, None] = {}
         self.is_cut = False  # nodes were left out
+        self._values = StepValues()
         self._state = state
         self._kind_of = kind_of
         self._is_patient = graph.primary.template.metadata.on_failure == _AFTER_OTHERS
@@ -161,6 +162,9 @@ class EngineRun:
             if (error := self.clean_up(scope, state.error)) is not None:
                 self.fail(place, state, error)
         elif self.has_succeeded(scope):
+            if self._values.is_full:
+                self.is_cut = True  # the next step ends it
+                return
             try:
                 outputs = self.outputs_of(scope)
             except BindingFailed as exc:
@@ -217,7 +221,7 @@ class EngineRun:
         around = self.nodes.get(place.node_id)
         while chain:
             assert around is not None
-            place = self._inner_scope(place, around).find(chain[-1].spec_id)
+            place = self.inner_scope(place, around).find(chain[-1].spec_id)
             around = chain.pop()
         return place
 
@@ -233,12 +237,12 @@ class EngineRun:
                 place = NodePlace(scope, node)
                 self.look(place)
                 if before is not None and before.is_parent:
-                    scopes.append(self._inner_scope(place, before))
+                    scopes.append(self.inner_scope(place, before))
             failure = self._failure_state(scope)
             if failure is not None and failure.phase.is_live and failure.is_parent:
                 place = scope.find(failure.spec_id)
                 self.look(place)
-                scopes.append(self._inner_scope(place, failure))
+                scopes.append(self.inner_scope(place, failure))
 
     def look_at_waiting(self) -> None:
         """Look at the nodes that wait for a person or a time."""
@@ -279,9 +283,10 @@ class EngineRun:
 
     def outputs_of(self, scope: RunScope) -> Any:
         """The outputs of a workflow. Raises BindingFailed."""
-        return resolve_bindings(scope.workflow.outputs, partial(self._output, scope))
+        return resolve_bindings(scope.workflow.outputs, partial(self._output, scope), self._values, scope=scope.prefix)
 
-    def _inner_scope(self, place: NodePlace, state: NodeProgress) -> RunScope:
+    def inner_scope(self, place: NodePlace, state: NodeProgress) -> RunScope:
+        """What runs inside a node, found once in a step."""
         key = (state.node_id, state.attempts)
         if key not in self._inner:
             scope = self._kind_of(place.node).inner_scope(self, place, state)
@@ -329,15 +334,18 @@ class EngineRun:
         is_skipped = any(phase in _ENDED_BADLY for phase in phases)
         if not is_skipped and (any(phase is not NodePhase.SUCCEEDED for phase in phases) or kind.is_held(self, place)):
             return
-        if len(self.nodes.changes()) >= CHANGES_MAX:
+        if len(self.nodes.changes()) >= CHANGES_MAX or self._values.is_full:
             self.is_cut = True
             return
         fresh = NodeProgress(place.node_id, place.scope.parent_id, place.node.id, NodePhase.RUNNING)
         if is_skipped:
             self.put(place, replace(fresh, phase=NodePhase.SKIPPED))
             return
+        done = self._values.size
         try:
-            inputs = resolve_bindings(place.node.inputs, partial(self._output, place.scope.bound))
+            bound = place.scope.bound
+            find = partial(self._output, bound)
+            inputs = resolve_bindings(place.node.inputs, find, self._values, scope=bound.prefix)
             if scope_error is not None:
                 variables = place.scope.graph.inputs_of(place.node)
                 inputs = with_error(inputs, variables, failed_node=self._failed_node(place.scope), error=scope_error)
@@ -345,6 +353,8 @@ class EngineRun:
             self.fail(place, fresh, execution_error("BindingFailed", f"node {fresh.node_id}: {exc}"))
             return
         kind.begin(self, place, replace(fresh, inputs=inputs))
+        if self.nodes.get(place.node_id) is None:
+            self._values.size = done  # it waits for the cache: nodes behind it have their turn in this step
 
     def _spread(self, scope: RunScope, error: Any) -> None:
         """Tell the nodes around a node that has failed, up to one that keeps the failure to itself."""

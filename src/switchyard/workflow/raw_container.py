@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from shlex import quote
 from typing import Any
 
-import msgspec
 import yaml
 from flyteidl.core import literals_pb2, tasks_pb2, types_pb2
 from google.protobuf import json_format
 
-from switchyard.workflow.literals import MSGPACK, UNREADABLE_VALUE
+from switchyard.workflow.decoded_values import DECODED_BYTES_MAX, DecodedTooLarge, decode_scalar, is_decodable
+from switchyard.workflow.literals import UNREADABLE_VALUE
 from switchyard.workflow.task_command import (
     CONTAINER_IN,
     CONTAINER_OUT,
@@ -32,6 +33,10 @@ from switchyard.workflow.uploaded_files import SCHEME
 ERROR_FILE = "_ERROR"
 ERROR_BYTES_MAX = 2**20
 VALUE_BYTES_MAX = 1024  # of an output that is no file, as in Flyte
+FILE_CHARS_MAX = 16 * 2**20  # of an input as text: twice as much as the inputs of an attempt have as a message
+VALUE_MEMORY_BYTES = 40  # of a value in Python's memory, without its text
+MESSAGE_FACTOR = 20  # bytes in memory for each byte of a message that JSON shows as it is
+YAML_BYTES_MAX = 4 * 2**20  # of values in memory: YAML takes 20 microseconds for each of these 100,000 values
 _FORMATS = {tasks_pb2.DataLoadingConfig.JSON: "json", tasks_pb2.DataLoadingConfig.YAML: "yaml"}
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}\Z")
 _GO_DURATION = re.compile(r"([+-]?)((?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|ms|s|m|h))+\Z")
@@ -98,22 +103,40 @@ def _words_with_tokens(words: list[str], config: Any) -> list[str]:
 
 
 def input_files(inputs: Any, config: Any) -> dict[str, bytes]:
-    """The files that hold inputs, by name: one for each value that is no file, and one for all of them."""
+    """The files that hold inputs, by name: one for each value that is no file, and one for all of them.
+
+    Raises CommandFailed for values that are too large.
+    """
+    try:
+        return _input_files(inputs, _FORMATS.get(config.format))
+    except UNREADABLE_VALUE as exc:
+        raise CommandFailed(f"its inputs cannot be files: {str(exc)[:200]}") from exc
+
+
+def _input_files(inputs: Any, kind: str | None) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     plain: dict[str, Any] = {}
+    room = PlainRoom()
     for name in sorted(inputs.literals):
         literal = inputs.literals[name]
         try:
-            plain[name] = plain_value(literal)
+            plain[name] = plain_value(literal, room)
             if not _is_file(literal):
-                files[name] = literal_text(literal, name).encode()
+                files[name] = literal_text(literal, name, most=FILE_CHARS_MAX).encode()
+        except DecodedTooLarge:
+            raise
         except (CommandFailed, *UNREADABLE_VALUE):
-            files[name] = _json(json_format.MessageToDict(literal))
-            plain.setdefault(name, json_format.MessageToDict(literal))
-    kind = _FORMATS.get(config.format)
+            room.add(int(literal.ByteSize()) * MESSAGE_FACTOR)
+            message = json_format.MessageToDict(literal)
+            plain.setdefault(name, message)
+            files[name] = _json(message)
     if kind == "json":
         files["inputs.json"] = _json(plain)
     elif kind == "yaml":
+        if room.used > YAML_BYTES_MAX:
+            raise CommandFailed(
+                "its inputs are too large for YAML; use JSON as the format of its files, or hand large data on as files"
+            )
         files["inputs.yaml"] = yaml.safe_dump(json.loads(_json(plain)), allow_unicode=True).encode()
     files["inputs.pb"] = inputs.SerializeToString(deterministic=True)
     return files
@@ -140,25 +163,38 @@ def copy_script(inputs: Any) -> str:
     return text
 
 
-def plain_value(literal: Any) -> Any:
-    """A value as JSON has it."""
+@dataclass(slots=True)
+class PlainRoom:
+    """Bounds the memory of the values of one attempt."""
+
+    used: int = 0
+
+    def add(self, size: int) -> None:
+        self.used += size
+        if self.used > DECODED_BYTES_MAX:
+            raise DecodedTooLarge
+
+
+def plain_value(literal: Any, room: PlainRoom) -> Any:
+    """A value as JSON has it. Raises DecodedTooLarge."""
+    room.add(VALUE_MEMORY_BYTES)
     case = literal.WhichOneof("value")
     if case == "collection":
-        return [plain_value(one) for one in literal.collection.literals]
+        return [plain_value(one, room) for one in literal.collection.literals]
     if case == "map":
-        return {key: plain_value(one) for key, one in literal.map.literals.items()}
+        return {key: plain_value(one, room) for key, one in literal.map.literals.items()}
     kind = literal.scalar.WhichOneof("value") if case == "scalar" else None
     if kind == "union":
-        return plain_value(literal.scalar.union.value)
+        return plain_value(literal.scalar.union.value, room)
     if kind == "primitive":
         word = literal.scalar.primitive.WhichOneof("value")
         value: Any = getattr(literal.scalar.primitive, word) if word else None
         return value.ToJsonString() if word in ("datetime", "duration") else value
-    if kind == "binary" and literal.scalar.binary.tag == MSGPACK:
-        return msgspec.msgpack.decode(literal.scalar.binary.value)
-    if kind == "generic":
-        return json_format.MessageToDict(literal.scalar.generic)
-    return None if kind == "none_type" else literal_text(literal, "")
+    if is_decodable(literal.scalar):
+        value, size = decode_scalar(literal.scalar)
+        room.add(size)
+        return value
+    return None if kind == "none_type" else literal_text(literal, "", most=FILE_CHARS_MAX)
 
 
 def read_outputs(interface: Any, files: Mapping[str, bytes], stored: Mapping[str, str]) -> tuple[Any, str]:

@@ -14,7 +14,9 @@ from typing import Any
 
 import msgspec
 
+from switchyard.model.job import REQUEST_BYTES_MAX, WORD_CHARS_MAX
 from switchyard.model.site_needs import SITE_VARIABLES
+from switchyard.workflow.decoded_values import decode_msgpack
 from switchyard.workflow.entity_id import EntityId
 from switchyard.workflow.literals import UNREADABLE_VALUE
 
@@ -39,7 +41,8 @@ SCRIPT = (
 # In front of the same for an element of a map: the index under Flyte's name.
 INDEX_VARIABLE = "FLYTE_K8S_ARRAY_INDEX"
 INDEX_SCRIPT = f"export {INDEX_VARIABLE}=$SWITCHYARD_ARRAY_INDEX; "
-RUN = 'exec "$@"'
+RUN = 'exec {before}"$@"'
+TEXT_CHARS_MAX = REQUEST_BYTES_MAX // 2  # of all words of a command, and of all variables
 _TEMPLATE = re.compile(r"\{\{\s*[.$]([a-z_]\w*(?:\.\w+)*)\s*\}\}", re.IGNORECASE)
 _UNKEYED = re.compile(r"[^A-Za-z0-9_]")
 _UNPATHED = re.compile(r"[^A-Za-z0-9_.-]")
@@ -71,16 +74,25 @@ class AttemptNames:
 
 
 def task_command(
-    container: Any, names: AttemptNames, inputs: Any, bundles: Mapping[str, str], *, prepare: str = ""
+    container: Any,
+    names: AttemptNames,
+    inputs: Any,
+    bundles: Mapping[str, str],
+    *,
+    prepare: str = "",
+    before: str = "",
 ) -> list[str]:
-    """`bundles`: the path of each code bundle in the job's folder, by its address. `prepare`: shell text before it."""
-    values = _values(names)
-    words = [_fill(word, values, inputs) for word in (*container.command, *container.args)]
+    """`bundles`: the path of each code bundle in the job's folder, by its address. `prepare`: shell text before it.
+
+    `before`: shell words before the command.
+    """
+    text = CommandText(names, inputs)
+    words = [text.fill(word) for word in (*container.command, *container.args)]
     words = list(_with_local_code(words, bundles))
     if not words:
         raise CommandFailed("the task has no command")
     index = INDEX_SCRIPT if names.is_element else ""
-    return ["/bin/sh", "-c", index + SCRIPT + prepare + RUN, "flyte-task", *words]
+    return ["/bin/sh", "-c", index + SCRIPT + prepare + RUN.format(before=before), "flyte-task", *words]
 
 
 def bundle_addresses(container: Any) -> list[str]:
@@ -92,7 +104,7 @@ def bundle_addresses(container: Any) -> list[str]:
 def task_environment(container: Any, names: AttemptNames, inputs: Any, envs: Mapping[str, str]) -> dict[str, str]:
     """Flyte's variables, then the task's, then those of the execution."""
     task = names.task
-    values = _values(names)
+    text = CommandText(names, inputs)
     return {
         "FLYTE_INTERNAL_EXECUTION_ID": names.execution,
         "FLYTE_INTERNAL_EXECUTION_PROJECT": names.project,
@@ -109,7 +121,7 @@ def task_environment(container: Any, names: AttemptNames, inputs: Any, envs: Map
         "FLYTE_INTERNAL_VERSION": task.version,
         "FLYTE_ATTEMPT_NUMBER": str(names.attempt),
         **({"BATCH_JOB_ARRAY_INDEX_VAR_NAME": INDEX_VARIABLE} if names.is_element else {}),
-        **{pair.key: _fill(pair.value, values, inputs) for pair in container.env},
+        **{pair.key: text.fill(pair.value) for pair in container.env},
         **envs,
     }
 
@@ -140,20 +152,51 @@ def _data_place(names: AttemptNames, key: str = ATTEMPT) -> str:
     return f"{names.data_prefix.rstrip('/')}/{names.project}/{names.domain}/{names.execution}/{node}/{key}"
 
 
-def _fill(word: str, values: Mapping[str, str], inputs: Any) -> str:
-    whole = _TEMPLATE.fullmatch(word)
-    if whole and values.get(whole[1].lower(), "").startswith(FOLDER):
-        return f"{FILES}/{values[whole[1].lower()]}"
+class CommandText:
+    """Fills in the templates of one attempt. It counts the text before it makes it: each input may stand in many
+    words, and many times in one."""
 
-    def replace(match: re.Match[str]) -> str:
+    def __init__(self, names: AttemptNames, inputs: Any) -> None:
+        self._values = _values(names)
+        self._inputs = inputs
+        self._texts: dict[str, str] = {}  # of inputs
+        self._left = TEXT_CHARS_MAX
+
+    def fill(self, word: str) -> str:
+        whole = _TEMPLATE.fullmatch(word)
+        if whole and self._values.get(whole[1].lower(), "").startswith(FOLDER):
+            word = f"{FILES}/{self._values[whole[1].lower()]}"
+        parts, end, size = list[str](), 0, 0
+        for match in _TEMPLATE.finditer(word):
+            text = self._value(match)
+            parts += (word[end : match.start()], text)
+            size += match.start() - end + len(text)
+            end = match.end()
+            self._check(size, word)
+        parts.append(word[end:])
+        size += len(word) - end
+        self._check(size, word)
+        self._left -= size
+        return "".join(parts)
+
+    def _check(self, size: int, word: str) -> None:
+        if size > WORD_CHARS_MAX:
+            raise CommandFailed(
+                f"the word {word[:80]} would have over {WORD_CHARS_MAX} characters; hand large data on as files"
+            )
+        if size > self._left:
+            raise CommandFailed(f"its command would have over {TEXT_CHARS_MAX} characters; hand large data on as files")
+
+    def _value(self, match: re.Match[str]) -> str:
         name = match[1]
         if name.lower().startswith("inputs."):
-            return _input_text(name.partition(".")[2], inputs)
-        if name.lower() not in values:
+            name = name.partition(".")[2]
+            if name not in self._texts:
+                self._texts[name] = _input_text(name, self._inputs)
+            return self._texts[name]
+        if name.lower() not in self._values:
             raise CommandFailed(f"the template {match[0][:80]} is not served")
-        return values[name.lower()]  # a relative path: the job begins in its folder
-
-    return _TEMPLATE.sub(replace, word)
+        return self._values[name.lower()]  # a relative path: the job begins in its folder
 
 
 def _with_local_code(words: Sequence[str], bundles: Mapping[str, str]) -> Iterator[str]:
@@ -174,23 +217,41 @@ def _input_text(name: str, inputs: Any) -> str:
     if name not in inputs.literals:
         raise CommandFailed(f"the task has no input {name[:80]}")
     try:
-        return literal_text(inputs.literals[name], name)
+        return literal_text(inputs.literals[name], name, most=WORD_CHARS_MAX)
     except UNREADABLE_VALUE as exc:
         raise CommandFailed(f"the input {name[:80]} cannot be read: {str(exc)[:200]}") from exc
 
 
-def literal_text(literal: Any, name: str) -> str:
+def literal_text(literal: Any, name: str, *, most: int) -> str:
+    """A value as text. `most`: its characters. Raises CommandFailed."""
+    parts, size = list[str](), 0
+    for part in _text_parts(literal, name):
+        size += len(part)
+        if size > most:
+            raise CommandFailed(
+                f"the input {name[:80]} has over {most} characters as text; hand large data on as files"
+            )
+        parts.append(part)
+    return "".join(parts)
+
+
+def _text_parts(literal: Any, name: str) -> Iterator[str]:
     case = literal.WhichOneof("value")
     if case == "collection":
-        return "[" + ",".join(literal_text(item, name) for item in literal.collection.literals) + "]"
+        for number, item in enumerate(literal.collection.literals):
+            yield "," if number else "["
+            yield from _text_parts(item, name)
+        yield "]" if literal.collection.literals else "[]"
+        return
     kind = literal.scalar.WhichOneof("value") if case == "scalar" else None
     if kind == "primitive":
-        return _primitive_text(literal.scalar.primitive)
-    if kind == "binary" and literal.scalar.binary.tag == "msgpack":
-        return msgspec.json.encode(msgspec.msgpack.decode(literal.scalar.binary.value)).decode()
-    if kind in ("blob", "schema"):
-        return str(getattr(literal.scalar, kind).uri)
-    raise CommandFailed(f"the input {name[:80]} has no form as text")
+        yield _primitive_text(literal.scalar.primitive)
+    elif kind == "binary" and literal.scalar.binary.tag == "msgpack":
+        yield msgspec.json.encode(decode_msgpack(literal.scalar.binary.value)[0]).decode()
+    elif kind in ("blob", "schema"):
+        yield str(getattr(literal.scalar, kind).uri)
+    else:
+        raise CommandFailed(f"the input {name[:80]} has no form as text")
 
 
 def _primitive_text(primitive: Any) -> str:

@@ -10,8 +10,9 @@ from flyteidl.core import compiler_pb2, workflow_pb2
 from switchyard.workflow.bindings import BindingChecker
 from switchyard.workflow.casting import Caster
 from switchyard.workflow.conditions import ConditionChecker
-from switchyard.workflow.connections import END, START, Connections
+from switchyard.workflow.connections import END, START, Connections, EdgeRoom, TooManyEdges
 from switchyard.workflow.entity_id import EntityId
+from switchyard.workflow.limits import EDGES_MAX
 from switchyard.workflow.mistakes import Mistakes
 from switchyard.workflow.node_signatures import NodeSignatures
 from switchyard.workflow.references import branch_arms
@@ -31,6 +32,7 @@ class TemplateCompiler:
         *,
         caster: Caster,
         mistakes: Mistakes,
+        edges: EdgeRoom,
         within: str = "",
     ) -> None:
         self._template = template
@@ -40,12 +42,22 @@ class TemplateCompiler:
         self._within = within  # before the ids of nodes in mistakes
         self._nodes: dict[str, Any] = {}  # at the top
         self._ids: set[str] = {START, END}  # of all nodes
-        self._edges = Connections()
+        self._edges = Connections(edges)
         self._signatures = NodeSignatures(self._nodes, known, self._own.inputs, START, caster, mistakes, within)
         self._bindings = BindingChecker(self._signatures.outputs_of, caster, mistakes)
 
     def compile(self) -> Any | None:
         """Return the compiled workflow. It counts only if there are no mistakes."""
+        try:
+            return self._compile()
+        except TooManyEdges:
+            text = (
+                f"Its nodes wait for more than {EDGES_MAX} others in all. Put nodes between them that gather outputs."
+            )
+            self._report("TooManyEdges", START, text)
+            return None
+
+    def _compile(self) -> Any | None:
         template = self._template
         if not template.nodes:
             self._report("NoNodesFound", START, f"Can't find any nodes in workflow [{template.id.name}].")

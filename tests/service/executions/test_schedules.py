@@ -136,7 +136,8 @@ def test_the_time_is_the_kickoff_input(rig: Rig) -> None:
     bed.wait(30)
     assert bed.runs() == ["12:01"]
     views, _ = reads.list_executions(rig.context, ADMIN, ExecutionQuery(PROJECT, DOMAIN))
-    inputs = literals_pb2.LiteralMap.FromString(views[0].row.inputs)
+    execution = reads.get_execution(rig.context, ADMIN, views[0].row.key)
+    inputs = literals_pb2.LiteralMap.FromString(execution.row.inputs)
     assert inputs.literals["when"].scalar.primitive.datetime.ToDatetime() == datetime(2026, 11, 17, 12, 1)  # noqa: DTZ001
 
 

@@ -335,3 +335,20 @@ def test_an_execution_with_too_many_rows_fails_with_the_reason(store_url: str, t
         bed.run_all()
         row = bed.row("e")
         assert (row.phase, b"workflows.execution_rows" in (row.error or b"")) == ("FAILED", True)
+
+
+def test_outputs_beyond_the_bytes_of_an_execution_fail_it(store_url: str, tmp_path: Any) -> None:
+    """All its jobs run before the first of them has left anything. Each step reads all that is stored."""
+    with limited(store_url, tmp_path, WorkflowsSection(execution_bytes="8Ki")) as rig:
+        bed = ExecutionBed(rig)
+        bed.wide("wide", 3)
+        bed.create("wide", "e")
+        bed.drive()
+        outputs = literals_pb2.LiteralMap()
+        outputs.literals["o0"].scalar.primitive.string_value = "x" * 3000
+        for lease in bed.lease():
+            bed.leave(lease, {"outputs.pb": outputs.SerializeToString()})
+        bed.drive()
+        assert sorted(bed.nodes("e").values()) == ["FAILED", "SUCCEEDED", "SUCCEEDED"]
+        assert bed.phase("e") == "FAILED"
+        assert bed.row("e").error_code == "ExecutionTooLarge"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from switchyard.errors import BadRequest, BadValue, Conflict, Denied, NotFound, 
 from switchyard.model.access import GrantTarget, Role
 from switchyard.model.workflow_execution import CreatedExecution, ExecutionNode, LaunchRequest
 from switchyard.service.cluster import layout
-from switchyard.service.executions import changes
+from switchyard.service.executions import changes, loading, reads
 from switchyard.service.executions.execution_counts import count_live
 from switchyard.service.executions.execution_lists import execution_details, execution_page
 from switchyard.service.executions.explanations import explain_execution
@@ -318,3 +319,53 @@ def test_a_user_without_the_role_submit_or_without_the_pool_cannot_launch(rig: R
 def test_requests_that_contradict_themselves_are_malformed(fields: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         a_launch(**fields)
+
+
+def test_lists_read_no_values_and_end_at_a_number_of_bytes(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page has up to 1,000 executions or nodes, and each may have megabytes of inputs and outputs."""
+    bed = ExecutionBed(rig)
+    bed.flow("chain", CHAIN)
+    for name in ("a", "b", "c"):
+        bed.create("chain", name)
+    bed.run_all()
+    query = reads.ExecutionQuery(PROJECT, DOMAIN)
+    views, token = reads.list_executions(rig.context, ADMIN, query)
+    assert ([view.row.name for view in views], token) == (["a", "b", "c"], "")
+    assert {(view.row.inputs, view.row.outputs) for view in views} == {(b"", b"")}
+    found: dict[str, Any] = {"parent_id": "", "is_descending": False, "offset": 0, "limit": 9}
+    nodes, _ = reads.list_nodes(rig.context, ADMIN, key("a"), **found)
+    assert [(node.row.node_id, node.row.inputs, node.row.outputs) for node in nodes] == [
+        ("n0", b"", b""),
+        ("n1", b"", b""),
+    ]
+    monkeypatch.setattr(reads, "PAGE_BYTES_MAX", 1)
+    names, token = list[str](), "0"
+    while token:
+        views, token = reads.list_executions(rig.context, ADMIN, dataclasses.replace(query, offset=int(token)))
+        names += [view.row.name for view in views]
+        assert len(views) == 1
+    assert names == ["a", "b", "c"]
+
+
+def test_the_ends_of_children_are_read_within_a_bound(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two hundred of them may have ended since the last step, with megabytes of outputs each."""
+    bed = ExecutionBed(rig)
+    bed.wide("one", 1)
+    bed.launches("parent", ["one"] * 3)
+    bed.create("parent", "e")
+    bed.drive()
+    for lease in bed.lease():
+        bed.succeed(lease)
+    read, counts = loading.child_executions.children_ended, list[int]()
+
+    def read_and_count(*args: Any, **more: Any) -> Any:
+        rows = read(*args, **more)
+        counts.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(loading.child_executions, "children_ended", read_and_count)
+    monkeypatch.setattr(loading, "READ_BYTES_MAX", 0)
+    for _ in range(4):  # the ends of the other children are read in the next rounds
+        bed.drive()
+    assert bed.phase("e") == "SUCCEEDED"
+    assert max(counts) == 1

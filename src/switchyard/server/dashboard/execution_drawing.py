@@ -11,7 +11,7 @@ from switchyard.server.dashboard.timeline import BAR_WIDTH_MIN, WIDTH, time_tick
 
 BOX_WIDTH, BOX_HEIGHT = 168, 40
 GAP_X, GAP_Y = 44, 14
-BOXES_MAX = 300  # of more nodes no graph is drawn: nobody could read it
+BOXES_MAX, EDGES_MAX = 300, 2000  # of more nodes or edges no graph is drawn: nobody could read it
 DEPTH_MAX = 6
 LABEL_CHARS_MAX = 22
 
@@ -63,7 +63,7 @@ class Gantt:
 def draw_graph(nodes: Sequence[ExecutionNode]) -> GraphDrawing | None:
     """Draw the nodes at the top from left to right: each is right of all nodes that come before it."""
     top = [node for node in nodes if not node.parent]
-    if not 1 < len(top) <= BOXES_MAX:
+    if not 1 < len(top) <= BOXES_MAX or sum(len(node.after) for node in top) > EDGES_MAX:
         return None
     layers = _layers(top)
     columns: dict[int, list[ExecutionNode]] = {}

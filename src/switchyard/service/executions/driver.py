@@ -21,7 +21,7 @@ from switchyard.errors import YardError
 from switchyard.log_pace import LogPace
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.executions.child_executions import child_end, insert_children, stop_children
+from switchyard.service.executions.child_executions import insert_children, stop_children
 from switchyard.service.executions.due_executions import DueExecutions, OwnerTurns
 from switchyard.service.executions.execution_counts import count_phase
 from switchyard.service.executions.job_starts import JobStarter, StartsRefused
@@ -168,7 +168,7 @@ class ExecutionDriver:
         if loaded.has_more_ends:
             self._due.note(due.id)
             self._is_more_due = True
-        others = [*loaded.ended_maps, *map(child_end, loaded.ended_children)]
+        others = [*loaded.ended_maps, *loaded.child_ends]
         if not loaded.is_due and not loaded.ended and not others:
             return 0  # a job has ended, and its files are on their way
         refused: dict[AttemptKey, AttemptFailure] = {}

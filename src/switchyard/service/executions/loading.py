@@ -18,7 +18,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots import owner_of
 from switchyard.service.executions.attempt_ends import end_of_attempt
 from switchyard.service.executions.attempt_files import is_over
-from switchyard.service.executions.child_executions import ENDS_MAX
+from switchyard.service.executions.child_executions import ENDS_MAX, child_end
 from switchyard.service.executions.dynamics import with_dynamic
 from switchyard.service.executions.graphs import GraphCache
 from switchyard.service.executions.map_driver import map_end
@@ -34,17 +34,20 @@ from switchyard.store import (
     task_cache,
 )
 from switchyard.store.execution_dynamics import DynamicRow
+from switchyard.store.execution_maps import MapRow
 from switchyard.store.execution_nodes import LiveAttemptRow, NodeRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow
 from switchyard.workflow.execution_graph import ExecutionGraph, count_nodes_to_run, read_graph
 from switchyard.workflow.execution_state import (
     AttemptEnd,
+    AttemptFailure,
     EngineStep,
     ExecutionPhase,
     ExecutionState,
     NodeProgress,
     NodeTable,
 )
+from switchyard.workflow.limits import CONFIG_SECTION
 
 KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
 EXPANSIONS_MAX = 20  # dynamic workflows that one step begins with
@@ -88,6 +91,8 @@ class LoadedExecution:
     promised: int = 0  # nodes of the execution, with those of these workflows
     ended_maps: list[AttemptEnd] = field(default_factory=list)
     ended_children: list[ExecutionRow] = field(default_factory=list)
+    child_ends: list[AttemptEnd] = field(default_factory=list)  # of these
+    room: int | None = None  # bytes that the nodes of the execution may still have; None: no bound
     waits_over: list[str] = field(default_factory=list)  # nodes that need not wait for the cache any more
 
     def graph_around(self, node_id: str) -> tuple[ExecutionGraph, int]:
@@ -131,7 +136,11 @@ class ExecutionLoader:
             dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
             live = execution_nodes.live_attempts(tx, row.id)
             done = execution_maps.maps_done(tx, row.id) if has_maps else []
-            children = child_executions.children_ended(tx, row.id, limit=ENDS_MAX) if has_news else []
+            children = (
+                child_executions.children_ended(tx, row.id, limit=ENDS_MAX, bytes_max=READ_BYTES_MAX)
+                if has_news
+                else []
+            )
             waits_over = task_cache.waits_over(tx, row.id) if has_news else []
             signals = execution_signals.signal_values(tx, row.id, _awaited_signals(kept, rows))
         # Ten thousand nodes take long to parse. PostgreSQL would end a transaction that is idle for so long.
@@ -152,7 +161,9 @@ class ExecutionLoader:
         )
         loaded = LoadedExecution(row, spec, graph, state, nodes, live)
         loaded.ended_children, loaded.waits_over = children, waits_over
-        loaded.ended_maps = [map_end(context, one) for one in done]
+        loaded.room = context.workflows.execution_bytes - nodes.size if context.workflows.execution_bytes else None
+        loaded.ended_maps = [_within(loaded, end) for end in _map_ends(context, done)]
+        loaded.child_ends = [_within(loaded, child_end(child)) for child in children]
         _read_ends(context, loaded)
         return loaded
 
@@ -184,6 +195,39 @@ class ExecutionLoader:
         return kept if kept is not None and kept.steps == row.steps else None
 
 
+def _within(loaded: LoadedExecution, end: AttemptEnd) -> AttemptEnd:
+    """The end of an attempt, or its failure if the execution would have more bytes than it may."""
+    size = _end_bytes(end)
+    if loaded.room is None or not size:
+        return end
+    if size > loaded.room:
+        words = (
+            "the inputs and outputs of the execution's nodes would have more bytes than the limit "
+            f"`{CONFIG_SECTION}.execution_bytes` of the server's config file allows. Return large data as files, or "
+            "split the workflow into several executions"
+        )
+        return AttemptEnd(end.node_id, end.attempt, failure=AttemptFailure("ExecutionTooLarge", words))
+    loaded.room -= size
+    return end
+
+
+def _end_bytes(end: AttemptEnd) -> int:
+    """What an attempt left: its outputs, or the workflow that it made."""
+    left = end.outputs if end.dynamic is None else end.dynamic.closure
+    return int(left.ByteSize()) if left is not None else 0
+
+
+def _map_ends(context: Context, done: Sequence[MapRow]) -> list[AttemptEnd]:
+    """The ends of maps, within the bounds of one step. The others are still done when the next step reads them."""
+    ends, size = list[AttemptEnd](), 0
+    for row in done:
+        size += row.output_bytes
+        if ends and size > READ_BYTES_MAX:
+            break
+        ends.append(map_end(context, row))
+    return ends
+
+
 def _read_ends(context: Context, loaded: LoadedExecution) -> None:
     """Read what ended attempts left, within the bounds of one step."""
     until, size = monotonic() + READ_S_MAX, 0
@@ -198,8 +242,8 @@ def _read_ends(context: Context, loaded: LoadedExecution) -> None:
         if end is None:
             loaded.has_more_ends = True
             continue
-        size += int(end.outputs.ByteSize()) if end.outputs is not None else 0
-        loaded.ended[attempt.node_id, attempt.attempt] = end
+        size += _end_bytes(end)
+        loaded.ended[attempt.node_id, attempt.attempt] = _within(loaded, end)
 
 
 def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> AttemptEnd | None:

@@ -133,14 +133,20 @@ def make_tree(
     files |= {f"{PREVIOUS_CHECKPOINT}/{path}": entry for path, entry in previous.checkpoint.items()}
     if container.data_config.enabled:
         files |= {
-            f"{CONTAINER_IN}/{name}": tree.add_file(body)
-            for name, body in input_files(literals, container.data_config).items()
+            f"{CONTAINER_IN}/{name}": tree.add_file(body) for name, body in _input_files(literals, container).items()
         }
         for name, place in file_inputs(literals).items():
             if place in uploads:
                 files[f"{CONTAINER_IN}/{name}"] = files[uploads[place]]
     tree.build(files, folders=[CONTAINER_OUT] if container.data_config.enabled else [])
     return tree, paths
+
+
+def _input_files(inputs: Any, container: Any) -> dict[str, bytes]:
+    try:
+        return input_files(inputs, container.data_config)
+    except CommandFailed as exc:
+        raise Malformed(f"The raw container cannot have its inputs as files: {exc}") from exc
 
 
 def _bundle(context: Context, address: str) -> FileEntry:

@@ -49,6 +49,7 @@ class NodeStates:
     maps: dict[str, MapElements]
     cache_waiters: set[str]
     max_parallelism: int
+    errors: dict[str, bytes] = field(default_factory=dict)  # of the nodes of the page
     running: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,6 +75,7 @@ def node_page(context: Context, actor: Actor, key: ExecutionKey, *, offset: int,
     ids = [one.id for one in shown if one.id in states.nodes or _is_begun_soon(states, one)]
     with context.database.read() as tx:
         attempts = execution_pages.attempts_of(tx, states.row.id, ids)
+        states.errors = execution_pages.node_errors(tx, states.row.id, ids)
         plans = [one.id for one in shown if one.kind is WorkflowNodeKind.LAUNCH_PLAN]
         children = children_of(tx, states.row, plans) if plans else {}
     sight = ExecutionSight(Visibility(context, actor), states.row)
@@ -126,7 +128,7 @@ def _shown_node(
         elements=states.maps.get(node.id),
         child=child,
         cache=(state.cache_status or "") if state is not None else "",
-        error=sight.text(_error_text(state.error)) if state is not None and state.error is not None else "",
+        error=sight.text(_error_text(states.errors[node.id])) if node.id in states.errors else "",
         is_failure_node=node.is_failure_node,
         created_us=state.created_us if state is not None else None,
         ended_us=state.ended_us if state is not None else None,

@@ -102,7 +102,7 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
     visibility = Visibility(context, actor)
     filters = _filters_of_reader(visibility, query)
     with context.database.read() as tx:
-        rows = store.execution_list(
+        rows, has_more = store.execution_list(
             tx,
             project=query.project,
             domain=query.domain,
@@ -110,13 +110,12 @@ def list_executions(context: Context, actor: Actor, query: ExecutionQuery) -> tu
             order=query.order or NEWEST_FIRST,
             offset=query.offset,
             limit=limit,
+            bytes_max=PAGE_BYTES_MAX,
             with_archived=any(one.column == "state" for one in query.filters),
         )
-        shown = rows[: rows_within([len(row.spec) + len(row.error or b"") for row in rows])]
-        found = [(row, execution_nodes.cluster_names(tx, row.id)) for row in shown]
+        found = [(row, execution_nodes.cluster_names(tx, row.id)) for row in rows]
     views = [_execution_view(visibility, row, clusters) for row, clusters in found]
-    has_more = len(rows) == limit or len(shown) < len(rows)
-    return views, str(query.offset + len(shown)) if has_more else ""
+    return views, str(query.offset + len(rows)) if has_more else ""
 
 
 def _filters_of_reader(visibility: Visibility, query: ExecutionQuery) -> list[ListFilter]:
@@ -151,7 +150,7 @@ def list_nodes(
     with context.database.read() as tx:
         execution = find_execution(tx, actor, key)
         parent = _find_node(tx, execution, parent_id) if parent_id else None
-        rows = execution_nodes.node_page(
+        rows, has_more = execution_nodes.node_page(
             tx,
             execution.id,
             parent=parent,
@@ -159,12 +158,13 @@ def list_nodes(
             is_descending=is_descending,
             offset=offset,
             limit=limit,
+            bytes_max=PAGE_BYTES_MAX,
         )
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
         children = children_of(tx, execution, [row.node_id for row in rows])
     sight = ExecutionSight(Visibility(context, actor), execution)
     views = [NodeView(sight.node(row), row.node_id in dynamic, children.get(row.node_id, "")) for row in rows]
-    return views, str(offset + len(rows)) if len(rows) == limit else ""
+    return views, str(offset + len(rows)) if has_more else ""
 
 
 def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> NodeView:
@@ -261,14 +261,3 @@ def _attempt_view(sight: ExecutionSight, row: NodeAttemptRow, job: LiveAttemptRo
     state = State(job.state) if job.state is not None else None
     phase = LIVE_PHASES.get(state, "RUNNING") if state is not None else "UNDEFINED"
     return AttemptView(row, phase, sight.text(job.reason or ""), job.started_us, sight.cluster(job.cluster or ""))
-
-
-def rows_within(sizes: Sequence[int]) -> int:
-    """How many of the first rows fit on a page. At least one."""
-    total = count = 0
-    for size in sizes:
-        total += size
-        if count and total > PAGE_BYTES_MAX:
-            break
-        count += 1
-    return count

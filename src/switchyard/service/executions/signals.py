@@ -17,7 +17,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.executions.changes import require_change
 from switchyard.service.executions.graphs import missing_execution
-from switchyard.service.executions.reads import PAGE_ROWS_MAX, find_execution, rows_within
+from switchyard.service.executions.reads import PAGE_BYTES_MAX, PAGE_ROWS_MAX, find_execution
 from switchyard.store import execution_signals, executions
 from switchyard.store.execution_signals import SignalRow
 from switchyard.store.executions import ExecutionKey, ExecutionRow, ExecutionUpdate
@@ -66,10 +66,10 @@ def list_signals(
     limit = min(limit, PAGE_ROWS_MAX)
     with context.database.read() as tx:
         execution = find_execution(tx, actor, key)
-        rows = execution_signals.signal_page(tx, execution.id, is_descending=is_descending, offset=offset, limit=limit)
-    shown = rows[: rows_within([len(row.type) + len(row.value or b"") for row in rows])]
-    has_more = len(rows) == limit or len(shown) < len(rows)
-    return shown, str(offset + len(shown)) if has_more else ""
+        rows, has_more = execution_signals.signal_page(
+            tx, execution.id, is_descending=is_descending, offset=offset, limit=limit, bytes_max=PAGE_BYTES_MAX
+        )
+    return rows, str(offset + len(rows)) if has_more else ""
 
 
 def set_signal(context: Context, actor: Actor, key: ExecutionKey, signal_id: str, value: Any) -> None:

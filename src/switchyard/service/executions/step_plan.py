@@ -39,6 +39,7 @@ MAPS_MAX = 20  # that begin in one step
 STARTS_MAX = 100  # jobs of one step, which is one transaction; the next step starts the rest
 FULL_PLANS_MAX = 50  # that one step finds out about; children behind these wait with them
 PLAN_S_MAX = 1.0  # then the step takes what it has
+LATE = "other attempts of the execution begin first"
 ROWS_PER_START = 2  # of a node and of its attempt
 
 
@@ -109,12 +110,26 @@ class StartPlanner:
     _jobs: dict[tuple[str, int, str], PlannedJob] = field(default_factory=dict)  # by node, attempt and cluster
     _children: dict[tuple[str, str], PlannedChild] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)  # ids of jobs whose files are in the store
+    _refused: int = 0
+    _until: float = field(default_factory=lambda: monotonic() + PLAN_S_MAX)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the step has planned for long enough. It plans at least one attempt, be that refused."""
+        return bool(self._jobs or self._refused) and monotonic() > self._until
+
+    def has_plan(self, row: ExecutionRow, start: TaskStart) -> bool:
+        return (start.node_id, start.attempt, row.cluster) in self._jobs
 
     def plan_job(self, context: Context, row: ExecutionRow, start: TaskStart) -> PlannedJob:
         key = start.node_id, start.attempt, row.cluster
         known = self._jobs.get(key)
         if known is None or known.start.inputs != start.inputs:
-            known = self._jobs[key] = self.starter.plan(context, row, start, start.template, is_counted=True)
+            try:
+                known = self._jobs[key] = self.starter.plan(context, row, start, start.template, is_counted=True)
+            except StartRefused:
+                self._refused += 1
+                raise
         return known
 
     def store_files(self, context: Context, jobs: Sequence[PlannedJob]) -> None:
@@ -173,14 +188,16 @@ def plan_starts(
 def _plan_jobs(
     context: Context, planner: StartPlanner, row: ExecutionRow, starts: Sequence[TaskStart], plan: StepPlan
 ) -> None:
-    until, full = monotonic() + PLAN_S_MAX, ""
+    full = ""
     for start in starts:
         key = start.node_id, start.attempt
         if full:
             plan.waits[key] = WaitingStart(start, full)
             continue
-        if start.attempt == 0 and plan.jobs and monotonic() > until:
-            return
+        if planner.is_late and not planner.has_plan(row, start):
+            if start.attempt:
+                plan.waits[key] = WaitingStart(start, LATE)  # the end before it stays live, and is decided again
+            continue
         try:
             plan.jobs.append(planner.plan_job(context, row, start))
         except StartRefused as exc:

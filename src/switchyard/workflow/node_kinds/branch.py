@@ -1,6 +1,6 @@
 """Nodes that run one of their arms (conditional). The arm waits for nodes of its own, which may still run.
 
-The conditions are evaluated again at each look: the inputs of a node never change, so the arm is always the same.
+The conditions are evaluated again in each step: the inputs of a node never change, so the arm is always the same.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class BranchKind(EngineNodeKind):
         run.open(scope)
 
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
-        scope = self.inner_scope(run, place, state)
+        scope = run.inner_scope(place, state)
         arm = NodePlace(scope, scope.workflow.nodes[0])
         inner = run.nodes.get(arm.node_id)
         if inner is None:
