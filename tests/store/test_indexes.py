@@ -151,7 +151,8 @@ def execution_row(number: int) -> dict[str, Any]:
     row |= dict.fromkeys(("parent_id", "parent_node", "root_id", "is_awaited"))
     row |= dict.fromkeys(("is_archived", "is_stopping", "is_removed"), False)
     row |= {"id": an_id(number), "name": f"e{number}", "project": f"p{number % 20}", "owner_id": f"u{number % 20}"}
-    row |= {"is_due": number % 50 == 0, "steps": 1, "descendants": 0, "created_us": NOW_US, "updated_us": NOW_US}
+    row |= {"is_due": number % 50 == 0, "steps": 1, "descendants": 0, "unfinished_steps": 0}
+    row |= {"created_us": NOW_US, "updated_us": NOW_US}
     return {**row, "ended_us": NOW_US if number % 10 else None}
 
 

@@ -42,6 +42,11 @@ def children_close(tx: Tx, ids: Sequence[str]) -> None:
         tx.execute(sa.update(executions).where(executions.c.id.in_(ids)).values(is_awaited=False))
 
 
+def children_abandon(tx: Tx, parent_id: str) -> None:
+    """The parent was given up: none of its nodes waits for a child."""
+    tx.execute(sa.update(executions).where(executions.c.parent_id == parent_id, _IS_AWAITED).values(is_awaited=False))
+
+
 def children_stop(tx: Tx, parent_id: str, prefixes: Iterable[str], *, cause: str, by: str, now_us: int) -> int:
     """Ask for the end of children whose nodes have ids that begin so. Returns how many were asked for."""
     columns = executions.c

@@ -29,7 +29,7 @@ SQLITE_BUSY_MS = 10_000
 # Above this size the writer restarts the WAL. Below it, passive checkpoints in the background keep it short.
 WAL_BYTES_MAX = 64 * 2**20
 MIGRATIONS = Path(__file__).parent / "migrations"
-HEAD_REVISION = "0054"  # the newest migration
+HEAD_REVISION = "0055"  # the newest migration
 # Alembic's table, as Alembic creates it. It has separate metadata, so that Alembic does not compare it.
 _ALEMBIC_METADATA = sa.MetaData()
 _ALEMBIC_VERSION = sa.Table(

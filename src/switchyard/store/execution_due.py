@@ -36,6 +36,8 @@ class DueExecution(StoredRow, frozen=True):
     name: str
     owner_id: str
     steps: int
+    created_us: int = 0
+    unfinished_steps: int = 0
 
 
 # Built once: a round of the leader runs all of them, and to build a statement costs more than to run it.

@@ -134,6 +134,12 @@ def maps_stop(tx: Tx, execution_id: str, prefixes: Iterable[str]) -> None:
     tx.execute(sa.update(execution_maps).where(*of_execution, sa.or_(*of_scopes)).values(is_stopped=True))
 
 
+def maps_close(tx: Tx, execution_id: str, *, now_us: int) -> None:
+    """The execution was given up: nothing looks at its maps any more."""
+    is_live = execution_maps.c.execution_id == execution_id, sa.text(f"execution_maps.{LIVE_MAP}")
+    tx.execute(sa.update(execution_maps).where(*is_live).values(phase="CLOSED", is_stopped=True, updated_us=now_us))
+
+
 def map_get(tx: Tx, execution_id: str, node_id: str) -> MapRow | None:
     return fetch_one(tx, MapRow, sa.select(*columns_of(MapRow, execution_maps)).where(*_is(execution_id, node_id)))
 

@@ -194,6 +194,16 @@ def waiting_end(tx: Tx, execution_id: str, *, now_us: int) -> None:
     tx.execute(sa.update(execution_nodes).where(is_queued).values(phase="ABORTED", ended_us=now_us, updated_us=now_us))
 
 
+def live_end(tx: Tx, execution_id: str, *, reason: str, now_us: int) -> None:
+    """The execution was given up: its nodes and attempts end, whatever their jobs do."""
+    ended = {"phase": "ABORTED", "ended_us": now_us}
+    attempts, nodes = execution_attempts.c, execution_nodes.c
+    is_live = sa.and_(attempts.execution_id == execution_id, sa.text(f"execution_attempts.{LIVE_ATTEMPT}"))
+    tx.execute(sa.update(execution_attempts).where(is_live).values(**ended, reason=reason))
+    is_begun = sa.and_(nodes.execution_id == execution_id, nodes.ended_us.is_(None))
+    tx.execute(sa.update(execution_nodes).where(is_begun).values(**ended, updated_us=now_us, wake_us=None))
+
+
 def attempt_end(
     tx: Tx, row: LiveAttemptRow, *, execution_id: str, phase: str, reason: str, error: bytes | None, at_us: int
 ) -> None:

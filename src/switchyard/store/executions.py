@@ -76,6 +76,7 @@ class ExecutionRow(StoredRow, frozen=True):
     descendants: int = 0
     error_kind: str | None = None
     error_code: str | None = None
+    unfinished_steps: int = 0
 
     @property
     def key(self) -> ExecutionKey:
@@ -98,6 +99,7 @@ class ExecutionUpdate(ColumnUpdate, frozen=True, kw_only=True):
     ended_us: int | UnsetType | None = UNSET
     error_kind: str | UnsetType = UNSET
     error_code: str | UnsetType = UNSET
+    unfinished_steps: int | UnsetType = UNSET
 
 
 def execution_insert(tx: Tx, row: ExecutionRow) -> bool:
@@ -131,6 +133,12 @@ def execution_update(
     columns |= {"outputs": outputs} if outputs is not None else {}
     columns |= {"error": error} if error is not None else {}
     tx.execute(sa.update(executions).where(executions.c.id == execution_id).values(columns))
+
+
+def unfinished_put(tx: Tx, execution_id: str, count: int, *, steps: int) -> None:
+    """Store how many steps in a row did not end, unless a step or a stop was stored since the number `steps`."""
+    is_same = sa.and_(executions.c.id == execution_id, executions.c.steps == steps)
+    tx.execute(sa.update(executions).where(is_same).values(unfinished_steps=count))
 
 
 def live_count(tx: Tx, *, owner_id: str | None = None, project: str | None = None) -> int:

@@ -60,6 +60,8 @@ executions = Table(
     Column("descendants", BigInteger, nullable=False, server_default="0"),  # executions that began with it, in all
     Column("error_kind", Text, nullable=True),  # USER or SYSTEM, for filters; as the code, it is in `error` too
     Column("error_code", Text, nullable=True),
+    # Steps in a row that began and did not end: they failed, or the server was killed meanwhile.
+    Column("unfinished_steps", Integer, nullable=False, server_default="0"),
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)

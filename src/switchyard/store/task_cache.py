@@ -80,6 +80,12 @@ def release(tx: Tx, execution_id: str, node_ids: Sequence[str]) -> None:
         tx.execute(sa.delete(cache_reservations).where(held.execution_id == execution_id, held.node_id.in_(page)))
 
 
+def release_all(tx: Tx, execution_id: str) -> None:
+    """The execution was given up: none of its nodes holds a key or waits for one."""
+    tx.execute(sa.delete(cache_reservations).where(cache_reservations.c.execution_id == execution_id))
+    wait_delete(tx, execution_id)
+
+
 def wait_put(tx: Tx, execution_id: str, waits: Iterable[tuple[str, bytes]]) -> None:
     for node_id, key in waits:
         values = {"execution_id": execution_id, "node_id": node_id, "key": key}

@@ -45,6 +45,7 @@ from switchyard.service.executions.step_plan import (
     note_refusal,
     plan_starts,
 )
+from switchyard.service.executions.unfinished_steps import UNFINISHED_MAX, UnfinishedSteps, give_up
 from switchyard.service.job.jobs import request_cancel
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
@@ -97,6 +98,7 @@ class ExecutionDriver:
         self._due = DueExecutions()
         self._turns = OwnerTurns()
         self._pauses: dict[str, Pause] = {}
+        self._unfinished = UnfinishedSteps()
         self._is_more_due = False
 
     @property
@@ -106,6 +108,7 @@ class ExecutionDriver:
 
     def go(self, context: Context, leadership: Leadership) -> bool:
         """Step executions that something has happened to, for a bounded time. Returns whether more may be due now."""
+        self._unfinished.follow(context, leadership)
         due = self._due.read(context, leadership.epoch)
         ids = {row.id for row in due}
         self._pauses = {key: pause for key, pause in self._pauses.items() if key in ids}
@@ -120,24 +123,46 @@ class ExecutionDriver:
 
     def _is_paused(self, row: DueExecution, now_us: int) -> bool:
         pause = self._pauses.get(row.id)
-        return pause is not None and pause.steps == row.steps and pause.until_us > now_us
+        if pause is not None and pause.steps == row.steps and pause.until_us > now_us:
+            return True
+        return self._unfinished.is_suspended(row, now_us)
 
     def _take_turn(self, context: Context, leadership: Leadership, row: DueExecution) -> None:
         """Drive one execution. One that cannot go on now must not hold up the others."""
         self._due.forget(row.id)  # first: an end from here on is noticed again
         earlier = self._pauses.get(row.id)
         try:
-            stored = self._drive(context, leadership, row)
+            stored = self._begin_and_drive(context, leadership, row)
         except YardError as exc:
             if self._pause(context, row).pace.note(exc.inner):
                 log.warning("execution not driven", execution=_key(row), error=exc.inner)
+            self._count_failure(context, leadership, row, exc)
             return
-        except Exception as exc:  # a defect, or a damaged row
+        except Exception as exc:  # a defect, a damaged row, or no memory
             if self._pause(context, row).pace.note(str(exc)):
                 log.exception("execution not driven", execution=_key(row))
+            self._count_failure(context, leadership, row, exc)
             return
         if stored and self._pauses.get(row.id) is earlier:
             self._pauses.pop(row.id, None)
+
+    def _begin_and_drive(self, context: Context, leadership: Leadership, row: DueExecution) -> int:
+        if row.unfinished_steps >= UNFINISHED_MAX:
+            self._is_more_due = True
+            self._loader.forget(row.id)
+            return give_up(context, leadership, ExecutionKey(row.project, row.domain, row.name))
+        is_counted = self._unfinished.begin(context, leadership, row)
+        stored, mapped = self._drive(context, leadership, row)
+        if not stored and (is_counted or row.unfinished_steps):
+            self._unfinished.end(context, leadership, row)
+        return stored + mapped
+
+    def _count_failure(self, context: Context, leadership: Leadership, row: DueExecution, error: Exception) -> None:
+        """Store that a step failed. If the database is away, the step is tried again, and so is this."""
+        try:
+            self._unfinished.fail(context, leadership, row, error)
+        except YardError as exc:
+            log.warning("execution not driven", execution=_key(row), error=exc.inner)
 
     def _pause(self, context: Context, row: DueExecution, waits: Iterable[tuple[str, int]] = ()) -> Pause:
         """Look at an execution again after a while. `waits`: attempts that a limit holds up."""
@@ -151,14 +176,15 @@ class ExecutionDriver:
         self._pauses[row.id] = pause
         return pause
 
-    def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> int:
+    def _drive(self, context: Context, leadership: Leadership, due: DueExecution) -> tuple[int, int]:
+        """Returns how many steps of the execution, and how many of its maps, were stored."""
         key = ExecutionKey(due.project, due.domain, due.name)
         mapped, trouble = self._maps.go(context, leadership, key) if due.id in self._due.mapped else (0, None)
         stored = self._step(context, leadership, due, key)
         self._is_more_due |= mapped > 0
         if trouble is not None:
             raise trouble  # now: a map that cannot start holds up no other node, nor the end of the execution
-        return mapped + stored
+        return stored, mapped
 
     def _step(self, context: Context, leadership: Leadership, due: DueExecution, key: ExecutionKey) -> int:
         has_maps, has_news = due.id in self._due.mapped, due.id in self._due.news
@@ -344,6 +370,7 @@ class ExecutionDriver:
             cluster=cluster,
             updated_us=now_us,
             started_us=row.started_us or now_us,
+            unfinished_steps=0,
             ended_us=now_us if decided.phase.is_final else None,
         )
         if decided.error is not None:
