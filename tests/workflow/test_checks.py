@@ -241,6 +241,11 @@ PLANS: list[tuple[dict[str, Any], str]] = [
         FIXED_ALL | {"entity_metadata": {"schedule": {"rate": {"value": 0}, "kickoff_time_input_arg": "at"}}},
         "a rate has a value",
     ),
+    (
+        FIXED_ALL
+        | {"entity_metadata": {"schedule": {"rate": {"value": 2**32 - 1, "unit": 2}, "kickoff_time_input_arg": "at"}}},
+        "a rate is at most 36525 days",
+    ),
     (FIXED_ALL | {"entity_metadata": {"schedule": {"rate": {"value": 5}, "kickoff_time_input_arg": "at"}}}, ""),
     (FIXED_ALL | {"entity_metadata": {"schedule": {"rate": {"value": 5}, "kickoff_time_input_arg": "n"}}}, "not free"),
     (

@@ -74,7 +74,8 @@ def concurrency_group_release(tx: Tx, crowd: str, count: int, *, live: int = 0) 
     return {cluster_id for row in rows for cluster_id in (row.spread or row.cluster_id or "").split(",") if cluster_id}
 
 
-def concurrency_groups_parked(tx: Tx, limit: int) -> dict[str, int]:
-    """Return the groups with parked jobs, and how many jobs of each may run."""
-    query = sa.select(jobs.c.crowd, sa.func.max(jobs.c.crowd_max)).where(sa.text(PARKED)).group_by(jobs.c.crowd)
-    return {crowd: int(crowd_max) for crowd, crowd_max in tx.execute(query.limit(limit))}
+def concurrency_groups_parked(tx: Tx, limit: int, *, after: str = "") -> dict[str, int]:
+    """Return the next groups with parked jobs by name, and how many jobs of each may run."""
+    query = sa.select(jobs.c.crowd, sa.func.max(jobs.c.crowd_max)).where(sa.text(PARKED), jobs.c.crowd > after)
+    page = query.group_by(jobs.c.crowd).order_by(jobs.c.crowd).limit(limit)
+    return {crowd: int(crowd_max) for crowd, crowd_max in tx.execute(page)}

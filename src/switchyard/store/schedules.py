@@ -47,8 +47,13 @@ def is_any_due(tx: Tx, now_us: int) -> bool:
 
 
 def schedules_due(tx: Tx, now_us: int, *, limit: int) -> list[ScheduleRow]:
-    query = sa.select(*columns_of(ScheduleRow, schedules)).where(schedules.c.next_us <= now_us)
-    return fetch_all(tx, ScheduleRow, query.order_by(schedules.c.next_us).limit(limit))
+    """The schedules that are due. Owners take turns: the first ones of all owners, then the second ones, and so on."""
+    columns = schedules.c
+    order = (columns.next_us, columns.project, columns.domain, columns.name)
+    turn = sa.func.row_number().over(partition_by=columns.owner_id, order_by=order)
+    due = sa.select(*columns_of(ScheduleRow, schedules), turn.label("turn")).where(columns.next_us <= now_us).subquery()
+    query = sa.select(*columns_of(ScheduleRow, due))
+    return fetch_all(tx, ScheduleRow, query.order_by(due.c.turn, due.c.next_us, due.c.owner_id).limit(limit))
 
 
 def schedule_get(tx: Tx, project: str, domain: str, name: str) -> ScheduleRow | None:

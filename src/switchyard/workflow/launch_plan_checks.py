@@ -17,6 +17,9 @@ from switchyard.workflow.literals import type_of_literal
 
 LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?\Z")
 LABEL_PREFIX = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\Z")
+UNITS_S = {schedule_pb2.MINUTE: 60, schedule_pb2.HOUR: 3600, schedule_pb2.DAY: 86_400}
+RATE_DAYS_MAX = 36_525  # a time that is further away than the calendar goes cannot be stored
+RATE_US_MAX = RATE_DAYS_MAX * 86_400_000_000
 _Phase = execution_pb2.WorkflowExecution
 TERMINAL = frozenset({_Phase.SUCCEEDED, _Phase.FAILED, _Phase.ABORTED, _Phase.TIMED_OUT})
 
@@ -86,6 +89,11 @@ def _literal_mistakes(word: str, name: str, literal: Any, wanted: Any, caster: C
             yield f"invalid {word} {name}: [{value[:80]}] is none of {list(wanted.enum_type.values[:20])}"
 
 
+def rate_us(rate: Any) -> int:
+    """The time between two executions of a fixed rate."""
+    return int(rate.value) * UNITS_S[rate.unit] * 1_000_000
+
+
 def _schedule_mistakes(spec: Any, inputs: Mapping[str, Any]) -> Iterator[str]:
     schedule = spec.entity_metadata.schedule
     case = schedule.WhichOneof("ScheduleExpression")
@@ -94,6 +102,8 @@ def _schedule_mistakes(spec: Any, inputs: Mapping[str, Any]) -> Iterator[str]:
     if case == "rate":
         if not schedule.rate.value or schedule.rate.unit not in schedule_pb2.FixedRateUnit.values():
             yield "a rate has a value above 0 and a unit: minute, hour or day"
+        elif rate_us(schedule.rate) > RATE_US_MAX:
+            yield f"a rate is at most {RATE_DAYS_MAX} days (100 years); use a shorter one, or no schedule"
     else:
         text = schedule.cron_schedule.schedule if case == "cron_schedule" else schedule.cron_expression
         # Schedules of six fields are AWS's, which the deprecated field was for.

@@ -9,15 +9,18 @@ import pytest
 from flyteidl.admin import common_pb2, execution_pb2, launch_plan_pb2, schedule_pb2
 from flyteidl.core import literals_pb2, types_pb2
 
-from switchyard.errors import BadRequest
+from switchyard.errors import BadRequest, NotFound
 from switchyard.model.access import GrantTarget, Role
 from switchyard.service.access import users
 from switchyard.service.entities import entity_changes, registration
 from switchyard.service.executions import reads
+from switchyard.service.executions import schedules as chore
 from switchyard.service.executions.reads import ExecutionQuery
 from switchyard.service.executions.schedules import ScheduleChore, execution_name
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import schedules
+from switchyard.store.schedules import ScheduleRow
+from switchyard.workflow import launch_plan_checks
 from switchyard.workflow.entity_id import EntityId, EntityKind
 from tests.service.entities.requests import DOMAIN, PROJECT, plan_request, workflow_request
 from tests.service.executions.bed import ExecutionBed
@@ -176,3 +179,60 @@ def test_a_clock_that_is_set_back_stops_no_schedule(rig: Rig) -> None:
     bed.wait(60)
     assert bed.runs() == ["11:02", "12:01"]
     assert bed.stored("often").next_us <= rig.clock() + 600_000_000
+
+
+NEVER = schedule_pb2.Schedule(rate=schedule_pb2.FixedRate(value=2**32 - 1, unit=schedule_pb2.DAY))
+
+
+def test_schedules_that_fail_hold_up_nobody(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one round takes, of one user. They were registered before there was a bound on rates."""
+    bed = ScheduleBed(rig)
+    ann = rig.user("ann", (Role.SUBMIT, GrantTarget.PROJECT, PROJECT))
+    monkeypatch.setattr(chore, "DUE_MAX", 3)
+    monkeypatch.setattr(launch_plan_checks, "RATE_US_MAX", 2**80)
+    for number in range(4):
+        bed.plan(f"never{number}", NEVER, actor=ann)
+    monkeypatch.undo()
+    monkeypatch.setattr(chore, "DUE_MAX", 3)
+    assert bed.stored("never0").error == "its rate is not between a minute and 36525 days"
+    bed.plan("ours", MINUTELY)
+    bed.wait(30)
+    assert bed.runs() == ["12:01"]
+
+
+@pytest.mark.parametrize("error", [OverflowError("too large"), NotFound("gone")], ids=["a defect", "a refusal"])
+def test_a_schedule_that_fails_is_parked(rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    bed = ScheduleBed(rig)
+    bed.plan("often", OFTEN)
+    bed.wait(0)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(chore, "find_entity", fail)
+    bed.wait(600)
+    assert bed.stored("often").next_us == rig.clock() + chore.PARK_US
+    assert bed.stored("often").error != ""
+
+
+def test_owners_of_schedules_take_turns(rig: Rig) -> None:
+    with rig.context.database.write() as tx:
+        for owner, count in (("ann", 50), ("bob", 1), ("eve", 2)):
+            for number in range(count):
+                since_us = 1 if owner == "ann" else 2
+                row = ScheduleRow(PROJECT, DOMAIN, f"{owner}{number}", "v1", owner, owner, since_us, None, since_us, "")
+                schedules.schedule_put(tx, row)
+        due = schedules.schedules_due(tx, 10, limit=6)
+    assert [row.owner for row in due] == ["ann", "bob", "eve", "ann", "eve", "ann"]
+
+
+def test_missed_times_are_not_all_counted_if_the_last_one_is_enough() -> None:
+    asked: list[int] = []
+
+    def minutely(after_us: int) -> int:
+        asked.append(after_us)
+        return (after_us // 60_000_000 + 1) * 60_000_000
+
+    times, next_us = chore.due_times(minutely, 0, NOON_US, is_last_enough=True)
+    assert (times[-1], next_us) == (NOON_US - 30_000_000, NOON_US + 30_000_000)
+    assert len(asked) < 20

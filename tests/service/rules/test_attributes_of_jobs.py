@@ -116,6 +116,23 @@ def test_a_launch_plan_with_a_larger_bound_does_not_wait_behind_those_with_a_sma
     assert (lease.job, [each.job for each in agent.lease()]) == (narrow[0], [wide])
 
 
+def test_full_groups_hide_no_group_with_a_free_slot(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One user may have more full groups than a round looks at."""
+    monkeypatch.setattr(release_concurrency_groups, "ROUND_MAX", 1)
+    agent = rig.cluster("alpha", graph=a_graph(cores=64))
+    rule(rig, CONFIG, HERE, {"max_parallelism": 1})
+    for workflow in ("a", "b"):
+        for _ in range(2):
+            rig.submit(a_request(workflow=workflow))
+    assert len(agent.lease()) == 2
+    assert agent.lease() == []
+    free = rig.submit(a_request(workflow="z")).id
+    rig.context.committer.call(lambda batch: concurrency_groups.concurrency_group_park(batch.tx, [free], "full"))
+    for _ in range(4):  # three groups, and the turn of none
+        release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
+    assert [lease.job for lease in agent.lease()] == [free]
+
+
 def test_two_servers_together_keep_the_bound(postgres_url: str, tmp_path: Path) -> None:
     with running(postgres_url, tmp_path) as one, running(postgres_url, tmp_path) as two:
         rule(one, CONFIG, FLOW, {"max_parallelism": 3})

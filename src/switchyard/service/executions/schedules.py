@@ -15,7 +15,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
-from flyteidl.admin import execution_pb2, launch_plan_pb2, schedule_pb2
+from flyteidl.admin import execution_pb2, launch_plan_pb2
 from flyteidl.core import literals_pb2
 
 from switchyard.errors import BadRequest, Conflict, LimitReached, YardError
@@ -35,16 +35,18 @@ from switchyard.store.schedules import ScheduleRow
 from switchyard.workflow.cron import cron_mistake, split_zone
 from switchyard.workflow.cron_times import CronTimes, next_of_rate
 from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
+from switchyard.workflow.launch_plan_checks import RATE_DAYS_MAX, RATE_US_MAX, rate_us
 
 log = structlog.get_logger()
 ZONE_ANNOTATION, MISSED_ANNOTATION = "switchyard/time-zone", "switchyard/missed-runs"
 POLICIES = ("skip", "last", "all")
 DUE_MAX = 100  # schedules of one round
 ROUND_S = 1.0
+PARK_US = 60_000_000  # before a schedule that failed is looked at again
+RECENT_US = 600_000_000
 GRACE_US = 60_000_000  # a time that is due for longer was missed; until then a refusal by a limit is tried again
 RUNS_MAX = 20  # of one schedule and round
 TIMES_MAX = 10_000  # that are counted to find the last one; beyond, the schedule begins anew from now
-UNITS_S = {schedule_pb2.MINUTE: 60, schedule_pb2.HOUR: 3600, schedule_pb2.DAY: 86_400}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 NextTime = Callable[[int], int | None]  # the first time after another one, in µs
 
@@ -65,12 +67,22 @@ class ScheduleChore:
                 self._run(context, leadership, row)
             except YardError as exc:  # one that cannot go on now must not hold up the others
                 self._warn(row, exc.inner)
+                if not exc.transient:
+                    self._park(context, leadership, row, exc.detail)
             except Exception:  # a defect, or a damaged row
                 log.exception("schedule not run", launch_plan=_shown(row))
-                _advance(context, leadership, row, last_us=row.last_us, next_us=context.now_us() + GRACE_US)
+                self._park(context, leadership, row, "an internal error; the server's log has more")
             if monotonic() > until:
                 return True
         return len(due) == DUE_MAX
+
+    def _park(self, context: Context, leadership: Leadership, row: ScheduleRow, error: str) -> None:
+        """Look at a schedule again later. If that cannot be stored either, the others still have their turns."""
+        next_us = context.now_us() + PARK_US
+        try:
+            _advance(context, leadership, row, last_us=row.last_us, next_us=next_us, error=error)
+        except Exception:
+            log.exception("schedule not parked", launch_plan=_shown(row))
 
     def _warn(self, row: ScheduleRow, error: str) -> None:
         if self._paces.setdefault((row.project, row.domain, row.name), LogPace()).note(error):
@@ -88,7 +100,7 @@ class ScheduleChore:
         now_us, last_us, error = context.now_us(), row.last_us, ""
         # `last_us` may lie in the future, if the clock was set back.
         known_us = row.next_us - 1 if row.next_us != store.COMPUTE else min(row.last_us or row.since_us, now_us)
-        times, next_us = due_times(next_time, known_us, now_us)
+        times, next_us = due_times(next_time, known_us, now_us, is_last_enough=policy != "all")
         runs = _chosen(times, policy, now_us)
         for at_us in runs[:RUNS_MAX]:
             try:
@@ -107,7 +119,14 @@ class ScheduleChore:
                 next_us = runs[RUNS_MAX]
             elif times:
                 last_us = times[-1]
-        _advance(context, leadership, row, last_us=last_us, next_us=next_us or store.NEVER_US, error=error)
+        _advance(
+            context,
+            leadership,
+            row,
+            last_us=last_us,
+            next_us=min(next_us or store.NEVER_US, store.NEVER_US),
+            error=error,
+        )
 
     def _create(self, context: Context, row: ScheduleRow, plan: EntityId, spec: Any, at_us: int) -> None:
         actor = owner_of(context.snapshots.access, row.owner_id, row.owner)
@@ -127,8 +146,14 @@ class ScheduleChore:
             raise BadRequest(exc.detail) from exc
 
 
-def due_times(next_time: NextTime, after_us: int, now_us: int) -> tuple[list[int], int | None]:
-    """The times after one and until now, and the next one after now."""
+def due_times(
+    next_time: NextTime, after_us: int, now_us: int, *, is_last_enough: bool = False
+) -> tuple[list[int], int | None]:
+    """The times after one and until now, and the next one after now. `is_last_enough`: older ones may be left out."""
+    if is_last_enough and now_us - after_us > 2 * RECENT_US:  # a week of minutes takes seconds to count
+        recent, next_us = due_times(next_time, now_us - RECENT_US, now_us)
+        if recent:
+            return recent, next_us
     times: list[int] = []
     at_us = next_time(after_us)
     while at_us is not None and at_us <= now_us:
@@ -162,8 +187,10 @@ def _policy(context: Context, spec: Any) -> str:
 def _times_of(spec: Any, since_us: int) -> NextTime:
     schedule = spec.entity_metadata.schedule
     if schedule.WhichOneof("ScheduleExpression") == "rate":
-        rate_us = schedule.rate.value * UNITS_S[schedule.rate.unit] * 1_000_000
-        return lambda after_us: next_of_rate(since_us, rate_us, after_us)
+        every_us = rate_us(schedule.rate)
+        if not 0 < every_us <= RATE_US_MAX:  # it was registered before there was a bound
+            raise BadRequest(f"its rate is not between a minute and {RATE_DAYS_MAX} days")
+        return lambda after_us: next_of_rate(since_us, every_us, after_us)
     text = schedule.cron_schedule.schedule or schedule.cron_expression
     if mistake := cron_mistake(text):
         raise BadRequest(mistake)

@@ -61,6 +61,7 @@ class Leadership:
     watched: WatchedTerm | None = None
     set_back: ClockReading | None = None  # how far the clock was set back, and when; None once all servers noticed
     checked_us: int = 0  # when stored times were last checked, on the steady clock
+    parked_group: str = ""  # the last concurrency group that was looked at; empty: begin with the first
 
     def take(self, context: Context) -> bool:
         """Become or stay the leader. Returns whether this server leads."""
