@@ -29,6 +29,15 @@ def main(argv: list[str] | None = None) -> int:
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows ? for ✔
     words = sys.argv[1:] if argv is None else argv
+    if not any(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)):
+        return _main(words)
+    from switchyard.cli.terminal import guarded_terminal
+
+    with guarded_terminal():
+        return _main(words)
+
+
+def _main(words: list[str]) -> int:
     try:
         code = _run(words)
         sys.stdout.flush()  # raises BrokenPipeError here, where it is caught
@@ -128,10 +137,12 @@ def _help() -> str:
 
 
 def _print_error(exc: YardError) -> None:
+    from switchyard.model.names import printable_line
+
     sys.stdout.flush()
-    print(f"error: {exc.detail}", file=sys.stderr)
-    if exc.next_step:
-        print(f"next: {exc.next_step}", file=sys.stderr)
+    for word, text in (("error", exc.detail), ("next", exc.next_step)):
+        if text:
+            print(f"{word}: " + "\n".join(map(printable_line, text.split("\n"))), file=sys.stderr)
 
 
 def _silence_stdout() -> None:

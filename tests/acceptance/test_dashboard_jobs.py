@@ -225,12 +225,13 @@ def test_escape_sequences_are_drawn_or_left_out(stage: Stage, visitor: Visitor) 
         r"\033[7mreversed\033[27m \033[1;31;7mred\033[0m plain",
         r"\033[1mbold\033(B\033[m \0337\033[s\033=\033[38:5:200mpink\033[4:3mwave\033[0;2mfaint\033[0m \033P1q\033\\",
         r"\033[1;4mboth\033[24mbold\033[22mnone\033",
+        r"\342\200\256txt.exe\342\201\246 \302\2332J \363\240\201\201",
     )
     job = stage.submit("printf", r"\n".join(lines), name="escapes")
     page = visitor.open(f"/jobs/{job}")
     expect(page.locator("[data-output-state]")).to_contain_text("This is all")
     text = page.locator("[data-text]")
-    assert text.inner_text() == "reversed red plain\nbold pinkwavefaint \nbothboldnone\n"
+    assert text.inner_text() == "reversed red plain\nbold pinkwavefaint \nbothboldnone\n�txt.exe� �2J �\n"
     looks = """(spans) => spans.map((span) => {
         const { color, backgroundColor } = getComputedStyle(span);
         return [span.textContent, color, backgroundColor];

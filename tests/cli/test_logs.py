@@ -40,6 +40,8 @@ def part(*chunks: tuple[int, bytes], **fields: Any) -> Say:
         (b"\x1bc\x1b(0\x1b[6n\x1b[?25l", "␛c␛(0␛[6n␛[?25l"),
         (b"\x00\x08\x0b\x0c\x7f", "␀␈␋␌␡"),
         ("\x9b2J\x9d0;x\x9c".encode(), "�2J�0;x�"),
+        ("user\u202eexe.txt\u2066\u200b\ufeff\u2028\U000e0041".encode(), "user�exe.txt�����"),
+        ("⠀⠐ ❤️ שלום".encode(), "⠀⠐ ❤️ שלום"),
         (b"\xff\xfe\x80", "���"),
         (b"end \x1b", "end ␛"),
         (b"\x1b[31", "␛[31"),

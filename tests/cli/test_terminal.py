@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Terminal
 from tests.sdk.peer import Peer, Say, a_job
@@ -45,6 +46,30 @@ def test_forms_for_programs_have_no_colour_even_on_a_terminal(peer: Peer, termin
     shown = terminal("ls", "-o", "json")
     assert shown.end() == 0
     assert len(json.loads(shown.shown)) == 2
+
+
+def test_no_command_hands_the_terminal_to_foreign_text(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    evil = "\u202eab\u2066\x9b2J\x1b]52;c;aGk=\x07\U000e0041"
+    peer.on("GET", "/v1/jobs/*", Say({"title": "No", "status": 404, "detail": f"No {evil}.", "next_step": evil}, 404))
+    peer.on("GET", "/v1/jobs", Say({"items": [a_job(name=evil)], "next": None}))
+    peer.on(
+        "GET", "/v1/version", Say({"version": evil, "now_us": 1})
+    )  # printed as it is: only the guard of the stream is left
+    for words, end in (
+        (["show", "j-1"], 3),
+        (["version"], 0),
+        (["ls", "-o", "json"], 0),
+        (["ls", "-o", "yaml"], 0),
+        (["ls"], 0),
+    ):
+        shown = terminal(*words, columns=400)
+        assert shown.end() == end, shown.shown
+        assert not set(shown.shown) & set("\u202e\u2066\x9b\x07\U000e0041"), words
+        assert "\x1b]" not in shown.shown
+        if "json" in words:
+            assert json.loads(shown.shown)[0]["name"] == evil, "an escape means the same character"
+        if "yaml" in words:
+            assert yaml.safe_load(shown.shown)[0]["name"] == evil
 
 
 def test_removing_asks_first(peer: Peer, terminal: Callable[..., Terminal]) -> None:

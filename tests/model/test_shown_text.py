@@ -15,7 +15,9 @@ from switchyard.model.job import JobRequest
 from switchyard.model.names import printable_line
 
 BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
-INVISIBLE = "\u00ad\u034f\u115f\u1160\u17b4\u180e\u200b\u200c\u200d\u2060\u2064\u206f\u2800\u3164\ufeff\uffa0\ufff9"
+INVISIBLE = (
+    "\u00ad\u034f\u115f\u1160\u17b4\u180e\u200b\u200c\u200d\u2060\u2064\u206f\u2800\u3164\ufeff\uffa0\ufff9\U000e0041"
+)
 ORDINARY = ["Größe 12 µm", "Δx ≤ 3", "模型", "תרגיל 1", "تجربة", "ngày", "🚀 go", "❤️"]
 JOB = {"spec": {"command": ["true"]}}
 
@@ -52,6 +54,6 @@ def test_words_of_all_languages_are_accepted_and_shown_as_they_are(text: str) ->
     assert printable(text) == printable_line(text) == text
 
 
-@pytest.mark.parametrize("char", [*BIDIRECTIONAL, *INVISIBLE, "\x1b", "\n", "\U000e0041"])
+@pytest.mark.parametrize("char", [*BIDIRECTIONAL, *INVISIBLE, "\x1b", "\n", "\U0001d173"])
 def test_text_from_before_is_shown_without_them(char: str) -> None:
     assert printable(f"a{char}b") == printable_line(f"a{char}b") == "a b"

@@ -105,6 +105,7 @@ def test_durations_have_two_units(seconds: float, text: str) -> None:
 
 def test_foreign_text_shows_what_would_hide() -> None:
     assert formats.show_text("a\x00b\u202ec\x1b[31m\u200b") == "a\ufffdb\ufffdc\ufffd[31m\ufffd"
+    assert formats.show_text("a\u00adb\U000e0041c\x85") == "a\ufffdb\ufffdc\ufffd"
     assert formats.show_text("two\nlines\t😀") == "two\nlines\t😀"
 
 

@@ -11,6 +11,7 @@ from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
 from switchyard.cli.table import Column, format_age, now_us, print_table
 from switchyard.model.api import Event
 from switchyard.model.event_kind import TASK_PREFIX
+from switchyard.model.names import escape_hidden
 
 LIMIT = 100  # of all jobs' events at once; one job's are few
 COLUMNS = (
@@ -71,7 +72,7 @@ def _is_of_task(event: Event, task: int | None) -> bool:
 def print_event(event: Event, form: str | None) -> None:
     """Print one event as one line, for a stream of events."""
     if form == "json":
-        print(msgspec.json.encode(all_fields(event)).decode(), flush=True)
+        print(escape_hidden(msgspec.json.encode(all_fields(event)).decode()), flush=True)
         return
     where = f" on {event.cluster}" if event.cluster else ""
     why = f": {event.reason}" if event.reason else ""

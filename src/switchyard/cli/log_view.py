@@ -7,9 +7,11 @@ import re
 import sys
 
 from switchyard.cli.output import print_notice
+from switchyard.cli.terminal import UNSAFE_CHARACTER, visible_mark
 
-# Characters that can move the cursor, retitle the window or type for the user. Colours (SGR), \n, \t and \r pass.
-UNSAFE_CHARACTERS = re.compile(r"(\x1b\[[0-9;:]{0,32}m)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+# Characters that can move the cursor, retitle the window, type for the user, or show text in another order than it has.
+# Colours (SGR), \n, \t and \r pass.
+UNSAFE_CHARACTERS = re.compile(rf"(\x1b\[[0-9;:]{{0,32}}m)|{UNSAFE_CHARACTER}")
 PARTIAL_COLOUR = re.compile(r"\x1b(\[[0-9;:]{0,32})?\Z")  # the rest of a colour may come with the next bytes
 RESET_COLOUR = "\x1b[0m"
 
@@ -33,8 +35,7 @@ class TerminalFilter:
         if match[1]:
             self._is_coloured = True
             return match[1]
-        code = ord(match[0])
-        return chr(0x2400 + code) if code < 0x20 else "␡" if code == 0x7F else "�"
+        return visible_mark(match[0])
 
 
 class LogWriter:

@@ -27,7 +27,7 @@ EXAMPLES = """\
   yard logs 01JCQ0V7 --attempt 1           what the first try wrote
   yard logs 01JCQ0V7 --file results.csv -f a file in the job's folder, as it grows
 
-  On a terminal, control characters are shown instead of obeyed; into a pipe every byte goes as it is."""
+  On a terminal, control and invisible characters are shown as marks; into a pipe every byte goes as it is."""
 
 
 def main(argv: list[str]) -> int:

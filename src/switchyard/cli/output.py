@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable
 from operator import attrgetter
@@ -13,11 +14,12 @@ from msgspec import Struct
 
 from switchyard.errors import BadRequest
 from switchyard.model.api import Deleted
-from switchyard.model.names import printable_line
+from switchyard.model.names import HIDDEN_CHARACTERS, escape_hidden, printable_line
 
 DEPTH_MAX = 100  # levels that are shown; a server takes 64, one of an older version took more
 TOO_DEEP = "(nested too deeply to be shown)"
 
+_HIDDEN = re.compile(f"[{HIDDEN_CHARACTERS}]")
 ANSI_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 STATE_STYLES = {
     "PENDING": "yellow",
@@ -65,12 +67,14 @@ def emit(content: Struct | Iterable[Struct], form: str | None, *, key: str = "na
 
 
 def _dump(value: Any, form: str) -> None:
+    """Print JSON or YAML. Characters that would reorder or hide text are escaped: a reader sees them, a program too."""
     if form == "json":
-        print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+        print(escape_hidden(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
         return
     import yaml
 
-    print(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000), end="")
+    text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000)
+    print(yaml.safe_dump(value, sort_keys=False, width=1000) if _HIDDEN.search(text) else text, end="")
 
 
 def all_fields(value: Any, depth: int = 0) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from switchyard.cli.connect import connect
-from switchyard.cli.output import emit
+from switchyard.cli.output import emit, print_notice
 from switchyard.cli.parser import Parser, add_shared, duration_s, positive_int
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, YardError
 from switchyard.model.cluster import NewInvite
@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
             raise
         if job.state is State.REJECTED:
             _withdraw(yard, invite)
-            print(f"No pilot: {job.reason}", file=sys.stderr)
+            print_notice(f"No pilot: {job.reason}")
             return EXIT_REJECTED
         try:
             yard.bind_invite(invite.info.id, job.id)

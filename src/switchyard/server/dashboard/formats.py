@@ -9,10 +9,11 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
+from switchyard.model.names import HIDDEN_CHARACTERS
 from switchyard.model.quantity import show_bytes
 
 # Characters that would reorder or hide the text around them; line breaks and tabs are for CSS to show.
-_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
+_UNSHOWN = re.compile(rf"[\x00-\x08\x0b-\x1f{HIDDEN_CHARACTERS}]")
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 DASH = Markup("\u2013")  # an en dash: there is no value
 

@@ -46,6 +46,7 @@ STATIC_TYPES = {
     "live.js": b"text/javascript; charset=utf-8",
     "connections.js": b"text/javascript; charset=utf-8",
     "actions.js": b"text/javascript; charset=utf-8",
+    "text.js": b"text/javascript; charset=utf-8",
     "output.js": b"text/javascript; charset=utf-8",
     "matching.js": b"text/javascript; charset=utf-8",
     "changes.js": b"text/javascript; charset=utf-8",

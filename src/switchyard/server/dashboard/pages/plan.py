@@ -10,6 +10,7 @@ import msgspec
 from switchyard.errors import Malformed, YardError
 from switchyard.model.decode import JsonReader
 from switchyard.model.job import JobRequest
+from switchyard.model.names import escape_hidden
 from switchyard.model.verdict import Answer, Plan
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
@@ -48,7 +49,7 @@ def load(call: Call) -> PageValues:
         "plan": plan,
         "verdicts": _ranked(plan)[:VERDICTS_MAX],
         "verdict_count": len(plan.verdicts),
-        "body": msgspec.json.encode(request).decode(),
+        "body": escape_hidden(msgspec.json.encode(request).decode()),  # it is submitted as it stands there
         "shell": shell_form(fields),
         "python": python_form(fields),
     }

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from switchyard.model.names import escape_hidden
 from switchyard.model.scope import Scope
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
@@ -48,7 +49,7 @@ def value_text(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
+    return escape_hidden(msgspec.json.encode(value).decode())
 
 
 PAGE = WebPage("/rules", "rules.html", "Rules", load, QUERY, live=("effective",), refresh_s=15.0)

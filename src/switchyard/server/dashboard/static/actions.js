@@ -1,6 +1,8 @@
 // What a person does on a page: act on jobs and clusters after seeing what that touches. All of it goes through the same
 // API as `yard`, with the rights of the session. Foreign text is only ever put into text nodes.
 
+import { visible } from "./text.js";
+
 const dialog = document.querySelector("[data-confirm]");
 const SHOWN_MAX = 20; // jobs that are named before an action
 
@@ -14,15 +16,16 @@ export async function call(method, path, payload, { headers = {}, ...options } =
   const result = await answer.json().catch(() => ({}));
   if (answer.status === 401) location.assign(`/sign-in?next=${encodeURIComponent(location.pathname + location.search)}`);
   if (!answer.ok) {
-    const error = new Error([result.detail || `The server answers ${answer.status}.`, result.next_step].filter(Boolean).join(" "));
-    throw Object.assign(error, { status: answer.status, detail: result.detail, retryAfterS: Number(answer.headers.get("retry-after")) });
+    const detail = visible(result.detail || `The server answers ${answer.status}.`);
+    const error = new Error([detail, visible(result.next_step || "")].filter(Boolean).join(" "));
+    throw Object.assign(error, { status: answer.status, detail, retryAfterS: Number(answer.headers.get("retry-after")) });
   }
   return result;
 }
 
 export function make(tag, text, properties = {}) {
   const element = document.createElement(tag);
-  if (text !== undefined) element.textContent = text;
+  if (text !== undefined) element.textContent = visible(text);
   return Object.assign(element, properties);
 }
 
@@ -36,7 +39,7 @@ export function newKey() {
 export function ask({ title, parts, button, act }) {
   const problem = dialog.querySelector("[data-confirm-problem]");
   const doIt = dialog.querySelector("[data-confirm-do]");
-  dialog.querySelector("[data-confirm-title]").textContent = title;
+  dialog.querySelector("[data-confirm-title]").textContent = visible(title);
   dialog.querySelector("[data-confirm-text]").replaceChildren(...parts);
   doIt.hidden = !button;
   problem.hidden = true;

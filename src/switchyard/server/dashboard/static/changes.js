@@ -2,11 +2,12 @@
 // runs it again. A change is saved only if nobody else changed the value since the page showed it.
 
 import { ask, call, make, newKey } from "./actions.js";
+import { visibleJson } from "./text.js";
 
 const DIFF_LINES_MAX = 2000; // of both sides; larger values are shown whole, without a comparison
 const OUTDATED = 412; // the status of a write whose condition does not hold
 const button = () => document.querySelector("[data-confirm-do]");
-const pretty = (value) => (value === undefined ? "" : JSON.stringify(sorted(value), undefined, 2));
+const pretty = (value) => (value === undefined ? "" : visibleJson(JSON.stringify(sorted(value), undefined, 2)));
 
 // Keys in one order: only a change of a value is a change.
 function sorted(value) {

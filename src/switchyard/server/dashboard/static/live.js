@@ -2,6 +2,7 @@
 // keys, the theme. Works without the rest: a page is complete without any script.
 
 import { Place } from "./connections.js";
+import { visible } from "./text.js";
 
 const body = document.body;
 const notice = document.querySelector("[data-notice]");
@@ -142,7 +143,7 @@ async function poll(turn) {
   }
   if (!answer.ok) {
     const problem = await answer.json().catch(() => ({}));
-    throw new Error(problem.detail || `The server answers ${answer.status}.`);
+    throw new Error(visible(problem.detail || `The server answers ${answer.status}.`));
   }
   const blocks = await answer.json();
   if (turn !== turns) return undefined; // the page follows in another way by now, or shows another view

@@ -3,6 +3,7 @@
 
 import { call, make } from "./actions.js";
 import { Place } from "./connections.js";
+import { visible } from "./text.js";
 
 const WAIT_S = 20; // one request waits for more output
 const PAUSE_MS = 3000; // between two requests that do not wait
@@ -14,7 +15,7 @@ const LINE_CHARS_MAX = 20000; // a longer line is shown in pieces
 const SGR = /\x1b\[([0-9;:]*)m/g;
 // Every other escape sequence, also one whose end is not written yet, and control characters but tab: they have no look
 // here. In this order: CSI; OSC and other strings up to their end; character sets and the like, such as ESC ( B; ESC 7.
-const OTHER = /\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+(?:[0-~]|$)|[0-~])|[\x00-\x08\x0b-\x1f\x7f-\x9f]/g;
+const OTHER = /\x1b(?:\[[0-?]*[ -/]*(?:[@-~]|$)|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]+(?:[0-~]|$)|[0-~])|[\x00-\x08\x0b-\x1f]/g;
 const ENDS = { 22: ["a1", "a2"], 23: ["a3"], 24: ["a4"], 27: ["a7"], 29: ["a9"] }; // code → the styles that it ends
 
 const attemptOf = (output) => output.attempt ?? 1; // the API leaves out 1
@@ -211,7 +212,7 @@ class OutputView {
     let at = 0;
     const put = (piece) => {
       const clean = piece.replace(OTHER, "");
-      if (clean) row.append(this.style.size ? make("span", clean, { className: [...this.style].join(" ") }) : clean);
+      if (clean) row.append(this.style.size ? make("span", clean, { className: [...this.style].join(" ") }) : visible(clean));
     };
     for (const match of text.matchAll(SGR)) {
       put(text.slice(at, match.index));
