@@ -62,6 +62,8 @@ def test_what_was_uploaded_is_read_back(doors: Doors, content: bytes) -> None:
     link = asked(doors, "CreateDownloadLocation", request)
     read = call("GET", link.signed_url)
     assert (read.status, read.body == content) == (200, True)
+    assert (read.headers["x-content-type-options"], read.headers["content-disposition"]) == ("nosniff", "attachment")
+    assert "sandbox" in read.headers["content-security-policy"], "a browser must not run it as a page of this server"
     assert put(link, content).status == 403, "an address to read from takes nothing"
 
 

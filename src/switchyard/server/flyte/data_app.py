@@ -9,6 +9,7 @@ from switchyard.model.file_tree import CHUNK_BYTES, chunk_spans
 from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.http.asgi_messages import (
     PART_BYTES,
+    USER_BYTES_HEADERS,
     AsgiReceive,
     AsgiScope,
     AsgiSend,
@@ -81,6 +82,8 @@ class FlyteDataApp:
             headers = [
                 (b"content-type", b"application/octet-stream"),
                 (b"content-length", str(entry.size).encode()),
+                (b"cache-control", b"private, no-store"),
+                *USER_BYTES_HEADERS,
             ]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             for digest, span in zip(entry.chunks, chunk_spans(entry.size), strict=True):

@@ -22,6 +22,12 @@ AsgiSend = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 PROBLEM = (b"content-type", b"application/problem+json")
+# With the bytes of a user's file: a browser that opens the address saves them, and never runs them as a page of ours.
+USER_BYTES_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-disposition", b"attachment"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'; sandbox"),
+)
 # curl and Python's urllib declare the second one by default, whatever the body is.
 JSON_MEDIA_TYPES = (b"application/json", b"application/x-www-form-urlencoded")
 REFUSAL_STATUSES = frozenset({401, 403, 410})  # these are logged; 410: the agent was removed

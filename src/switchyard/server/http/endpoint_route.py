@@ -13,6 +13,7 @@ from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.server.http.agent_admission import read_incarnation, rule_of
 from switchyard.server.http.asgi_messages import (
     JSON,
+    USER_BYTES_HEADERS,
     AsgiReceive,
     AsgiScope,
     AsgiSend,
@@ -161,7 +162,7 @@ class EndpointRoute:
 
     def _encode(self, result: Any) -> EncodedAnswer:
         if isinstance(result, RawAnswer):
-            return EncodedAnswer(result.content, ((b"content-type", result.media),))
+            return EncodedAnswer(result.content, ((b"content-type", result.media), *USER_BYTES_HEADERS))
         etag = ((b"etag", f'"{result.etag}"'.encode()),) if self._endpoint.has_etag else ()
         return EncodedAnswer(encode(result), (JSON, *etag))
 

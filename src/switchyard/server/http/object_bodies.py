@@ -11,7 +11,15 @@ from switchyard.errors import TooLarge, WrongMedia, YardError
 from switchyard.model.file_frames import BODY_BYTES_MAX, MEDIA
 from switchyard.model.file_tree import CHUNK_BYTES
 from switchyard.model.files import StoredObjects
-from switchyard.server.http.asgi_messages import PART_BYTES, AsgiReceive, AsgiScope, AsgiSend, ClientGone, header
+from switchyard.server.http.asgi_messages import (
+    PART_BYTES,
+    USER_BYTES_HEADERS,
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    ClientGone,
+    header,
+)
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.files.intake import GROUP_BYTES, ObjectIntake
@@ -87,7 +95,8 @@ async def send_objects(server: ServerRuntime, scope: AsgiScope, send: AsgiSend, 
     in_thread = server.workers.in_file_thread
     async with server.downloads.hold(scope, CHUNK_BYTES):
         frames, at = await in_thread(object_frames, server.context, plan, 0, bytes_max=PIECE_BYTES)
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", MEDIA.encode())]})
+        headers = [(b"content-type", MEDIA.encode()), *USER_BYTES_HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         while True:
             for part in _parts(frames):
                 await send({"type": "http.response.body", "body": part, "more_body": True})

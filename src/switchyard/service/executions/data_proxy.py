@@ -1,7 +1,8 @@
 """Files that Flyte's clients upload, such as bundles of code: addresses for them, and the bytes.
 
 An address is a random word. It reads or writes one path, for a bounded time; after an upload it is used up. A path
-never gets another content, so a bundle that a task names stays what it was.
+never gets another content, so a bundle that a task names stays what it was. Nobody can take the path of another user's
+upload: a path begins with the hash of the content, or with a word of the user.
 """
 
 from __future__ import annotations
@@ -70,8 +71,7 @@ def create_upload_location(context: Context, actor: Actor, request: Any) -> Data
         raise BadRequest("content_md5 or filename_root must be given")
     if request.content_md5 and len(request.content_md5) != MD5_BYTES:
         raise BadRequest("content_md5 must be the 16 bytes of an MD5")
-    root = request.filename_root or base64.b32encode(request.content_md5).decode().rstrip("=")
-    path = f"{root}/{request.filename or secrets.token_hex(10)}"
+    path = f"{_folder_of(actor, request)}/{request.filename or secrets.token_hex(10)}"
     _check_path(path)
     with context.database.read() as tx:
         stored = data_files.data_file_get(tx, request.project, request.domain, path)
@@ -79,6 +79,17 @@ def create_upload_location(context: Context, actor: Actor, request: Any) -> Data
         raise _path_taken(path)
     place = DataPlace(request.project, request.domain, path)
     return _grant(context, actor, "PUT", place, md5=request.content_md5, asked=request.expires_in)
+
+
+def _folder_of(actor: Actor, request: Any) -> str:
+    """The folder of an upload: named by the content, or chosen by the client and then the user's own.
+
+    Otherwise another user of the project could store something under the name first. Lower case letters begin the
+    folders of users, upper case letters those of contents.
+    """
+    if not request.filename_root:
+        return base64.b32encode(request.content_md5).decode().rstrip("=")
+    return f"u{hashlib.sha256(actor.id.encode()).hexdigest()[:16]}/{request.filename_root}"
 
 
 def create_download_location(context: Context, actor: Actor, request: Any) -> DataAddress:
