@@ -10,6 +10,7 @@ from switchyard.agent import journal as journals
 from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.clock import Stamp, stamp
 from switchyard.agent.journal import Journal, JournalTrouble
+from switchyard.agent.journal_reserve import LOG_BYTES, RESERVE_BYTES
 from switchyard.log_pace import LogPace
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Report
@@ -140,6 +141,42 @@ def test_damaged_journal_is_moved_aside(path: Path, damage: str) -> None:
     assert again.attempts() == []
     assert (path.parent / "journal.corrupt-1").exists()
     assert len(again.take([a_lease()])) == 1
+
+
+@pytest.mark.parametrize("word", [b"settled_s REAL", b"boot TEXT", b"DEFAULT 0", b"CREATE TABLE outbox", b"is_final"])
+def test_a_bit_flipped_in_the_schema_is_damage_and_no_full_disk(path: Path, word: bytes) -> None:
+    journal = Journal(path, journal_id="disk-1")
+    journal.take([a_lease()])
+    journal.close()
+    data = bytearray(path.read_bytes())
+    place = data.index(word) + len(word) - 1
+    data[place] ^= 1
+    path.write_bytes(data)
+    again = Journal(path, journal_id="disk-1")
+    assert again.was_damaged
+    assert (path.parent / "journal.corrupt-1").exists()
+    assert len(again.take([a_lease()])) == 1
+
+
+def test_a_journal_that_is_damaged_while_it_is_open_is_not_told_as_a_full_disk(path: Path) -> None:
+    journal = Journal(path)
+    journal._db.execute("ALTER TABLE outbox RENAME COLUMN boot TO boo")
+    [attempt] = journal.take([a_lease()])
+    report = Report(*attempt.key, ObservedState.RUNNING)
+    journal.queue_report(attempt.key, TimedReport(report, stamp()))
+    assert journal.trouble.startswith("journal damaged: ")
+    assert "restart the agent" in journal.trouble
+
+
+def test_room_is_held_for_the_journal_and_given_back_to_a_start(path: Path) -> None:
+    Journal(path).close()
+    reserve = path.with_name("journal.db.reserve")
+    assert reserve.stat().st_size == RESERVE_BYTES
+    journal = Journal(path)
+    assert path.with_name("journal.db-wal").stat().st_blocks * 512 >= LOG_BYTES
+    journal.take([a_lease()])
+    journal.close()
+    assert len(Journal(path).attempts()) == 1, "zeros behind the log are no damage"
 
 
 def test_intent_that_cannot_be_written_is_refused_and_the_rest_is_written_later(

@@ -31,21 +31,26 @@ from switchyard.agent.attempt import (
     task_index,
 )
 from switchyard.agent.clock import Stamp
+from switchyard.agent.journal_reserve import JournalReserve
 from switchyard.agent.journal_rows import (
     INSERT_REPORT,
     SCHEMA,
     SELECT_ENDED,
     SELECT_PURGEABLE,
+    SELECT_SETTLED,
     SqlWrite,
     attempt_of,
+    check_schema,
     decode_text,
     final_report_of,
     insert_attempt,
+    is_damage,
     move_journal_aside,
     queued_report_of,
     read_rows,
     set_aside_row,
     transaction,
+    trouble_text,
     update_attempt,
 )
 from switchyard.agent.log import line
@@ -88,15 +93,13 @@ class Journal:
         self.claim = ""  # the secret word of that claim
         self._claim = ""  # the claim as stored
         self._is_accepted = False  # by the server; writes are counted from then on
+        self._reserve = JournalReserve(path)
+        self._settled_unwritten: dict[AttemptKey, Attempt] = {}  # settled, and the disk refused to take it
         try:
-            self._open(path, journal_id)
-        except (sqlite3.OperationalError, OSError) as exc:
+            self._open_or_replace(path, journal_id)
+        except (sqlite3.Error, OSError) as exc:
             raise JournalTrouble(f"The journal {path} cannot be opened: {exc}.") from exc
-        except (sqlite3.DatabaseError, msgspec.DecodeError) as exc:
-            aside = move_journal_aside(path)
-            log.error(line("journal-damaged", error=exc, moved_to=aside))
-            self.was_damaged = True
-            self._open(path, journal_id)
+        self._reserve.hold()
 
     def close(self) -> None:
         with self._lock:
@@ -193,6 +196,7 @@ class Journal:
                 self._attempts[attempt.key] = attempt
                 if attempt.stage is Stage.SETTLED:
                     del self._attempts[attempt.key]
+                    self._settled_unwritten[attempt.key] = attempt
             self._unwritten += ops + (self._drop_queued(done) if done else [])
             if not is_deferred:
                 self._write_when_possible([])
@@ -241,6 +245,7 @@ class Journal:
         """Try the refused writes again. After trouble, test whether the disk has room."""
         with self._lock:
             self._write_when_possible([DISK_PROBE] if self.trouble else [])
+            self._reserve.hold()
 
     def purgeable(self) -> list[Attempt]:
         """Settled attempts that have been kept long enough, oldest first."""
@@ -250,10 +255,32 @@ class Journal:
             self._set_aside("attempts", rows.unreadable)
             return rows.values
 
+    def settled(self) -> list[Attempt]:
+        """Settled attempts, oldest first, also those that the disk refused to take."""
+        with self._lock:
+            rows = read_rows(self._read(SELECT_SETTLED, (SETTLED_MAX,)), attempt_of)
+            return [*rows.values, *self._settled_unwritten.values()]
+
     def purge(self, attempts: Iterable[Attempt]) -> None:
         with self._lock:
             gone = "DELETE FROM attempts WHERE job = ? AND fence = ? AND settled_s IS NOT NULL"
             self._write_when_possible([(gone, attempt.key) for attempt in attempts])
+
+    def _open_or_replace(self, path: Path, journal_id: str | None) -> None:
+        """Open the file. A damaged one is moved aside; a full disk gets back the room that is held for this."""
+        problem: Exception
+        try:
+            self._open(path, journal_id)
+            return
+        except (sqlite3.Error, msgspec.DecodeError) as exc:
+            problem = exc
+        if is_damage(problem):
+            aside = move_journal_aside(path)
+            log.error(line("journal-damaged", error=problem, moved_to=aside))
+            self.was_damaged = True
+        elif not self._reserve.release():
+            raise problem
+        self._open(path, journal_id)
 
     def _open(self, path: Path, journal_id: str | None) -> None:
         self._folder = path.parent
@@ -275,6 +302,7 @@ class Journal:
         if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("the journal is damaged")
         db.executescript(SCHEMA)
+        check_schema(db)
         meta = {row["key"]: row["value"] for row in db.execute("SELECT key, value FROM meta")}
         if meta.get("schema", SCHEMA_VERSION) != SCHEMA_VERSION:
             raise Conflict(
@@ -399,7 +427,7 @@ class Journal:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as exc:
-            self.trouble = f"the journal cannot be read: {exc}"
+            self.trouble = trouble_text("read", exc)
             raise JournalTrouble(f"The journal cannot be read: {exc}.") from exc
 
     def _write_when_possible(self, ops: list[SqlWrite]) -> None:
@@ -421,10 +449,12 @@ class Journal:
                 for statement, values in [*self._unwritten, *ops, (SAVE_WRITE_COUNT, (str(writes),))]:
                     db.execute(statement, values)
         except sqlite3.Error as exc:
-            self.trouble = f"the journal cannot be written: {exc}"
+            self.trouble = trouble_text("written", exc)
             raise JournalTrouble(f"The journal cannot be written: {exc}.") from exc
         self._unwritten.clear()
+        self._settled_unwritten.clear()
         self.writes = writes
         self.trouble = ""
         if self._behind.end():
+            self._reserve.note_growth()
             log.info(line("journal-caught-up"))

@@ -68,11 +68,13 @@ SELECT * FROM attempts WHERE settled_s IS NOT NULL AND (settled_s < ? OR settled
     (SELECT settled_s FROM attempts WHERE settled_s IS NOT NULL ORDER BY settled_s DESC LIMIT 1 OFFSET ?))
 ORDER BY settled_s LIMIT ?
 """
+SELECT_SETTLED = "SELECT * FROM attempts WHERE settled_s IS NOT NULL ORDER BY settled_s LIMIT ?"
 SELECT_ENDED = """
 SELECT * FROM attempts WHERE job = ? AND task = ? AND fence >= ? AND fence < ? AND final IS NOT NULL
 AND NOT is_stopped ORDER BY fence DESC LIMIT 1
 """
 
+DAMAGE_CODES = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 CORRUPT_MAX = 100  # damaged journals that are kept
 UNREADABLE_MAX = 1000  # damaged rows that are kept
 
@@ -167,6 +169,46 @@ def final_report_of(row: sqlite3.Row) -> Report | None:
 def decode_text(body: bytes) -> str:
     """Decode a text of the database. An invalid byte does not make the other columns of its row unreadable."""
     return body.decode("utf-8", "replace")
+
+
+def check_schema(db: sqlite3.Connection) -> None:
+    """Raise DatabaseError if a table lacks a column of ours, or has it in another form: a bit of its text was flipped.
+
+    Else the first statement that needs the column would fail, perhaps only when a job ends.
+    """
+    with contextlib.closing(sqlite3.connect(":memory:")) as model:
+        model.executescript(SCHEMA)
+        tables = [name for (name,) in model.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            missing = _columns(model, table) - _columns(db, table)
+            if missing:
+                raise sqlite3.DatabaseError(f"the table {table} has no column {min(missing)[0]} as it should be")
+
+
+def _columns(db: sqlite3.Connection, table: str) -> set[tuple[str, ...]]:
+    """Name, type, NOT NULL, default and primary key of each column."""
+    return {tuple(str(value) for value in tuple(row)[1:]) for row in db.execute(f"PRAGMA table_info({table})")}
+
+
+def trouble_text(verb: str, problem: sqlite3.Error) -> str:
+    """Why the journal cannot be read or written: a full disk, a damaged file, or what SQLite says."""
+    if is_damage(problem):
+        return f"journal damaged: {problem}; restart the agent, which moves it aside"
+    code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_FULL) & 0xFF
+    cause = "disk full" if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR) else "disk error"
+    return f"{cause}: the journal cannot be {verb}: {problem}"
+
+
+def is_damage(problem: Exception) -> bool:
+    """Whether the file itself is damaged, and not the disk full, the file locked or the folder not writable.
+
+    SQLite reports damage in its schema table as a plain error of the statement (SQLITE_ERROR): the statements are ours
+    and correct, so what they meet is not what this agent wrote.
+    """
+    if not isinstance(problem, sqlite3.Error):
+        return True  # a row that cannot be decoded
+    code = getattr(problem, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    return code in DAMAGE_CODES or not isinstance(problem, sqlite3.OperationalError)
 
 
 def move_journal_aside(path: Path) -> Path:

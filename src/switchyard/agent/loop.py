@@ -128,6 +128,7 @@ class Loop:
             chooser,
             self._files,
             on_cancel=self._refresh_due.set,
+            is_disk_short=self._is_disk_short,
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
         )
         if self._namespaces is not None:
@@ -377,11 +378,20 @@ class Loop:
         if self._lifetime is not None and (ending := self._lifetime.trouble()):
             return ending
         if self._journal.trouble:
-            return f"disk full: {self._journal.trouble}"
+            return self._journal.trouble
         try:
-            free = shutil.disk_usage(self._directory).free
+            free = self._free_bytes()
         except OSError as exc:
             return f"disk error: {exc.strerror}"
         if free < self._limits.free_bytes_min:
             return f"disk full: {show_bytes(free)} free, {show_bytes(self._limits.free_bytes_min)} wanted"
         return self._backend_trouble()
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self._directory).free
+
+    def _is_disk_short(self) -> bool:
+        try:
+            return bool(self._journal.trouble) or self._free_bytes() < self._limits.free_bytes_min
+        except OSError:
+            return False

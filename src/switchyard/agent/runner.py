@@ -15,7 +15,7 @@ from switchyard.agent.backends.returns import NotTakenNow
 from switchyard.agent.chooser import ChoiceCache, Chooser, PriorityChooser
 from switchyard.agent.ending_backend import EndingBackend, withdraw_waiting
 from switchyard.agent.files.attempt_files import AttemptFiles
-from switchyard.agent.journal import Journal
+from switchyard.agent.journal import PURGE_MAX, Journal
 from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.parallel_calls import call_in_parallel
@@ -58,8 +58,11 @@ class Runner:
         *,
         on_cancel: Callable[[], None] = lambda: None,
         hold: Callable[[Lease], str] = lambda _: "",
+        is_disk_short: Callable[[], bool] = lambda: False,
     ) -> None:
         """`on_cancel` is called after the backend was asked to cancel attempts. `hold`: why a job may not start yet."""
+        self._is_disk_short = is_disk_short
+        self._emptied: set[AttemptKey] = set()  # settled attempts whose folders were removed to make room
         self._hold = hold
         self._on_cancel = on_cancel
         self._journal = journal
@@ -419,6 +422,7 @@ class Runner:
             self._maybe_submitted.discard(key)
 
     def _purge(self) -> None:
+        self._make_room()
         now = time.monotonic()
         if now - self._purged_at < PURGE_EVERY_S:
             return
@@ -426,5 +430,25 @@ class Runner:
         old = self._journal.purgeable()
         for attempt in old:
             self._backend.forget(attempt.native_id or attempt.marker)
+            self._emptied.discard(attempt.key)
         if old:
             self._journal.purge(old)
+
+    def _make_room(self) -> None:
+        """While the disk is short, remove folders of settled attempts, oldest first. The server has their output.
+
+        Their rows stay: a server that was restored may ask for these attempts again.
+        """
+        if not getattr(self._backend, "has_folders_here", False) or not self._is_disk_short():
+            return
+        removed = 0
+        for attempt in self._journal.settled():
+            if attempt.key in self._emptied:
+                continue
+            self._backend.forget(attempt.native_id or attempt.marker)
+            self._emptied.add(attempt.key)
+            removed += 1
+            if removed == PURGE_MAX or not self._is_disk_short():
+                break
+        if removed:
+            log.warning(line("disk-short", removed=removed))

@@ -85,6 +85,16 @@ class LocalSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     """Settings of the local backend."""
 
     containment: ContainmentMode = ContainmentMode.AUTO
+    # Bytes of stdout and stderr that a job may leave on the agent's disk. A job that writes more is ended.
+    output_max: Amount = "10GiB"
+
+    def __post_init__(self) -> None:
+        if self.output_bytes <= 0:
+            raise ValueError("output_max must be more than zero")
+
+    @property
+    def output_bytes(self) -> int:
+        return parse_bytes(self.output_max)
 
 
 class Rates(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -72,7 +72,7 @@ class SupervisorClaim:
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
     # exit · start (the command cannot be run) · group (its control group could not be entered) · setup (its process
-    # could not be made ready for the command) · time-limit · cancel · stopped · agent (it ended)
+    # could not be made ready for the command) · time-limit · output-limit · cancel · stopped · agent (it ended)
     cause: str
     code: int | None
     signal: int | None

@@ -29,8 +29,9 @@ from switchyard.agent.need import memory_limit_bytes, spec_of
 from switchyard.agent.umask import job_umask
 from switchyard.errors import PolicyRefused
 from switchyard.model.image_rules import ImageRun
+from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease
-from switchyard.model.quantity import parse_amount, parse_duration_s
+from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
 
 INHERITED = ("PATH", "LANG", "TZ")
 VARIABLES_FILE = "container.env"  # in the job's directory, which only the agent's account reads
@@ -104,6 +105,7 @@ def start_files(
             command = container_command(rule.run.value, job, setting.site.containers)
             words = [*_run_words(command, client, str(home)), *_mount_words(job, mounts_folder(setting.directory))]
             words += [f"cleanup={word}" for word in removal_command(rule.run.value, job.name)]
+    words.append(f"output_bytes={output_limit_bytes(spec, setting.site.local.output_bytes)}")
     if setting.are_jobs_bound:
         words.append("bound=1")
     if spec.resources.time_limit is not None:
@@ -112,6 +114,13 @@ def start_files(
     if any(b"\0" in word for word in encoded):  # it would end the word and begin another, such as another account
         raise PolicyRefused("A NUL character stands in its command, its environment or its working directory.")
     return StartFiles(encoded, content)
+
+
+def output_limit_bytes(spec: JobSpec, site_bytes: int) -> int:
+    """The most bytes of stdout and stderr together: the site's bound, or the job's own limit of storage if lower."""
+    storage = spec.resources.limits.ephemeral_storage
+    own_bytes = 0 if storage is None else parse_bytes(storage) * spec.resources.tasks
+    return min(own_bytes, site_bytes) if own_bytes > 0 else site_bytes
 
 
 def _run_words(command: list[str], environment: dict[str, str], cwd: str) -> list[str]:

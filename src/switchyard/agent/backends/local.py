@@ -81,6 +81,7 @@ class LocalBackend:
     finds_graph: ClassVar[bool] = False
     submits_at_once: ClassVar[int] = 1
     jobs_max: ClassVar[int] = 64
+    has_folders_here: ClassVar[bool] = True  # the folders of its jobs are on the agent's disk
     range_max: int = 1
 
     def __init__(self, setting: Setting) -> None:
@@ -381,7 +382,8 @@ class LocalBackend:
         self._release_mounts(name)
         self._drop(name)
         if end is not None:
-            return local_status.ended_status(job, end, claim)
+            site_bytes = self._setting.site.local.output_bytes
+            return local_status.ended_status(job, end, claim, site_output_bytes=site_bytes)
         return local_status.status_without_exit(
             job, claim, killed, is_cancelled=live.cancelled_at is not None, is_late=live.overdue() == "time-limit"
         )

@@ -10,6 +10,7 @@ import signal
 from switchyard.agent.backends import Status, signal_name
 from switchyard.agent.backends.container_end import container_end
 from switchyard.agent.backends.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
+from switchyard.agent.backends.launch import output_limit_bytes
 from switchyard.agent.clock import boot_id
 from switchyard.agent.need import memory_limit_bytes, spec_of
 from switchyard.model.lifecycle import ObservedState
@@ -33,7 +34,8 @@ def running_status(job: JobDir, claim: SupervisorClaim, *, is_run_reported: bool
     return Status(seen=ObservedState.RUNNING, ago_us=started.age_us if started else 0)
 
 
-def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) -> Status:
+def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *, site_output_bytes: int = 0) -> Status:
+    """`site_output_bytes`: the site's bound on the output of a job."""
     is_unbegun = end.cause in UNBEGUN_CAUSES
     cause = Cause.CLUSTER if is_unbegun else Cause.JOB
     if end.container is not None:
@@ -43,6 +45,8 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None) ->
         seen, reason = ObservedState.CANCELLED, "cancelled"
     elif end.cause == "time-limit":
         reason = time_limit_reason(job)
+    elif end.cause == "output-limit":
+        reason = output_limit_reason(job, site_output_bytes)
     elif end.cause == "stopped":
         reason = "its supervisor was told to end by SIGTERM, not by the agent"
     elif end.cause == "agent":
@@ -132,6 +136,14 @@ def time_limit_reason(job: JobDir) -> str:
         if lease is not None and (limit := spec_of(lease).resources.time_limit) is not None:
             return f"time limit of {show_duration(parse_duration_s(limit))} reached"
     return "time limit reached"
+
+
+def output_limit_reason(job: JobDir, site_bytes: int) -> str:
+    lease, limit = job.lease(), site_bytes
+    with contextlib.suppress(ValueError):  # a job may have changed its lease
+        limit = site_bytes if lease is None else output_limit_bytes(spec_of(lease), site_bytes)
+    whose = "the site's local.output_max" if limit == site_bytes else "its own limits.ephemeral_storage"
+    return f"its output is over {show_bytes(limit)} ({whose}); write less, or write to a file of the site"
 
 
 def show_duration(seconds: int) -> str:

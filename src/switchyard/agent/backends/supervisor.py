@@ -75,6 +75,10 @@ GRACE_S = 5.0  # from TERM to KILL: enough to write a last file, short for a use
 # The same when the agent of a bound job is gone. Shorter than any time after which the server starts a next attempt.
 BOUND_GRACE_S = 2.0
 KILL_S_MAX = 10.0  # a process that survives KILL for so long hangs in the kernel; it is counted as left
+OUTPUT_BYTES_PER_S = 2**30  # output that grows faster is found over its limit a little late
+OUTPUT_LOOK_S_MIN = 0.05
+OUTPUT_LOOK_S_MAX = 10.0
+OUTPUT_GRACE_S = 0.5  # from TERM to KILL for a job that writes too much: it goes on writing meanwhile
 EXIT_TRIES_MAX = 7200  # retries for an hour while the disk is full
 EXIT_RETRY_S = 0.5
 EXIT_BYTES = 4096  # reserved before the start, in case the job fills the disk
@@ -130,7 +134,8 @@ def main(argv: list[str]) -> int:
     agent.notify(RUNNING)
     limit_s, grace_s = float_of(start, b"limit_s", 0.0), float_of(start, b"grace_s", GRACE_S)
     settle_s = CONTAINER_S_MAX if b"cleanup" in start else 0.0
-    facts = wait_for_end(pid, limit_s=limit_s, grace_s=grace_s, settle_s=settle_s, agent=agent)
+    output = OutputLimit(streams, int(start.get(b"output_bytes", [b"0"])[0]))
+    facts = wait_for_end(pid, limit_s=limit_s, grace_s=grace_s, settle_s=settle_s, agent=agent, output=output)
     in_group, on_machine = (now - before for now, before in zip(memory_kills(group), kills, strict=True))
     facts["memory_kills"] = "group" if in_group else "machine" if on_machine else ""
     if b"cleanup" in start:
@@ -331,7 +336,23 @@ class ProcessFamily:
         return 0
 
 
-def wait_for_end(pid: int, *, limit_s: float, grace_s: float, settle_s: float, agent: AgentPipe) -> dict[str, object]:
+class OutputLimit:
+    """How many bytes the output files may have together. `bytes_max` 0: no limit."""
+
+    def __init__(self, streams: list[int], bytes_max: int) -> None:
+        self._streams, self._bytes_max = streams, bytes_max
+
+    def look_s(self) -> float | None:
+        """Seconds until the output may be over its limit; 0: it is. None: there is no limit."""
+        if not self._bytes_max:
+            return None
+        room = self._bytes_max - sum(os.fstat(fd).st_size for fd in self._streams)
+        return 0.0 if room < 0 else min(max(room / OUTPUT_BYTES_PER_S, OUTPUT_LOOK_S_MIN), OUTPUT_LOOK_S_MAX)
+
+
+def wait_for_end(
+    pid: int, *, limit_s: float, grace_s: float, settle_s: float, agent: AgentPipe, output: OutputLimit
+) -> dict[str, object]:
     """Wait until the command ends or is ended; then end all processes it left.
 
     `settle_s`: how long these may go on first. A container's runtime writes down the end and unmounts its files.
@@ -347,7 +368,11 @@ def wait_for_end(pid: int, *, limit_s: float, grace_s: float, settle_s: float, a
         if left is not None and left <= 0:
             cause = "time-limit"
             break
-        signo = wait_signal(left)
+        look_s = output.look_s()
+        if look_s == 0.0:
+            cause, grace_s = "output-limit", min(grace_s, OUTPUT_GRACE_S)
+            break
+        signo = wait_signal(min((wait for wait in (left, look_s) if wait is not None), default=None))
         if signo in CAUSE_BY_SIGNAL:
             family.reap()
             if family.status is None:  # else the command just ended by itself, which counts
