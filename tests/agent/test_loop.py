@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def test_leases_run_and_are_reported_with_their_output(peer: Peer, agent: Starte
     assert (ended.seen, ended.exit_code, ended.reason) == (ObservedState.FAILED, 3, "exit code 3")
     assert (peer.text(good), peer.text(good, "stderr")) == (b"out", b"err")
     assert peer.seen(good) == [ObservedState.RUNNING, ObservedState.SUCCEEDED]
+
+
+def test_a_first_join_waits_for_a_server_that_lives_and_is_busy(
+    peer: Peer, agent: Starter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_answer, join = threading.Event(), peer._join
+    monkeypatch.setattr(peer, "_join", lambda request: join(request) if may_answer.wait(PATIENCE_S) else None)
+    running = agent(peer.url)
+    running.wait_for(lambda: "server-busy" in running.log, PATIENCE_S, "it waits on")
+    may_answer.set()
+    peer.wait_parked()
+    assert "joined cluster alpha" in running.log
 
 
 def test_first_poll_is_a_sync_with_graph_and_later_ones_are_not(peer: Peer, agent: Starter) -> None:

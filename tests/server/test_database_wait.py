@@ -6,11 +6,13 @@ import socket
 from contextlib import closing
 
 import pytest
+import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from switchyard.errors import Unavailable
-from switchyard.server.database_wait import wait_for_database
+from switchyard.server.database_wait import wait_for_database, while_database_restarts
 from switchyard.store.database import Database
+from switchyard.store.failures import ConnectionLost
 from tests.services import Postgres
 
 
@@ -52,3 +54,33 @@ def test_a_refusal_fails_at_once(postgres: Postgres) -> None:
 
 def test_sqlite_is_there() -> None:
     wait_for_database(Database("sqlite:////nowhere/yard.db"))
+
+
+def test_a_step_of_the_start_is_repeated_after_the_database_went_away(postgres: Postgres) -> None:
+    tries: list[int] = []
+    with closing(Database(postgres.create_database())) as database, capture_logs() as logs:
+
+        def step() -> int:
+            tries.append(len(tries))
+            with database.read() as tx:
+                if len(tries) == 1:
+                    tx.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+                return int(tx.execute(sa.text("SELECT 42")).scalar_one())
+
+        assert while_database_restarts(database, step, pause=lambda _: None) == 42
+    assert tries == [0, 1]
+    assert [entry["event"] for entry in logs] == ["the database went away during the start"]
+
+
+def test_a_database_that_does_not_come_back_ends_the_start() -> None:
+    waited: list[float] = []
+
+    def step() -> None:
+        raise ConnectionLost
+
+    with (
+        closing(Database(f"postgresql://nobody@127.0.0.1:{free_port()}/yard")) as database,
+        pytest.raises(Unavailable),
+    ):
+        while_database_restarts(database, step, wait_s=3, now=lambda: sum(waited), pause=waited.append)
+    assert sum(waited) <= 4

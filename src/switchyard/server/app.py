@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from switchyard.errors import EXIT_OK, Conflict, Unavailable
 from switchyard.server import garbage_collection
 from switchyard.server.background_loops import BackgroundLoops
 from switchyard.server.connections_section import connection_bounds
-from switchyard.server.database_wait import wait_for_database
+from switchyard.server.database_wait import wait_for_database, while_database_restarts
 from switchyard.server.http.acceptor import HttpServer
 from switchyard.server.http.connection_gate import ConnectionGate
 from switchyard.server.http.http_app import HttpApp
@@ -59,7 +60,8 @@ async def serve(settings: Settings, server: ServerRuntime, *, home: str = "") ->
     """Run until SIGTERM or SIGINT. Then parked polls are answered and accepted writes are committed."""
     loop = asyncio.get_running_loop()
     server.attach(loop)
-    server.context.snapshots.refresh(force=True)
+    # Nothing is served yet, so the loop may wait.
+    while_database_restarts(server.context.database, partial(server.context.snapshots.refresh, force=True))
     http = http_server(settings, server)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -128,12 +130,13 @@ def run(settings: Settings, *, announce: bool = True) -> int:
         if settings.grpc:
             _refuse_taken(settings.grpc, "--grpc")
         wait_for_database(database)
-        server = build(settings, database)
+        patiently = partial(while_database_restarts, database)
+        server = patiently(partial(build, settings, database))
         server.context.committer.start()
-        refuse_other_pool_type(server.context)
-        for name in store_file_layout(server.context, layout_of(settings.config)):
+        patiently(partial(refuse_other_pool_type, server.context))
+        for name in patiently(partial(store_file_layout, server.context, layout_of(settings.config))):
             log.warning("a pool or label names a cluster that is not registered", cluster=name)
-        token = prepare_first_start(server.context, is_open=settings.is_open)
+        token = patiently(partial(prepare_first_start, server.context, is_open=settings.is_open))
         if token is not None and announce:
             from switchyard.server.first_admin_token import show_first_token
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import structlog
 
@@ -18,6 +19,7 @@ REFUSED = "FATAL"
 STARTING_REASONS = ("starting up", "not yet accepting", "in recovery", "shutting down")
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 
 def wait_for_database(
@@ -45,3 +47,24 @@ def wait_for_database(
             pause(PAUSE_S)
         else:
             return
+
+
+def while_database_restarts(
+    database: Database,
+    step: Callable[[], T],
+    *,
+    wait_s: float = DATABASE_WAIT_S,
+    now: Callable[[], float] = time.monotonic,
+    pause: Callable[[float], None] = time.sleep,
+) -> T:
+    """Run a step of the server's start, and again if PostgreSQL goes away during it. The step may be repeated."""
+    until = now() + wait_s
+    while True:
+        try:
+            return step()
+        except ConnectionLost as exc:
+            if database.is_sqlite or now() >= until:
+                raise
+            log.warning("the database went away during the start", error=exc.inner, at_most_s=wait_s)
+        pause(PAUSE_S)
+        wait_for_database(database, wait_s=max(0.0, until - now()), now=now, pause=pause)
