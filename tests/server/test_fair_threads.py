@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
 
-from switchyard.errors import Busy, NotFound, Throttled, YardError
+from switchyard.errors import Busy, NotFound, Throttled, Unavailable, YardError
 from switchyard.policy.limits import UserLimits, limit_refusal
 from switchyard.server.fair_threads import FairThreads
 from switchyard.server.limiter import SERVER, Limiter
+from switchyard.server.loop_calls import copy_result
 from switchyard.server.shared_reads import SharedReads
 from switchyard.service.core.rights import Actor, Rights, local_admin
+from tests.processes import PATIENCE_S
 
 LONG_S = 10.0
 CALLS_REFUSAL = partial(limit_refusal, "calls")
@@ -256,3 +259,36 @@ def test_the_jobs_of_a_bulk_submit_count_as_requests() -> None:
     limiter.count_request(col)
     limiter.charge_jobs(local_admin(), 10**6)
     limiter.count_request(local_admin())
+
+
+def test_a_call_that_ends_after_the_loop_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """A server that stops does not wait for its threads."""
+    may_end = threading.Event()
+    threads = FairThreads("late", size=1, share=1, depth_of=lambda _: 9, refusal=lambda *_: Busy(""))
+
+    async def begin() -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(threads.run("ann", lambda: may_end.wait(PATIENCE_S)), 0)
+
+    asyncio.run(begin())
+    may_end.set()
+    threads.close(wait=True)
+    assert caplog.text == ""
+
+
+def test_a_failure_that_nobody_waits_for_any_more_logs_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """The loop of a server ends between the failure of a call and the turn of whoever waited for it."""
+    loop, failed = asyncio.new_event_loop(), Future[None]()
+    failed.set_exception(Unavailable("The server is stopping."))
+    copy_result(loop.create_future(), failed)
+    gc.collect()
+    loop.close()
+    assert caplog.text == ""
+
+
+def test_a_call_after_the_end_is_refused_and_no_defect() -> None:
+    threads = FairThreads("over", size=1, share=1, depth_of=lambda _: 9, refusal=lambda *_: Busy(""))
+    threads.close()
+    with pytest.raises(Unavailable):
+        asyncio.run(threads.run("ann", lambda: 1))
+    threads.start(lambda: None)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from switchyard.errors import Unavailable
+from switchyard.server.loop_calls import call_on_loop
 from switchyard.service.core.committer import Committer, Deliveries, Write
 
 COMMIT_WAIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
@@ -68,8 +69,7 @@ class Commits:
 
 def deliver_to_loop(loop: asyncio.AbstractEventLoop, deliveries: Deliveries) -> None:
     """Settle the futures of a batch on their loop. Called on the committer's thread: one hop for the whole batch."""
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(_deliver, deliveries)
+    call_on_loop(loop, _deliver, deliveries)
 
 
 def _deliver(deliveries: Deliveries) -> None:

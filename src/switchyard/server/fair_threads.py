@@ -7,15 +7,17 @@ for at most one call of each other user. One user never has all threads, so long
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from switchyard.errors import YardError
+from switchyard.errors import Unavailable, YardError
 from switchyard.policy.limits import exceeds_limit
 from switchyard.server.limiter import SERVER
+from switchyard.server.loop_calls import copy_result, run_on_thread
 
 T = TypeVar("T")
 QueuedCall = tuple[asyncio.Future[Any], Callable[[], Any]]
@@ -45,10 +47,13 @@ class FairThreads:
         self._queues: OrderedDict[str, deque[QueuedCall]] = OrderedDict()  # the next user first
         self._running: dict[str, int] = {}
         self._busy = 0  # threads
+        self._is_closed = False
 
     async def run(self, user: str, function: Callable[[], T]) -> T:
         """Run a function on a thread, when it is this user's turn."""
         loop = asyncio.get_running_loop()
+        if self._is_closed:
+            raise Unavailable("The server is stopping.")
         if not self._queues and self._may_run(user):
             # Shielded: a caller that gives up does not free the thread.
             return await asyncio.shield(self._start(loop, user, function))
@@ -59,9 +64,11 @@ class FairThreads:
 
     def start(self, function: Callable[[], None]) -> None:
         """Run a function outside of all turns, and wait for nothing. From any thread."""
-        self._pool.submit(function)
+        with contextlib.suppress(RuntimeError):  # the pool is shut down: the server stops
+            self._pool.submit(function)
 
     def close(self, *, wait: bool = False) -> None:
+        self._is_closed = True
         self._pool.shutdown(wait=wait, cancel_futures=True)
 
     def _may_run(self, user: str) -> bool:
@@ -79,7 +86,7 @@ class FairThreads:
         queue.append(call)
 
     def _start(self, loop: asyncio.AbstractEventLoop, user: str, function: Callable[[], T]) -> asyncio.Future[T]:
-        started = loop.run_in_executor(self._pool, function)
+        started = run_on_thread(loop, self._pool, function)
         self._busy += 1
         self._running[user] = self._running.get(user, 0) + 1
         started.add_done_callback(lambda _: self._ended(loop, user))
@@ -105,16 +112,6 @@ class FairThreads:
             if future.done():  # its caller has given up
                 continue
             try:
-                self._start(loop, user, function).add_done_callback(partial(_copy_result, future))
+                self._start(loop, user, function).add_done_callback(partial(copy_result, future))
             except RuntimeError:  # the pool is shut down: the server stops
                 future.cancel()
-
-
-def _copy_result(to: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
-    if done.cancelled():
-        to.cancel()
-    elif (error := done.exception()) is not None:
-        if not to.done():
-            to.set_exception(error)
-    elif not to.done():
-        to.set_result(done.result())

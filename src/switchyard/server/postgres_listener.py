@@ -7,6 +7,7 @@ import threading
 import msgspec
 import structlog
 
+from switchyard.server.loop_calls import call_on_loop
 from switchyard.server.wakeups import Wakeups
 from switchyard.service.core.batch import CommitNotice
 from switchyard.store.database import Database
@@ -51,12 +52,12 @@ class PostgresListener:
 
     def _handle(self, payload: str) -> None:
         loop = self._wakeups.loop
-        if loop is None or loop.is_closed():
+        if loop is None:
             return
         if payload == "*":
-            loop.call_soon_threadsafe(self._wakeups.handle_unknown_commits)
+            call_on_loop(loop, self._wakeups.handle_unknown_commits)
             return
         notice = msgspec.json.decode(payload, type=CommitNotice)
         if notice.sender == self._own_name:
             return  # `Wakeups.after_commit` has told of it
-        loop.call_soon_threadsafe(self._wakeups.handle_remote_commit, notice)
+        call_on_loop(loop, self._wakeups.handle_remote_commit, notice)

@@ -9,6 +9,7 @@ import structlog
 from switchyard.errors import YardError
 from switchyard.model.namespace_resources import BACKEND as KUBERNETES
 from switchyard.server.file_asks import FileAsks
+from switchyard.server.loop_calls import call_on_loop
 from switchyard.server.shared_reads import SharedReads
 from switchyard.server.wakeup_hub import WakeupHub
 from switchyard.server.workers import Workers
@@ -86,8 +87,8 @@ class Wakeups:
 
     def wake_pending(self) -> None:
         """A pending job may have become eligible without a commit. From any thread."""
-        if self.loop is not None and not self.loop.is_closed():
-            self.loop.call_soon_threadsafe(self.handle_commit, CommitNotice([], [], ["pending"]))
+        if self.loop is not None:
+            call_on_loop(self.loop, self.handle_commit, CommitNotice([], [], ["pending"]))
 
     def after_commit(self, notice: CommitNotice) -> None:
         """On the committer's thread, before results are delivered: a caller sees its own change."""
@@ -95,7 +96,7 @@ class Wakeups:
             self._refresh()
         # A turn of the loop for nobody would take the interpreter from the threads that answer.
         if self.loop is not None and (notice.clusters or notice.versions or self.hub.is_any_waiting(notice.jobs)):
-            self.loop.call_soon_threadsafe(self.handle_commit, notice)
+            call_on_loop(self.loop, self.handle_commit, notice)
 
     def _wake_chores(self) -> None:
         self.quote_questions.note()
@@ -117,8 +118,8 @@ class Wakeups:
         except YardError as exc:
             log.warning("snapshot not refreshed", error=exc.inner)  # the refresh loop tries again within a second
         if self.loop is not None:
-            self.loop.call_soon_threadsafe(self.pending_kick.set)
-            self.loop.call_soon_threadsafe(self._wake_for_resources)
+            call_on_loop(self.loop, self.pending_kick.set)
+            call_on_loop(self.loop, self._wake_for_resources)
 
     def _wake_for_resources(self) -> None:
         """Wake the parked polls of Kubernetes clusters if the objects of namespaces changed."""

@@ -19,6 +19,7 @@ from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake
 from switchyard.server.grpc_message import message_reader
 from switchyard.server.http.authenticate import bearer_token
 from switchyard.server.limiter import current_caller
+from switchyard.server.loop_calls import run_on_thread
 from switchyard.server.runtime import ServerRuntime
 from switchyard.service.core.rights import Actor
 
@@ -48,7 +49,8 @@ def _flyte_call(server: ServerRuntime, threads: ThreadPoolExecutor, name: str, c
     async def serve(request: Any, actor: Actor | None) -> Any:
         if actor is not None and call.is_heavy(request):
             return await _in_heavy_thread(server, actor, partial(served, server.context, actor, request))
-        return await asyncio.get_running_loop().run_in_executor(threads, served, server.context, actor, request)
+        work = partial(served, server.context, actor, request)
+        return await run_on_thread(asyncio.get_running_loop(), threads, work)
 
     return GrpcMethod(
         name,

@@ -19,6 +19,7 @@ from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused, Y
 from switchyard.server.commits import COMMIT_WAIT_S_MAX, deliver_to_loop, settle_future
 from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake, peer_address
 from switchyard.server.grpc_message import message_reader
+from switchyard.server.loop_calls import run_on_thread
 from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.calls import RainbowServer
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
@@ -58,7 +59,7 @@ def handlers(server: ServerRuntime, intake: MessageIntake) -> tuple[grpc.Generic
 
 async def _in_thread(threads: ThreadPoolExecutor, call: Callable[[Any], Any], request: Any) -> Any:
     """Run a call that waits for the database."""
-    return await asyncio.get_running_loop().run_in_executor(threads, copy_context().run, call, request)
+    return await run_on_thread(asyncio.get_running_loop(), threads, partial(copy_context().run, call, request))
 
 
 async def _submit(threads: ThreadPoolExecutor, server: RainbowServer, deliver: DeliverResults, request: Any) -> Any:
@@ -100,7 +101,7 @@ async def _committed(server: RainbowServer, deliver: DeliverResults, write: Writ
 async def _satisfy(threads: ThreadPoolExecutor, satisfy: SatisfyCache, request: Any) -> bytes:
     if (cached := satisfy.cached(request)) is not None:
         return cached
-    return await asyncio.get_running_loop().run_in_executor(threads, satisfy.answer, request)
+    return await run_on_thread(asyncio.get_running_loop(), threads, partial(satisfy.answer, request))
 
 
 def _service(service: ServiceDescriptor, by_name: dict[str, Serve], intake: MessageIntake) -> grpc.GenericRpcHandler:
