@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
+import subprocess
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -40,6 +42,32 @@ class Yard:
 
     def db(self, *args: str, check: bool = True) -> Any:
         return yard("db", *args, *self.place, env=isolated_env(self.folder), check=check)
+
+    def copy_to(self, file: Path) -> None:
+        """Copy the database of a stopped server, as an operator does without `yard`."""
+        if self.database is None:
+            with sqlite3.connect(self.folder / "server-data/switchyard.db") as db:
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            db.close()
+            shutil.copy(self.folder / "server-data/switchyard.db", file)
+        else:
+            words = ["pg_dump", "--format=custom", f"--file={file}", f"--dbname={self._libpq_url}"]
+            subprocess.run(words, check=True, timeout=PATIENCE_S)
+
+    def copy_back(self, file: Path) -> None:
+        if self.database is None:
+            for path in (self.folder / "server-data").glob("switchyard.db-*"):
+                path.unlink()
+            shutil.copy(file, self.folder / "server-data/switchyard.db")
+        else:
+            options = ["--clean", "--if-exists", "--single-transaction"]
+            words = ["pg_restore", *options, f"--dbname={self._libpq_url}", str(file)]
+            subprocess.run(words, check=True, timeout=PATIENCE_S)
+
+    @property
+    def _libpq_url(self) -> str:
+        assert self.database is not None
+        return self.database.replace("postgresql+psycopg:", "postgresql:")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -243,3 +271,47 @@ def test_no_password_is_seen_by_others(postgres: Postgres, tmp_path: Path) -> No
     secret = url.partition("://")[2].partition("@")[0].partition(":")[2]
     assert secret not in done.stderr
     postgres.drop_database(url)
+
+
+def test_a_database_that_was_turned_back_without_restore_is_noticed(place: Yard) -> None:
+    """A stopped server's database is replaced by an old copy. Nothing is handed out until `yard db recover`."""
+    ledger, old = Ledger(place.folder), place.folder / "old"
+    server = place.start()
+    port = int(server.url.rpartition(":")[2])
+    agent = start_agent(place.folder, server.url, "alpha", graph=TWO_CORES)
+    try:
+        agent.terminate()
+        with Client(server.url, retry_s=PATIENCE_S) as client:
+            waiting = client.submit(ledger.command(), env=ledger.env, cluster="alpha", name="waits in the copy").id
+        server.terminate()
+        place.copy_to(old)
+        server = place.start(port=port)
+        agent.start()
+        with Client(server.url, retry_s=PATIENCE_S) as client:
+            assert client.wait(waiting, timeout_s=END_S).state is State.SUCCEEDED
+            forgotten = client.submit(ledger.command(), env=ledger.env).wait(timeout_s=END_S).id
+            server.terminate()
+            place.copy_back(old)
+            server.start()
+            until(lambda: "was turned back" in agent.log, SOON_S, "the agent is told")
+            reason = call("GET", f"{server.url}/readyz").json["reason"]
+            assert "was turned back" in reason
+            assert "yard db recover" in reason
+            later = client.submit(ledger.command(), env=ledger.env).id
+            shown = yard("cluster", "ls", env=isolated_env(place.folder, url=server.url), check=True).stdout
+            assert "database turned back" in shown
+            server.terminate()
+            refusals = agent.log.count("was turned back")
+            server.start()
+            until(lambda: agent.log.count("was turned back") > refusals, SOON_S, "a restart changes nothing")
+            assert ledger.runs() == {waiting: 1, forgotten: 1}, "nothing was handed out"
+            server.terminate()
+            place.db("recover", "--wait", "1s")
+            server = place.start(port=port)
+            for job in (waiting, later):
+                assert client.wait(job, timeout_s=END_S).state is State.SUCCEEDED
+            assert ledger.runs() == {waiting: 1, forgotten: 1, later: 1}, "the agent tells the end that it knows"
+            assert call("GET", f"{server.url}/readyz").status == 200
+    finally:
+        agent.close()
+        server.close()

@@ -57,7 +57,7 @@ from switchyard.agent.log import line
 from switchyard.errors import Conflict, Unavailable
 from switchyard.log_pace import LogPace
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Lease, Report
+from switchyard.model.poll import EVENT_MARK_CHARS_MAX, Lease, Report
 
 SCHEMA_VERSION = "1"
 BUSY_S = 5.0  # only a backup tool could lock the file, for a moment
@@ -66,7 +66,7 @@ SETTLED_MAX = 10_000
 PURGE_MAX = 500  # attempts removed in one go: their directories take time
 
 END_UNREADABLE = "the agent's journal is damaged where it says how this ended"
-SAVE_WRITE_COUNT = "INSERT OR REPLACE INTO meta VALUES ('writes', ?)"
+SAVE_META = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
 PROBE = "x" * 4096  # a page: less could fit by chance
 DISK_PROBE: SqlWrite = ("INSERT OR REPLACE INTO meta VALUES ('probe', ?)", (PROBE,))
 
@@ -82,6 +82,7 @@ class JournalTrouble(Unavailable):
 class Journal:
     def __init__(self, path: Path, *, journal_id: str | None = None) -> None:
         """Open or create the file. A damaged file is moved aside, and the new one gets the identity `journal_id`."""
+        self.event_mark = ""  # the newest mark of the server's answers
         self._lock = threading.RLock()
         self._unwritten: list[SqlWrite] = []  # writes that the disk refused, in order
         self.trouble = ""
@@ -93,6 +94,7 @@ class Journal:
         self.claim = ""  # the secret word of that claim
         self._claim = ""  # the claim as stored
         self._is_accepted = False  # by the server; writes are counted from then on
+        self.event_mark = ""  # the newest of the server's answers
         self._reserve = JournalReserve(path)
         self._settled_unwritten: dict[AttemptKey, Attempt] = {}  # settled, and the disk refused to take it
         try:
@@ -130,6 +132,12 @@ class Journal:
                 start_counter.save_start_count(self._folder, self.start)
             except OSError as exc:  # the journal has the number
                 log.warning(line("start-not-counted", folder=self._folder, error=exc))
+
+    def note_event_mark(self, mark: str) -> None:
+        """Keep the newest mark of the server's answers. It is written with the next change: every lease is one."""
+        with self._lock:
+            if len(mark) <= EVENT_MARK_CHARS_MAX and _number_of(mark) > _number_of(self.event_mark):
+                self.event_mark = mark
 
     def attempts(self) -> list[Attempt]:
         """All attempts that are not settled, in the order in which they were leased."""
@@ -332,6 +340,7 @@ class Journal:
         self._starts = max(saved, start_counter.parse_count(meta.get("starts")))
         self.writes_at_open = self.writes = start_counter.parse_count(meta.get("writes"))
         self._claim = meta.get("claim", "")
+        self.event_mark = meta.get("event_mark", "")
         # The server must not take the new journal that replaces a damaged one for an outdated copy.
         is_lost = self.was_damaged and saved > 0
         self.is_rebuilt = is_lost or "rebuilt" in meta
@@ -446,7 +455,8 @@ class Journal:
         writes = self.writes + self._is_accepted
         try:
             with transaction(self._db) as db:
-                for statement, values in [*self._unwritten, *ops, (SAVE_WRITE_COUNT, (str(writes),))]:
+                counts = [(SAVE_META, ("writes", str(writes))), (SAVE_META, ("event_mark", self.event_mark))]
+                for statement, values in [*self._unwritten, *ops, *counts]:
                     db.execute(statement, values)
         except sqlite3.Error as exc:
             self.trouble = trouble_text("written", exc)
@@ -458,3 +468,7 @@ class Journal:
         if self._behind.end():
             self._reserve.note_growth()
             log.info(line("journal-caught-up"))
+
+
+def _number_of(mark: str) -> int:
+    return start_counter.parse_count(mark.partition(".")[0])

@@ -30,6 +30,7 @@ class _WireAnswer(Struct, frozen=True, kw_only=True):
     is_closing: bool = False
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
+    event_mark: str = ""
 
 
 class _LeaseIdentity(Struct, frozen=True):
@@ -60,6 +61,7 @@ class DecodedPollAnswer:
     quotes: list[QuoteAsk] = field(default_factory=list)
     files: list[FileAsk] = field(default_factory=list)
     cluster_resources: str = ""  # version of the objects of all namespaces
+    event_mark: str = ""
 
 
 def read_poll_answer(body: bytes) -> DecodedPollAnswer:
@@ -77,6 +79,7 @@ def read_poll_answer(body: bytes) -> DecodedPollAnswer:
         answers=wire.answers,
         is_closing=wire.is_closing,
         is_rotation_asked=wire.is_rotation_asked,
+        event_mark=wire.event_mark,
         output_bytes_max=min(max(wire.output_bytes_max, OUTPUT_BOUND_MIN), OUTPUT_BOUND_MAX),
         quotes=[inquiry for raw in wire.quotes if (inquiry := _read_inquiry(raw)) is not None],
         cluster_resources=wire.cluster_resources,

@@ -326,6 +326,7 @@ class Poller:
             incarnation=self.incarnation,
             session=self._session,
             writes=self._journal.writes,
+            event_mark=self._journal.event_mark,
             origin=origin,
             wait_s=wait_s,
             want=offer.want,
@@ -350,6 +351,7 @@ class Poller:
     def _apply_answer(self, answer: DecodedPollAnswer) -> bool:
         """Store the leases, cancels and stops of an answer. A lease that cannot be stored comes again with a sync."""
         self._outbox.set_bytes_max(answer.output_bytes_max)
+        self._journal.note_event_mark(answer.event_mark)  # before the leases: it is written with them
         self._note_resources(answer.cluster_resources)  # before the leases: jobs of a new namespace wait for it
         if answer.quotes and self._quoting is not None:
             self._quoting.ask(answer.quotes)

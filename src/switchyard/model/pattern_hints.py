@@ -23,6 +23,7 @@ PATTERN_HINTS = {
     ),
     r"^[A-Za-z_][A-Za-z0-9_.-]*(?!\n)$": "Not a valid name (a letter or _, then letters, digits, . _ and -)",
     r"^[a-z0-9*?-]+(?!\n)$": "Not a pattern of namespaces (small letters, digits, - and the wildcards * and ?)",
+    r"^([0-9]{1,19}\.[0-9a-f]{1,44})?(?!\n)$": "Not a mark of a server (a number, a dot and a signature)",
     LABEL_KEY_PATTERN: "Not a valid name (letters, digits, . _ / - inside, at most 128)",
     KEY_PATTERN: "Not a valid key (printable ASCII characters without blanks)",
     TEXT_PATTERN: NO_CONTROL_CHARACTERS,

@@ -31,6 +31,8 @@ OpaqueId = Annotated[str, Meta(min_length=1, max_length=OPAQUE_ID_CHARS_MAX, pat
 ReportedJobId = Annotated[str, Meta(min_length=26, max_length=26, pattern=r"^[0-9A-Z]{26}(?!\n)$")]
 Fence = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 JournalCounter = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+EVENT_MARK_CHARS_MAX = 64
+EventMark = Annotated[str, Meta(max_length=EVENT_MARK_CHARS_MAX, pattern=r"^([0-9]{1,19}\.[0-9a-f]{1,44})?(?!\n)$")]
 
 
 class Join(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -161,12 +163,14 @@ class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_d
     poll with `inventory` (at each start, and after any answer that may have been lost) is a sync: the answer then has
     every lease the agent does not know of, and every attempt it should stop. `wait_s` parks the poll until there is
     something. `writes` is the journal's count of writes so far: a later process that finds fewer has an outdated copy
-    of the journal.
+    of the journal. `event_mark` is the newest of the answers so far: a server whose database does not know it any more
+    was turned back.
     """
 
     incarnation: OpaqueId
     session: Annotated[int, Meta(ge=0)] = 0
     writes: JournalCounter = 0
+    event_mark: EventMark = ""
     origin: Origin | None = None
     wait_s: Annotated[float, Meta(ge=0, le=300)] = 0
     want: Annotated[int, Meta(ge=0, le=BATCH_MAX)] = 0
@@ -227,3 +231,4 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster_resources: str = ""
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own
+    event_mark: str = ""  # the number of the last event, with a signature; comes back with every poll

@@ -76,6 +76,19 @@ def restore(place: DatabaseLocation, file: Path, *, wait_s: int, force: bool) ->
     return None
 
 
+def recover(place: DatabaseLocation, *, wait_s: int) -> None:
+    """Mark the database as restored, because it was turned back by other means. The next server repairs it."""
+    with _no_server(place.data), _no_user(Database(place.url)) as database:
+        _need_there(database)
+        if database.is_sqlite:
+            backup.need_unused_sqlite(_file(database))
+        else:
+            backup.need_unused_postgresql(database)
+        if read_revisions(database)[0] is None:
+            raise NotFound("There is no database to recover.", next_step="Check --data and --database.")
+        backup.mark_restored(database, base=_base(database), wait_us=wait_s * 1_000_000)
+
+
 def _restore_sqlite(database: Database, file: Path, *, wait_s: int, force: bool) -> Path | None:
     target = _file(database)
     if _head(file).startswith(PG_DUMP_HEAD):

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from switchyard.errors import EXIT_ERROR, EXIT_OK, NotFound, YardError
 from switchyard.model.quantity import parse_duration_s
-from switchyard.server.backup import AGENT_WAIT_S, DatabaseLocation, back_up, restore
+from switchyard.server.backup import AGENT_WAIT_S, DatabaseLocation, back_up, recover, restore
 from switchyard.server.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.private_files import set_private_umask
 from switchyard.store import file_lock, schema_check
@@ -38,6 +38,16 @@ examples:
 
 Stop every server first. Jobs that an agent got after the backup was made go on there, if the agent is heard of within
 the wait; what was submitted after it is not known any more, and is stopped. Fences go on above all there were.
+"""
+RECOVER = """\
+examples:
+  yard db recover --data ./yard
+  yard db recover --database-file ./database
+
+For a database that was turned back without `yard db restore`: an old file was copied back, a snapshot of the disk was
+taken up, or a failover lost commits. The server says so and hands out no work. If you still have the newer database,
+put that back instead: then nothing is lost. Else stop every server and run this. It does what `yard db restore` does
+after it has put a backup in place.
 """
 
 
@@ -72,6 +82,9 @@ def _do(options: argparse.Namespace, place: DatabaseLocation) -> str:
         aside = restore(place, Path(options.file).expanduser(), wait_s=options.wait, force=options.force)
         note = f"; what was there is now {aside}" if aside else ""
         return f"restored {options.file}{note}\nnext: start the server; agents that run need not be restarted"
+    if options.verb == "recover":
+        recover(place, wait_s=options.wait)
+        return "marked as turned back\nnext: start the server; agents that run need not be restarted"
     with closing(Database(place.url)) as database:
         file_lock.refuse_hard_links(database)
         if options.verb == "upgrade":
@@ -129,15 +142,20 @@ def _parser() -> argparse.ArgumentParser:
     making.add_argument("--force", action="store_true", help="write over a file that is there")
     putting = _verb(verbs, "restore", "Put a backup in the place of the database", RESTORE)
     putting.add_argument("file", metavar="FILE", help="what `yard db backup` wrote")
-    putting.add_argument(
+    _add_wait(putting)
+    putting.add_argument("--force", action="store_true", help="put it in the place of a database that is there")
+    _add_wait(_verb(verbs, "recover", "Go on with a database that was turned back by other means", RECOVER))
+    return parser
+
+
+def _add_wait(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--wait",
         type=_duration,
         default=AGENT_WAIT_S,
         metavar="T",
         help="listen to agents this long first (default: 1m)",
     )
-    putting.add_argument("--force", action="store_true", help="put it in the place of a database that is there")
-    return parser
 
 
 def _verb(verbs: _Verbs, name: str, about: str, examples: str) -> argparse.ArgumentParser:

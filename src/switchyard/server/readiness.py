@@ -26,6 +26,7 @@ class Readiness:
 
     def __init__(self, context: Context, commits: Commits) -> None:
         self._database = context.database
+        self._watermark = context.committer.watermark
         self._commits = commits
         self.is_serving = False
         self.database_answered_at = 0.0  # on the loop's clock
@@ -40,6 +41,9 @@ class Readiness:
             return "The server is starting or stopping."
         if reason := self._database.foreign_reason:
             return reason
+        if self._watermark.is_turned_back:
+            refusal = self._watermark.refusal()
+            return f"{refusal.detail} {refusal.next_step}"
         if loop.time() - self.database_answered_at >= DATABASE_SILENCE_S:
             return f"The database has not answered for {DATABASE_SILENCE_S:g} s."
         if self._writing is None and loop.time() - self._began >= WRITE_INTERVAL_S:

@@ -22,6 +22,7 @@ from switchyard.service.core.clock import Clock, IdGenerator
 from switchyard.service.core.committer import Applier, BatchCall, Committer, apply_calls
 from switchyard.service.core.context import Context
 from switchyard.service.core.engines import Engines
+from switchyard.service.core.event_watermark import begin_watermark
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.core.process_metrics import ProcessMetrics
@@ -52,9 +53,15 @@ def make_services(settings: Settings, database: Database) -> Services:
     appliers: dict[type, Applier] = {}
     context = make_context(settings, database, clock=clock, new_id=new_id, appliers=appliers)
     _recover_restored(context)
+    watermark = context.committer.watermark
+    begin_watermark(watermark, database)
     submit = Submit(context)
     bulk = BulkSubmit(submit, new_id)
-    leasing = Leasing(lambda: context.snapshots.laid.layout, access=lambda: context.snapshots.access)
+    leasing = Leasing(
+        lambda: context.snapshots.laid.layout,
+        access=lambda: context.snapshots.access,
+        is_stopped=lambda: watermark.is_turned_back,
+    )
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=context.logs, usage=context.usage)
     appliers[ReportWrite] = partial(apply_reports, logs=context.logs, usage=context.usage)

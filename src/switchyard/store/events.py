@@ -17,6 +17,8 @@ from switchyard.store.job_rows import StateName
 from switchyard.store.new_rows import EventRow
 from switchyard.store.schema import TASK_EVENT, attempts, clusters, counters, events, jobs
 
+TURNED_BACK_COUNTER = "turned_back"  # an event number that was committed and is not known any more
+
 
 class EventDetails(StoredRow, frozen=True):
     """An event, its cluster's name, and the owner of its job where the reader may not view all projects."""
@@ -73,6 +75,14 @@ def _take(tx: Tx, name: str, count: int, notice: str) -> int | None:
     else:
         rows = _TAKE.rows(tx, {"p_name": name, "p_count": count})
     return rows[0][0] if rows else None
+
+
+def counters_insert_missing(tx: Tx, values: dict[str, int]) -> None:
+    dialect.insert_missing(tx, counters, [{"name": name, "value": values[name]} for name in sorted(values)])
+
+
+def counter_delete(tx: Tx, name: str) -> None:
+    tx.execute(sa.delete(counters).where(counters.c.name == name))
 
 
 def counters_read(tx: Tx) -> dict[str, int]:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from switchyard.errors import Unavailable
 from switchyard.model.blocker import Blocker
 from switchyard.store.database import MIGRATION_LOCK, Database, Tx
-from switchyard.store.events import counter_raise, counter_take
+from switchyard.store.events import TURNED_BACK_COUNTER, counter_delete, counter_raise, counter_take, counters_read
 from switchyard.store.handovers import handover_skip_numbers
 from switchyard.store.jobs import IDS_PER_STATEMENT_MAX
 from switchyard.store.schema import FINAL_STATES, agents, audit, counters, jobs, leaders
@@ -67,7 +67,8 @@ def recover_restored(tx: Tx, *, now_us: int, audit_id: str) -> int | None:
     if not sa.inspect(tx).has_table(_marks.name):
         return None
     mark = tx.execute(sa.select(_marks)).one_or_none()
-    base = max(now_us, mark.base if mark else 0)
+    base = max(now_us, mark.base if mark else 0, counters_read(tx).get(TURNED_BACK_COUNTER, 0) + 1)
+    counter_delete(tx, TURNED_BACK_COUNTER)
     _raise_fences(tx, base)
     _back_off_unleased(tx, until_us=now_us + (mark.wait_us if mark else 0))
     tx.execute(sa.update(agents).values(session=agents.c.session + SESSIONS_SKIPPED))

@@ -34,6 +34,7 @@ from switchyard.errors import Busy, Internal, Unavailable, YardError
 from switchyard.log_pace import LogPace
 from switchyard.model.unreadable import UNREADABLE_ERRORS
 from switchyard.service.core.batch import Batch, CommitNotice
+from switchyard.service.core.event_watermark import EventWatermark
 from switchyard.service.core.numbering import insert_numbered
 from switchyard.service.core.outage import Outage
 from switchyard.service.core.replay import replay
@@ -100,6 +101,7 @@ class Committer:
         bench_answers: dict[type, Callable[[Any], Any]] | None = None,
     ) -> None:
         self.name = secrets.token_hex(4)  # in notices: PostgreSQL sends them back to this server, too
+        self.watermark = EventWatermark()
         self._database = database
         self._appliers = appliers
         self._now_us = now_us
@@ -302,11 +304,13 @@ class Committer:
                 is_news = bool(notice.clusters or notice.jobs or notice.versions)
                 sent = msgspec.structs.replace(notice, sender=self.name)
                 text = msgspec.json.encode(sent).decode() if is_news else ""
-                insert_numbered(tx, batch.inserts, batch.events, dependencies=batch.after, notice=text)
+                first = insert_numbered(tx, batch.inserts, batch.events, dependencies=batch.after, notice=text)
                 is_committing = True
         except ConnectionLost as exc:
             exc.is_in_doubt = is_committing
             raise
+        if first:
+            self.watermark.note_commit(first, first + len(batch.inserts) + len(batch.events) - 1)
         self.committed(len(items), perf_counter() - began)
         self._publish(batch, notice)
         return [results[index] for index in range(len(items))]

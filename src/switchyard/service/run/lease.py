@@ -70,8 +70,18 @@ class LeaseAnswer:
 class Leasing:
     """Leases jobs. Remembers the cores in use by project, and since when each misfitting job is bypassed."""
 
-    def __init__(self, layout: Callable[[], Layout], *, access: Callable[[], Access] | None = None) -> None:
-        """`access` returns the current users. None: owners are not checked, and no owner counts as administrator."""
+    def __init__(
+        self,
+        layout: Callable[[], Layout],
+        *,
+        access: Callable[[], Access] | None = None,
+        is_stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`access` returns the current users. None: owners are not checked, and no owner counts as administrator.
+
+        `is_stopped`: whether no work is handed out now.
+        """
+        self._is_stopped = is_stopped
         self._layout = layout
         self._access = access
         self._owners = LeaseOwners(access) if access is not None else None
@@ -83,7 +93,10 @@ class Leasing:
         """Answer all agents in one round. Agents of one cluster take from its queue in the order of their requests."""
         sessions = clusters.agent_sessions(batch.tx, [request.agent_id for request in requests])
         paused = {agent for agent, row in sessions.items() if row.is_paused}
-        requests = [replace(request, want=0) if request.agent_id in paused else request for request in requests]
+        is_stopped = self._is_stopped()
+        requests = [
+            replace(request, want=0) if is_stopped or request.agent_id in paused else request for request in requests
+        ]
         valid = [
             request
             for request in requests

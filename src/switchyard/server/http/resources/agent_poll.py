@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
+import msgspec
 from msgspec import Raw
 
 from switchyard.errors import Gone, Malformed, PlaceAsked, Resync
+from switchyard.model.cluster import Load
 from switchyard.model.decode import JsonReader
 from switchyard.model.decode_pieces import PieceReader
 from switchyard.model.lifecycle import ReportAnswer
@@ -31,6 +34,8 @@ from switchyard.server.runtime import ServerRuntime
 from switchyard.service.cluster.agents import require_place
 from switchyard.service.cluster.graphs import store_agent_graph
 from switchyard.service.core.agent_sessions import SyncRequest
+from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.event_watermark import TROUBLE, confirm_number, store_turn_back
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.log_store import OutputWrite
 from switchyard.service.lifecycle.lease_request import LeaseRequest
@@ -57,6 +62,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
     require_json(scope, body)
     message = await _read_poll(server, body)
     questions: list[QuoteAsk] = []
+    await _require_current_database(server, agent, message)
     if message.inventory is not None:
         has_place = server.agents.processes.has_place(agent.id, message.incarnation)
         answers, stops = await _report(server, agent, message) if has_place else ([], [])
@@ -92,6 +98,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
         is_closing=server.wakeups.hub.is_closing,
         is_rotation_asked=_is_rotation_asked(server, agent),
         output_bytes_max=server.settings.config.logs.bytes_max,
+        event_mark=server.context.committer.watermark.mark,
     )
     is_large = len(answer.cancels) + len(answer.stops) > INLINE_ATTEMPTS_MAX or _has_large_specs(answer.leases)
     await send_body(send, 200, await server.workers.in_thread(encode, answer) if is_large else encode(answer), JSON)
@@ -109,6 +116,21 @@ async def _read_poll(server: ServerRuntime, body: bytes) -> Poll:
     else:
         message = await read_in_pieces(server.workers, body, _poll_pieces.read, POLL_BODY)
     return message
+
+
+async def _require_current_database(server: ServerRuntime, agent: AgentEntry, message: Poll) -> None:
+    """Refuse all polls once an agent knows an event that the database does not. Agents go on with what they have."""
+    watermark, database = server.context.committer.watermark, server.context.database
+    number = 0 if not message.event_mark else watermark.number_of(message.event_mark)
+    if number > watermark.number and not watermark.is_turned_back:
+        if await server.workers.in_thread(confirm_number, watermark, database, number):
+            return
+        await server.commits.put(BatchCall(partial(store_turn_back, watermark=watermark)))
+    if watermark.is_turned_back:
+        load = message.load or Load()
+        # The agent lives: its attempts are not lost, and clusters say why they get nothing.
+        server.agents.note_seen(agent.id, msgspec.structs.replace(load, trouble=TROUBLE))
+        raise watermark.refusal()
 
 
 async def _require_place(server: ServerRuntime, agent: AgentEntry, incarnation: str) -> None:
