@@ -16,6 +16,7 @@ from switchyard.server.database_option import add_database_options, data_folder,
 from switchyard.server.private_files import set_private_umask
 from switchyard.store import file_lock, schema_check
 from switchyard.store.database import Database, read_revisions, repair_schema, upgrade_schema
+from switchyard.store.schema_upgrade import without_mark
 
 EXAMPLES = """\
 examples:
@@ -120,7 +121,8 @@ def _upgrade(database: Database) -> str:
         if current != head:
             upgrade_schema(database)
         repaired = "".join(f"\n  repaired: {what}" for what in repair_schema(database))
-    done = f"revision {head}, up to date" if current == head else f"upgraded from {current or 'empty'} to {head}"
+    before = "empty" if current is None else without_mark(current)
+    done = f"revision {head}, up to date" if before == head else f"upgraded from {before} to {head}"
     return f"{done}{repaired}"
 
 

@@ -153,7 +153,7 @@ def _recover_restored(context: Context) -> None:
 
 
 def _prepare(database: Database) -> None:
-    """Give an empty database its schema. An old one is left to `yard db upgrade`."""
+    """Give an empty database its schema. An old one is left to `yard db upgrade`, beside which nothing is written."""
     current, head = read_revisions(database)
     if current is None:
         create_schema(database)
@@ -168,3 +168,4 @@ def _prepare(database: Database) -> None:
             f"The database is at revision {current}, this version needs {head}.",
             next_step="Back it up, then run `yard db upgrade` with the same --data or --database.",
         )
+    database.guard_revision()

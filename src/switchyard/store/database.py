@@ -16,6 +16,7 @@ from switchyard.errors import BadRequest, Conflict, Unavailable
 from switchyard.store import schema_check
 from switchyard.store.failures import DatabaseDiskError, translate_errors
 from switchyard.store.schema import metadata
+from switchyard.store.schema_upgrade import MARK, remove_mark, run_with_tables_locked, stopped_servers, without_mark
 
 if TYPE_CHECKING:
     from switchyard.store.postgresql_connections import PostgresqlAddress, Watchdog
@@ -62,6 +63,7 @@ class Database:
         self._wal = Path(f"{self.url.database}-wal") if self.is_sqlite else None
         # The revision of the database, if it was migrated while this server runs and this version does not know it.
         self.foreign_revision: str | None = None
+        self._is_revision_guarded = False
 
     @contextmanager
     def read(self) -> Iterator[Tx]:
@@ -78,6 +80,10 @@ class Database:
         """
         self._refuse_foreign()
         with self._noting(), translate_errors(), self.writer.begin() as tx:
+            if self._is_revision_guarded:
+                from switchyard.store.postgresql_connections import revision_at_begin
+
+                self._note_revision(revision_at_begin(tx))
             if is_patient and not self.is_sqlite:
                 from switchyard.store.postgresql_connections import lift_timeouts
 
@@ -99,7 +105,17 @@ class Database:
         Called each second: an older server must not write into a newer schema.
         """
         with translate_errors(), self.reader.connect() as tx:
-            current = tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num))
+            self._note_revision(tx.scalar(sa.select(_ALEMBIC_VERSION.c.version_num)))
+
+    def guard_revision(self) -> None:
+        """From now on, compare the revision in each transaction that writes. For servers: nobody upgrades beside them.
+
+        On SQLite a server holds the lock of the file, so nobody can change the revision.
+        """
+        self._is_revision_guarded = not self.is_sqlite
+        self.writer.update_execution_options(reads_revision=self._is_revision_guarded)
+
+    def _note_revision(self, current: str | None) -> None:
         self.foreign_revision = None if current == HEAD_REVISION else str(current)
         self._refuse_foreign()
 
@@ -108,6 +124,8 @@ class Database:
         """Say why this server must not use the database. Empty: it may."""
         if self.foreign_revision is None:
             return ""
+        if self.foreign_revision.endswith(MARK):
+            return "`yard db upgrade` is at work on the database, or was interrupted."
         return f"The database is at revision {self.foreign_revision}, and this server knows {HEAD_REVISION}."
 
     def _refuse_foreign(self) -> None:
@@ -128,9 +146,13 @@ class Database:
             if self._wal is not None and self._wal.stat().st_size > WAL_BYTES_MAX:
                 self._pragma(self.writer, "wal_checkpoint(RESTART)")
 
-    def close(self) -> None:
+    def close_pools(self) -> None:
+        """Close connections that nobody uses."""
         self.writer.dispose()
         self.reader.dispose()
+
+    def close(self) -> None:
+        self.close_pools()
         if self.watchdog is not None:
             self.watchdog.close()
 
@@ -193,33 +215,49 @@ def create_schema(database: Database) -> None:
 
 
 def upgrade_schema(database: Database, revision: str = "head") -> None:
-    """Run the migrations up to `revision`: all of them or none."""
+    """Run the migrations up to `revision`: all of them or none. Servers that use the database stop their work first."""
     from alembic import command  # here, because its import takes longer than the start of a server
 
-    with _migrating(database) as connection:
+    def migrate(connection: Connection) -> None:
+        _lock_migrations(connection)
         if _revision(connection) is None:
             schema_check.refuse_taken_names(connection)
+        else:
+            remove_mark(connection)
         command.upgrade(_alembic(connection), revision)
+
+    with _migration_engine(database) as engine:
+        with engine.connect() as tx:
+            is_empty = _revision(tx) is None
+        if database.is_sqlite or is_empty:
+            with translate_errors(), engine.begin() as connection:
+                migrate(connection)
+            return
+        with stopped_servers(engine):
+            run_with_tables_locked(engine, migrate)
 
 
 def repair_schema(database: Database) -> list[str]:
     """Repair differences of the schema from the newest revision, without loss of data. Returns what was repaired."""
-    with _migrating(database) as connection:
-        return schema_check.repair(connection)
+    with _migration_engine(database) as engine:
+        if database.is_sqlite:
+            with translate_errors(), engine.begin() as connection:
+                return schema_check.repair(connection)
+        return run_with_tables_locked(engine, schema_check.repair)
 
 
 @contextmanager
-def _migrating(database: Database) -> Iterator[Connection]:
-    """Open a transaction that changes the schema. SQLite checks no foreign keys in it: it copies and drops tables."""
-    connect_args: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else _unprepared_arguments(database)
+def _migration_engine(database: Database) -> Iterator[Engine]:
+    """Make connections that change the schema. SQLite checks no foreign keys on them: it copies and drops tables."""
+    database.close_pools()  # or an upgrade would take the sessions of this process for those of a server
+    connect_args: dict[str, Any] = {"isolation_level": None} if database.is_sqlite else {"prepare_threshold": None}
     engine = sa.create_engine(database.url, poolclass=NullPool, connect_args=connect_args)
     if database.is_sqlite:
         # Python's driver would commit each CREATE TABLE separately, and a crash would leave half a schema.
         sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     try:
-        with translate_errors(), engine.begin() as connection:
-            _lock_migrations(connection)
-            yield connection
+        with translate_errors():
+            yield engine
     finally:
         engine.dispose()
 
@@ -231,10 +269,13 @@ def _lock_migrations(tx: Tx) -> None:
 
 
 def read_revisions(database: Database) -> tuple[str | None, str]:
-    """Return the database's revision (None: empty) and the newest known one. Refuses an unknown revision."""
+    """Return the database's revision (None: empty) and the newest known one. Refuses an unknown revision.
+
+    The revision has a mark while `yard db upgrade` is at work, and after one was killed.
+    """
     with database.read() as tx:
         current = _revision(tx)
-    if current not in (None, HEAD_REVISION) and current not in _known_revisions():
+    if current is not None and current != HEAD_REVISION and without_mark(current) not in _known_revisions():
         raise Conflict(
             f"The database is at revision {current}, and the newest that this version knows is {HEAD_REVISION}.",
             next_step="A newer version made it: install that one, or restore a backup from before the upgrade.",
@@ -273,8 +314,3 @@ def _with_driver(url: str) -> str:
             f"The database URL starts with {scheme[:30]!r}.", next_step="Use sqlite:///FILE or postgresql://HOST/NAME."
         )
     return url
-
-
-def _unprepared_arguments(database: Database) -> dict[str, Any]:
-    """Arguments of a connection of its own: nothing is prepared, as a pooler's session may be another's next."""
-    return {} if database.is_sqlite else {"prepare_threshold": None}

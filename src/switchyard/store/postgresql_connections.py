@@ -63,7 +63,8 @@ _TIMEOUTS = {
     "lock_timeout": LOCK_TIMEOUT_S,
     "statement_timeout": STATEMENT_TIMEOUT_S,
 }
-BEGIN_WITH_TIMEOUTS = "BEGIN ISOLATION LEVEL READ COMMITTED; " + "; ".join(
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+BEGIN_WITH_TIMEOUTS = f"{BEGIN}; " + "; ".join(
     f"SET LOCAL {name} = '{seconds}s'" for name, seconds in _TIMEOUTS.items()
 )
 _SET_WRITER_TIMEOUTS = "; ".join(f"SET {name} = '{seconds}s'" for name, seconds in _TIMEOUTS.items())
@@ -72,6 +73,7 @@ _SET_READER_OPTIONS = (
     f"SET idle_in_transaction_session_timeout = '{IDLE_IN_TRANSACTION_TIMEOUT_S}s'; "
     f"SET statement_timeout = '{READ_TIMEOUT_S}s'"
 )
+READ_REVISION = "SELECT version_num FROM alembic_version"
 LIFT_TIMEOUTS = "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0"
 # Sessions that do nothing for us now: an answer they gave has not arrived. ClientWrite: they cannot get rid of it.
 _ACTIVE_SESSIONS = (
@@ -119,6 +121,7 @@ class WatchedConnection(psycopg.Connection[Any]):
         self.is_own = False  # the session is ours alone
         self.session_pid: int | None = None  # None: behind a pooler, where the session changes
         self.waiting_since: float | None = None
+        self.revision: str | None = None  # at the last BEGIN that read it
         self._guard = threading.Lock()
 
     def wait(self, *arguments: Any, **named: Any) -> Any:
@@ -138,6 +141,14 @@ class WatchedConnection(psycopg.Connection[Any]):
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as line:
                 line.shutdown(socket.SHUT_RDWR)
             return True
+
+    def begin_with_revision(self, begin: str) -> None:
+        """Begin a transaction that first reads the revision of the schema, in one message."""
+        with self.execute(f"{begin}; {READ_REVISION}".encode()) as cursor:
+            while cursor.nextset():
+                pass
+            row = cursor.fetchone()
+        self.revision = row[0] if row else None
 
     def introduce(self, site: PostgresqlAddress) -> Self:
         """Detect a pooler: it gives its clients a process number that is not the one of the session."""
@@ -254,9 +265,6 @@ def make_engine(site: PostgresqlAddress, watchdog: Watchdog, *, is_writer: bool,
         if connection.is_own:
             connection.execute(_SET_WRITER_TIMEOUTS if is_writer else _SET_READER_OPTIONS)
             connection.prepare_threshold = 5
-            if is_writer:
-                connection.autocommit = False
-                connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
         # Behind a pooler we cannot check whether the session is active, so its reads have the shorter bound, too.
         is_short = is_writer or connection.session_pid is None
         connection.bound_s = connection.usual_s = (
@@ -274,9 +282,27 @@ def make_engine(site: PostgresqlAddress, watchdog: Watchdog, *, is_writer: bool,
 
 
 def _begin(tx: Connection) -> None:
-    # psycopg is in autocommit mode, so that we send BEGIN and the timeouts as one message.
-    if not watched_connection(tx).is_own:
-        tx.exec_driver_sql(BEGIN_WITH_TIMEOUTS)
+    """Begin a transaction. psycopg is in autocommit mode, so that one message has BEGIN and what belongs to it."""
+    connection = watched_connection(tx)
+    begin = BEGIN if connection.is_own else BEGIN_WITH_TIMEOUTS
+    if not tx.get_execution_options().get("reads_revision"):
+        tx.exec_driver_sql(begin)
+        return
+    try:
+        connection.begin_with_revision(begin)
+    except psycopg.Error as exc:
+        if connection.closed:
+            tx.invalidate(exc)
+        raise sa.exc.OperationalError(begin, None, exc, connection_invalidated=connection.closed) from exc
+
+
+def revision_at_begin(tx: Connection) -> str | None:
+    """Return the revision of the schema as the transaction read it first.
+
+    The read holds the table until the commit, and an upgrade locks the table before it changes the revision. So the
+    revision of a transaction does not change under it.
+    """
+    return watched_connection(tx).revision
 
 
 def lift_timeouts(tx: Connection) -> None:
