@@ -58,11 +58,15 @@ def connected(url: str, *, source: str = "127.0.0.1") -> socket.socket:
     return socket.create_connection((parts.hostname, parts.port or 80), timeout=CLOSED_S, source_address=(source, 0))
 
 
-def received(sock: socket.socket) -> bytes | None:
-    """What came, up to the end of the connection; none while it is open and silent."""
+def has_answer(sock: socket.socket) -> bool:
     poller = select.poll()  # select itself knows no file above 1,024
     poller.register(sock, select.POLLIN)
-    if not poller.poll(0):
+    return bool(poller.poll(0))
+
+
+def received(sock: socket.socket) -> bytes | None:
+    """What came, up to the end of the connection; none while it is open and silent."""
+    if not has_answer(sock):
         return None
     with contextlib.suppress(ConnectionResetError):
         return sock.recv(65536)
@@ -84,6 +88,14 @@ def read_to_end(sock: socket.socket, *, drip: bytes = b"") -> bytes:
         said += part or b""
         time.sleep(0.02)  # between two looks
     raise AssertionError(f"still open after {CLOSED_S:g} s; so far it said {said[:200]!r}")
+
+
+def read_head(sock: socket.socket) -> bytes:
+    """The beginning of the answer; empty if the connection was closed without one."""
+    try:
+        return sock.recv(65536)
+    except ConnectionResetError:
+        return b""
 
 
 def test_silent_sockets_lock_nobody_out(tmp_path: Path) -> None:
@@ -231,7 +243,10 @@ def test_a_client_that_never_reads_is_cut_off(quick: Stage) -> None:
 
 
 def test_the_cap_is_reached_and_released(tmp_path: Path) -> None:
-    """Silent connections make room, also for their own address; requests in work do not, and are refused above it."""
+    """Silent connections make room, also for their own address; requests in work do not, and are refused above it.
+
+    Waits take half of an address's connections; the other half is for its work.
+    """
     config = config_file(tmp_path, http_max=64, address_max=16)
     with staged(tmp_path, auth=True, extra=["--config", str(config)]) as stage, contextlib.ExitStack() as kept:
         silent = [kept.enter_context(connected(stage.url, source="127.0.0.2")) for _ in range(20)]
@@ -239,21 +254,25 @@ def test_the_cap_is_reached_and_released(tmp_path: Path) -> None:
         assert all(received(each) == b"" for each in silent[:4])
         job = _held(stage)
         waiting = [_waiting(kept, stage, job, "127.0.0.3") for _ in range(16)]
+        until(lambda: sum(has_answer(each) for each in waiting) == 8, CLOSED_S, "half of the waits are refused")
+        parked = [each for each in waiting if not has_answer(each)]
+        answers = [read_head(each) for each in waiting if each not in parked]
+        assert all(b"Your address has 8 waits and streams open here" in answer for answer in answers), answers
+        assert _status_from(stage, "127.0.0.3") == 200, "half of its connections are for work"
+        bodies = [_sending(kept, stage, "127.0.0.3") for _ in range(8)]
 
         def is_full() -> bool:
-            """A wait whose bytes the server had not read yet counted as silent, and made room: it comes again."""
-            for number, each in enumerate(waiting):
-                if received(each) is not None:
-                    waiting[number] = _waiting(kept, stage, job, "127.0.0.3")
+            """A request whose bytes the server had not read yet counted as silent, and made room: it comes again."""
+            for number, each in enumerate(bodies):
+                if has_answer(each):
+                    bodies[number] = _sending(kept, stage, "127.0.0.3")
             return _status_from(stage, "127.0.0.3") == 503
 
         until(is_full, CLOSED_S, "its address has all its connections in work")
         assert _status_from(stage, "127.0.0.4") == 200, "others have room"
-        more = _waiting(kept, stage, job, "127.0.0.4")
-        until(lambda: received(more), CLOSED_S, "one user has all the waits that are for one user")
-        waiting.pop().close()
+        bodies.pop().close()
         until(lambda: _status_from(stage, "127.0.0.3") == 200, CLOSED_S, "a place is free again")
-        assert all(received(each) is None for each in waiting), "nobody who waits was closed"
+        assert not any(has_answer(each) for each in parked), "nobody who waits was closed"
         assert 'event="connection refused" address=127.0.0.3' in stage.server.log
 
 
@@ -316,5 +335,13 @@ def _held(stage: Stage) -> str:
 def _waiting(kept: contextlib.ExitStack, stage: Stage, job: str, source: str) -> socket.socket:
     sock = kept.enter_context(connected(stage.url, source=source))
     line = f"GET /v1/jobs/{job}/wait?timeout_s=60 HTTP/1.1\r\nHost: x\r\n"
+    sock.sendall(f"{line}Authorization: Bearer {stage.token}\r\n\r\n".encode())
+    return sock
+
+
+def _sending(kept: contextlib.ExitStack, stage: Stage, source: str) -> socket.socket:
+    """A request whose body does not come."""
+    sock = kept.enter_context(connected(stage.url, source=source))
+    line = "POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
     sock.sendall(f"{line}Authorization: Bearer {stage.token}\r\n\r\n".encode())
     return sock

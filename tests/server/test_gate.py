@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 import structlog.testing
 
+from switchyard.errors import Busy
 from switchyard.server import refusal_log
 from switchyard.server.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
 from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, client_network
+from switchyard.server.open_request_slots import OpenRequestSlots
 from switchyard.server.refusal_log import RefusalLog, credential_id
 
 BOUNDS = ConnectionBounds(http_max=6, address_max=3, grpc_max=6, head_s=1, idle_s=1, body_s=1, answer_s=1, slow_bytes=1)
@@ -132,3 +135,16 @@ def test_many_addresses_are_kept_within_a_bound(logged: list[Any]) -> None:
         "times": 2 * refusal_log.LINES_MAX,
         "log_level": "warning",
     }
+
+
+def test_refused_waits_come_again_one_after_the_other() -> None:
+    """Two thousand that came again each second would leave no time for submits."""
+    slots = OpenRequestSlots(1, 1, "waits", clock=lambda: 100.0)
+    pauses: Counter[int] = Counter()
+    with slots.hold("ann"):
+        for _ in range(2000):
+            with pytest.raises(Busy) as caught, slots.hold("ann"):
+                pass
+            pauses[caught.value.retry_after_s or 0] += 1
+    assert [pauses[second] for second in (1, 2, 14)] == [50, 50, 50]
+    assert max(pauses) == 15

@@ -21,8 +21,9 @@ class ConnectionsSection(Struct, frozen=True, forbid_unknown_fields=True):
 
     `http_max`: HTTP connections in all; without a value, as many as the limit of open files allows. `address_max`:
     connections of one address (IPv6: of one /64 network), by default half of `http_max`; behind a proxy all users share
-    its address. `grpc_max`: gRPC connections in all. Above a limit, the connection that has been silent for longest is
-    closed; if none is silent, the new connection is answered 503.
+    its address. Half of them are kept free of waits and event streams. `grpc_max`: gRPC connections in all. Above a
+    limit, the connection that has been silent for longest is closed; if none is silent, the new connection is answered
+    503.
 
     `head_s`: the time for the head of a request, and for a TLS handshake. `idle_s`: the time between two requests.
     `body_s`: in each such period at least `slow_bytes` of a body must arrive, and of a large body enough to arrive

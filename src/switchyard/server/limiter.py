@@ -30,6 +30,7 @@ SERVER = ""
 AGENT_PREFIX = "agent:"  # before the id of an agent; no user can be called so
 ANONYMOUS = ":anonymous"  # all requests without a credential, or before it is read; no user can be called so
 current_caller: ContextVar[str] = ContextVar("caller", default=SERVER)
+current_address: ContextVar[str] = ContextVar("address", default="")  # of the request; empty: none, as of gRPC
 DECISIONS = "decisions"  # a limit that no config file sets: decisions of one user that wait for a thread
 DECISIONS_RETRY_S = 1
 SWEEP_MIN = 10_000  # buckets that are kept before full ones are dropped
@@ -46,9 +47,13 @@ class Limiter:
         clock: Callable[[], float] = monotonic,
         *,
         connections: int = 1000,
+        address_connections: int = 500,
         uploads: int = 4,
     ) -> None:
-        """`connections`, `uploads`: how many HTTP connections and uploads the server has in all."""
+        """`connections`, `uploads`: how many HTTP connections and uploads the server has in all.
+
+        `address_connections`: how many connections one address may have.
+        """
         self._limits_of = limits_of
         self._refused = refused  # called with the name of a limit that refuses
         self._clock = clock
@@ -59,6 +64,10 @@ class Limiter:
             "waits": OpenRequestSlots(connections // 2, connections // 4, "waits"),
             "streams": OpenRequestSlots(min(STREAMS_MAX, connections // 4), connections // 8, "streams of events"),
         }
+        # The other half of an address's connections is for its short requests: waits must not keep submits out.
+        self._parked_by_address = OpenRequestSlots(
+            connections, address_connections // 2, "waits and streams", kind="address"
+        )
         self.uploads = OpenRequestSlots(uploads, max(1, uploads // 2), "uploads of graphs")
 
     def count_request(self, actor: Actor) -> float:
@@ -102,7 +111,7 @@ class Limiter:
         if exceeds_limit(most, used, 1) and not actor.is_platform_admin:
             self._refused(name)
             raise limit_refusal(name, most, used)
-        with slots.hold(actor.name):
+        with slots.hold(actor.name), self._parked_by_address.hold(current_address.get()):
             yield
 
     def calls_of(self, user: str) -> int:

@@ -55,6 +55,7 @@ def make_runtime(services: Services) -> ServerRuntime:
         settings.config.limits.of,
         context.tally.limits.add,
         connections=settings.connections.http_max,
+        address_connections=settings.connections.address_max,
         uploads=settings.bounds.uploads,
     )
     workers = Workers(settings.bounds.threads, limiter)

@@ -27,11 +27,12 @@ from switchyard.server.http.asgi_messages import (
     send_not_allowed,
     send_problem,
 )
+from switchyard.server.http.connection_gate import client_network
 from switchyard.server.http.endpoint import AsgiHandler
 from switchyard.server.http.endpoint_route import EndpointRoute
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.openapi import document
-from switchyard.server.limiter import ANONYMOUS, current_caller
+from switchyard.server.limiter import ANONYMOUS, current_address, current_caller
 from switchyard.server.metrics import Metrics, serve_metrics
 from switchyard.server.runtime import ServerRuntime
 
@@ -65,6 +66,7 @@ class HttpApp:
         if scope["type"] != "http":
             return
         current_caller.set(ANONYMOUS)
+        current_address.set(client_network((scope.get("client") or ("",))[0]))
         status = 0
 
         async def send_noting_status(message: MutableMapping[str, Any]) -> None:
