@@ -1,4 +1,4 @@
-"""How lists and leases hold up: the same questions at a thousand and at a million jobs in the database."""
+"""How lists, leases, counts and explanations hold up: the same questions at a thousand and at many more jobs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,84 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import sqlalchemy as sa
+from tests.builders import a_request
 from tests.programs import call
+from tests.service.rig import ADMIN, Rig
 
 from bench import bed
 from bench.table import Table
+from switchyard.model.ids import make_id
+from switchyard.service.job.explanation import job_explain
+from switchyard.service.job.stats import route_stats
+from switchyard.store.schema import jobs as job_table
 
 SIZES = (1_000, 1_000_000)
 ROUND = 5_000
 LOOKS = 30
+CPU_SIZES = (1_000, 50_000, 200_000)
+HOUR_S = 3600
 
 
 def measure(folder: Path) -> list[Table]:
+    return [_latency(folder), cpu_by_size(folder / "cpu")]
+
+
+def cpu_by_size(folder: Path) -> Table:
+    """As a function of its own: `python -c "from bench.scale import *; print(cpu_by_size(Path('x')).markdown())"`."""
+    table = Table(
+        "CPU of counts and explanations by the number of jobs",
+        f"Median CPU ms of {LOOKS} calls of the use case, in process, SQLite. All jobs wait at one cluster, in 20 "
+        "lanes. *Explain*: of the newest job.",
+        ["jobs", "route stats", "explain"],
+    )
+    folder.mkdir(parents=True)
+    with closing(Rig(f"sqlite:///{folder / 'yard.db'}", folder)) as rig:
+        rig.cluster("alpha")
+        rows = [_first_row(rig, f"p{number}") for number in range(20)]
+        made = len(rows)
+        for size in CPU_SIZES:
+            last = _copy(rig, rows, begin=made, end=size)
+            made = size
+            stats = _cpu_median(lambda: route_stats(rig.context, ADMIN, HOUR_S))
+            explain = _cpu_median(lambda last=last: job_explain(rig.context, ADMIN, last))  # type: ignore[misc]
+            table.add(f"{size:,}", stats, explain)
+    return table
+
+
+def _first_row(rig: Rig, project: str) -> dict[str, object]:
+    rig.project(project)
+    job = rig.submit(a_request(project=project, cluster="alpha")).id
+    with rig.context.database.read() as tx:
+        return dict(tx.execute(sa.select(job_table).where(job_table.c.id == job)).mappings().one())
+
+
+def _copy(rig: Rig, rows: list[dict[str, object]], *, begin: int, end: int) -> str:
+    """Store further jobs that differ from these rows in their ids alone. Returns the last id."""
+    now_us = rig.clock()
+    copies = [
+        {**rows[number % len(rows)], "id": make_id(now_us, number), "seq": 1_000_000 + number, "created_us": now_us}
+        for number in range(begin, end)
+    ]
+    with rig.context.database.write() as tx:
+        tx.execute(sa.insert(job_table), copies)
+    return str(copies[-1]["id"])
+
+
+def _cpu_median(work: Callable[[], object]) -> str:
+    times = []
+    for _ in range(LOOKS):
+        began = time.thread_time()
+        work()
+        times.append(time.thread_time() - began)
+    return f"{statistics.median(times) * 1000:.1f}"
+
+
+def _latency(folder: Path) -> Table:
     table = Table(
         "Latency by the number of jobs",
         f"Median of {LOOKS}, over HTTP, in ms. Half of the jobs wait at one cluster, in ten lanes, half are pending "
@@ -46,7 +110,7 @@ def measure(folder: Path) -> list[Table]:
                 if url is not None:
                     _settle(url)
                 table.add(kind, f"{size:,}", *_look(server.url, credential, last))
-    return [table]
+    return table
 
 
 def _settle(url: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -39,7 +39,7 @@ class FairQueue(Generic[RowT]):
     """
 
     cores: dict[str, float] = field(default_factory=dict)  # project → cores it uses
-    _lanes: list[list[QueuedJob[RowT]]] = field(default_factory=list)  # jobs left, the next one last
+    _lanes: list[Iterator[QueuedJob[RowT]]] = field(default_factory=list)  # jobs left, in order
     _heap: list[tuple[QueueSortKey, int, QueuedJob[RowT]]] = field(default_factory=list)
 
     @staticmethod
@@ -51,8 +51,12 @@ class FairQueue(Generic[RowT]):
 
     def add(self, lanes: Iterable[Iterable[QueuedJob[RowT]]]) -> None:
         """Add further lanes."""
+        self.add_ordered(iter(sorted(lane, key=lambda waiting: (-waiting.priority, waiting.id))) for lane in lanes)
+
+    def add_ordered(self, lanes: Iterable[Iterator[QueuedJob[RowT]]]) -> None:
+        """Add lanes whose jobs come in order. A lane is read only as far as its jobs are taken."""
         for lane in lanes:
-            self._lanes.append(sorted(lane, key=lambda waiting: (-waiting.priority, waiting.id), reverse=True))
+            self._lanes.append(lane)
             self._push_next(len(self._lanes) - 1)
 
     def next(self) -> QueuedJob[RowT] | None:
@@ -77,8 +81,7 @@ class FairQueue(Generic[RowT]):
         self.cores[waiting.project] = self.cores.get(waiting.project, 0) + cores
 
     def _push_next(self, lane: int) -> None:
-        if self._lanes[lane]:
-            waiting = self._lanes[lane].pop()
+        if (waiting := next(self._lanes[lane], None)) is not None:
             heapq.heappush(self._heap, (self._key(waiting), lane, waiting))
 
     def _key(self, waiting: QueuedJob[RowT]) -> QueueSortKey:

@@ -228,9 +228,19 @@ def arrays_with_places(tx: Tx, limit: int) -> list[PlaceCandidate]:
 _ORDERED = columns_of(OrderedJob, jobs)
 
 
-def queued_ahead(tx: Tx, lane: str, limit: int) -> list[OrderedJob]:
-    """List the first jobs of a lane that wait for a place."""
-    query = sa.select(*_ORDERED).where(jobs.c.lane == lane, sa.text(QUEUED))
+def queued_ahead(tx: Tx, lane: str, limit: int, *, after: OrderedJob | None = None) -> list[OrderedJob]:
+    """List the first jobs of a lane that wait for a place, or those behind `after`."""
+    return _ordered_page(tx, sa.select(*_ORDERED).where(jobs.c.lane == lane, sa.text(QUEUED)), limit, after)
+
+
+def _ordered_page(
+    tx: Tx, query: sa.Select[tuple[object, ...]], limit: int, after: OrderedJob | None
+) -> list[OrderedJob]:
+    if after is not None:
+        is_behind = sa.or_(
+            jobs.c.priority < after.priority, sa.and_(jobs.c.priority == after.priority, jobs.c.id > after.id)
+        )
+        query = query.where(jobs.c.priority <= after.priority, is_behind)
     return fetch_all(tx, OrderedJob, query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit))
 
 
@@ -248,7 +258,7 @@ def ready_lanes_of_cluster(tx: Tx, cluster_id: str) -> list[str]:
     return list(tx.execute(statement, {"cluster": cluster_id}).scalars())
 
 
-def ready_ahead(tx: Tx, cluster_id: str, lane: str, limit: int) -> list[OrderedJob]:
-    """List the first ready jobs of a cluster's lane."""
+def ready_ahead(tx: Tx, cluster_id: str, lane: str, limit: int, *, after: OrderedJob | None = None) -> list[OrderedJob]:
+    """List the first ready jobs of a cluster's lane, or those behind `after`."""
     query = sa.select(*_ORDERED).where(jobs.c.cluster_id == cluster_id, jobs.c.lane == lane, sa.text(READY))
-    return fetch_all(tx, OrderedJob, query.order_by(jobs.c.priority.desc(), jobs.c.id).limit(limit))
+    return _ordered_page(tx, query, limit, after)

@@ -15,7 +15,7 @@ from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.placement.decision_counts import pool_and_label, rejecting_step
 from switchyard.store import decision_events, route_counts
 
-LOOK_MAX = 20_000  # jobs read: tens of milliseconds
+LOOK_MAX = 10_000  # jobs read: 60 ms of CPU
 GROUPS_MAX = 5000  # groups of jobs with the same route; the largest are counted
 BARS_MAX = 50  # bars of one dimension; all others are summed as `other`
 NONE, OTHER = "-", "other"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -30,8 +31,16 @@ from switchyard.store.job_rows import JobRow
 
 CORES_CACHE_US = 1_000_000  # core counts are cached this long; leases given by other servers show up after it
 READ_SHARE = 20  # reading the counts takes at most a twentieth of the time: a slow read is cached longer
-ROWS_MAX = 10_000  # jobs read to find the position of one job
+# Jobs of a lane that are read at once to find the position of one job. The first page has twice what the lane gives if
+# all lanes give the same, so that most lanes need one query.
+PAGE_MIN, PAGE_MAX, PAGE_GROWTH = 8, 512, 4
 SHARES_MAX = 20  # projects shown for one job
+
+
+class _ReadPage(Protocol):
+    """Reads the first jobs of a lane, or those behind `after`."""
+
+    def __call__(self, limit: int, /, *, after: store.OrderedJob | None) -> list[store.OrderedJob]: ...
 
 
 class ProjectCores:
@@ -101,14 +110,14 @@ def queue_position(
     return _with_places(tx, position, queue, row)
 
 
-def _lanes(tx: Tx, row: JobRow) -> dict[str, list[store.OrderedJob]] | None:
-    """Return the jobs that compete with this job, by lane. Other lanes share ROWS_MAX rows, to bound the read."""
+def _lanes(tx: Tx, row: JobRow) -> dict[str, _ReadPage] | None:
+    """Return a function for each lane of jobs that compete with this job: it reads the lane's jobs page by page."""
     if row.state == State.PENDING.value and row.blocked == Blocker.QUEUE:
         names = [lane for lane in _readable(store.queued_lanes(tx)) if queue_of_lane(lane) == queue_of_lane(row.lane)]
-        return {lane: store.queued_ahead(tx, lane, _rows_max(lane, row, names)) for lane in names}
+        return {lane: partial(store.queued_ahead, tx, lane) for lane in names}
     if row.is_ready and row.cluster_id is not None:
         names = _readable(store.ready_lanes_of_cluster(tx, row.cluster_id))
-        return {lane: store.ready_ahead(tx, row.cluster_id, lane, _rows_max(lane, row, names)) for lane in names}
+        return {lane: partial(store.ready_ahead, tx, row.cluster_id, lane) for lane in names}
     return None
 
 
@@ -117,43 +126,44 @@ def _readable(lanes: list[str]) -> list[str]:
     return [lane for lane in lanes if isinstance(lane, str)]
 
 
-def _rows_max(lane: str, row: JobRow, names: list[str]) -> int:
-    return AHEAD_MAX + 1 if lane == row.lane else max(1, min(AHEAD_MAX + 1, ROWS_MAX // len(names)))
-
-
-def _ahead(
-    lanes: dict[str, list[store.OrderedJob]], queues: Queues, row: JobRow, cores: dict[str, float]
-) -> tuple[int, bool]:
+def _ahead(lanes: Mapping[str, _ReadPage], queues: Queues, row: JobRow, cores: dict[str, float]) -> tuple[int, bool]:
     """Return how many jobs come before this job, and whether there may be more.
 
     It takes jobs in lease order and counts the cores of each job for its project, as real leases would.
     """
-    waiting = {
-        lane: [
-            ordered_job_of(queued, queue_named(queues, queue_of_lane(lane)))
-            for queued in rows
-            if queued.id == row.id or is_readable(queued)
-        ]
-        for lane, rows in lanes.items()
-    }
-    fair_queue = FairQueue.of(waiting.values(), cores)
-    remaining = {lane: len(rows) for lane, rows in lanes.items()}
-    ahead, is_more = 0, False
-    while ahead < AHEAD_MAX and (queued := fair_queue.next()) is not None:
+    fair_queue: FairQueue[store.OrderedJob] = FairQueue(cores)
+    size = min(PAGE_MAX, PAGE_MIN + 2 * AHEAD_MAX // max(1, len(lanes)))
+    fair_queue.add_ordered(
+        _ordered_jobs(read_page, queue_named(queues, queue_of_lane(lane)), job_id=row.id, size=size)
+        for lane, read_page in lanes.items()
+    )
+    for ahead in range(AHEAD_MAX):
+        queued = fair_queue.next()
+        if queued is None:
+            return ahead, True  # another transaction has just taken the job
         if queued.id == row.id:
-            return ahead, is_more
-        ahead += 1
+            return ahead, False
         fair_queue.give(queued, queued.row.cores)
-        remaining[queued.row.lane] -= 1
-        # All jobs read from this lane come first: the lane may have further jobs that were not read.
-        is_more |= not remaining[queued.row.lane] and len(lanes[queued.row.lane]) == _rows_max(
-            queued.row.lane, row, list(lanes)
-        )
-    return ahead, True
+    return AHEAD_MAX, True
+
+
+def _ordered_jobs(
+    read_page: _ReadPage, queue: Queue, *, job_id: str, size: int
+) -> Iterator[QueuedJob[store.OrderedJob]]:
+    """Yield the jobs of a lane, read in pages. `size`: of the first page."""
+    last: store.OrderedJob | None = None
+    while True:
+        rows = read_page(size, after=last)
+        for queued in rows:
+            if queued.id == job_id or is_readable(queued):
+                yield ordered_job_of(queued, queue)
+        if len(rows) < size:
+            return
+        size, last = min(size * PAGE_GROWTH, PAGE_MAX), rows[-1]
 
 
 def _shares(
-    lanes: dict[str, list[store.OrderedJob]],
+    lanes: Iterable[str],
     queues: Queues,
     row: JobRow,
     cores: Mapping[str, float],
