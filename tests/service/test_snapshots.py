@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange, Health
+from switchyard.model.cluster import ClusterChange, Health, Load
 from switchyard.service.cluster import clusters
 from switchyard.service.core.snapshots import Snapshots
 from tests.builders import a_graph
@@ -98,3 +98,28 @@ def _anew(rig: Rig, kept: Snapshots) -> Snapshots:
     made.seen = dict(kept.seen)
     made.refresh(force=True)
     return made
+
+
+def test_nothing_is_kept_of_agents_and_clusters_that_were_removed(rig: Rig) -> None:
+    """Each pilot and each ephemeral cluster comes with agents of its own: what is kept of them would grow for ever."""
+    snapshots, presence, hub = rig.context.snapshots, rig.yard.agents, rig.yard.wakeups.hub
+    agent = rig.cluster("alpha")
+    ids = {agent.id, agent.cluster_id}
+    presence.forget_removed()
+    snapshots.take_load(agent.id, Load(trouble="disk full", ends_in_s=60), rig.clock())
+    with presence.processes.polling(agent.id, "i1", 0):
+        presence.processes.note_holder(agent.id, "i1")
+    presence.empty_polls[agent.id] = presence.flushed_loads[agent.id] = ()  # type: ignore[assignment]
+    hub.wake([agent.cluster_id], ())
+
+    def kept() -> set[str]:
+        """The tables that have one of the ids."""
+        owners = (snapshots, snapshots._troubles, snapshots._ends, presence, presence.processes, hub)
+        tables = [item for owner in owners for item in vars(owner).items()]
+        return {name for name, table in tables if isinstance(table, dict) and ids & table.keys()}
+
+    assert kept() >= {"seen", "loads", "load_times", "_causes", "_ends_us", "empty_polls", "_heard", "_versions"}
+    clusters.cluster_delete(rig.context, ADMIN, "alpha")
+    snapshots.refresh()
+    presence.forget_removed()
+    assert kept() == set()

@@ -29,6 +29,8 @@ class AgentPresence:
         self.empty_polls: dict[str, tuple[object, ...]] = {}  # agent → its last poll that got nothing
         self._told_resources: dict[str, str] = {}  # agent → the version of namespaces that its last poll was told
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen, not yet stored
+        self.flushed_loads: dict[str, Load | None] = {}  # agent → the load that is stored
+        self._fleet = context.snapshots.fleet  # whose removed agents and clusters are forgotten
 
     def note_seen(self, agent_id: str, load: Load | None) -> None:
         """An agent has polled: it is alive, and this is the load of its cluster.
@@ -43,6 +45,19 @@ class AgentPresence:
             # When a thousand agents come back at once, clusters are computed anew once for all of them.
             self._is_batching = True
             asyncio.get_running_loop().call_later(LIVENESS_BATCH_S, self._update_clusters)
+
+    def forget_removed(self) -> None:
+        """Drop what is kept of agents and clusters that were removed since the last call."""
+        before, self._fleet = self._fleet, self._context.snapshots.fleet
+        if self._fleet is before:
+            return
+        for agent_id in before.agents.keys() - self._fleet.agents.keys():
+            self.empty_polls.pop(agent_id, None)
+            self._told_resources.pop(agent_id, None)
+            self.flushed_loads.pop(agent_id, None)
+            self.processes.forget(agent_id)
+        for cluster_id in before.rows.keys() - self._fleet.rows.keys():
+            self._wakeups.hub.forget(cluster_id)
 
     def has_new_resources(self, agent: AgentEntry) -> bool:
         """Whether the objects of namespaces changed since the agent's last poll at this server."""

@@ -53,6 +53,11 @@ class AgentProcesses:
     def forget_holder(self, agent_id: str) -> None:
         self._holders.pop(agent_id, None)
 
+    def forget(self, agent_id: str) -> None:
+        """The agent was removed."""
+        self._heard.pop(agent_id, None)
+        self._holders.pop(agent_id, None)
+
     def has_place(self, agent_id: str, incarnation: str) -> bool:
         """Whether this process holds the agent's session, as far as this server knows.
 

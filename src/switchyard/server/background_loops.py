@@ -82,7 +82,6 @@ class BackgroundLoops:
         self._retention = RetentionChore(
             RetentionTerms(*(retention.period_us(name) for name in RETENTION_NAMES)),
         )
-        self._flushed: dict[str, Load | None] = {}  # agent → the load that is written down
         self._clean_at = 0.0  # on the monotonic clock
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
@@ -185,6 +184,7 @@ class BackgroundLoops:
 
     async def _refresh(self) -> None:
         changed = await self._server.workers.in_thread(self._read_anew)
+        self._server.agents.forget_removed()
         self._server.readiness.database_answered_at = asyncio.get_running_loop().time()
         if changed:
             self._server.wakeups.pending_kick.set()
@@ -264,9 +264,8 @@ class BackgroundLoops:
         seen, server.agents.unflushed = server.agents.unflushed, {}
         used, server.authenticator.tokens_used = server.authenticator.tokens_used, {}
         writes, server.agents.processes.unflushed = server.agents.processes.unflushed, {}
-        loads = {
-            key: load for key in seen if (load := server.context.snapshots.loads.get(key)) != self._flushed.get(key)
-        }
+        stored, snapshots = server.agents.flushed_loads, server.context.snapshots
+        loads = {key: load for key in seen if (load := snapshots.loads.get(key)) != stored.get(key)}
         loads_json = {key: _load_json(loads.get(key)) for key in seen}
         # The exact time where the load changed: a sync has just stored one, and an earlier time would be ignored.
         seen |= {key: server.context.snapshots.seen.get(key, seen[key]) for key in loads}
@@ -280,7 +279,7 @@ class BackgroundLoops:
 
         if seen or used or writes:
             server.context.committer.call(apply)
-            self._flushed |= loads
+            stored.update(loads)
 
     async def _sweep(self) -> None:
         ready = await self._server.workers.in_thread(self._ready)

@@ -30,6 +30,10 @@ class WakeupHub:
     def version(self, cluster_id: str) -> int:
         return self._versions.get(cluster_id, 0)
 
+    def forget(self, cluster_id: str) -> None:
+        """The cluster was removed. Polls that are still parked see another version, and look again."""
+        self._versions.pop(cluster_id, None)
+
     def is_waited_for(self, cluster_id: str) -> bool:
         return bool(self._clusters.get(cluster_id))
 

@@ -30,6 +30,9 @@ class AgentEnds:
         self._ends_us[agent_id] = at_us + load.ends_in_s * 1_000_000
         return is_new
 
+    def forget(self, agent_id: str) -> None:
+        self._ends_us.pop(agent_id, None)
+
     def left(self, now_us: int) -> TimesLeft:
         return {agent_id: rounded_up_s((end_us - now_us) / 1e6) for agent_id, end_us in self._ends_us.copy().items()}
 
@@ -40,12 +43,13 @@ class AgentEnds:
 
     def is_over(self, agent_id: str, now_us: int) -> bool:
         """Return whether the agent said when it ends, and that time is over."""
-        return agent_id in self._ends_us and self._ends_us[agent_id] <= now_us
+        end_us = self._ends_us.get(agent_id)
+        return end_us is not None and end_us <= now_us
 
     def follow_jump(self, by_us: int) -> None:
         """Shift all ends after a jump of the clock."""
-        for agent_id in list(self._ends_us):
-            self._ends_us[agent_id] += by_us
+        for agent_id, end_us in list(self._ends_us.items()):
+            self._ends_us[agent_id] = end_us + by_us
 
 
 def rounded_up_s(left_s: float) -> int:

@@ -25,6 +25,9 @@ class AgentTroubles:
             self._causes[agent_id] = causes
         return causes != before
 
+    def forget(self, agent_id: str) -> None:
+        self._causes.pop(agent_id, None)
+
     def now(self) -> Troubles:
         return dict(self._causes)
 

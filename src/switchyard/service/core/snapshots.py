@@ -202,7 +202,9 @@ class Snapshots:
             if versions.get("policy", 0) != self.policy.version:
                 self.policy = next_policy(tx, self.policy, versions.get("policy", 0))
             if force or versions.get("clusters", 0) != self.fleet.version:
-                self.fleet = load_fleet(tx, versions.get("clusters", 0), before=self.fleet)
+                before = self.fleet
+                self.fleet = load_fleet(tx, versions.get("clusters", 0), before=before)
+                self._forget_agents(before.agents.keys() - self.fleet.agents.keys())
             if force or versions.get("tokens", 0) != self.token_pools.version:
                 self.token_pools = load_token_pools(tx, versions.get("tokens", 0))
             if force or versions.get("resources", 0) != self.resources.version:
@@ -261,11 +263,19 @@ class Snapshots:
         is_end_new = self._ends.take(agent_id, load, at_us)
         return self._troubles.take(agent_id, load) or is_end_new
 
+    def _forget_agents(self, removed: Iterable[str]) -> None:
+        """Drop what is kept of agents that were removed: each ephemeral cluster and each pilot has had agents."""
+        for agent_id in removed:
+            for table in (self._stored_seen, self.seen, self.loads, self.load_times):
+                table.pop(agent_id, None)
+            self._troubles.forget(agent_id)
+            self._ends.forget(agent_id)
+
     def follow_jump(self, by_us: int) -> None:
         """Shift all remembered times after a jump of the clock, so that no agent's silence gets longer or shorter."""
         for times in (self.seen, self.load_times):
-            for agent_id in list(times):
-                times[agent_id] += by_us
+            for agent_id, at_us in list(times.items()):
+                times[agent_id] = at_us + by_us
         self._ends.follow_jump(by_us)
 
     def now_us(self) -> int:

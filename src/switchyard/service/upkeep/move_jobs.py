@@ -142,7 +142,8 @@ class JobMover:
         moves = self._moves(context, busy, _MoveSearch(context, world, spares, is_quoted=is_quoted))
         moved = _apply(context, leadership, world, moves) if moves else 0
         if moved:
-            self._moved_us |= {world.by_name[move.to].id: context.steady_us() for move in moves}
+            known_us = {cluster: at_us for cluster, at_us in self._moved_us.items() if cluster in world.by_id}
+            self._moved_us = known_us | {world.by_name[move.to].id: context.steady_us() for move in moves}
         return moved
 
     def _is_load_stale(self, context: Context, cluster_id: str) -> bool:
