@@ -26,6 +26,7 @@ class Fault(StrEnum):
     LATE = "late"  # never answers, and submits after its caller has given up
     BANNER = "banner"  # answers among words of the site's own, on both streams
     FULL = "full"  # the controller cannot save the script: its disk is full
+    GONE = "gone"  # submits, and the node cannot run the script, as if Slurm had taken the script away: exit code 2
     MIXED = "mixed"  # one of the first five, another at each call
 
 
@@ -69,6 +70,9 @@ banner)
 full)
     echo "sbatch: error: Batch job submission failed: I/O error writing script/environment to file" >&2
     exit 1
+    ;;
+gone)
+    sed '1s|.*|#!/gone/sh|' | {real} "$@"
     ;;
 *)
     exec {real} "$@"

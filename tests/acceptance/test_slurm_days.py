@@ -142,6 +142,23 @@ def test_a_full_spool_of_the_controller_is_waited_out(yard: Yard) -> None:
     ran_once(yard, job)
 
 
+def test_a_script_that_its_node_could_not_run_is_given_back_and_runs_after_all(yard: Yard) -> None:
+    """Slurm says FAILED with exit code 2, and the node has opened the output. It is not the command's end."""
+    yard.faulty.set(Fault.GONE)
+    job = yard.submit("alpha")
+    events: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        events[:] = yard.stage.read("events", job)
+        return bool({"returned", "failed"} & {event["kind"] for event in events})
+
+    until(is_told, END_S, "the agent has told of its end")
+    yard.faulty.set(Fault.NONE)
+    told = [(event["kind"], event["reason"]) for event in events if "did not run its script" in event["reason"]]
+    assert [kind for kind, _ in told] == ["returned"], events
+    ran_once(yard, job)
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
     """A file system with room for three files."""

@@ -70,7 +70,13 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     # Its controller died while it launched it, and says so only later.
     (said("NODE_FAIL"), NOTHING, UNBEGUN),
     (said("NODE_FAIL"), ALONE, S),
-    (said("NODE_FAIL"), OUTPUT, S),
+    # Its node opened its output and ran no line of its script: the code is not the command's. 2: the script was gone.
+    *((said("FAILED", code), OUTPUT, UNBEGUN) for code in (1, 2, 26)),
+    *((facts, OUTPUT, UNBEGUN) for facts in (DONE, KILLED, AGAIN, AT_ONCE)),
+    *((said(word), OUTPUT, UNBEGUN) for word in ("NODE_FAIL", "TIMEOUT", "DEADLINE")),
+    (said("OUT_OF_MEMORY", 0, 125), OUTPUT, S),
+    (said("FAILED", 0, LAUNCH_FAILURE_SIGNAL), OUTPUT, S),
+    (said("PREEMPTED"), OUTPUT, S),
     # What is true of a job that never began.
     (said("FAILED", 1, nodes=""), NOTHING, S),
     (said("FAILED", 0, LAUNCH_FAILURE_SIGNAL), NOTHING, S),
@@ -88,9 +94,7 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     (said("FAILED", 137), ALONE, S),
     (said("FAILED", RERUN_CODE), ALONE, S),
     (said("TIMEOUT"), ALONE, S),
-    # Its notes are gone, or could not be written: its output, or what is left of them, is a sign, too.
-    (DONE, OUTPUT, S),
-    (KILLED, OUTPUT, S),
+    # Its notes could not be written: what is left of them is a sign, too.
     (DONE, ScriptEvidence(start=ScriptStart("")), S),
     (DONE, left(""), S),
     (DONE, ScriptEvidence(ended="0"), S),
@@ -114,7 +118,7 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     (KILLED, left("0"), N),
     (said("FAILED", reason="JobLaunchFailure"), left("0"), S),
     (said("FAILED", reason="JobLaunchFailure"), left(), S),
-    (said("FAILED", 1), left("cwd", is_noted=False), N),
+    *((said("FAILED", 1), left(text, is_noted=False), N) for text in ("cwd", "folder")),
     *(
         (DONE, left(text), S) for text in ("²", "9" * 40, "-1", "cwd?", "word 5", "code x", "code  5 ")
     ),  # not our script's words
@@ -145,7 +149,6 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     (AGAIN, left("5", refused=NATIVE), N),
     (AGAIN, left("143", refused=NATIVE), R),
     (AGAIN, left(str(RERUN_CODE)), S),
-    (AGAIN, OUTPUT, R),
     # Cancelled as soon as it had a node: by somebody, or by a controller that forgot a start and made another.
     (AT_ONCE, left("0"), S),
     (AT_ONCE, left("0", at_s=99), S),
@@ -157,7 +160,6 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     (AT_ONCE, left(at_s=90, is_noted=False), UNENDED),
     (said("CANCELLED", ended_s=100, restarts=1), left(at_s=90), S),
     (AT_ONCE, ALONE, S),
-    (AT_ONCE, OUTPUT, S),
 ]
 
 

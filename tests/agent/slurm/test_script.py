@@ -73,6 +73,15 @@ def test_a_disk_without_room_for_the_note_does_not_keep_it_from_running(tmp_path
 
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+def test_a_start_that_cannot_be_noted_does_not_run(tmp_path: Path, shell: list[str]) -> None:
+    """The agent has dropped the job and its folder, and the node launches the job late."""
+    folder = tmp_path / "gone"
+    ended = Node(shell, folder, "echo ran").start()
+    assert (ended.returncode, ended.stdout, folder.exists()) == (RERUN_CODE, b"", False)
+    assert b"the start cannot be noted" in ended.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
 def test_an_end_that_finds_no_room_is_told_by_the_file_made_before(tmp_path: Path, shell: list[str]) -> None:
     node = Node(shell, tmp_path, f"ln -s /dev/full {tmp_path}/exit; exit 5")
     assert node.start().returncode == 5

@@ -84,6 +84,13 @@ def test_a_strange_state_is_unknown_with_its_text(word: str) -> None:
             "its node could not enter its working directory: the command did not run",
             Cause.JOB,
         ),
+        (
+            ended("FAILED", exit_code=1, reason="folder"),
+            None,
+            None,
+            "its node could not enter the folder that the agent made for it: the command did not run",
+            Cause.CLUSTER,
+        ),
         (ended("FAILED", exit_code=RERUN_CODE), RERUN_CODE, None, f"exit code {RERUN_CODE}", Cause.JOB),
         (
             ended("FAILED", reason="AssocMaxJobsLimit"),

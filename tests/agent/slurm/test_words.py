@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.backend import TRANSIENT_ERROR
 from switchyard.agent.backends.slurm.command_runner import CommandRunner, CommandTimeout
 from switchyard.agent.backends.slurm.excluded_nodes import find_excluded_nodes
 from switchyard.agent.backends.slurm.job_files import SharedFiles
@@ -337,3 +338,23 @@ def test_nodes_that_a_constraint_rules_out_are_named(constraints: dict[str, Any]
 
 def test_tasks_of_one_array_are_one_word_of_a_cancel() -> None:
     assert command_lines.scancel(["7_3", "9", "7_4", "7_9", "12"]) == ["scancel", "7_[3-4,9]", "9", "12"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_doubtful"),
+    [
+        ("Batch job submission failed: Unexpected missing socket error", True),  # the controller was killed just then
+        ("Batch job submission failed: Unable to contact slurm controller (send failure)", True),
+        ("Batch job submission failed: Received zero length message", True),
+        ("Batch job submission failed: Failed to send entire message", True),
+        ("Batch job submission failed: Incompatible versions of client and server code", True),
+        ("Batch job submission failed: Network is unreachable", True),
+        ("Batch job submission failed: Error generating job credential", True),
+        ("Batch job submission failed: Requested node configuration is not available", False),
+        ("Batch job submission failed: Invalid account or account/partition combination specified", False),
+        ("invalid number for --sockets-per-node", False),
+        ("invalid option --network=x", False),
+    ],
+)
+def test_an_answer_that_was_cut_off_is_no_refusal(text: str, is_doubtful: bool) -> None:
+    assert bool(TRANSIENT_ERROR.search(f"sbatch: error: {text}\n")) is is_doubtful

@@ -23,7 +23,12 @@ from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status
 from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.cluster import SlurmCluster
-from switchyard.agent.backends.slurm.command_runner import CommandResult, CommandRunner
+from switchyard.agent.backends.slurm.command_runner import (
+    NO_ANSWER_ERROR,
+    SSH_FAILED_CODE,
+    CommandResult,
+    CommandRunner,
+)
 from switchyard.agent.backends.slurm.container_ends import ContainerEnds
 from switchyard.agent.backends.slurm.job_files import RemoteFiles, ScriptFiles, SharedFiles
 from switchyard.agent.backends.slurm.job_tracker import JobTracker, TrackerSnapshot
@@ -59,9 +64,12 @@ QUOTE_S_MAX = 10.0
 ALREADY_OVER_ERROR = re.compile(r"Invalid job id|already complet|being terminated", re.I)
 # sbatch failed for a reason that proves nothing about the job.
 TRANSIENT_ERROR = re.compile(
-    r"timed out|temporarily|Zero Bytes|Transport endpoint|Connection reset|Unexpected message|try again|STANDBY"
-    r"|Unable to contact|Unable to establish|Connection refused|Unable to resolve|communication|Resource temporarily"
-    r"|Protocol authentication error|Invalid authentication credential|munge|Broken pipe|I/O error|saving job",
+    rf"{NO_ANSWER_ERROR.pattern}|temporarily|Unexpected message|try again|I/O error|saving job"
+    # A controller that ends in the middle of an answer.
+    r"|socket error|zero length message|message length|entire message|Header lengths|slurm controller"
+    # A controller or a machine that is not fit to answer now.
+    r"|Network is|No route to host|Incompatible versions|Protocol version|job credential|Interrupted system call"
+    r"|allocate memory|Memory management",
     re.I,
 )
 
@@ -71,7 +79,6 @@ REFUSED_ERROR = re.compile(
 )
 TIMEOUT_CODES = (124, 137)  # exit codes of timeout(1) for a command that it ended
 NOT_RUN_CODES = (126, 127)  # exit codes of a shell for a command that it cannot run or find
-SSH_FAILED_CODE = 255
 
 log = logging.getLogger(__name__)
 

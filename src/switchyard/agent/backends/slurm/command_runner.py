@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -19,6 +20,14 @@ OUTPUT_BYTES_MAX = 256 * 2**20  # a queue of a million rows
 ERROR_BYTES_MAX = 4096
 KILL_S = 2.0
 PROGRAMS = frozenset({"sbatch", "squeue", "sacct", "scancel", "scontrol", "sdiag", "sinfo", "srun"})
+SSH_FAILED_CODE = 255
+# A command of Slurm's got no answer of the controller.
+NO_ANSWER_ERROR = re.compile(
+    r"timed out|Zero Bytes|Transport endpoint|Connection reset|Connection refused|Broken pipe|STANDBY|communication"
+    r"|Unable to contact|Unable to establish|Unable to resolve|munge"
+    r"|Protocol authentication error|Invalid authentication credential",
+    re.I,
+)
 INHERITED = (
     "PATH",
     "HOME",

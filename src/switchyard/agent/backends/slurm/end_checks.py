@@ -55,15 +55,18 @@ class EndChecks:
         )
         if signs is None:
             self._doubted_since = {}
-            return {handle: Status(seen=ObservedState.SUBMITTED, text=rows[handle].state) for handle in ended}
+            return {handle: _waiting_status(rows[handle].state) for handle in ended}
         verdicts = self._judge(ended, rows, every, signs, look_at)
         for handle, verdict in verdicts.items():
             rows[handle] = _corrected_facts(verdict, rows[handle], signs[handle])
         doubted = {handle: verdict for handle, verdict in verdicts.items() if verdict in DOUBTFUL_VERDICTS}
         self._doubted_since = {handle: self._doubted_since.get(handle, look_at) for handle in doubted}
         unbegun = [handle for handle, verdict in doubted.items() if verdict is EndVerdict.UNBEGUN]
-        statuses = {handle: _doubtful_status(handle, rows[handle], verdict) for handle, verdict in doubted.items()}
-        return statuses | self._give_back(unbegun, rows)
+        statuses = {
+            handle: _doubtful_status(handle, rows[handle], verdict, signs[handle])
+            for handle, verdict in doubted.items()
+        }
+        return statuses | self._give_back({handle: statuses[handle] for handle in unbegun})
 
     def _judge(
         self,
@@ -103,15 +106,15 @@ class EndChecks:
             if accounted is not None or other in known
         }
 
-    def _give_back(self, handles: Collection[str], rows: Mapping[str, SlurmJobFacts]) -> dict[str, Status]:
+    def _give_back(self, unbegun: Mapping[str, Status]) -> dict[str, Status]:
         """Withdraw jobs that never began: a node may still launch a job that its controller has given up."""
-        outcome = withdraw_jobs(self._files, [handle for handle in handles if handle not in self._given_back])
+        outcome = withdraw_jobs(self._files, [handle for handle in unbegun if handle not in self._given_back])
         for handle in outcome.withdrawn:
-            doubt = _doubtful_status(handle, rows[handle], EndVerdict.UNBEGUN)
+            doubt = unbegun[handle]
             self._given_back[handle] = returned_status(doubt.reason, text=doubt.text)
-        waiting = set(handles) - outcome.failed - self._given_back.keys()  # they are beginning now
-        return {handle: _doubtful_status(handle, rows[handle], EndVerdict.WAIT) for handle in waiting} | {
-            handle: self._given_back[handle] for handle in handles if handle in self._given_back
+        waiting = unbegun.keys() - outcome.failed - self._given_back.keys()  # they are beginning now
+        return {handle: _waiting_status(unbegun[handle].text) for handle in waiting} | {
+            handle: self._given_back[handle] for handle in unbegun if handle in self._given_back
         }
 
 
@@ -121,12 +124,19 @@ def _corrected_facts(verdict: EndVerdict, facts: SlurmJobFacts, signs: ScriptEvi
     return replace(facts, reason=RERUN_REASON) if verdict is EndVerdict.RERUN else facts
 
 
-def _doubtful_status(handle: str, facts: SlurmJobFacts, verdict: EndVerdict) -> Status:
+def _waiting_status(text: str) -> Status:
+    return Status(seen=ObservedState.SUBMITTED, text=text)
+
+
+def _doubtful_status(handle: str, facts: SlurmJobFacts, verdict: EndVerdict, signs: ScriptEvidence) -> Status:
     if verdict is EndVerdict.WAIT:
-        return Status(seen=ObservedState.SUBMITTED, text=facts.state)
+        return _waiting_status(facts.state)
     native, word = split_handle(handle)[0], facts.state.lower()
     sign = "no sign that it began" if verdict is EndVerdict.UNBEGUN else "a sign that it began and none of such an end"
     reason = f"the cluster says that job {native} {word}, and it left {sign}: was its number given twice?"
     if facts.state == NODE_FAIL:
         reason = f"the cluster says that the node of job {native} failed, and it left {sign}"
+    elif verdict is EndVerdict.UNBEGUN and signs.has_output:
+        nodes = facts.nodes or "its node"
+        reason = f"{nodes} took job {native} and did not run its script, so the command did not begin ({facts.state})"
     return Status(seen=ObservedState.LOST, text=facts.state, reason=reason)

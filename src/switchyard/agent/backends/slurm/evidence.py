@@ -1,23 +1,28 @@
 """Decides whether an end that Slurm reports belongs to this attempt: one table. Pure.
 
 A controller that lost its state reuses numbers, and applies a node's report about a number to the job that has it now.
-So an end of the command is believed only if the attempt's folder has a sign that it began.
+A node may also fail to run a script although it has opened the job's output: Slurm took the script away, or a prolog
+failed. Slurm reports that as FAILED with an exit code (2 if the script is gone), as if the command had ended so.
+
+So an end of the command is believed only if the attempt's folder has a sign that the script began. The script makes
+its first note before the command, and does not run the command if it cannot make the note.
 
 | Slurm says | the script left | it is |
 |---|---|---|
 | no end, or one without a node | anything | as Slurm says |
 | a fault of the cluster's (preempted, not launched, …) | anything | as Slurm says |
-| node failure | nothing at all | UNBEGUN: a controller that died while it launched it says so later, too |
+| node failure | no sign | UNBEGUN: a controller that died while it launched it says so later, too |
 | node failure | an end that was not a kill | NOTED: a controller that forgot the end says so later, too |
 | node failure | anything else | as Slurm says |
-| an end of the command | nothing at all | UNBEGUN |
+| an end of the command | no sign | UNBEGUN |
+| out of memory | no sign, and its node opened its output | as Slurm says: no script fits into the job's memory |
 | COMPLETED, FAILED | a start under another number | ANOTHER: what became of that one |
 | FAILED, by a second start that Slurm knows to be one | a first start | RERUN, unless that began no script |
 | FAILED, by a second start that Slurm takes for the first | a first start | NOTED, if it ended by itself, else RERUN |
 | COMPLETED, FAILED | the same end | as Slurm says |
 | COMPLETED, FAILED | another end, or why there was no command | NOTED: the script's own word |
 | COMPLETED, FAILED by a code | a start that was to note its end, and none | UNENDED |
-| CANCELLED as soon as it had a node | nothing at all | UNBEGUN |
+| CANCELLED as soon as it had a node | no sign | UNBEGUN |
 | CANCELLED as soon as it had a node | a start before that, and its end | NOTED |
 | CANCELLED as soon as it had a node | a start before that, and no end | UNENDED |
 
@@ -36,8 +41,8 @@ from switchyard.agent.backends.slurm.states import (
     KILL_SIGNALS,
     LAUNCH_FAILURE_SIGNAL,
     NO_CWD_CODE,
-    NO_CWD_REASON,
     RERUN_REASON,
+    UNENTERED_REASONS,
     SlurmJobFacts,
     split_shell_code,
 )
@@ -47,9 +52,9 @@ JOB_NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,12})?")  # of a job or a task
 WITHDRAWN_NOTE = "withdrawn"  # written by the agent instead of a start: a lost job must not begin later
 EXIT_FOLLOWS_NOTE = "noted"  # last word of a start whose script also writes its end
 CLOCK_SKEW_S_MAX = 1  # between the clocks of controller and file system
-NODE_FAIL = "NODE_FAIL"
+NODE_FAIL, OUT_OF_MEMORY = "NODE_FAIL", "OUT_OF_MEMORY"
 # States of jobs that began. The other states are about the cluster and need no start.
-STATES_AFTER_START = frozenset({"COMPLETED", "DEADLINE", "FAILED", NODE_FAIL, "OUT_OF_MEMORY", "TIMEOUT"})
+STATES_AFTER_START = frozenset({"COMPLETED", "DEADLINE", "FAILED", NODE_FAIL, OUT_OF_MEMORY, "TIMEOUT"})
 STATES_BY_EXIT = frozenset(
     {"COMPLETED", "FAILED"}
 )  # words that a script's end makes: an older one's of the same number, too
@@ -83,17 +88,18 @@ class ScriptEvidence:
     ended: str | None = None  # `code 5` or `signal 9`; empty: it could not be written
     ended_s: int | None = None
     refused: str = ""  # the number of a second start, which did not run
-    has_output: bool = False  # the node opened its output files
+    has_output: bool = False  # the node opened its output files, which is before the script begins
     is_withdrawn: bool = False  # it never began and never can
 
     @property
-    def has_any(self) -> bool:
-        return self.start is not None or self.ended is not None or bool(self.refused) or self.has_output
+    def has_begun(self) -> bool:
+        """Whether the script has begun. If not, the command has not begun either."""
+        return self.start is not None or self.ended is not None or bool(self.refused)
 
     @property
     def ending(self) -> tuple[int, int] | None:
         """Exit code and signal that the script wrote, if any."""
-        if self.ended == NO_CWD_REASON:
+        if self.ended in UNENTERED_REASONS:
             return NO_CWD_CODE, 0
         word, _, number = (self.ended or "").rpartition(" ")
         if not SMALL_NUMBER.fullmatch(number):
@@ -149,8 +155,8 @@ def needs_evidence(facts: SlurmJobFacts) -> bool:
 def _judge(native: str, facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
     if not needs_evidence(facts):
         return EndVerdict.SLURM
-    if not signs.has_any:
-        return EndVerdict.UNBEGUN
+    if not signs.has_begun:
+        return EndVerdict.SLURM if facts.state == OUT_OF_MEMORY and signs.has_output else EndVerdict.UNBEGUN
     if facts.state == "CANCELLED":
         return _judge_cancelled(facts, signs)
     if facts.state not in STATES_BY_EXIT:
@@ -171,7 +177,7 @@ def _judge(native: str, facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdi
 
 def _judge_exit(facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
     """Judge COMPLETED or FAILED of a script that began under this number."""
-    if signs.ended == NO_CWD_REASON:
+    if signs.ended in UNENTERED_REASONS:
         return EndVerdict.NOTED
     if facts.state == "FAILED" and (facts.exit_code, facts.signal) == (0, 0):
         return EndVerdict.SLURM  # an unnamed fault of the cluster: no script ends like this
@@ -198,7 +204,9 @@ def facts_from_notes(facts: SlurmJobFacts, signs: ScriptEvidence) -> SlurmJobFac
         return None
     code, number = ending
     start = signs.start or ScriptStart("")
-    reason = NO_CWD_REASON if signs.ended == NO_CWD_REASON else facts.reason if facts.reason == FORGOTTEN_REASON else ""
+    reason = facts.reason if facts.reason == FORGOTTEN_REASON else ""
+    if signs.ended in UNENTERED_REASONS:
+        reason = signs.ended or ""
     return replace(
         facts,
         state="FAILED" if code or number else "COMPLETED",

@@ -108,7 +108,7 @@ class MissingJobs:
             if "_" in split_handle(handle)[0]
             and handle in self._cancelled
             and handle in signs
-            and not signs[handle].has_any
+            and not signs[handle].has_begun
         }
         return dict.fromkeys(withdraw_jobs(self._files, tasks).withdrawn, SlurmJobFacts(state="CANCELLED"))
 
@@ -133,7 +133,7 @@ class MissingJobs:
         job = MissingJob(
             end=known,
             is_denied=look_at - since >= self._site.settle_s,
-            has_begun=evidence.has_any if evidence is not None else None,
+            has_begun=evidence.has_begun if evidence is not None else None,
             is_array_known=split_handle(handle)[1] in array_names,
         )
         return decide_missing_job(
@@ -159,7 +159,7 @@ class MissingJobs:
             for handle, decision in decisions.items()
             if decision in (MissingJobDecision.LOST, MissingJobDecision.GIVE_BACK)
         }
-        unbegun = {handle for handle in over if not signs[handle].has_any}
+        unbegun = {handle for handle in over if not signs[handle].has_begun}
         outcome = withdraw_jobs(self._files, unbegun - self._concluded.keys())
         for handle in outcome.withdrawn | outcome.failed:
             is_returned = decisions[handle] is MissingJobDecision.GIVE_BACK and handle in outcome.withdrawn

@@ -4,10 +4,11 @@ The script leaves notes in the attempt's folder. The notes of a task have its in
 
 - `started` is created before the command, only if it does not exist. It holds the native id, the number of earlier
   starts by Slurm, the node, and whether an `exit` will follow. On a full disk it is empty, and the command still runs.
+  If it cannot be created at all, the command does not run: without `started`, nobody could tell that it began.
 - `again` holds the native id of a second start of the same attempt: Slurm requeued the job, or a submit that was given
   up arrived late. The second start finds `started` and ends with RERUN_CODE, so a command runs only once.
 - `exit` holds `code 5` or `signal 9`. So the end is known when the controller has forgotten the job and sacct does not
-  know it yet. If the working directory cannot be entered, `exit` says so.
+  know it yet. If the job's working directory or the agent's folder cannot be entered, `exit` says so.
 - `ending` gets the shell's stderr. A shell returns a code above 128 after a signal, but a command may use such a code,
   too; the shell's message tells them apart. There is none for SIGINT and SIGPIPE: 130 and 141 always count as signals.
 
@@ -31,7 +32,7 @@ from shlex import quote
 
 from switchyard.agent.backends.slurm.evidence import EXIT_FOLLOWS_NOTE
 from switchyard.agent.backends.slurm.script_images import ScriptCommand, ScriptVariable, run_command
-from switchyard.agent.backends.slurm.states import NO_CWD_CODE, NO_CWD_REASON, RERUN_CODE
+from switchyard.agent.backends.slurm.states import NO_CWD_CODE, NO_CWD_REASON, NO_FOLDER_REASON, RERUN_CODE
 from switchyard.agent.backends.work_folders import JOB_FOLDER
 from switchyard.agent.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.need import spec_of
@@ -52,11 +53,16 @@ note() {{ printf '%s\\n' "$2" >"$folder/$1$task"; }}
 noted=
 set -C
 {reserve}start="$native ${{SLURM_RESTART_COUNT:-0}} $SLURMD_NODENAME$noted"
-if ! {{ {{ printf '%s\\n' "$start" || true; }} >"$folder/started$task"; }} 2>/dev/null && [ -e "$folder/started$task" ]
+if ! {{ {{ printf '%s\\n' "$start" || true; }} >"$folder/started$task"; }} 2>/dev/null
 then
     set +C
-    note again "$native"
-    echo "yard: this was started before; it does not run twice" >&2
+    if [ -e "$folder/started$task" ]
+    then
+        note again "$native"
+        echo "yard: this was started before; it does not run twice" >&2
+    else
+        echo "yard: the start cannot be noted in $folder; the command does not run" >&2
+    fi
     exit {rerun}
 fi
 set +C
@@ -131,7 +137,8 @@ def script_of(
         variables.append(ScriptVariable(FILES_VARIABLE, work))
     command = run_command(spec, variables, site or Site(), name=marker, is_exec=not is_noted)
     # In a container, the working directory may be a folder of the image.
-    place = _enter(quote(spec.cwd) if spec.cwd and not command.is_contained else work)
+    is_own_cwd = bool(spec.cwd) and not command.is_contained
+    place = _enter(quote(spec.cwd or ""), NO_CWD_REASON) if is_own_cwd else _enter(work, NO_FOLDER_REASON)
     text = SCRIPT_TEMPLATE.format(
         name=name,
         folder=quote(folder),
@@ -163,10 +170,10 @@ def _words_of(command: ScriptCommand) -> dict[str, str]:
     return {"environment": command.environment, "command": command.command}
 
 
-def _enter(place: str) -> str:
-    """Enter the working folder. A folder of the agent is made if it is missing."""
+def _enter(place: str, note: str) -> str:
+    """Enter the working folder, or leave this note. A folder of the agent is made if it is missing."""
     make = f" 2>/dev/null || {{ mkdir -p {place} && cd {place}; }}" if place.startswith('"$folder') else ""
-    return f"cd {place}{make} || {{ note exit {NO_CWD_REASON}; exit {NO_CWD_CODE}; }}"
+    return f"cd {place}{make} || {{ note exit {note}; exit {NO_CWD_CODE}; }}"
 
 
 def _is_script_signalled(spec: JobSpec) -> bool:

@@ -53,7 +53,7 @@ def withdraw_jobs(files: ScriptFiles, handles: Collection[str]) -> Withdrawal:
         return Withdrawal()
     return Withdrawal(
         {handle for handle in handles if signs[handle].is_withdrawn},
-        {handle for handle in handles if not signs[handle].is_withdrawn and not signs[handle].has_any},
+        {handle for handle in handles if not signs[handle].is_withdrawn and not signs[handle].has_begun},
     )
 
 

@@ -10,6 +10,7 @@ import signal
 from dataclasses import dataclass
 
 from switchyard.agent.backends import Status, signal_name
+from switchyard.agent.backends.work_folders import UNENTERED_TEXT
 from switchyard.model.job import Usage
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.retry import Cause
@@ -56,10 +57,12 @@ FAULTS: dict[str, tuple[str, Cause]] = {
     "RECONFIG_FAIL": ("its nodes could not be configured", Cause.CLUSTER),
     "TIMEOUT": ("time limit reached", Cause.JOB),
 }
-RERUN_CODE = 96  # exit code of our script when Slurm starts it a second time (script.py)
+RERUN_CODE = 96  # exit code of our script when it may not run the command: mostly a second start (script.py)
 NO_CWD_CODE = 1  # exit code of our script when it cannot enter the working directory
-# Reasons set by the agent: second start refused; killed, known only by the script's note; no working directory.
-RERUN_REASON, FORGOTTEN_REASON, NO_CWD_REASON = "rerun", "forgotten", "cwd"
+# Reasons set by the agent: second start refused; killed, known only by the script's note; no working directory; no
+# folder of the agent's on the node.
+RERUN_REASON, FORGOTTEN_REASON, NO_CWD_REASON, NO_FOLDER_REASON = "rerun", "forgotten", "cwd", "folder"
+UNENTERED_REASONS = frozenset({NO_CWD_REASON, NO_FOLDER_REASON})
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel kill
 # no signal: slurmd reports it if it cannot open the output or does not know the account
 LAUNCH_FAILURE_SIGNAL = 53
@@ -134,7 +137,9 @@ def _fault(facts: SlurmJobFacts) -> tuple[str, Cause]:
     if facts.reason == RERUN_REASON:
         return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER
     if facts.reason == NO_CWD_REASON:
-        return "its node could not enter its working directory: the command did not run", Cause.JOB
+        return UNENTERED_TEXT, Cause.JOB
+    if facts.reason == NO_FOLDER_REASON:
+        return "its node could not enter the folder that the agent made for it: the command did not run", Cause.CLUSTER
     code, number = _ending(facts)
     if facts.reason == FORGOTTEN_REASON and number:
         return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER
@@ -142,7 +147,7 @@ def _fault(facts: SlurmJobFacts) -> tuple[str, Cause]:
 
 
 def _failed(facts: SlurmJobFacts, now_s: float, reason: str, cause: Cause) -> Status:
-    is_own_word = facts.reason not in (RERUN_REASON, NO_CWD_REASON) and facts.signal != LAUNCH_FAILURE_SIGNAL
+    is_own_word = facts.reason not in (RERUN_REASON, *UNENTERED_REASONS) and facts.signal != LAUNCH_FAILURE_SIGNAL
     has_own_end = facts.state == "FAILED" and facts.nodes and is_own_word
     code, number = _ending(facts) if has_own_end else (None, None)
     return _end(facts, now_s, ObservedState.FAILED, reason, cause, exit_code=code, number=number)
