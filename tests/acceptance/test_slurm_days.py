@@ -291,6 +291,25 @@ def test_a_job_held_at_the_cluster_waits_with_its_reason(yard: Yard) -> None:
     ran_once(yard, job)
 
 
+def test_a_job_that_waits_for_drained_nodes_says_how_an_operator_opens_them(yard: Yard) -> None:
+    """A controller that was killed drains nodes in this way, and they do not come back by themselves."""
+    beta = yard.slurm["beta"]
+    names = ",".join(beta.spec.node_names)
+    opened = f"`scontrol update NodeName={names} State=RESUME`"
+    beta.run("scontrol", "update", f"NodeName={names}", "State=DRAIN", "Reason=Duplicate jobid")
+    try:
+        job = yard.submit("beta")
+        until(lambda: opened in yard.stage.job(job).get("reason", ""), END_S, "its reason says what to do")
+        shown = yard.stage.yard("explain", job).stdout
+        waited = yard.stage.yard("wait", job, "--timeout", "1").stderr
+    finally:
+        beta.open_nodes()
+    assert f"Slurm keeps 3 of 3 nodes closed: {beta.spec.node_names[0]} (Duplicate jobid)" in shown, shown
+    assert opened in shown
+    assert opened in waited, waited
+    ran_once(yard, job)
+
+
 def test_a_job_requeued_by_the_site_does_not_run_twice(yard: Yard) -> None:
     beta = yard.slurm["beta"]
     job, native = begun(yard, "beta")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from switchyard.agent.backends.slurm.closed_nodes import NAMES_MAX, find_closed_nodes
 from switchyard.agent.backends.slurm.nodes import (
     SlurmNode,
     count_jobs,
@@ -170,3 +171,34 @@ def test_partitions_are_the_queues() -> None:
 
 def test_how_long_the_queue_is() -> None:
     assert count_jobs("RUNNING|1|\nPENDING|7_[0-9%2]|\nPENDING|8|\n") == (1, 11)
+
+
+def test_closed_nodes_and_how_to_open_them() -> None:
+    nodes = read_nodes(
+        "\n".join(
+            [
+                row("n1", State="IDLE+DRAIN", Reason="Duplicate jobid [root@2026-11-18T13:58:08]"),
+                row("n2", State="DOWN*", Reason="Not responding [slurm@2026-11-18T13:58:08]"),
+                row("n3"),
+                row("n4", State="IDLE+DRAIN", Partitions="gpu"),
+                row("n5", State="IDLE+POWERED_DOWN", Partitions="spare"),
+            ]
+        )
+    )
+    main = find_closed_nodes(nodes, "main")
+    assert main.advice("ReqNodeNotAvail, UnavailableNodes:n[1-2]") == (
+        "Slurm keeps 2 of 3 nodes closed: n1 (Duplicate jobid), n2 (Not responding). An operator sees why with "
+        "`sinfo -R`, and opens them with `scontrol update NodeName=n1,n2 State=RESUME`"
+    )
+    assert "2 of 3" in main.advice("Nodes required for job are DOWN, DRAINED or reserved for jobs in higher ...")
+    assert main.advice("Resources") == main.advice("Priority") == "", "others are open, and busy"
+    assert "1 of 1 nodes closed: n4 (drain+idle)." in find_closed_nodes(nodes, "gpu").advice("Priority")
+    assert find_closed_nodes(nodes, "spare").advice("ReqNodeNotAvail") == "", "it wakes by itself"
+    assert find_closed_nodes(nodes, "").advice("NodeDown").startswith("Slurm keeps 3 of 5 nodes closed")
+
+
+def test_not_every_closed_node_is_named() -> None:
+    nodes = read_nodes("\n".join(row(f"n{number}", State="DOWN", Reason="x" * 900) for number in range(1000)))
+    text = find_closed_nodes(nodes, "main").advice("")
+    assert f" and {1000 - NAMES_MAX} more. " in text
+    assert len(text) < 700

@@ -7,6 +7,7 @@ site's settle time before the job is submitted again.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -40,7 +41,7 @@ from switchyard.agent.backends.slurm.removal_jobs import RemovalJobs
 from switchyard.agent.backends.slurm.script import script_of, work_folders_of
 from switchyard.agent.backends.slurm.script_notes import task_file
 from switchyard.agent.backends.slurm.squeue import ask_squeue
-from switchyard.agent.backends.slurm.states import status_of
+from switchyard.agent.backends.slurm.states import SlurmJobFacts, status_of
 from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript, merge_leases
 from switchyard.agent.backends.submissions import SubmissionRegister
 from switchyard.agent.backends.work_folders import WorkFolders
@@ -331,7 +332,7 @@ class SlurmBackend:
         account = self._account_of(lease)
         excluded = self._cluster.excluded_for(spec_of(lease))  # before anything is recorded: it may raise
         handed = replace(handed, account=account.name if account else "")
-        partition = lease.native_queue or self._setting.site.queues.get(lease.queue, "")
+        partition = self._partition_of(lease)
         folder = self._files.folder(name)
         script = script_of(  # before anything is recorded: it refuses images that the site does not run
             lease,
@@ -417,12 +418,25 @@ class SlurmBackend:
         if handle in view.doubted and not (is_ours and facts and facts.state == "CANCELLED"):
             return self._limit_returns(handle, view.doubted[handle])
         if facts is not None:
-            return status_of(facts, now_s=now_s, is_cancel_asked=is_ours)
+            status = status_of(facts, now_s=now_s, is_cancel_asked=is_ours)
+            return self._with_closed_nodes(handle, facts, status) if facts.state == "PENDING" else status
         if handle in view.missing:
             return self._limit_returns(handle, view.missing[handle])
         if not split_handle(handle)[1]:
             return Status(seen=ObservedState.LOST, reason="no job of this cluster is called so")
         return Status(seen=ObservedState.SUBMITTED, text=view.silence or "handed over")
+
+    def _with_closed_nodes(self, handle: str, facts: SlurmJobFacts, status: Status) -> Status:
+        """Say which nodes an operator must open, if the job waits for such nodes."""
+        handed = self._register.get(split_handle(handle)[1])
+        partition = "" if handed is None else self._partition_of(handed.lease)
+        advice = self._cluster.closed_nodes(partition).advice(facts.reason)
+        reason = f"{status.reason or 'waits at the cluster'}; {advice}"
+        return dataclasses.replace(status, reason=reason) if advice else status
+
+    def _partition_of(self, lease: Lease) -> str:
+        """The partition that the job names; empty: the default."""
+        return lease.native_queue or self._setting.site.queues.get(lease.queue, "")
 
     def _limit_returns(self, handle: str, status: Status) -> Status:
         """Fail a job that was returned too often: the cluster forgets it before it begins."""

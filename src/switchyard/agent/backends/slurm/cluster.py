@@ -12,6 +12,7 @@ from switchyard.agent.backends import Setting
 from switchyard.agent.backends.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.node_systems import NodeSystems, own_program
 from switchyard.agent.backends.slurm import command_lines
+from switchyard.agent.backends.slurm.closed_nodes import ClosedNodes, find_closed_nodes
 from switchyard.agent.backends.slurm.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.excluded_nodes import constraint_of, find_excluded_nodes
 from switchyard.agent.backends.slurm.node_systems import ask_slurm_nodes
@@ -60,6 +61,7 @@ class SlurmCluster:
         self.graph = self._described()
         self.load = Load(signature=self.graph.signature)
         self._nodes: list[SlurmNode] = []  # from the last query of free resources
+        self._closed: dict[str, ClosedNodes] = {}  # by partition, of these nodes
 
     @property
     def partitions(self) -> Partitions:
@@ -89,6 +91,13 @@ class SlurmCluster:
         nodes = self._nodes or read_nodes(self._caller.ask(command_lines.show_nodes()))
         return find_excluded_nodes(spec, self.graph, {node.name for node in nodes})
 
+    def closed_nodes(self, partition: str) -> ClosedNodes:
+        """The closed nodes of a partition, by the last answer. `partition`: empty: the default one."""
+        known, name = self._closed, partition or self._info.default
+        if name not in known:
+            known[name] = find_closed_nodes(self._nodes, name)
+        return known[name]
+
     def look(self) -> bool:
         """Ask for the facts that rarely change. True: the graph changed."""
         before, self._info = self._info, self._ask()
@@ -104,6 +113,7 @@ class SlurmCluster:
             return False
         self._next_at = begun + self._setting.site.slurm.state_s  # also after a failure
         nodes = self._nodes = read_nodes(self._caller.ask(command_lines.show_nodes()))
+        self._closed = {}
         if self._systems is not None:
             self._systems.note_up({node.name for node in nodes if node.is_open})
         running, queued = count_jobs(self._caller.ask(command_lines.squeue_depth()))

@@ -50,6 +50,7 @@ class SlurmNode:
     features: tuple[str, ...] = ()
     partitions: tuple[str, ...] = ()
     states: frozenset[str] = frozenset()
+    reason: str = ""  # why it is closed, without who said so and when
     used_cores: int = 0
     used_memory_mb: int = 0
     used_gpus: int = 0
@@ -144,6 +145,7 @@ def _node(row: Mapping[str, str]) -> SlurmNode:
         features=_read_names(row.get("ActiveFeatures", "")),
         partitions=_read_names(row.get("Partitions", "")),
         states=frozenset(re.sub(r"[^A-Z_+]", "", row.get("State", "UNKNOWN").upper()).split("+")),
+        reason=re.sub(r"\s*\[[^\[\]]*\]\Z", "", row.get("Reason", "")),
         used_cores=min(cores, _read_int(row.get("CPUAlloc", ""))),
         used_memory_mb=_read_int(row.get("AllocMem", "")),
         used_gpus=_used_gpus(row.get("AllocTRES", "")),
