@@ -69,7 +69,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlyteSite]:
     (folder / "word").write_text("sesame")
     secret = {"group": "vault", "key": "word", "file": str(folder / "word"), "projects": ["other"]}
     own = {"key": "own", "file": str(folder / "word"), "projects": [PROJECT]}
-    sections = {"images": [host_rule()], "data": {"folder": str(folder / "data")}, "secrets": [secret, own]}
+    odd = {"group": "user-info", "key": "user_secret", "file": str(folder / "word")}
+    sections = {"images": [host_rule()], "data": {"folder": str(folder / "data")}, "secrets": [secret, own, odd]}
     with flyte_site(folder, site=sections) as made:
         yield made
 
@@ -90,7 +91,12 @@ def register(site: FlyteSite, name: str, args: list[str], **more: Any) -> Any:
             "inputs": {"variables": {word: {"type": kind} for word, kind in inputs_of_task.items()}},
             "outputs": {"variables": {word: {"type": kind} for word, kind in outputs_of_task.items()}},
         },
-        "container": {"image": "team/shell:1", "args": args, **({"data_config": config} if config else {})},
+        "container": {
+            "image": "team/shell:1",
+            "args": args,
+            "env": more.pop("env", []),
+            **({"data_config": config} if config else {}),
+        },
         **more,
     }
     said = site.doors.by_grpc("CreateTask", {"id": template["id"], "spec": {"template": template}})
@@ -200,6 +206,14 @@ def test_secrets_by_the_rules_of_the_site(site: FlyteSite) -> None:
     register(site, "secret.own", ["sh", "-c", script], outputs={}, security_context=security)
     assert start(site, "secret.own", "secret-own").code == "OK"
     assert end_of(site, "secret-own")["phase"] == "SUCCEEDED", closure_of(site, "secret-own")
+    # No shell can set or read these; the kernel shows what the program was started with.
+    odd = ("_FSEC_USER-INFO_USER_SECRET=sesame", "task.word=two words")
+    script = "; ".join(["set -e", *(f"tr '\\0' '\\n' </proc/$$/environ | grep -qxF '{pair}'" for pair in odd)])
+    security = {"secrets": [{"group": "user-info", "key": "user_secret"}]}
+    env = [{"key": "task.word", "value": "two words"}]
+    register(site, "secret.odd", ["sh", "-c", script], outputs={}, security_context=security, env=env)
+    assert start(site, "secret.odd", "secret-odd").code == "OK"
+    assert end_of(site, "secret-odd")["phase"] == "SUCCEEDED", closure_of(site, "secret-odd")
     for group, key, words in (
         ("vault", "word", f"jobs of the project {PROJECT} may not have the secret vault/word"),
         ("", "absent", "does not have the secret absent"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from switchyard.model.files import JobFiles
 from switchyard.model.job import JobSpec
 from switchyard.model.poll import Lease
 from switchyard.model.site_needs import SecretNeed, SiteNeeds
+from switchyard.workflow.task_command import RUN
 
 AGENT = {"AGENT_WORD": "it's $HOME"}
 
@@ -37,6 +39,7 @@ def a_site(folder: Path, **more: Any) -> Site:
             {"key": "Token", "env": "AGENT_WORD", "projects": ["kit"]},
             {"key": "gone", "file": str(folder / "nothing")},
             {"key": "unset", "env": "AGENT_NOTHING"},
+            {"group": "user-info", "key": "user.word", "env": "AGENT_WORD"},
         ],
         **more,
     }
@@ -74,6 +77,31 @@ def test_a_job_gets_the_variables_of_its_store_and_its_secrets_alone(tmp_path: P
     names = ("FLYTE_AWS_ENDPOINT", "FLYTE_AWS_SECRET_ACCESS_KEY", "_FSEC_TOKEN", "PLAIN", "_FSEC_VAULT_WORD")
     assert variables(text, tmp_path, *names) == ["http://x", "it's $HOME", "it's $HOME", "it's $HOME", "unset"]
     assert variables(text, tmp_path, "FLYTE_SECRETS_DEFAULT_DIR") == [f"{tmp_path}/.switchyard/secrets"]
+
+
+@pytest.mark.parametrize("has_python", [True, False])
+def test_a_secret_with_a_hyphen_in_its_name_reaches_the_command(tmp_path: Path, has_python: bool) -> None:
+    """A shell cannot set such a variable. The words of the command and its other variables stay as they are."""
+    lease = a_lease(SiteNeeds(secrets=(SecretNeed("user.word", "user-info"), SecretNeed("Token"))))
+    gifts = site_gifts(lease, a_site(tmp_path), AGENT, tmp_path)
+    for path, content in gifts.items():
+        file = tmp_path / os.fsdecode(b"/".join(path))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+    if not has_python:
+        (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "python3").chmod(0o755)
+    command = ["/bin/sh", "-c", f". {tmp_path}/.switchyard/env; {RUN.format(before='')}", "sh"]
+    given = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OWN": "two\nlines"}
+    done = subprocess.run([*command, "env", "-0"], env=given, capture_output=True, text=True, check=True)
+    shown = dict(pair.split("=", 1) for pair in done.stdout.split("\0") if pair)
+    shown.pop("PWD", None)  # the shell's own
+    shown.pop("_", None)
+    word = {"_FSEC_USER-INFO_USER.WORD": "it's $HOME", "_FSEC_TOKEN": "it's $HOME"}
+    assert shown == {**given, **word, "FLYTE_SECRETS_DEFAULT_DIR": f"{tmp_path}/.switchyard/secrets"}
+    assert not (tmp_path / ".switchyard" / "odd-env").exists()
+    done = subprocess.run([*command, "no-such-command"], env=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, "no-such-command" in done.stderr) == (127, True)
 
 
 def test_data_in_the_folder_needs_no_variables_of_a_store(tmp_path: Path) -> None:

@@ -3,6 +3,11 @@
 They are in no lease, no journal, no script and no manifest: the agent reads them when it stages the attempt, and they
 are gone with the job's folder. `.switchyard/env` is text for a shell; the command of a job reads it and removes it.
 Nobody can look at the files in `.switchyard`, and they are never output files.
+
+A shell sets no variable with a hyphen or a dot in its name, and such are the variables of most groups of secrets: a
+group is the name of a Kubernetes Secret. So the text puts a program in front of the words of the job's command, which
+adds these variables and becomes the command. Where Python is missing, the program is env(1); then the values stand in
+the list of processes for a moment.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from switchyard.agent.site_data import SiteValue
 from switchyard.errors import PolicyRefused
 from switchyard.model.poll import Lease
 from switchyard.model.site_needs import (
+    ODD_VARIABLES,
     SITE_FOLDER,
     SITE_VARIABLES,
     SecretNeed,
@@ -29,9 +35,38 @@ from switchyard.model.site_needs import (
     is_below,
     site_refusal,
 )
+from switchyard.model.variable_names import is_shell_name
 
 SECRET_BYTES_MAX = 64 * 2**10
 FLYTE_SECRET_PREFIX = "_FSEC_"  # noqa: S105 - the prefix of a variable's name
+# Adds the variables in a file to those that it was started with, removes the file, and becomes the command. Python
+# itself ignores two signals and may add a variable for its locale: the command gets neither.
+ADDING_PROGRAM = """\
+import os, signal, sys
+for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    signal.signal(number, signal.SIG_DFL)
+def pairs(path):
+    with open(path, "rb") as file:
+        return dict(pair.split(b"=", 1) for pair in file.read().split(b"\\0") if b"=" in pair)
+variables, file, command = pairs("/proc/self/environ"), sys.argv[1], sys.argv[2:]
+try:
+    variables.update(pairs(file))
+    os.unlink(file)
+except FileNotFoundError:
+    pass
+try:
+    os.execvpe(command[0], command, variables)
+except OSError as exc:
+    print(f"{command[0]}: {exc.strerror}", file=sys.stderr)
+    sys.exit(127 if isinstance(exc, FileNotFoundError) else 126)
+"""
+# `python3` may be a script that changes the environment, as that of pyenv: the program behind it does not.
+ADDING_TEXT = """\
+if yard_python=$(python3 -I -S -c 'import sys; print(sys.executable)' 2>/dev/null)
+then set -- "$yard_python" -I -S -c {program} {file} "$@"
+else rm -f {file}; set -- env -- {pairs} "$@"
+fi
+"""
 GiftPath = tuple[bytes, ...]
 
 
@@ -73,7 +108,16 @@ def site_gifts(lease: Lease, site: Site, environment: Mapping[str, str], folder:
             variables[need.variable] = _text(value)
     if needs.secrets:
         variables["FLYTE_SECRETS_DEFAULT_DIR"] = f"{folder}/{SITE_FOLDER}/secrets"
-    lines = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items())
+    odd = {name: value for name, value in variables.items() if not is_shell_name(name)}
+    lines = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items() if name not in odd)
+    if odd:
+        pairs = [f"{name}={value}" for name, value in odd.items()]
+        files[tuple(ODD_VARIABLES.encode().split(b"/"))] = os.fsencode("\0".join(pairs))
+        lines += ADDING_TEXT.format(
+            program=quote(ADDING_PROGRAM),
+            file=quote(f"{folder}/{ODD_VARIABLES}"),
+            pairs=" ".join(map(quote, pairs)),
+        )
     files[tuple(SITE_VARIABLES.encode().split(b"/"))] = os.fsencode(lines)
     return files
 

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 SITE_FOLDER = ".switchyard"  # in the folder of a job: what the site gives to it
 SITE_VARIABLES = f"{SITE_FOLDER}/env"  # text for a shell, with environment variables
+ODD_VARIABLES = f"{SITE_FOLDER}/odd-env"  # variables whose names no shell takes: NAME=VALUE, with NUL between them
 SECRETS_MAX = 64  # of one job
 OFFERS_MAX = 1000  # of one site
 STORE_SCHEMES = ("s3", "gs", "abfs", "abfss")

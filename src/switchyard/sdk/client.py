@@ -244,8 +244,15 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
 
         The callable raises what `run` raises.
         """
+        from switchyard.model.variable_names import copied_variables
         from switchyard.sdk.file_request import from_fields
-        from switchyard.sdk.function_calls import RESULT_FILE, FunctionRun, function_command, function_files
+        from switchyard.sdk.function_calls import (
+            COPY_PREFIX,
+            RESULT_FILE,
+            FunctionRun,
+            function_command,
+            function_files,
+        )
 
         if not callable(function):
             raise BadRequest(
@@ -260,7 +267,10 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
             together: JobFields = {"name": getattr(function, "__name__", "function"), **fields}
             together["files"] = {**(files or {}), **function_files(function, args, kwargs)}
             together["out"] = [*from_fields({"out": fields.get("out")}).out, RESULT_FILE]
-            return FunctionRun(self.submit(function_command(), key=key, **together))
+            copies, before = copied_variables(fields.get("env") or {}, prefix=COPY_PREFIX)
+            if copies:
+                together["env"] = {**(fields.get("env") or {}), **copies}
+            return FunctionRun(self.submit(function_command(before), key=key, **together))
 
         return run
 

@@ -26,7 +26,8 @@ RUNNER_FILE = "switchyard_call.py"
 STDERR_CHARS_SHOWN = 2000
 NOT_KNOWN_HERE = "Return and raise only what can be imported here too, under the same name."
 # The Python of this version if the machine has it under its own name, else whatever python3 is: the runner checks.
-SHELL_LINE = 'command -v "$0" > /dev/null && exec "$0" "$1"; exec python3 "$1"'
+COPY_PREFIX = "SWITCHYARD_FUNCTION_VARIABLE_"
+SHELL_LINE = 'command -v "$0" > /dev/null && exec {before}"$0" "$1"; exec {before}python3 "$1"'
 
 
 class FunctionFailed(YardError):
@@ -112,8 +113,9 @@ def function_files(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     return {CALL_FILE: version + call, RUNNER_FILE: runner, **modules}
 
 
-def function_command() -> list[str]:
-    return ["/bin/sh", "-c", SHELL_LINE, f"python{python_version()}", RUNNER_FILE]
+def function_command(before: str = "") -> list[str]:
+    """`before`: shell words before the command."""
+    return ["/bin/sh", "-c", SHELL_LINE.format(before=before), f"python{python_version()}", RUNNER_FILE]
 
 
 def python_version() -> str:

@@ -10,6 +10,7 @@ from flyteidl.core import security_pb2
 from switchyard.model.files import JobFiles
 from switchyard.model.job import JobSpec, Limits, Resources
 from switchyard.model.site_needs import SecretNeed, SiteNeeds
+from switchyard.model.variable_names import copied_variables
 from switchyard.workflow.pod_task import container_of, is_pod_task, pod_part, set_primary_words
 from switchyard.workflow.raw_container import container_mounts, container_with_tokens, copy_script, is_raw_container
 from switchyard.workflow.task_checks import WORDS
@@ -23,6 +24,7 @@ from switchyard.workflow.task_command import (
 )
 from switchyard.workflow.uploaded_files import uploaded_paths, with_places
 
+COPY_PREFIX = "SWITCHYARD_TASK_VARIABLE_"
 CLUSTER_FOLDER = "cluster-folder"  # as a prefix: the folder for data of the cluster, whichever it is
 # Words of Flyte's resources whose amounts a job has under another name; storage is none of them.
 _JOB_WORDS = {"cpu": "cores", "gpu": "gpus", "memory": "memory", "ephemeral_storage": "ephemeral_storage"}
@@ -48,9 +50,12 @@ def node_job_spec(
         out.append(f"{CONTAINER_OUT}/*")
         mounts = container_mounts(template.container.data_config)
     overrides = node.task_node.overrides
+    env = task_environment(container, names, inputs, envs)
+    copies, before = copied_variables(env, prefix=COPY_PREFIX)
+    placed = with_places(inputs, uploaded_paths(inputs))
     return JobSpec(
-        command=task_command(container, names, with_places(inputs, uploaded_paths(inputs)), bundles, prepare=prepare),
-        env=task_environment(container, names, inputs, envs),
+        command=task_command(container, names, placed, bundles, prepare=prepare, before=before),
+        env={**env, **copies},
         image=overrides.container_image or container.image,
         resources=_resources(container, overrides, node.metadata),
         task_type=template.type if template.type.replace("-", "").replace("_", "").isalnum() else "default",

@@ -208,6 +208,13 @@ def test_environment_place_and_output() -> None:
     assert "buffer" not in lines["stdout"], "lines of several tasks stay whole"
 
 
+def test_the_shell_before_a_command_gets_no_variable_that_it_would_drop() -> None:
+    made = jobspec(a_lease("env", env={"A": "1", "A-B": "2"}))
+    environment = made["attributes"]["system"]["environment"]
+    assert (environment["A"], "A-B" in environment) == ("1", False)
+    assert "exec env -- A-B=2 nice -n 0 -- env" in made["tasks"][0]["command"][2]
+
+
 def test_a_working_directory_is_entered_or_the_command_does_not_run() -> None:
     command = jobspec(a_lease("ls", "-l", cwd="/data"))["tasks"][0]["command"]
     assert command[3:] == ["/data", "ls", "-l"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from typing import Any
 
 import pytest
@@ -279,6 +281,16 @@ def test_a_task_of_a_range_computes_its_index_and_fence() -> None:
     assert 'SWITCHYARD_FENCE="$$((JOB_COMPLETION_INDEX + 7))"' in script
     assert words == ["sh", "sh", "-c", "exit $$SWITCHYARD_ARRAY_INDEX"]
     assert not {"SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX", "JOB_COMPLETION_INDEX"} & set(variables_of(manifest))
+
+
+def test_the_shell_of_a_range_passes_variables_with_any_name_on() -> None:
+    manifest = of(a_range(3, 5, env={"A-B": "it's $HOME", "a.b": "2"}))
+    command = [word.replace("$$", "$") for word in container_of(manifest)["command"][:4]]
+    given = {name: value.replace("$$", "$") for name, value in variables_of(manifest).items()}
+    env = {**given, "PATH": os.environ["PATH"], "JOB_COMPLETION_INDEX": "0"}
+    done = subprocess.run([*command, "env"], env=env, capture_output=True, text=True, check=True)
+    assert {"A-B=it's $HOME", "a.b=2", "SWITCHYARD_ARRAY_INDEX=3"} <= set(done.stdout.splitlines())
+    assert "SWITCHYARD_RANGE_VARIABLE_" not in done.stdout
 
 
 def test_a_single_task_needs_no_shell() -> None:

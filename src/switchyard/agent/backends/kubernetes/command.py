@@ -16,14 +16,16 @@ from switchyard.agent.need import spec_of
 from switchyard.agent.site import Site
 from switchyard.errors import PolicyRefused
 from switchyard.model.poll import Lease
+from switchyard.model.variable_names import copied_variables
 
 # The kernel's bound of one word of a command or one variable, with the NUL at its end.
 WORD_BYTES_MAX = 128 * 1024
 RANGE_SCRIPT = (
     'export SWITCHYARD_ARRAY_INDEX="$((JOB_COMPLETION_INDEX + {lo}))" '
-    'SWITCHYARD_FENCE="$((JOB_COMPLETION_INDEX + {fence}))"; exec "$@"'
+    'SWITCHYARD_FENCE="$((JOB_COMPLETION_INDEX + {fence}))"; exec {before}"$@"'
 )
 LEAVE_OUT_SCRIPT = 'case " {indexes} " in *" $JOB_COMPLETION_INDEX "*) exit 1;; esac; '
+COPY_PREFIX = "SWITCHYARD_RANGE_VARIABLE_"
 SCRIPT_WORD = 2  # of a range's command
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 SET_BY_RANGE_SCRIPT = ("SWITCHYARD_FENCE", "SWITCHYARD_ARRAY_INDEX")
@@ -41,7 +43,8 @@ def main_command(lease: Lease) -> list[str]:
                 next_step="Send a long script as a file, or let the command fetch it.",
             )
     if _is_range(lease):
-        script = RANGE_SCRIPT.format(lo=lease.lo, fence=lease.fence)
+        _, before = copied_variables(job_variables(lease, ""), prefix=COPY_PREFIX)
+        script = RANGE_SCRIPT.format(lo=lease.lo, fence=lease.fence, before=before)
         words = ["/bin/sh", "-c", script, "sh", *words]
     return [escape(word) for word in words]
 
@@ -61,6 +64,7 @@ def variables_of(lease: Lease, site: Site, *, cluster: str, name: str, gang: Gan
     if _is_range(lease):
         for key in SET_BY_RANGE_SCRIPT:
             variables.pop(key, None)
+        variables |= copied_variables(variables, prefix=COPY_PREFIX)[0]
     if files is not None:
         variables[FILES_VARIABLE] = files
     for key, value in variables.items():

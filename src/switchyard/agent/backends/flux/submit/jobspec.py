@@ -25,6 +25,7 @@ from switchyard.model.job import JobSpec, Native
 from switchyard.model.jobspec_version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 from switchyard.model.poll import Lease
 from switchyard.model.quantity import ceil_fraction, parse_amount, parse_duration_s
+from switchyard.model.variable_names import is_shell_name
 
 VERSION = 1
 SYSTEM_KEY = "switchyard"  # in `attributes.system`: whose attempt it is
@@ -149,7 +150,8 @@ def _body(
 ) -> tuple[dict[str, str], CommandBody]:
     """The environment for Flux to set, and what a start runs."""
     if spec.image is None:
-        plain = {key: text for key, text in variables.items() if not has_template(text)}
+        # The shell in front of the command drops variables with other names.
+        plain = {key: text for key, text in variables.items() if not has_template(text) and is_shell_name(key)}
         others = {key: text for key, text in variables.items() if key not in plain}
         return plain, plain_body(spec.command, cwd=spec.cwd, variables=others)
     rule = rule_of(spec.image, site)
