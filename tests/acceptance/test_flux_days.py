@@ -60,13 +60,17 @@ class FluxYard:
         assert (ended["state"], self.ledger.runs()[job]) == (State.SUCCEEDED, 1), ended
 
 
-def flux_agent(stage: Stage, instance: FluxInstance, name: str = "", **more: Any) -> Agent:
+def flux_agent(
+    stage: Stage, instance: FluxInstance, name: str = "", *, outage: dict[str, float] | None = None, **more: Any
+) -> Agent:
     """An agent of the instance. `name`: of the cluster, if not that of the instance; `more`: of the site's section."""
     name = name or instance.spec.name
     flux = {**SITE, "uri": instance.uri, "bin": str(Path(shutil.which("flux") or "").parent), **more}
     file = stage.folder / f"{name}-site.yaml"
     images = [{"match": "lab/*", "run": "host"}]
-    file.write_text(json.dumps({"flux": flux, "images": images}), encoding="utf-8")  # JSON is YAML
+    file.write_text(
+        json.dumps({"flux": flux, "images": images, "outage": outage or {}}), encoding="utf-8"
+    )  # JSON is YAML
     extra = ["--config", str(file), "--look-every", "1s"]
     return start_agent(stage.folder, stage.url, name, graph=None, backend="flux", extra=extra)
 

@@ -12,8 +12,10 @@ from switchyard.agent.attempt import Attempt, Stage
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.returns import NotTakenNow
+from switchyard.agent.batch_silence import BatchSilence
 from switchyard.agent.journal import Journal
 from switchyard.agent.runner import Runner
+from switchyard.agent.site import OutageSite
 from switchyard.errors import Unavailable
 from switchyard.model.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.poll import Lease
@@ -276,3 +278,75 @@ def test_a_job_that_meets_a_defect_waits_and_the_other_jobs_go_on(
     assert reasons == ["a defect of the agent: TypeError"]
     bench.journal.request_end([attempt.key], cancel=True)
     bench.turn_until(bad, ObservedState.CANCELLED)
+
+
+class SilentBench(Bench):
+    """A runner whose batch system can fall silent, and that gives back at once or much later."""
+
+    def __init__(self, tmp_path: Path, give_back_after_s: float) -> None:
+        super().__init__(tmp_path)
+        self.silence_file = tmp_path / "silence"
+        site = OutageSite(give_back_after_s=give_back_after_s)
+        self.runner = Runner(self.journal, self.backend, silence=BatchSilence(self.backend.trouble, site))
+
+    def reasons(self, lease: Lease) -> list[str]:
+        return [each.timed.report.reason for each in self.journal.queued() if each.key[0] == lease.job]
+
+
+def test_nothing_is_submitted_to_a_silent_batch_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was submitted would be in doubt. It waits, says why, and starts when the batch system answers again."""
+    monkeypatch.setattr(reported_reasons, "QUEUED_AFTER_S", 0.0)
+    bench, lease = SilentBench(tmp_path, 3600), a_lease("sleep", "60")
+    bench.silence_file.write_text("connection refused")
+    bench.journal.take([lease])
+    until(lambda: bench.runner.run_once(may_start=True) or bench.reasons(lease), PATIENCE_S, "the reason is said")
+    assert bench.reasons(lease) == ["The fake cluster does not answer"]
+    assert bench.backend.held() == []
+    bench.silence_file.unlink()
+    bench.turn_until(lease, ObservedState.RUNNING)
+
+
+def test_a_silent_batch_system_gives_back_what_it_surely_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attempts that run, wait there or are in doubt stay. One that an earlier process leased is looked up first."""
+    monkeypatch.setattr(runners, "SILENT_LOOKUP_S", 0.0)
+    doubtful, running, queued, fresh = (
+        a_lease("sleep", "60", env={"FAKE_DOUBT": "1"}),
+        a_lease("sleep", "60"),
+        a_lease("sleep", "60", env={"FAKE_DELAY_S": "60"}),
+        a_lease("x"),
+    )
+    bench = SilentBench(tmp_path, 0.001)
+    bench.journal.take([doubtful, running, queued])
+    bench.runner.run_once(may_start=True)
+    bench.silence_file.write_text("connection refused")
+    bench.journal.take([fresh])
+    again = SilentBench(tmp_path, 0.001)  # a new process: whatever has no native id may have been submitted
+    again.turn_until(fresh, ObservedState.RETURNED)
+    assert again.reasons(fresh)[-1].startswith("The fake cluster does not answer: connection refused (for ")
+    for kept in (doubtful, running, queued):
+        assert ObservedState.RETURNED not in again.seen(kept)
+    again.silence_file.unlink()
+    again.turn_until(doubtful, ObservedState.RUNNING)
+
+
+class WithdrawingFake(FakeBackend):
+    """A batch system whose queued jobs can be kept from beginning although it is silent, as Flux's."""
+
+    def withdraw(self, native_ids: Iterable[str]) -> list[str]:
+        statuses = super().status(native_ids)
+        return [native_id for native_id, status in statuses.items() if status.seen is ObservedState.SUBMITTED]
+
+
+def test_a_silent_batch_system_gives_back_queued_jobs_that_can_be_withdrawn(tmp_path: Path) -> None:
+    running, queued = a_lease("sleep", "60"), a_lease("sleep", "60", env={"FAKE_DELAY_S": "60"})
+    bench = SilentBench(tmp_path, 0.001)
+    bench.backend = WithdrawingFake(a_setting(tmp_path, a_graph()))
+    site = OutageSite(give_back_after_s=0.001)
+    bench.runner = Runner(bench.journal, bench.backend, silence=BatchSilence(bench.backend.trouble, site))
+    bench.journal.take([running, queued])
+    bench.turn_until(running, ObservedState.RUNNING)
+    bench.silence_file.write_text("connection refused")
+    bench.turn_until(queued, ObservedState.RETURNED)
+    assert ObservedState.RETURNED not in bench.seen(running)

@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.agent.attempt import Attempt
 from switchyard.agent.attempt_reports import end_attempt
-from switchyard.agent.backends import local, supervisor_program
+from switchyard.agent.backends import Trouble, local, supervisor_program
 from switchyard.agent.backends.supervisor_program import SupervisorProgram, probe_supervisor
 from switchyard.model.job import State
 from switchyard.model.lifecycle import ObservedState
@@ -49,7 +49,7 @@ def test_damage_that_only_a_failed_start_shows_is_mended_by_the_next_start(tmp_p
         file.write(b"\xff" * (status.st_size - status.st_size // 2))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert end_of(backend, backend.submit(a_lease("true"))).seen is ObservedState.SUCCEEDED
-    assert backend.trouble() == ""
+    assert backend.trouble() is None
     backend.close()
 
 
@@ -67,9 +67,9 @@ def test_supervisor_that_never_begins_is_a_refusal_and_stops_new_work(
         ended = end_of(backend, native_id)
     why = "its supervisor ended with 1 before it began, 5 times: RuntimeError: no such program"
     assert (ended.seen, ended.cause, ended.reason) == (ObservedState.FAILED, Cause.CLUSTER, why)
-    assert backend.trouble() == f"no job can be started: {why}"
+    assert backend.trouble() == Trouble(f"no job can be started: {why}")
     report = end_attempt(Attempt(lease, native_id=native_id), ended).reports[-1].report
     assert is_refused_before_start(report, State.SUBMITTED), "the server gives it to another cluster"
     assert end_of(backend, backend.submit(a_lease("true"))).seen is ObservedState.SUCCEEDED
-    assert backend.trouble() == "", "a supervisor that begins ends the pause"
+    assert backend.trouble() is None, "a supervisor that begins ends the pause"
     backend.close()

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from msgspec.structs import replace
 
 from switchyard.agent import clock
-from switchyard.agent.backends import TERMINAL_STATES, Backend, OutputPiece, marker_of
+from switchyard.agent.backends import TERMINAL_STATES, Backend, OutputPiece, Trouble, marker_of
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.files.folder_writer import make_top_folder
 from switchyard.agent.site import FilesSite
+from switchyard.errors import Unavailable
 from switchyard.model.files import JobFiles
 from switchyard.model.job import JobSpec, Resources
 from switchyard.model.lifecycle import ObservedState
 from switchyard.model.poll import Lease
-from tests.agent.builders import a_graph, a_lease, a_setting, end_of, load_when, status_when
+from tests.agent.builders import END_S, a_graph, a_lease, a_setting, end_of, load_when, status_when
 from tests.agent.flux.builders import a_flux_setting
 from tests.agent.slurm.builders import a_slurm_setting
-from tests.flux_bed import FluxBed
+from tests.flux_bed import FluxBed, FluxInstance
 from tests.kube_bed import KubernetesBed
+from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import a_kubernetes_setting
-from tests.slurm_bed import SlurmBed
+from tests.slurm_bed import SlurmBed, SlurmCluster
 
 # The clusters that take part: a machine's own processes, the clock, two real Slurms, with accounts and without, and a
 # real Kubernetes of two nodes, which `make test-kubernetes` runs. `make test-flux` runs a real Flux of three nodes.
@@ -345,9 +350,125 @@ def test_forgotten_is_gone(backend: Backend) -> None:
 
 def test_wake_ends_a_watch(backend: Backend) -> None:
     import threading
-    import time
 
     threading.Timer(0.1, backend.wake).start()
     begun = time.monotonic()
     backend.watch(60)
     assert time.monotonic() - begun < 50
+
+
+class BatchSystem(Protocol):
+    """The batch system of a backend, which a test can silence."""
+
+    def kill(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def heal(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class SilentFake:
+    file: Path
+
+    def kill(self) -> None:
+        self.file.write_text("no controller")
+
+    def pause(self) -> None:
+        self.file.write_text("no answer")
+
+    def heal(self) -> None:
+        self.file.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class SilentDaemon:
+    """A controller of Slurm or an API server of Kubernetes."""
+
+    cluster: SlurmCluster | KubernetesCluster
+    name: str
+
+    def kill(self) -> None:
+        self.cluster.kill(self.name)
+
+    def pause(self) -> None:
+        self.cluster.pause(self.name)
+
+    def heal(self) -> None:
+        self.cluster.heal_daemons() if isinstance(self.cluster, SlurmCluster) else self.cluster.heal()
+
+
+@dataclass(frozen=True)
+class SilentFlux:
+    instance: FluxInstance
+
+    def kill(self) -> None:
+        self.instance.kill()
+
+    def pause(self) -> None:
+        self.instance.pause()
+
+    def heal(self) -> None:
+        self.instance.resume()
+        if self.instance.popen is None:
+            self.instance.start()
+
+
+@pytest.fixture
+def batch_system(world: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BatchSystem]:
+    kind, _, cluster = world.partition("-")
+    made: BatchSystem
+    if kind == "local":
+        pytest.skip("it has no batch system")
+    elif kind == "fake":
+        made = SilentFake(tmp_path / "silence")
+    elif kind == "slurm":
+        made = SilentDaemon(request.getfixturevalue("slurm")[cluster], "slurmctld")
+    elif kind == "kubernetes":
+        made = SilentDaemon(request.getfixturevalue("kubernetes")[cluster], "apiserver")
+    else:
+        made = SilentFlux(request.getfixturevalue("flux")[cluster])
+    yield made
+    made.heal()
+    if isinstance(made, SilentDaemon):
+        made.cluster.heal()  # a controller that was killed gives its last numbers again
+
+
+def trouble_when(backend: Backend, is_so: Callable[[Trouble | None], bool]) -> Trouble | None:
+    """Ask the cluster until the backend's trouble is so."""
+    deadline = time.monotonic() + END_S
+    while not is_so(trouble := backend.trouble()):
+        assert time.monotonic() < deadline, f"still {trouble}"
+        with contextlib.suppress(Unavailable):
+            backend.refresh()
+        backend.watch(0.2)
+    return trouble
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_silent_batch_system_is_told_and_ends_no_job(backend: Backend, batch_system: BatchSystem, how: str) -> None:
+    """The silence has a reason and an age, which grows. It ends by itself when the batch system answers."""
+    native_id = backend.submit(runs())
+    status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
+    assert backend.trouble() is None
+    getattr(batch_system, how)()
+    trouble = trouble_when(backend, lambda trouble: trouble is not None)
+    assert trouble is not None
+    assert trouble.silent_s is not None
+    cause, _, why = trouble.text.partition(": ")
+    assert cause.endswith(" does not answer")
+    assert why
+    first_s = trouble.silent_s
+    trouble_when(backend, lambda trouble: trouble is not None and (trouble.silent_s or 0.0) > first_s)
+    assert backend.status([native_id])[native_id].seen is ObservedState.RUNNING
+    assert backend.find(marker_of(runs())) is None, "what was never submitted surely is not there"
+    batch_system.heal()
+    trouble_when(backend, lambda trouble: trouble is None)
+    if how == "pause":  # a batch system that was killed may have lost or ended the job
+        status_when(backend, native_id, lambda status: status.seen is ObservedState.RUNNING)
+        backend.cancel([native_id])
+
+
+def test_takes_jobs_while_its_cluster_answers(backend: Backend) -> None:
+    backend.refresh()
+    assert backend.trouble() is None

@@ -229,6 +229,7 @@ def run(arguments: argparse.Namespace) -> int:
                         free_bytes_min=arguments.free_bytes_min,
                         rotate_after_s=parse_duration_s(arguments.rotate_after),
                         look_every_s=parse_duration_s(arguments.look_every),
+                        outage=site.outage,
                     ),
                     chooser=chooser,
                     keys=keys,

@@ -23,7 +23,7 @@ class CanWithdraw(Protocol):
     """A backend that can keep a queued job from beginning, whatever the cluster does with it."""
 
     def withdraw(self, native_ids: Iterable[str]) -> list[str]:
-        """Return the jobs that have not begun, and will not."""
+        """Return the jobs that have not begun, and will not. An id may be the marker of a submit in doubt."""
 
 
 class EndingBackend:

@@ -23,12 +23,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from switchyard.agent.backends import Backend
+from switchyard.agent.batch_silence import BatchSilence
 from switchyard.agent.chooser import Chooser
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import now_ns
@@ -44,6 +45,7 @@ from switchyard.agent.quote_answerer import QuoteAnswerer
 from switchyard.agent.resource_client import ResourceClient
 from switchyard.agent.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.runner import Runner
+from switchyard.agent.site import OutageSite
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
 from switchyard.model.poll import UNBEGUN_MAX, Leave, Left, UnbegunAttempt
@@ -74,6 +76,7 @@ class AgentLimits:
     free_bytes_min: int = FREE_BYTES_MIN
     rotate_after_s: float = ROTATE_AFTER_S
     look_every_s: float = REDISCOVER_EVERY_S
+    outage: OutageSite = field(default_factory=OutageSite)
 
 
 class Backoff:
@@ -110,7 +113,7 @@ class Loop:
         self._lifetime = lifetime
         self._backend = backend
         self._end_jobs: Callable[[Collection[str]], None] = getattr(backend, "end_jobs", backend.cancel)
-        self._backend_trouble: Callable[[], str] = getattr(backend, "trouble", str)  # few backends have one
+        self._silence = BatchSilence(backend.trouble, limits.outage)
         self._journal = journal
         self._directory = directory
         self._limits = limits
@@ -127,6 +130,7 @@ class Loop:
             backend,
             chooser,
             self._files,
+            silence=self._silence,
             on_cancel=self._refresh_due.set,
             is_disk_short=self._is_disk_short,
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
@@ -147,6 +151,7 @@ class Loop:
             graph=backend.describe(),
             jobs_max=limits.jobs_max,
             trouble=self._trouble,
+            silence=self._silence.long,
             files_trouble=self._files_trouble,
             ends_in_s=self._ends_in_s,
             on_work=self._on_work,
@@ -316,7 +321,7 @@ class Loop:
     def _run(self) -> None:
         """Adopt lost attempts, then run rounds until an unexpected error. `_keep` starts this again after it."""
         self._runner.adopt()
-        had_trouble = bool(self._trouble())
+        had_trouble = self._has_trouble()
         turned_ns = now_ns()
         while not self._stop.is_set():
             if now_ns() - turned_ns > FREEZE_S_MIN * 1e9:
@@ -325,7 +330,7 @@ class Loop:
                 self._news.set()
             turned_ns = now_ns()
             changed = self._runner.run_once(may_start=self._poller.may_start)
-            has_trouble = bool(self._trouble())
+            has_trouble = self._has_trouble()
             if changed or has_trouble != had_trouble:
                 had_trouble = has_trouble
                 self._news.set()
@@ -373,8 +378,11 @@ class Loop:
     def _files_trouble(self) -> str:
         return self._files.trouble if self._files is not None else ""
 
+    def _has_trouble(self) -> bool:
+        return bool(self._trouble()) or self._silence.long() is not None
+
     def _trouble(self) -> str:
-        """Why no new work is taken now; empty: it is taken."""
+        """Why no new work is taken now, although the batch system answers; empty: it is taken."""
         if self._lifetime is not None and (ending := self._lifetime.trouble()):
             return ending
         if self._journal.trouble:
@@ -385,7 +393,7 @@ class Loop:
             return f"disk error: {exc.strerror}"
         if free < self._limits.free_bytes_min:
             return f"disk full: {show_bytes(free)} free, {show_bytes(self._limits.free_bytes_min)} wanted"
-        return self._backend_trouble()
+        return self._silence.other_trouble()
 
     def _free_bytes(self) -> int:
         return shutil.disk_usage(self._directory).free

@@ -26,7 +26,7 @@ import msgspec
 
 from switchyard.agent.attempt import AttemptChange, Stage, TimedReport
 from switchyard.agent.attempt_reports import end_attempt
-from switchyard.agent.backends import Status, native_name
+from switchyard.agent.backends import Status, Trouble, native_name
 from switchyard.agent.client import Connection
 from switchyard.agent.clock import stamp
 from switchyard.agent.credential import AgentCredentials
@@ -95,6 +95,7 @@ class Poller:
         graph: Graph,
         jobs_max: int,
         trouble: Callable[[], str],
+        silence: Callable[[], Trouble | None] = lambda: None,
         files_trouble: Callable[[], str] = str,
         ends_in_s: Callable[[], int | None] = lambda: None,
         on_work: Callable[[], None],
@@ -118,6 +119,7 @@ class Poller:
         self._graph: Graph | None = graph  # None once the server has it
         self._jobs_max = jobs_max
         self._trouble, self._files_trouble = trouble, files_trouble
+        self._silence = silence  # of the batch system, long enough that the server must know
         self._ends_in_s = ends_in_s
         self._on_work = on_work
         self._values = values  # state values that the site adds
@@ -222,7 +224,7 @@ class Poller:
                 return
             offer = self._offer()
             is_new = _has_trouble(offer.load) != _has_trouble(parked.load)
-            if offer.exceeds(parked) or is_new or (self._needs_sync and not offer.load.trouble):
+            if offer.exceeds(parked) or is_new or (self._needs_sync and not self._trouble()):
                 self._is_given_up = True
                 self._park.abort()
 
@@ -300,13 +302,17 @@ class Poller:
 
     def _offer(self) -> Offer:
         load, room = self._state(), self._runner.room()
-        trouble = self._trouble()[:TROUBLE_CHARS_MAX]
+        silence = self._silence()
+        trouble = (silence.text if silence is not None else self._trouble())[:TROUBLE_CHARS_MAX]
+        silent_s = int(silence.silent_s or 0) if silence is not None else None
         live = sum(1 for attempt in self._journal.attempts() if attempt.is_live)
         is_full = room is not None and room.cores == 0
         want = 0 if trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
         files_trouble = self._files_trouble()[:TROUBLE_CHARS_MAX]
         ends_in_s = self._ends_in_s()
-        load = msgspec.structs.replace(load, trouble=trouble, files_trouble=files_trouble, ends_in_s=ends_in_s)
+        load = msgspec.structs.replace(
+            load, trouble=trouble, silent_s=silent_s, files_trouble=files_trouble, ends_in_s=ends_in_s
+        )
         return Offer(want, room, load)
 
     def _poll(
@@ -403,5 +409,5 @@ class Poller:
         self._needs_sync |= asked or is_cut
 
 
-def _has_trouble(load: Load) -> tuple[bool, bool]:
-    return bool(load.trouble), bool(load.files_trouble)
+def _has_trouble(load: Load) -> tuple[bool, bool, bool]:
+    return bool(load.trouble), load.silent_s is not None, bool(load.files_trouble)

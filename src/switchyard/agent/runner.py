@@ -12,14 +12,16 @@ from switchyard.agent.attempt import Attempt, AttemptChange, AttemptKey, Stage, 
 from switchyard.agent.attempt_reports import end_attempt, end_fields, reports_of
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
 from switchyard.agent.backends.returns import NotTakenNow
+from switchyard.agent.batch_silence import BatchSilence
 from switchyard.agent.chooser import ChoiceCache, Chooser, PriorityChooser
-from switchyard.agent.ending_backend import EndingBackend, withdraw_waiting
+from switchyard.agent.ending_backend import CanWithdraw, EndingBackend, withdraw_waiting
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal import PURGE_MAX, Journal
 from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.parallel_calls import call_in_parallel
 from switchyard.agent.reported_reasons import ReportedReasons
+from switchyard.agent.site import OutageSite
 from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster import Load
 from switchyard.model.lifecycle import ObservedState
@@ -27,12 +29,14 @@ from switchyard.model.poll import Lease, Room
 from switchyard.model.retry import Cause
 
 RESUBMIT_AFTER_S = 1.0  # after a submit that failed for a temporary reason
+SILENT_LOOKUP_S = 10.0  # between two look-ups of an attempt while the batch system is silent: each may hang
 SUBMIT_S_MAX = 1.0  # for submits in one round: running jobs are checked between rounds
 # Errors of our own code. A job that meets one waits, since it may be submitted; the other jobs go on.
 DEFECTS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError, RuntimeError)
 CANCELS_MAX = 5000  # in one round, for the same reason
 CANCEL_RETRY_S = 5.0  # a cancelled attempt that still runs is cancelled again after this
 PURGE_EVERY_S = 60.0
+WITHDRAW_EVERY_S = 10.0  # while the batch system is silent: each look reads a file of every queued attempt
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class Runner:
         chooser: Chooser | None = None,
         files: AttemptFiles | None = None,
         *,
+        silence: BatchSilence | None = None,
         on_cancel: Callable[[], None] = lambda: None,
         hold: Callable[[Lease], str] = lambda _: "",
         is_disk_short: Callable[[], bool] = lambda: False,
@@ -63,6 +68,7 @@ class Runner:
         """`on_cancel` is called after the backend was asked to cancel attempts. `hold`: why a job may not start yet."""
         self._is_disk_short = is_disk_short
         self._emptied: set[AttemptKey] = set()  # settled attempts whose folders were removed to make room
+        self._silence = silence or BatchSilence(backend.trouble, OutageSite())
         self._hold = hold
         self._on_cancel = on_cancel
         self._journal = journal
@@ -77,6 +83,7 @@ class Runner:
         self._unknown: dict[AttemptKey, str] = {}
         self._reasons = ReportedReasons()
         self._purged_at = 0.0
+        self._withdrawn_at = float("-inf")
         # Intents of an earlier incarnation: the backend may have them, so they are looked up before a submit.
         self._maybe_submitted = {
             attempt.key for attempt in journal.attempts() if attempt.stage is Stage.INTENT
@@ -115,7 +122,9 @@ class Runner:
     def run_once(self, *, may_start: bool) -> bool:
         """Do one round of work. True: there are new reports, or resources became free."""
         self._journal.flush()
-        before = self._end_unstarted() + (self._give_back() + self._stage() if may_start else [])
+        before = self._end_unstarted() + (
+            self._give_back() + self._withdraw_silent() + self._stage() if may_start else []
+        )
         self._journal.apply(before)
         refused = self._start() if may_start else []
         self._journal.apply(refused)
@@ -162,16 +171,45 @@ class Runner:
         ]
 
     def _give_back(self) -> list[AttemptChange]:
-        """Return attempts that the chooser rejects or that come too late, but none that the backend may have."""
-        waiting = self._waiting()
+        """Return attempts that the chooser rejects, that come too late, or whose batch system is silent for too long.
+
+        None of these may be at the backend.
+        """
+        waiting, silence = self._waiting(), self._silence.give_back_reason()
         choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
         changes = []
         for attempt in waiting:
-            reason = choice.returned.get(attempt.key) or self._late_reason(attempt.lease)
+            reason = choice.returned.get(attempt.key) or self._late_reason(attempt.lease) or silence
             if reason and attempt.key not in self._maybe_submitted:
                 status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
                 changes.append(end_attempt(attempt, status))
         return changes
+
+    def _withdraw_silent(self) -> list[AttemptChange]:
+        """Return attempts at a batch system that is silent for too long, if the backend can keep them from beginning.
+
+        Whatever the batch system does with them later, nothing of them runs.
+        """
+        reason, now = self._silence.give_back_reason(), time.monotonic()
+        if not reason or not isinstance(self._backend, CanWithdraw) or now - self._withdrawn_at < WITHDRAW_EVERY_S:
+            return []
+        self._withdrawn_at = now
+        queued = {
+            self._native_id_of(attempt) or attempt.marker: attempt
+            for attempt in self._journal.attempts()
+            if attempt.is_live and attempt.stage is not Stage.RUNNING
+        }
+        status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
+        changes = []
+        for name in withdraw_waiting(self._backend, queued):
+            attempt = queued[name]
+            native_id = self._native_id_of(attempt)
+            changes.append(
+                end_attempt(attempt, status)
+                if native_id is None
+                else self._change_for_status(attempt, native_id, status)
+            )
+        return [change for change in changes if change is not None]
 
     def _stage(self) -> list[AttemptChange]:
         """Stage the files of waiting attempts. Returns the ends of those whose files cannot be had."""
@@ -209,6 +247,9 @@ class Runner:
 
     def _start(self) -> list[AttemptChange]:
         """Submit in the chooser's order until an attempt does not fit. It and all after it stay pending."""
+        if (silence := self._silence.now()) is not None:
+            self._wait_for_answer(silence.text.partition(": ")[0])
+            return []
         living = {attempt.lineage: attempt.key for attempt in reversed(self._journal.attempts()) if attempt.is_live}
         refused: list[AttemptChange] = []
         now = time.monotonic()
@@ -239,6 +280,19 @@ class Runner:
                 self._backend.wake()  # submit the others in the next round, after a check of running jobs
                 break
         return refused
+
+    def _wait_for_answer(self, reason: str) -> None:
+        """While the batch system is silent, only look up attempts in doubt: some surely did not leave the agent."""
+        began = time.monotonic()
+        for attempt in self._waiting():
+            key, now = attempt.key, time.monotonic()
+            is_due = key in self._maybe_submitted and self._retry_at.get(key, 0.0) <= now
+            if is_due and now - began < SUBMIT_S_MAX:
+                self._retry_at[key] = now + SILENT_LOOKUP_S
+                if not self._is_at_backend(attempt):
+                    self._maybe_submitted.discard(key)
+            if self._native_id_of(attempt) is None:
+                self._report_waiting(attempt, reason)
 
     def _is_held(self, attempt: Attempt) -> bool:
         """Whether the attempt must wait before its first submit; the reason is reported."""

@@ -154,6 +154,15 @@ class FilesSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         return parse_duration_s(self.keep) if self.keep else 0
 
 
+class OutageSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What to do when the batch system (Slurm, Kubernetes, Flux) does not answer the agent."""
+
+    # So long without an answer, and the cluster takes nothing new: it is down, and jobs go to other clusters.
+    silent_after_s: ShortSeconds = 30.0
+    # So long without an answer, and leased jobs go back that have not begun and cannot begin here any more.
+    give_back_after_s: LongSeconds = 60.0
+
+
 class AccountsSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Accounts of jobs. `map`: a file with a line `user: local-account` per user; `*` is for all other users."""
 
@@ -204,6 +213,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     accounts: AccountsSite | None = None  # None: every job runs under the agent's account
     allow: AllowList = AllowList()
     files: FilesSite = FilesSite()
+    outage: OutageSite = OutageSite()
     # The first rule that matches counts. Without a matching rule, a job that names an image is refused.
     images: Annotated[list[ImageRule], Meta(max_length=RULES_MAX)] = []
     containers: ContainersSite = ContainersSite()

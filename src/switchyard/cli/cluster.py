@@ -28,7 +28,7 @@ from switchyard.cli.table import (
     print_fields,
     print_table,
 )
-from switchyard.model.cluster import Agent, Cluster
+from switchyard.model.cluster import Agent, Cluster, Load
 from switchyard.model.quantity import show_bytes
 from switchyard.model.quote import QuoteRecord
 
@@ -71,13 +71,20 @@ def _row(cluster: Cluster, now: int) -> list[str]:
         cluster.backend,
         str(totals.get("node", 1)) if totals else "",
         str(totals.get("core", 0)) if totals else "",
-        str(load.free_cores) if load and load.free_cores is not None else "",
+        str(load.free_cores) if load and load.free_cores is not None and load.silent_s is None else "",
         str(totals.get("gpu", 0)) if totals else "",
         show_bytes(totals["memory"]) if totals.get("memory") else "",
         str(load.running) if load else "",
         format_age(cluster.seen_us, now),
-        cluster.reason or (load.trouble or load.files_trouble if load else ""),
+        _silence_text(load) or cluster.reason or (load.trouble or load.files_trouble if load else ""),
     ]
+
+
+def _silence_text(load: Load | None) -> str:
+    """Why nothing new is known of the cluster, and for how long; empty: its batch system answers."""
+    if load is None or load.silent_s is None:
+        return ""
+    return f"{load.trouble} (for {format_duration(load.silent_s * 1_000_000)})"
 
 
 def _show(args: Namespace) -> int:
@@ -96,7 +103,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
     fields = [
         ("name", cluster.name),
         ("health", cluster.health.value + (f" ({cluster.reason})" if cluster.reason else "")),
-        ("trouble", load.trouble if load else ""),
+        ("trouble", _silence_text(load) or (load.trouble if load else "")),
         ("files", f"takes no jobs with files now: {load.files_trouble}" if load and load.files_trouble else ""),
         ("id", cluster.id),
         ("backend", cluster.backend),

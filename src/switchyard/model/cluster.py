@@ -28,12 +28,13 @@ class Health(StrEnum):
     """Whether the cluster can get jobs now."""
 
     UP = "up"
-    DOWN = "down"  # no live agent, or no graph yet
+    DOWN = "down"  # no live agent, no graph yet, or a batch system that does not answer
     PAUSED = "paused"  # every live agent was told to take nothing new
     CORDONED = "cordoned"
 
 
 GROUP_USES_MAX = 10_000  # agents that one join token of a group lets in: more than any site starts at once
+SILENT_S_MAX = 100 * 366 * 86_400
 FREE_NODES_MAX = 1000  # kinds of what is left on nodes: it is said with every poll
 
 
@@ -46,6 +47,8 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     running: int = 0
     queued: int = 0
     trouble: AgentText = ""  # why the agent takes nothing now, e.g. a full disk
+    # For how long the batch system has not answered the agent, when the agent said so: the numbers above are as old.
+    silent_s: Annotated[int, Meta(ge=0, le=SILENT_S_MAX)] | None = None
     files_trouble: AgentText = ""  # why it takes no jobs with files now
     ends_in_s: Annotated[int, Meta(ge=0)] | None = None  # until an ephemeral cluster ends
     # By node; none: the agent does not know. Shapes are those of the graph with this signature.

@@ -262,8 +262,12 @@ _HEALTH_HINTS: tuple[tuple[Callable[[list[str]], str], Callable[[Member], bool]]
         lambda member: member.health is Health.PAUSED and member.graph is not None,
     ),
     (
+        lambda names: f"bring the batch system of {join_names(names)} back: it does not answer its agent",
+        lambda member: member.health is Health.DOWN and member.is_batch_silent,
+    ),
+    (
         lambda names: f"bring the agent{'s' * (len(names) > 1)} of {join_names(names)} back",
-        lambda member: member.health is Health.DOWN and member.graph is not None,
+        lambda member: member.health is Health.DOWN and member.graph is not None and not member.is_batch_silent,
     ),
 )
 

@@ -24,3 +24,4 @@ class Member:
     files_trouble: str = ""  # why they take no jobs with files now
     left_s: int | None = None  # until an ephemeral cluster ends, rounded up; none: it has no end
     is_silent: bool = False  # of a cordoned cluster: it would be down if uncordoned
+    is_batch_silent: bool = False  # its agents live, but the batch system behind them does not answer

@@ -26,7 +26,7 @@ class JobApi:
     """`jobs`: by name. `creates`: every manifest that was sent. `faults`: for the next creates, in turn.
 
     A fault is `lost` (not carried out, no answer), `unread` (carried out, no answer), or the message of a refusal.
-    `hung`: names of Jobs whose creates wait for `go` first.
+    `hung`: names of Jobs whose creates wait for `go` first; `is_hung`: every request does.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,6 +38,7 @@ class JobApi:
         self.are_reads_refused = False
         self.reads: list[str] = []  # names of Jobs that were asked for
         self.hung: set[str] = set()
+        self.is_hung = False
         self.go = threading.Event()
         self.timeout_s = 5.0
         self.namespace = NAMESPACE  # of jobs, by the site; Jobs of all namespaces are kept together
@@ -73,6 +74,11 @@ class JobApi:
 
     def _answer(self, handler: PeerHandler) -> None:
         path, query = urlsplit(handler.path).path, urlsplit(handler.path).query
+        if self.is_hung:
+            self.go.wait()
+        if self._closed.is_set():  # on a connection of before: nobody is there any more
+            handler.cut()
+            return
         if "watch=" in query:
             handler.begin_chunks()
             self._closed.wait()

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.cluster import Load
+from switchyard.model.cluster import Health, Load
 from switchyard.model.files import JobFiles
 from switchyard.model.job import JobRequest, State
 from switchyard.model.verdict import Answer, Verdict
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.upkeep import route_pending
+from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool
@@ -130,3 +131,59 @@ def test_an_array_is_spread_without_a_cluster_in_trouble_which_joins_later(lite:
     report(agents["beta"])
     refresh.look(lite.context, lite.leader)
     assert cluster_names(lite, job) == {"alpha", "beta"}
+
+
+SILENT = {"trouble": "Slurm does not answer: squeue timed out", "silent_s": 40, "free_cores": 8}
+
+
+def test_a_cluster_whose_batch_system_is_silent_is_down_and_comes_back(lite: Rig) -> None:
+    agents = two(lite)
+    assert report(agents["beta"], **SILENT)
+    member = lite.context.snapshots.world.by_name["beta"]
+    assert (member.health, member.reason) == (Health.DOWN, "Slurm does not answer")
+    assert drawn(lite, a_request()) == {"alpha"}
+    job = lite.submit(a_request(cluster="beta")).id
+    assert lite.job(job).state is State.PENDING
+    assert lite.job(job).reason == "waits for beta: down: Slurm does not answer"
+    explanation = job_explain(lite.context, ADMIN, job)
+    [verdict] = [verdict for verdict in explanation.now if verdict.cluster == "beta"]
+    assert (verdict.say, verdict.step, verdict.reason) == (Answer.WAIT, "health", f"down: {SILENT['trouble']}")
+    assert verdict.since_us == lite.clock() - 40_000_000, "its batch system has not answered since"
+    assert "bring the batch system of beta back: it does not answer its agent" in explanation.hints
+    assert report(agents["beta"], free_cores=8)
+    route_pending.route_pending(lite.context, lite.leader)
+    assert lite.job(job).cluster == "beta"
+    assert draws_both(lite, a_request())
+
+
+def test_unleased_jobs_leave_a_silent_batch_system_and_leased_ones_say_so(lite: Rig) -> None:
+    agents = two(lite)
+    leased, unleased = (lite.submit(a_request(cluster="beta")).id for _ in range(2))
+    [lease] = agents["beta"].lease(1)
+    assert lease.job == leased
+    free = next(job.id for _ in range(DRAWS_MAX) if (job := lite.submit(a_request())).cluster == "beta")
+    report(agents["beta"], **SILENT)
+    take_back_unleased(lite.context, lite.leader)
+    route_pending.route_pending(lite.context, lite.leader)
+    assert lite.job(free).cluster == "alpha"
+    assert lite.job(unleased).state is State.PENDING, "it may run nowhere else"
+    assert lite.job(leased).state is State.ASSIGNED
+    assert lite.job(leased).reason == "Slurm does not answer, so nothing new is known of the job"
+
+
+def test_one_agent_with_a_batch_system_that_answers_keeps_its_cluster_up(lite: Rig) -> None:
+    agents = two(lite)
+    second = lite.join("beta", "second")
+    second.sync()
+    report(agents["beta"], **SILENT)
+    assert lite.context.snapshots.world.by_name["beta"].health is Health.UP
+    report(second, **SILENT)
+    assert lite.context.snapshots.world.by_name["beta"].health is Health.DOWN
+
+
+def test_the_seconds_of_a_silence_change_nothing_for_the_router(lite: Rig) -> None:
+    agents = two(lite)
+    report(agents["beta"], **SILENT)
+    version = lite.context.snapshots.world.version
+    assert not report(agents["beta"], **{**SILENT, "silent_s": 45})
+    assert lite.context.snapshots.world.version == version

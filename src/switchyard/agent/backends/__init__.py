@@ -1,7 +1,7 @@
 """The contract of backends: what the agent needs of the system that runs jobs. It knows nothing of servers.
 
-Eleven calls are about jobs and the cluster: describe, look, state, quote, work_folder, submit, submit_range, find,
-status, cancel, output. Six more serve the agent: refresh (ask the cluster), watch and wake (when to check), held
+Twelve calls are about jobs and the cluster: describe, look, state, trouble, quote, work_folder, submit, submit_range,
+find, status, cancel, output. Six more serve the agent: refresh (ask the cluster), watch and wake (when to check), held
 (attempts that are there without a journal), forget, close.
 
 How a call fails and what states mean:
@@ -12,6 +12,7 @@ How a call fails and what states mean:
 - An unknown native state is UNKNOWN, with its text.
 - An id that the cluster does not know is LOST. An end that was not observed is never assumed.
 - A job that never began and never can begin is RETURNED: it goes back to the queue.
+- A batch system that does not answer is a `Trouble` with `silent_s` (`contact.py`). Nothing is submitted meanwhile.
 """
 
 from __future__ import annotations
@@ -62,6 +63,18 @@ class Setting:
     def known_graph(self) -> Graph:
         assert self.graph is not None, "only a backend that finds its graph is started without one"
         return self.graph
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a backend takes no new jobs now: the cause, a colon, and details.
+
+    `silent_s`: for how long the batch system has not answered, so that all that is known of it is as old. None: it
+    answers, or there is none.
+    """
+
+    text: str
+    silent_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +152,9 @@ class Backend(Protocol):
 
     def state(self) -> Load:
         """What is free now, and how many jobs run and are queued. Submitted jobs count as occupied."""
+
+    def trouble(self) -> Trouble | None:
+        """Why no new jobs are taken now; None: they are taken. Called often, from several threads: it asks nobody."""
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         """When and for how much the job could run here. Called on its own thread; may take seconds; changes nothing.

@@ -7,10 +7,13 @@ FAKE_OUTPUT=text    its stdout         FAKE_ERROR=text    its stderr
 FAKE_DENY=reason    submit refuses it  FAKE_DOUBT=1       the first submit takes it, and still fails
 FAKE_LOSE=1         once it should have ended, the cluster denies knowing it
 FAKE_UNKNOWN=text   while it runs, its native state is this unknown word
+
+The cluster does not answer while there is a file `silence` in the backend's folder; the file says why.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -21,7 +24,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.agent import clock
-from switchyard.agent.backends import REFRESH_S, BackendQuote, OutputPiece, Setting, Status, WorkFolder, marker_of
+from switchyard.agent.backends import (
+    REFRESH_S,
+    BackendQuote,
+    OutputPiece,
+    Setting,
+    Status,
+    Trouble,
+    WorkFolder,
+    marker_of,
+)
+from switchyard.agent.backends.contact import Contact
 from switchyard.agent.backends.work_folders import WorkFolders
 from switchyard.agent.need import (
     OccupiedResources,
@@ -69,6 +82,8 @@ class FakeBackend:
         self._now_ns = now_ns
         self._records = {path.stem: _read(path) for path in sorted(self._jobs.glob("*.json"))}
         self._woken = threading.Event()
+        self._silence_file = setting.directory / "silence"
+        self._contact = Contact("The fake cluster")
 
     def describe(self) -> Graph:
         return self._setting.known_graph
@@ -83,6 +98,11 @@ class FakeBackend:
         occupied = total_need(need_of(spec_of(record.lease)) for record in live)
         queued = seen.count(ObservedState.SUBMITTED)
         return load_of(self._setting.known_graph, occupied, running=len(live) - queued, queued=queued)
+
+    def trouble(self) -> Trouble | None:
+        with contextlib.suppress(Unavailable), self._contact.asking():
+            self._require_answer()
+        return self._contact.trouble()
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         total = room_of(load_of(self._setting.known_graph, ResourceNeed(), running=0, queued=0), less=ResourceNeed())
@@ -100,6 +120,7 @@ class FakeBackend:
         name = marker_of(lease)
         if name in self._records:
             raise AssertionError(f"{name} was submitted twice")
+        self._require_answer()
         self._write(name, _Record(lease, self._now_ns()))
         if "FAKE_DOUBT" in env:
             raise Unavailable("no answer from the cluster in time")
@@ -109,7 +130,10 @@ class FakeBackend:
         return [self.submit(lease) for lease in leases]
 
     def find(self, marker: str) -> str | None:
-        return marker if marker in self._records else None
+        if marker not in self._records:
+            return None
+        self._require_answer()
+        return marker
 
     def status(self, native_ids: Iterable[str]) -> dict[str, Status]:
         known = self._records
@@ -149,6 +173,10 @@ class FakeBackend:
 
     def close(self) -> None:
         self._woken.set()
+
+    def _require_answer(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            raise Unavailable(self._silence_file.read_text().strip() or "no answer from the cluster in time")
 
     def _status(self, record: _Record) -> Status:
         env = spec_of(record.lease).env

@@ -21,6 +21,7 @@ from switchyard.agent.backends import (
     OutputPiece,
     Setting,
     Status,
+    Trouble,
     WorkFolder,
     local_status,
     marker_of,
@@ -124,8 +125,9 @@ class LocalBackend:
             occupied = total_need(live.need for live in self._live.values())
             return load_of(self._graph, occupied, running=len(self._live), queued=0)
 
-    def trouble(self) -> str:
-        return self._program.trouble()
+    def trouble(self) -> Trouble | None:
+        text = self._program.trouble()
+        return Trouble(text) if text else None
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         total = room_of(load_of(self._graph, ResourceNeed(), running=0, queued=0), less=ResourceNeed())

@@ -62,7 +62,7 @@ def _use(context: Context, members: Sequence[Member]) -> dict[str, tuple[int, in
     used, totals = dict.fromkeys(COUNTED_TYPES, 0), dict.fromkeys(COUNTED_TYPES, 0)
     for member in members:
         load = context.snapshots.load_of(member.id)
-        if load is None:
+        if load is None or load.silent_s is not None:
             continue
         all_types = member.graph.totals if member.graph else {}
         free = {"cores": load.free_cores, "gpus": load.free_gpus, "memory": load.free_memory_bytes}
@@ -82,7 +82,9 @@ def troubled_agents(context: Context, actor: Actor, *, limit: int) -> tuple[list
     for entry in snapshots.fleet.agents.values():
         is_silent = not snapshots.is_live(entry.id)
         is_same_version = entry.version in ("", server_version)
-        if not is_silent and entry.rival is None and not entry.is_paused and is_same_version:
+        load = snapshots.loads.get(entry.id)
+        silence = load.trouble if load is not None and load.silent_s is not None else ""
+        if not (is_silent or silence) and entry.rival is None and not entry.is_paused and is_same_version:
             continue
         member = snapshots.world.by_id.get(entry.cluster_id)
         if member is None or not actor.may_cluster(Role.VIEW, member):
@@ -91,7 +93,7 @@ def troubled_agents(context: Context, actor: Actor, *, limit: int) -> tuple[list
             count += 1
             continue
         agent = agent_seen_by(context, actor, entry, member)
-        if trouble := agent_trouble(agent, server_version):
+        if trouble := (silence if not is_silent else "") or agent_trouble(agent, server_version):
             count += 1
             first += [(agent, trouble)] if len(first) < limit else []
     return first, count

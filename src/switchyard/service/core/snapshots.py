@@ -20,7 +20,7 @@ from switchyard.policy.resolve import Policy
 from switchyard.route.member import Member
 from switchyard.route.world import World
 from switchyard.service.core.agent_ends import AgentEnds, TimesLeft, common_time_left
-from switchyard.service.core.agent_troubles import NO_TROUBLE, AgentTroubles, Troubles, common_trouble
+from switchyard.service.core.agent_troubles import NO_TROUBLE, AgentTrouble, AgentTroubles, Troubles, common_trouble
 from switchyard.service.core.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.core.layout_snapshot import LayoutSnapshot, load_layout_snapshot
 from switchyard.service.core.policy_snapshot import next_policy
@@ -177,7 +177,7 @@ class Snapshots:
         self._stored_seen: dict[str, int] = {}  # agent → when it was last seen, as stored in the database
         self.seen: dict[str, int] = {}  # agent → when this or another server last saw it
         self.loads: dict[str, Load] = {}
-        self.load_times: dict[str, int] = {}  # agent → when it reported its load
+        self.load_times: dict[str, int] = {}  # agent → when the load that it reported was true
         self.loads_number = 0  # grows when a load changes
         self._troubles = AgentTroubles()
         self._ends = AgentEnds()
@@ -259,7 +259,8 @@ class Snapshots:
         """
         if self.loads.get(agent_id) != load:
             self.loads_number += 1
-        self.loads[agent_id], self.load_times[agent_id] = load, at_us
+        # What an agent knows of a silent batch system is as old as the silence.
+        self.loads[agent_id], self.load_times[agent_id] = load, at_us - (load.silent_s or 0) * 1_000_000
         is_end_new = self._ends.take(agent_id, load, at_us)
         return self._troubles.take(agent_id, load) or is_end_new
 
@@ -313,6 +314,10 @@ class Snapshots:
         """Return why no agent of the cluster takes new work now, such as a full disk; empty: one of them does."""
         return common_trouble(load.trouble for load in self._live_loads(cluster_id))
 
+    def silence_of(self, cluster_id: str) -> str:
+        """Return that the batch system behind all agents of the cluster does not answer; empty: it answers."""
+        return common_trouble(AgentTrouble.of(load).silence for load in self._live_loads(cluster_id))
+
     def files_trouble_of(self, cluster_id: str) -> str:
         """Return why no agent of the cluster takes jobs with files now; empty: one of them does."""
         return common_trouble(load.files_trouble for load in self._live_loads(cluster_id))
@@ -322,7 +327,7 @@ class Snapshots:
         return [self.loads.get(agent, NO_LOAD) for agent in live]
 
     def told_of(self, cluster_id: str) -> int:
-        """Return when an agent of the cluster last reported a load; 0: never."""
+        """Return when the load that an agent of the cluster reported was last true; 0: never."""
         return max((self.load_times.get(agent, 0) for agent in self.fleet.by_cluster.get(cluster_id, ())), default=0)
 
     def rebuild_world(self) -> bool:
@@ -361,7 +366,8 @@ class Snapshots:
     ) -> Member:
         agents = fleet.by_cluster.get(row.id, ())
         alive = [agent for agent in agents if agent in live or fleet.agents[agent].backend == POLLING_BACKEND]
-        health, reason = self._health(row, fleet, alive)
+        silence = common_trouble(troubles.get(agent, NO_TROUBLE).silence for agent in alive)
+        health, reason = self._health(row, fleet, alive, silence)
         return Member(
             id=row.id,
             name=row.name,
@@ -372,13 +378,14 @@ class Snapshots:
             is_private=row.is_private,
             backends=frozenset(fleet.agents[agent].backend for agent in fleet.by_cluster.get(row.id, ())),
             is_interruptible=row.labels.get(INTERRUPTIBLE) == "true",
-            trouble=common_trouble(troubles.get(agent, NO_TROUBLE)[0] for agent in alive),
-            files_trouble=common_trouble(troubles.get(agent, NO_TROUBLE)[1] for agent in alive),
+            trouble=common_trouble(troubles.get(agent, NO_TROUBLE).any_job for agent in alive),
+            files_trouble=common_trouble(troubles.get(agent, NO_TROUBLE).files for agent in alive),
             left_s=common_time_left(left.get(agent) for agent in alive),
             is_silent=health is Health.CORDONED and not alive,
+            is_batch_silent=bool(silence),
         )
 
-    def _health(self, row: ClusterEntry, fleet: Fleet, live: list[str]) -> tuple[Health, str]:
+    def _health(self, row: ClusterEntry, fleet: Fleet, live: list[str], silence: str) -> tuple[Health, str]:
         if row.is_cordoned:
             return Health.CORDONED, row.reason
         agents = fleet.by_cluster.get(row.id, ())
@@ -390,6 +397,8 @@ class Snapshots:
             return Health.DOWN, "its agent is silent"
         if all(fleet.agents[agent].is_paused for agent in live):
             return Health.PAUSED, fleet.agents[live[0]].reason
+        if silence:
+            return Health.DOWN, silence
         return Health.UP, ""
 
     def _load_access(self, tx: Tx, version: int) -> Access:

@@ -22,7 +22,7 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots import Snapshots, owner_of
-from switchyard.service.job.jobs import array_tally, wait_reason
+from switchyard.service.job.jobs import array_tally, silence_reason, wait_reason
 from switchyard.service.job.task_notes import task_notes
 from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
 from switchyard.service.lifecycle.bounds import Bounds, decode_bounds, evaluate_with_spill, time_limit_s_of
@@ -95,7 +95,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         notes=[
             visibility.text(note, is_own=is_own)
             for note in (
-                *_attempt_notes(row, attempts, trouble=wait_reason(context, row)),
+                *_attempt_notes(row, attempts, trouble=silence_reason(context, row) or wait_reason(context, row)),
                 *_image_notes(context, row, spec),
                 *_wait_notes(row, dependencies),
                 *_spread_notes(context, row, bounds, by_cluster),
@@ -202,6 +202,10 @@ def _with_trouble(snapshots: Snapshots, verdicts: Iterable[Verdict]) -> Iterable
         reason = verdict.reason
         if member is not None and TAKES_NO_FILES in reason:
             reason = reason.partition(TAKES_NO_FILES)[0] + TAKES_NO_FILES + snapshots.files_trouble_of(member.id)
+        elif (
+            member is not None and member.is_batch_silent and member.health is Health.DOWN and verdict.step == "health"
+        ):
+            reason = f"{member.health.value}: {snapshots.trouble_of(member.id)}"
         elif trouble and TAKES_NOTHING in reason:
             reason = reason.partition(TAKES_NOTHING)[0] + TAKES_NOTHING + trouble
         elif trouble:
@@ -224,10 +228,12 @@ def _with_times(
 
 
 def _last_seen_us(snapshots: Snapshots, world: World, verdict: Verdict) -> int | None:
-    """Return when an agent of a cluster that is down was last seen."""
+    """Return when an agent of a cluster that is down was last seen, or when its batch system last answered."""
     member = world.by_name.get(verdict.cluster)
     if member is None or verdict.step != "health" or member.health is not Health.DOWN:
         return None
+    if member.is_batch_silent:
+        return snapshots.told_of(member.id) or None
     return (
         max((snapshots.seen.get(agent_id, 0) for agent_id in snapshots.fleet.by_cluster.get(member.id, ())), default=0)
         or None
@@ -255,6 +261,8 @@ def _attempt_notes(row: JobDetails, attempts: Sequence[AttemptOnCluster], *, tro
     if State(row.state) is State.ASSIGNED:
         held = "an agent has the lease" if row.agent_id else "it waits in line for its lease"
         notes.append(f"assigned to {row.cluster}: {held}" + (f"; {trouble}" if trouble else ""))
+    elif State(row.state) is State.RUNNING and trouble:
+        notes.append(f"running on {row.cluster}: {trouble}")
     return notes
 
 

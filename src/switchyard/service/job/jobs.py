@@ -59,14 +59,27 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
     job = job_view(row, visibility)
     if counts:
         job = msgspec.structs.replace(job, reason=with_task_count(job.reason, sum(counts.values())))
-    if not job.reason and job.cluster == row.cluster:  # else the cluster is hidden from the reader
-        job = msgspec.structs.replace(job, reason=wait_reason(context, row))
+    if job.cluster == row.cluster:  # else the cluster is hidden from the reader
+        job = msgspec.structs.replace(
+            job, reason=silence_reason(context, row) or job.reason or wait_reason(context, row)
+        )
     return msgspec.structs.replace(
         job,
         policy=visibility.policy(row, policy),
         outputs=outputs,
         tasks_by_cluster=_by_cluster_name(context, visibility, row, counts),
     )
+
+
+def silence_reason(context: Context, row: JobDetails) -> str:
+    """Return why nothing new is known of a leased job: its batch system does not answer. Empty: it answers."""
+    # The state is compared as text: a damaged one is shown, too.
+    is_array, state = row.array is not None, row.state
+    is_leased = state == State.RUNNING if is_array else row.agent_id is not None and state not in FINAL_STATES
+    if not is_leased or row.cluster_id is None:
+        return ""
+    silence = context.snapshots.silence_of(row.cluster_id)
+    return f"{silence}, so nothing new is known of {'its tasks there' if is_array else 'the job'}" if silence else ""
 
 
 def wait_reason(context: Context, row: JobDetails) -> str:

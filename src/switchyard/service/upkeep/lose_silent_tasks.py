@@ -56,5 +56,5 @@ def lose_silent_tasks(context: Context, leadership: Leadership) -> int:
 def _may_leave_cluster(context: Context, row: JobRow, cluster_id: str | None) -> bool:
     """Return whether the rest of an array together may go to another cluster: this one is lost with its tasks."""
     member = context.snapshots.world.by_id.get(cluster_id or "")
-    is_lost = member is None or member.health is Health.DOWN
+    is_lost = member is None or (member.health is Health.DOWN and not member.is_batch_silent)
     return is_lost and read_on_lost(row) is OnLost.REQUEUE

@@ -95,7 +95,10 @@ def _take_back_round(context: Context, leadership: Leadership) -> int:
 def _take_back(life: LifecycleState, row: JobRow, world: World) -> Transition | None:
     """Return the transition that unassigns a job. Leased tasks of an array run on; only its unleased tasks go back."""
     member = world.by_id.get(row.cluster_id or "")
-    reason = f"{member.name} is {member.health.value}" if member else "its cluster was removed"
+    reason = "its cluster was removed"
+    if member is not None:
+        reason = f"{member.name} is {member.health.value}"
+        reason += f" ({member.reason})" if member.is_batch_silent and member.health is Health.DOWN else ""
     reason += ", and the rest of its tasks had not begun" if row.array is not None else ", and nobody had begun it"
     if row.array is not None and life.state is State.RUNNING:
         return make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)

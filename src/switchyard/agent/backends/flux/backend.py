@@ -21,8 +21,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, WorkFolder, marker_of
-from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxRefusal
+from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, Trouble, WorkFolder, marker_of
+from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection, FluxAbsent, FluxRefusal
 from switchyard.agent.backends.flux.cluster.cluster import FluxCluster
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
 from switchyard.agent.backends.flux.follow.checked_ends import checked_end
@@ -116,6 +116,9 @@ class FluxBackend:
     def state(self) -> Load:
         return self._cluster.load
 
+    def trouble(self) -> Trouble | None:
+        return self._connection.contact.trouble()
+
     def quote(self, spec: JobSpec) -> BackendQuote:
         options = spec.native.options if spec.native else []
         if why := native_refusal(spec.native) or self._setting.site.allow.options_refusal(options):
@@ -154,7 +157,12 @@ class FluxBackend:
         except Unavailable as exc:  # such as a full disk: another cluster may have room
             self._files.remove(record.folder)
             raise NotTakenNow(exc.detail) from exc
-        return self._submitted(record, self._connection.call("submit", jobs=jobs))
+        try:
+            answers = self._connection.call("submit", jobs=jobs)
+        except FluxAbsent:  # no connection was made, so it surely was not submitted
+            self._drop(record)
+            raise
+        return self._submitted(record, answers)
 
     def find(self, marker: str) -> str | None:
         known = self._register.of(marker)
@@ -195,10 +203,13 @@ class FluxBackend:
         return {handle: self._completed(handle, status) for handle, status in found.items()}
 
     def withdraw(self, native_ids: Iterable[str]) -> list[str]:
-        """Keep jobs from beginning. Return those that have not begun, and will not."""
+        """Keep jobs from beginning. Return those that have not begun, and will not.
+
+        An id may be a marker, of a job that may have been submitted.
+        """
         withdrawn: list[str] = []
         for handle in native_ids:
-            known = self._register.of(split_handle(handle)[1])
+            known = self._register.of(split_handle(handle)[1] or handle)
             with contextlib.suppress(Unavailable):  # its folder cannot be written: it may begin
                 if known is not None and known[0].key and self._claims.withdraw(*known):
                     withdrawn.append(handle)

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, WorkFolder, marker_of
+from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, Trouble, WorkFolder, marker_of
+from switchyard.agent.backends.kubernetes.api_probe import ApiProbe
 from switchyard.agent.backends.kubernetes.attempt_status import AttemptStatuses
 from switchyard.agent.backends.kubernetes.cluster import KubernetesCluster
 from switchyard.agent.backends.kubernetes.cluster_resources import ClusterResources
@@ -82,6 +83,7 @@ class KubernetesBackend:
             namespace=self._site.fixed_namespace,
             on_change=self._news.set,
         )
+        self._probe = ApiProbe(self._api, namespace=self._site.fixed_namespace)
         self._gates = StartGates(self._api, self._store, self._watcher, on_change=self._on_start_problem)
         self._cluster.add_note("start_gates_off", lambda: self._gates.missing_right)
         self._services = GangServices(self._api, self._site)
@@ -109,6 +111,7 @@ class KubernetesBackend:
             start_problem=self._gates.problem,
         )
         self._work = WorkFolders(setting.files_folder(setting.directory) / "work", is_for_others=True)
+        self._probe.start()
         self._gates.start()
         self._watcher.start()
         self._logs.start()
@@ -126,6 +129,9 @@ class KubernetesBackend:
 
     def state(self) -> Load:
         return self._cluster.load()
+
+    def trouble(self) -> Trouble | None:
+        return self._probe.contact.trouble()
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         return self._cluster.quote(spec)
@@ -209,6 +215,7 @@ class KubernetesBackend:
         self._store.forget(job.name, fence)  # the record goes with the Job, at the next refresh
 
     def close(self) -> None:
+        self._probe.stop()
         self._gates.stop()
         self._watcher.stop()
         self._logs.stop()

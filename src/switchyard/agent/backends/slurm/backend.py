@@ -20,7 +20,7 @@ from typing import ClassVar
 from msgspec.structs import replace
 
 from switchyard.agent.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
-from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, WorkFolder
+from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, Trouble, WorkFolder
 from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.cluster import SlurmCluster
@@ -73,6 +73,8 @@ TRANSIENT_ERROR = re.compile(
     r"|allocate memory|Memory management",
     re.I,
 )
+# sbatch found no controller to talk to, so it surely submitted nothing.
+NOT_REACHED_ERROR = re.compile(r"Unable to contact slurm controller \(connect failure\)", re.I)
 
 # sbatch refused the job. Other messages may come from a site's wrapper, after the submit.
 REFUSED_ERROR = re.compile(
@@ -136,6 +138,9 @@ class SlurmBackend:
 
     def state(self) -> Load:
         return self._cluster.load
+
+    def trouble(self) -> Trouble | None:
+        return self._caller.contact.trouble()
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         options = spec.native.options if spec.native else []
@@ -370,6 +375,9 @@ class SlurmBackend:
         if result.code == 0 and native is not None:
             return native
         problem = read_problem(result.err) or read_problem(result.text)
+        if native is None and result.code > 0 and _was_not_reached(result.err):
+            self._drop(handed)
+            raise Unavailable(f"sbatch did not reach the controller: {problem}")
         if result.code == 0 or native is not None or self._is_doubtful(result):
             raise Unavailable(f"sbatch gave no sure answer ({result.code}): {problem}")
         if not REFUSED_ERROR.search(result.err):
@@ -442,3 +450,9 @@ class SlurmBackend:
         """Fail a job that was returned too often: the cluster forgets it before it begins."""
         handed = self._register.get(split_handle(handle)[1])
         return status if handed is None else limit_returns(status, handed.lease.attempt)
+
+
+def _was_not_reached(err: str) -> bool:
+    """Whether sbatch found no controller. A wrapper may have tried more than once: every try must have failed so."""
+    rest = NOT_REACHED_ERROR.sub("", err)
+    return rest != err and not TRANSIENT_ERROR.search(rest)

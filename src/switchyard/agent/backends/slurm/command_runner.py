@@ -1,4 +1,7 @@
-"""Runs Slurm's commands with their environment, prefix and time limit. It parses no answers."""
+"""Runs Slurm's commands with their environment, prefix and time limit. It parses no answers.
+
+It notes whether the controller answers: commands that ask it say so by their exit codes and errors.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from switchyard.agent.backends.contact import Contact
 from switchyard.agent.site import SlurmSite, runs_over_ssh
 from switchyard.agent.umask import job_umask
 from switchyard.errors import Unavailable
@@ -20,6 +24,7 @@ OUTPUT_BYTES_MAX = 256 * 2**20  # a queue of a million rows
 ERROR_BYTES_MAX = 4096
 KILL_S = 2.0
 PROGRAMS = frozenset({"sbatch", "squeue", "sacct", "scancel", "scontrol", "sdiag", "sinfo", "srun"})
+CONTROLLER_PROGRAMS = frozenset({"sbatch", "squeue", "scontrol", "sinfo", "scancel"})  # they ask the controller
 SSH_FAILED_CODE = 255
 # A command of Slurm's got no answer of the controller.
 NO_ANSWER_ERROR = re.compile(
@@ -73,6 +78,7 @@ class CommandRunner:
         self._conf = {"SLURM_CONF": site.conf} if site.conf else {}
         inherited = {key: environment[key] for key in INHERITED if key in environment}
         self._environment = {"PATH": os.defpath, **inherited}
+        self.contact = Contact("Slurm")
 
     @property
     def is_remote(self) -> bool:
@@ -96,6 +102,28 @@ class CommandRunner:
 
     def call(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float | None = None) -> CommandResult:
         """Run a command to its end. If it takes too long, end it with its children and raise CommandTimeout."""
+        if argv[0] not in CONTROLLER_PROGRAMS:
+            return self._run(argv, stdin=stdin, timeout_s=timeout_s)
+        self.contact.note_asked()
+        try:
+            result = self._run(argv, stdin=stdin, timeout_s=timeout_s)
+        except Unavailable as exc:
+            self.contact.note_failure(exc.detail)
+            raise
+        if self._is_unanswered(result):
+            self.contact.note_failure(f"{argv[0]} failed ({result.code}): {result.err.strip()}")
+        else:
+            self.contact.note_answer()
+        return result
+
+    def _is_unanswered(self, result: CommandResult) -> bool:
+        """Whether a command failed without an answer of the controller."""
+        if result.code == 0:
+            return False
+        is_ssh_lost = self._is_remote and result.code == SSH_FAILED_CODE
+        return result.code < 0 or is_ssh_lost or bool(NO_ANSWER_ERROR.search(result.err))
+
+    def _run(self, argv: Sequence[str], *, stdin: bytes, timeout_s: float | None) -> CommandResult:
         bound_s = timeout_s or self._site.timeout_s
         # Not Path.exists, which raises without the permission to look.
         if self._site.conf and not self._prefix and not os.path.exists(self._site.conf):  # noqa: PTH110

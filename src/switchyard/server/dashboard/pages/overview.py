@@ -87,9 +87,9 @@ def load(call: Call) -> PageValues:
 def use_of(cluster: Cluster) -> ClusterUse:
     """The use of a cluster, from its graph and what its agent last said is free."""
     load_now, totals = cluster.load, cluster.totals
-    free = (
-        (load_now.free_cores, load_now.free_gpus, load_now.free_memory_bytes) if load_now is not None else (None,) * 3
-    )
+    free: tuple[int | None, ...] = (None,) * 3
+    if load_now is not None and load_now.silent_s is None:
+        free = (load_now.free_cores, load_now.free_gpus, load_now.free_memory_bytes)
     whole = (totals.get("core", 0), totals.get("gpu", 0), totals.get("memory", 0))
     used = [(None if left is None else max(0, total - left), total) for left, total in zip(free, whole, strict=True)]
     return ClusterUse(cluster, *used)

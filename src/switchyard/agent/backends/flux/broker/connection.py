@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from switchyard.agent.backends.contact import Contact
 from switchyard.agent.flux_site import FluxSite
 from switchyard.agent.log import line
 from switchyard.errors import Unavailable
@@ -39,6 +40,12 @@ class FluxTimeout(Unavailable):
     """The instance gave no answer in time."""
 
     default_next = "See whether the broker runs (`flux uptime`); the agent asks again by itself."
+
+
+class FluxAbsent(Unavailable):
+    """There is no connection to the instance, and none can be made. No request was sent."""
+
+    default_next = START_ADVICE
 
 
 class FluxRefusal(Unavailable):
@@ -99,6 +106,7 @@ class BrokerConnection:
         self._bridge: _Bridge | None = None
         self._numbers = itertools.count(1)
         self._is_closed = False
+        self.contact = Contact("Flux")
 
     @property
     def version(self) -> str:
@@ -108,6 +116,19 @@ class BrokerConnection:
 
     def call(self, op: str, **fields: Any) -> Any:
         """Send a request and return the result. Raises FluxRefusal for an error of Flux, Unavailable for silence."""
+        self.contact.note_asked()
+        try:
+            result = self._exchange(op, fields)
+        except FluxRefusal:
+            self.contact.note_answer()
+            raise
+        except Unavailable as exc:
+            self.contact.note_failure(exc.detail)
+            raise
+        self.contact.note_answer()
+        return result
+
+    def _exchange(self, op: str, fields: Mapping[str, Any]) -> Any:
         number = next(self._numbers)
         answers: queue.SimpleQueue[BridgeMessage | None] = queue.SimpleQueue()
         with self._lock:
@@ -137,7 +158,7 @@ class BrokerConnection:
     def _connect(self) -> _Bridge:
         """The bridge that runs, or a new one. Called with the lock."""
         if self._is_closed:
-            raise Unavailable("The agent is ending.")
+            raise FluxAbsent("The agent is ending.")
         if self._bridge is not None:
             if not self._bridge.is_over:
                 return self._bridge
@@ -155,7 +176,7 @@ class BrokerConnection:
                     start_new_session=True,  # a signal of the terminal is for the agent
                 )
         except OSError as exc:
-            raise Unavailable(f"{flux} cannot be run: {exc.strerror}.", next_step="Is Flux installed here?") from exc
+            raise FluxAbsent(f"{flux} cannot be run: {exc.strerror}.", next_step="Is Flux installed here?") from exc
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
         bridge = self._bridge = _Bridge(process)
@@ -164,10 +185,10 @@ class BrokerConnection:
             greeting = bridge.greeting.get(timeout=self._site.timeout_s)
         except queue.Empty:
             self._kill(bridge)
-            raise FluxTimeout(f"The Flux instance did not answer within {self._site.timeout_s:g} s.") from None
+            raise FluxAbsent(f"The Flux instance did not answer within {self._site.timeout_s:g} s.") from None
         if greeting is None or greeting.hello is None:
             self._kill(bridge)
-            raise Unavailable(self._ended_text(bridge), next_step=START_ADVICE)
+            raise FluxAbsent(self._ended_text(bridge))
         bridge.version = str(greeting.hello.get("version", ""))
         return bridge
 
