@@ -142,6 +142,8 @@ def deck_of(site: FlyteSite, workflow: str) -> str:
     asked = {"id": {"project": PROJECT, "domain": DEV}, "limit": 1, "filters": f"eq(workflow.name,{workflow})"}
     (execution,) = site.doors.by_grpc("ListExecutions", asked).answer["executions"]
     node = {"execution_id": execution["id"], "node_id": "n0"}
+    closure = site.doors.by_grpc("GetNodeExecution", {"id": node}).answer["closure"]
+    assert closure["deck_uri"] == f"flyte://v1/{PROJECT}/{DEV}/{execution['id']['name']}/n0/d"
     linked = {"artifact_type": "ARTIFACT_TYPE_DECK", "node_execution_id": node}
     (address,) = site.doors.by_grpc("CreateDownloadLink", linked).answer["signed_url"]
     named = {"flyte_url": f"flyte://v1/{PROJECT}/{DEV}/{execution['id']['name']}/n0/0/d"}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_plus, urlsplit
 
 import grpc
 import pytest
-from flyteidl.service import admin_pb2_grpc
+from flyteidl.service import admin_pb2_grpc, auth_pb2, auth_pb2_grpc
 
 from tests.processes import PATIENCE_S, until
-from tests.programs import call
+from tests.programs import Answer, call
 from tests.server.flyte_doors import CALL_S, Doors, opened
 from tests.workflow.corpus import DOMAIN, PROJECT, sent_by_flytekit
 
@@ -325,3 +326,32 @@ def test_data_by_flytes_addresses(doors: Doors, url: str, code: str, words: str)
     for door in doors.ways().values():
         said = door("GetData", {"flyte_url": f"flyte://v1/{PROJECT}/{DOMAIN}/data/{url}"})
         assert (said.code, words in said.message) == (code, True), said
+
+
+def opened_in_a_browser(doors: Doors, path: str) -> Answer:
+    sent = call("GET", f"{doors.url}{path}", headers={"Accept": "text/html"})
+    assert sent.status == 303, sent
+    return call("GET", f"{doors.url}{sent.headers['location']}", headers={"Accept": "text/html"})
+
+
+def test_addresses_of_flytes_console_lead_to_the_page_of_the_execution(doors: Doors) -> None:
+    doors.by_grpc("CreateExecution", a_request("29_schedule.wf", "seen"))
+    page = opened_in_a_browser(doors, f"/console/projects/{PROJECT}/domains/{DOMAIN}/executions/seen")
+    assert (page.status, b"seen" in page.body, b"29_schedule.wf" in page.body) == (200, True, True)
+    for path in ("", "/", "/select-project", f"/projects/{PROJECT}/domains/{DOMAIN}/workflows", "/projects/%2f%2fx/y"):
+        assert opened_in_a_browser(doors, f"/console{path}").status == 200, path
+
+
+def test_clients_learn_the_address_of_http_and_that_no_browser_signs_in(doors: Doors) -> None:
+    with grpc.insecure_channel(doors.grpc) as line:
+        stub = auth_pb2_grpc.AuthMetadataServiceStub(line)
+        public = stub.GetPublicClientConfig(auth_pb2.PublicClientAuthConfigRequest(), timeout=CALL_S)
+        oauth2 = stub.GetOAuth2Metadata(auth_pb2.OAuth2MetadataRequest(), timeout=CALL_S)
+    assert (public.service_http_endpoint, oauth2.issuer) == (doors.url, doors.url)
+    back = urlsplit(public.redirect_uri)
+    assert (back.scheme, back.hostname, bool(back.port), bool(public.client_id)) == ("http", "localhost", True, True)
+    assert back.path.startswith("/"), "flytectl panics at an address without a path"
+    sent = call("GET", f"{oauth2.authorization_endpoint}?redirect_uri=http://evil.example/&state=s")
+    target = unquote_plus(sent.headers["location"])
+    assert (sent.status, target.startswith(f"{public.redirect_uri}?error=")) == (303, True)
+    assert ("authType: ExternalCommand" in target, "evil" in target) == (True, False)

@@ -17,6 +17,8 @@ from switchyard.store.schema import clusters, file_outputs, jobs
 from switchyard.store.schema_executions import LIVE_ATTEMPT, execution_attempts, execution_nodes
 from switchyard.workflow.list_query import ListFilter
 
+IDS_MAX = 500  # of one query
+
 
 class NodeRow(StoredRow, frozen=True):
     """One node of one execution."""
@@ -242,6 +244,21 @@ def job_of_attempt(tx: Tx, execution_id: str, node_id: str, attempt: int) -> Att
         AttemptJobRow,
         query.where(attempts.execution_id == execution_id, attempts.node_id == node_id, attempts.attempt == attempt),
     )
+
+
+def output_roots(tx: Tx, execution_id: str, node_ids: Sequence[str]) -> dict[str, bytes]:
+    """The output files that the last attempt of each node left, by node. Nodes without such files are left out."""
+    attempts = execution_attempts.c
+    source = execution_attempts.join(jobs, jobs.c.id == attempts.job_id).join(
+        file_outputs, sa.and_(file_outputs.c.job_id == jobs.c.id, file_outputs.c.fence == jobs.c.fence)
+    )
+    found: dict[str, bytes] = {}
+    for begin in range(0, len(node_ids), IDS_MAX):
+        query = sa.select(attempts.node_id, file_outputs.c.root).select_from(source)
+        some = attempts.node_id.in_(node_ids[begin : begin + IDS_MAX])
+        query = query.where(attempts.execution_id == execution_id, some, file_outputs.c.root.is_not(None))
+        found |= {node_id: bytes(root) for node_id, root in tx.execute(query.order_by(attempts.attempt))}
+    return found
 
 
 def cluster_names(tx: Tx, execution_id: str) -> list[str]:

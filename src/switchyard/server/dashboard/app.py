@@ -10,6 +10,7 @@ from urllib.parse import quote
 from starlette.routing import Route, Router
 
 from switchyard.errors import NotFound, Unauthenticated, YardError
+from switchyard.server.console_paths import CONSOLE, console_target
 from switchyard.server.dashboard import session
 from switchyard.server.dashboard.page_route import GZIP, HTML, NO_STORE, PageRoute, accepts_gzip, theme_of
 from switchyard.server.dashboard.pages import audit, clusters, executions, job, jobs, overview, plan, pools, rules
@@ -46,7 +47,9 @@ PAGES = (
 API_PREFIX = "/session"  # before the path of the API
 STATIC_PREFIX = "/static/"
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
-FIRST_WORDS = frozenset({"", "session", "static", "sign-in", "sign-out", *(page.path.split("/")[1] for page in PAGES)})
+FIRST_WORDS = frozenset(
+    {"", "session", CONSOLE, "static", "sign-in", "sign-out", *(page.path.split("/")[1] for page in PAGES)}
+)
 YEAR_S = 366 * 86_400
 # Scripts, styles and connections of this server alone, nothing inline; no other page may hold ours in a frame.
 SECURITY_HEADERS = [
@@ -98,6 +101,8 @@ class DashboardApp:
                 await send_not_allowed(scope, send, ("POST",))
         elif method not in ("GET", "HEAD"):
             await send_not_allowed(scope, send, ("GET", "HEAD"))
+        elif path == f"/{CONSOLE}" or path.startswith(f"/{CONSOLE}/"):
+            await _redirect(send, console_target(path))
         elif path.startswith(STATIC_PREFIX):
             await self._send_static(scope, send, path.removeprefix(STATIC_PREFIX))
         elif not path.isprintable():

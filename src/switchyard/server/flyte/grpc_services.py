@@ -12,6 +12,7 @@ import grpc
 from flyteidl.service import auth_pb2
 
 from switchyard.errors import Unavailable
+from switchyard.server.console_paths import AUTHORIZE_PATH, CLIENT_ID, SIGN_IN_CALLBACK
 from switchyard.server.flyte.bindings import SERVICES, answer_class, request_class
 from switchyard.server.flyte.calls import CALLS, FlyteCall
 from switchyard.server.flyte.grpc_status import code_of
@@ -95,17 +96,21 @@ async def _admitted(server: ServerRuntime, token: str) -> Actor:
 def _auth_metadata(server: ServerRuntime, intake: MessageIntake) -> dict[str, grpc.RpcMethodHandler]:
     """flytekit makes both calls before its first other call, however it gets its token.
 
-    There is no OAuth2 server here, and the answer names none: tokens come from `yard token create`, by flytekit's
-    ExternalCommand.
+    There is no OAuth2 server here: tokens come from `yard token create`, by the clients' ExternalCommand. A client that
+    wants to sign in by a browser (Pkce) is sent to a page of ours, which sends it back with that advice.
     """
+    url = server.settings.clients_url or server.settings.url
 
     async def public_client(_request: Any, _admitted: Any) -> Any:
         return auth_pb2.PublicClientAuthConfigResponse(
-            authorization_metadata_key=AUTHORIZATION, service_http_endpoint=server.settings.url
+            client_id=CLIENT_ID,
+            redirect_uri=SIGN_IN_CALLBACK,
+            authorization_metadata_key=AUTHORIZATION,
+            service_http_endpoint=url,
         )
 
     async def oauth2(_request: Any, _admitted: Any) -> Any:
-        return auth_pb2.OAuth2MetadataResponse(issuer=server.settings.url)
+        return auth_pb2.OAuth2MetadataResponse(issuer=url, authorization_endpoint=f"{url}{AUTHORIZE_PATH}")
 
     calls = (
         ("GetPublicClientConfig", public_client, auth_pb2.PublicClientAuthConfigRequest),

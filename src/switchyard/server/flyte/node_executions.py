@@ -142,6 +142,8 @@ def _node(key: ExecutionKey, view: NodeView) -> Any:
     if view.child:
         child = closure.workflow_node_metadata.executionId
         child.project, child.domain, child.name = key.project, key.domain, view.child
+    if view.has_deck:
+        closure.deck_uri = _url(key, row.node_id, "d")
     if row.error is not None:
         closure.error.CopyFrom(execution_pb2.ExecutionError.FromString(row.error))
     elif row.outputs is not None:

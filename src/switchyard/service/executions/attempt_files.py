@@ -69,12 +69,7 @@ def read_many_files(
     first one.
     """
     found: dict[bytes, dict[str, bytes] | Exception] = {}
-    folders: dict[bytes, bytes | None] = {root: root for root in roots}  # the folder that was reached from each root
-    for name in OUTPUTS.encode().split(b"/"):
-        trees = _read_trees(context, folders, found)
-        folders = {root: _folder(entries, name) for root, entries in trees.items()}
-        found |= {root: {} for root, folder in folders.items() if folder is None}
-    trees = _read_trees(context, folders, found)
+    trees = _read_outputs(context, roots, found)
     wanted: dict[bytes, list[FileEntry]] = {}
     total = 0
     for root, entries in trees.items():
@@ -89,6 +84,25 @@ def read_many_files(
         if bytes_max is None or total <= bytes_max or not wanted:
             wanted[root] = files
     return found | _read_contents(context, wanted)
+
+
+def read_output_folders(context: Context, roots: Sequence[bytes]) -> dict[bytes, list[Entry]]:
+    """What stands in the folder of outputs of each root. Roots that cannot be read are left out."""
+    found: dict[bytes, dict[str, bytes] | Exception] = {}
+    entries = _read_outputs(context, roots, found)
+    return entries | {root: [] for root, content in found.items() if not isinstance(content, Exception)}
+
+
+def _read_outputs(
+    context: Context, roots: Sequence[bytes], found: dict[bytes, dict[str, bytes] | Exception]
+) -> dict[bytes, list[Entry]]:
+    """The entries of the folder of outputs of each root. Roots without that folder go into `found`."""
+    folders: dict[bytes, bytes | None] = {root: root for root in roots}  # the folder that was reached from each root
+    for name in OUTPUTS.encode().split(b"/"):
+        trees = _read_trees(context, folders, found)
+        folders = {root: _folder(entries, name) for root, entries in trees.items()}
+        found |= {root: {} for root, folder in folders.items() if folder is None}
+    return _read_trees(context, folders, found)
 
 
 def _read_trees(

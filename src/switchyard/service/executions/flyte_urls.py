@@ -13,16 +13,15 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.executions import reads
 from switchyard.service.executions.data_proxy import DataAddress, OutputFile, create_output_location, output_file_entry
+from switchyard.service.executions.decks import DECK
 from switchyard.store import execution_nodes
 from switchyard.store.executions import ExecutionKey
-from switchyard.workflow.task_command import OUTPUTS
 
 FLYTE_URL = re.compile(
     r"flyte://v1/(?P<project>[^/]+)/(?P<domain>[^/]+)/(?P<name>[^/]+)/(?P<node_id>[^/]+)"
     r"(/(?P<attempt>[0-9]{1,6}))?/(?P<kind>[iod])(/(?P<variable>[^/]+))?\Z"
 )
 URL_CHARS_MAX = 2000
-DECK = f"{OUTPUTS}/deck.html"
 START, END = "start-node", "end-node"
 
 

@@ -15,6 +15,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import require_read
 from switchyard.service.executions.child_executions import child_name
+from switchyard.service.executions.decks import nodes_with_deck
 from switchyard.service.executions.graphs import missing_execution
 from switchyard.service.executions.map_views import ElementView, read_elements
 from switchyard.service.executions.visible import ExecutionSight
@@ -64,12 +65,13 @@ class ExecutionQuery:
 class NodeView:
     """A node. `is_dynamic`: its task made the workflow that runs inside it.
 
-    `child`: the name of the execution that it started; empty: none.
+    `child`: the name of the execution that it started; empty: none. `has_deck`: its last attempt left a deck.
     """
 
     row: NodeRow
     is_dynamic: bool
     child: str
+    has_deck: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +165,11 @@ def list_nodes(
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [row.node_id for row in rows if row.is_parent])
         children = children_of(tx, execution, [row.node_id for row in rows])
     sight = ExecutionSight(Visibility(context, actor), execution)
-    views = [NodeView(sight.node(row), row.node_id in dynamic, children.get(row.node_id, "")) for row in rows]
+    decks = nodes_with_deck(context, execution.id, [row.node_id for row in rows])
+    views = [
+        NodeView(sight.node(row), row.node_id in dynamic, children.get(row.node_id, ""), row.node_id in decks)
+        for row in rows
+    ]
     return views, str(offset + len(rows)) if has_more else ""
 
 
@@ -174,7 +180,8 @@ def get_node(context: Context, actor: Actor, key: ExecutionKey, node_id: str) ->
         dynamic = execution_dynamics.dynamic_nodes(tx, execution.id, [node_id] if row.is_parent else [])
         children = children_of(tx, execution, [node_id])
     shown = ExecutionSight(Visibility(context, actor), execution).node(row)
-    return NodeView(shown, bool(dynamic), children.get(node_id, ""))
+    decks = nodes_with_deck(context, execution.id, [node_id])
+    return NodeView(shown, bool(dynamic), children.get(node_id, ""), node_id in decks)
 
 
 def get_dynamic_workflow(context: Context, actor: Actor, key: ExecutionKey, node_id: str) -> bytes | None:
