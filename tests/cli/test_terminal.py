@@ -49,7 +49,7 @@ def test_forms_for_programs_have_no_colour_even_on_a_terminal(peer: Peer, termin
 
 
 def test_no_command_hands_the_terminal_to_foreign_text(peer: Peer, terminal: Callable[..., Terminal]) -> None:
-    evil = "\u202eab\u2066\x9b2J\x1b]52;c;aGk=\x07\U000e0041"
+    evil = "\u202eab\u2066\x9b2J\x1b[2J\x1b[1;1H\x1b[K\x1b]52;c;aGk=\x07\U000e0041"
     peer.on("GET", "/v1/jobs/*", Say({"title": "No", "status": 404, "detail": f"No {evil}.", "next_step": evil}, 404))
     peer.on("GET", "/v1/jobs", Say({"items": [a_job(name=evil)], "next": None}))
     peer.on(
@@ -65,11 +65,25 @@ def test_no_command_hands_the_terminal_to_foreign_text(peer: Peer, terminal: Cal
         shown = terminal(*words, columns=400)
         assert shown.end() == end, shown.shown
         assert not set(shown.shown) & set("\u202e\u2066\x9b\x07\U000e0041"), words
-        assert "\x1b]" not in shown.shown
+        assert not re.search(r"\x1b[^\[]|\x1b\[[0-9;]*[^0-9;m]", shown.shown), words
         if "json" in words:
             assert json.loads(shown.shown)[0]["name"] == evil, "an escape means the same character"
         if "yaml" in words:
             assert yaml.safe_load(shown.shown)[0]["name"] == evil
+
+
+def test_live_views_draw_in_place(peer: Peer, terminal: Callable[..., Terminal]) -> None:
+    job = a_job(state="SUCCEEDED", exit_code=0)
+    peer.on("GET", "/v1/jobs", Say({"items": [job], "next": None}))
+    peer.on("GET", "/v1/jobs/*", Say(job))
+    for words, drawn in (
+        (["watch", job["id"], "--after", "1"], "\x1b[?25l"),
+        (["show", job["id"], "--watch"], "\x1b[H"),
+    ):
+        shown = terminal(*words, columns=200)
+        assert shown.end() == 0, shown.shown
+        assert drawn in shown.shown
+        assert "␛" not in shown.shown
 
 
 def test_removing_asks_first(peer: Peer, terminal: Callable[..., Terminal]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -10,6 +11,7 @@ from typing import Protocol, Self
 from switchyard.cli.job_view import format_exit, format_run_time
 from switchyard.cli.output import has_colour, printable
 from switchyard.cli.table import Column, format_table, now_us
+from switchyard.cli.terminal import drawing
 from switchyard.model.job import Job
 from switchyard.model.lifecycle import FINAL_STATES
 
@@ -69,13 +71,14 @@ class DemoTable:
     """A table of all jobs with a progress bar below, redrawn in place."""
 
     def __init__(self, total: int, *, asks: Mapping[str, str]) -> None:
+        from rich.console import Console
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
         self._asks = asks
         self._bar = Progress(TextColumn("jobs ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._task = self._bar.add_task("jobs", total=total)
-        self._live = Live(refresh_per_second=REDRAWS_PER_S)
+        self._live = Live(console=Console(file=drawing(sys.stdout)), refresh_per_second=REDRAWS_PER_S)
 
     def __enter__(self) -> Self:
         self._live.start()

@@ -9,6 +9,7 @@ from types import TracebackType
 
 from switchyard.cli.output import is_live
 from switchyard.cli.progress import DRAW_S, WIDTH
+from switchyard.cli.terminal import clear_line
 from switchyard.model.quantity import show_bytes
 
 STEP_WORDS = {"hash": "reading", "upload": "sending", "fetch": "fetching"}
@@ -32,7 +33,7 @@ class TransferBar:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_shown and self._drawn_at:
-            sys.stderr.write("\x1b[K")
+            clear_line(sys.stderr)
             sys.stderr.flush()
 
     def __call__(self, step: str, done: int, total: int) -> None:
@@ -49,7 +50,8 @@ class TransferBar:
         passed_s, columns = now - self._begun_at, shutil.get_terminal_size().columns
         text = format_transfer(step, done, total, passed_s, done_before=self._done_before, columns=columns)
         # The cursor goes back to the start, so that whatever is printed next takes the bar's place.
-        sys.stderr.write(f"\x1b[K{text}\r")
+        clear_line(sys.stderr)
+        sys.stderr.write(f"{text}\r")
         sys.stderr.flush()
 
 

@@ -7,6 +7,7 @@ import time
 from types import TracebackType
 
 from switchyard.cli.output import is_live
+from switchyard.cli.terminal import clear_line
 
 WIDTH = 24
 DRAW_S = 0.1  # between two drawings
@@ -37,7 +38,7 @@ class ProgressBar:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_shown:
-            sys.stderr.write("\x1b[K")
+            clear_line(sys.stderr)
             sys.stderr.flush()
 
     def show(self, done: int, total: int | None = None, note: str = "") -> None:
@@ -47,5 +48,6 @@ class ProgressBar:
             return
         self._drawn_at = now
         # The cursor goes back to the start, so that whatever is printed next takes the bar's place.
-        sys.stderr.write(f"\x1b[K{self._label} {format_progress_bar(done, self._total)} {note}\r")
+        clear_line(sys.stderr)
+        sys.stderr.write(f"{self._label} {format_progress_bar(done, self._total)} {note}\r")
         sys.stderr.flush()

@@ -11,6 +11,7 @@ from io import StringIO
 from shutil import get_terminal_size
 
 from switchyard.cli.output import is_live, print_notice
+from switchyard.cli.terminal import drawing, marked
 from switchyard.errors import EXIT_OK, BadRequest, Unavailable
 
 REFRESH_S = 1.0
@@ -34,7 +35,7 @@ def refresh_until_done(show: Callable[[], bool | None]) -> int:
     before = ""
     is_redrawn = is_live(sys.stdout)
     if is_redrawn:
-        sys.stdout.write(CLEAR)
+        drawing(sys.stdout).write(CLEAR)
     while True:
         started = time.monotonic()
         screen = _CapturedScreen()
@@ -46,9 +47,8 @@ def refresh_until_done(show: Callable[[], bool | None]) -> int:
             is_over, screen = False, _CapturedScreen(before)
         text = screen.getvalue()
         if is_redrawn:
-            sys.stdout.write(
-                HOME + LINE_END.join(text.splitlines()[: get_terminal_size().lines - 1]) + LINE_END + BELOW
-            )
+            lines = marked(text).splitlines()[: get_terminal_size().lines - 1]
+            drawing(sys.stdout).write(HOME + LINE_END.join(lines) + LINE_END + BELOW)
         elif text != before:
             sys.stdout.write(text + "\n")
         sys.stdout.flush()

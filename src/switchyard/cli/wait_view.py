@@ -15,6 +15,7 @@ from switchyard.cli.output import is_live, printable
 from switchyard.cli.progress import ProgressBar, format_progress_bar
 from switchyard.cli.table import format_duration, now_us
 from switchyard.cli.task_view import format_task_line
+from switchyard.cli.terminal import clear_line
 from switchyard.model.api import Output
 from switchyard.model.job import Job, Task, TaskCounts
 from switchyard.model.lifecycle import FINAL_STATES
@@ -89,12 +90,12 @@ class Spinner:
         self._stop.set()
         if self._is_shown:
             self._thread.join()
-            self._write("\x1b[K")
+            self._write("")
 
     def line(self, text: str) -> None:
         """Print a line above the spinner."""
         if not self._quiet:
-            self._write(("\x1b[K" if self._is_shown else "") + text + "\n")
+            self._write(text + "\n")
 
     def _spin(self) -> None:
         started = time.monotonic()
@@ -103,10 +104,12 @@ class Spinner:
                 return
             passed = format_duration(int((time.monotonic() - started) * 1_000_000))
             # The cursor goes back to the start, so that whatever is printed next takes the spinner's place.
-            self._write(f"\x1b[K{frame} {self.text} {passed}\r")
+            self._write(f"{frame} {self.text} {passed}\r")
 
     def _write(self, text: str) -> None:
         with self._lock:
+            if self._is_shown:
+                clear_line(sys.stderr)
             sys.stderr.write(text)
             sys.stderr.flush()
 

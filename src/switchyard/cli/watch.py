@@ -16,6 +16,7 @@ from switchyard.cli.job_view import JOB_COLUMNS, format_job_line, format_job_row
 from switchyard.cli.output import has_colour, is_live, paint, print_notice, printable
 from switchyard.cli.parser import Parser, add_labels, add_shared
 from switchyard.cli.table import format_table, now_us
+from switchyard.cli.terminal import drawing
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.api import Event
 from switchyard.model.job import Job
@@ -108,7 +109,9 @@ class _LiveTable:
 
         self._fetch_jobs()
         threading.Thread(target=self._follow, name="follow", daemon=True).start()
-        with Live(console=Console(highlight=False), auto_refresh=False, transient=False) as live:
+        with Live(
+            console=Console(file=drawing(sys.stdout), highlight=False), auto_refresh=False, transient=False
+        ) as live:
             while True:
                 live.update(Text.from_ansi("\n".join(self._lines())), refresh=True)
                 if self._ids and all(job.state in FINAL_STATES for job in self._jobs):
