@@ -126,7 +126,6 @@ def _content(file: Path) -> str:
     ("command", "spec", "expected"),
     [
         (["no-such-command"], {}, {"exit_code": 127, "reason": "its container did not start"}),
-        (["true"], {"image": "localhost/missing:1"}, {"exit_code": 125, "reason": "its container did not start"}),
         (["true"], {"image": "localhost/../x"}, {"reason": "NAME"}),
         (["sh", "-c", "exit 127"], {}, {"exit_code": 127, "reason": "exit code 127"}),
         (["sh", "-c", "sh -c 'kill -9 $$'; exit $?"], {}, {"signal": 9, "reason": "killed by SIGKILL"}),
@@ -145,6 +144,22 @@ def test_what_goes_wrong_is_told_and_nothing_is_left(
     assert expected.pop("reason") in done["reason"]
     assert {name: done.get(name) for name in expected} == expected
     assert runtime.names() == []
+
+
+def test_a_job_whose_container_cannot_be_made_is_given_back_with_the_words_of_the_runtime(stage: Stage) -> None:
+    job = stage.submit("true", cluster="boxed", spec={"image": "localhost/missing:1"})
+    until(lambda: _returns(stage, job), PATIENCE_S, "the job is given back")
+    assert all(
+        returned.startswith("its container did not start: Error: localhost/missing:1")
+        for returned in _returns(stage, job)
+    )
+    assert stage.job(job).get("exit_code") is None
+    stage.yard("cancel", job)
+    assert stage.ended(job)["state"] in ("CANCELLED", "FAILED")
+
+
+def _returns(stage: Stage, job: str) -> list[str]:
+    return [event["reason"] for event in stage.read("events", job) if event["kind"] == "returned"]
 
 
 def test_a_cancel_ends_the_container_even_if_it_ignores_the_signal(stage: Stage, runtime: ContainerRuntime) -> None:
@@ -220,7 +235,9 @@ def mapped(stage: Stage, runtime: ContainerRuntime) -> Iterator[Mapped]:
         users.chmod(0o644)
         extra = stage.site("mapped", f"{CONTAINERS}accounts: {{map: {users}}}\n")
         env = {**runtime.environment, "PATH": f"{folder}:{os.environ['PATH']}"}
-        with stage.agent("mapped", data=folder / "mapped", extra=extra, env=env) as agent:
+        long = folder / ("long-" * 40)  # the data folder: its paths are no addresses of sockets
+        long.mkdir(mode=0o711)
+        with stage.agent("mapped", data=long / "mapped", extra=extra, env=env) as agent:
             yield Mapped(agent, account, folder)
     end_strays(folder)
     shutil.rmtree(folder)

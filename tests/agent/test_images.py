@@ -282,7 +282,7 @@ STARTED, NEVER = "2026-01-02 03:04:05 +0000 UTC", "0001-01-01 00:00:00 +0000 UTC
         (7, None, f"{STARTED}|7|false", ("exit", 7, None, Cause.JOB)),
         (125, None, f"{STARTED}|125|false", ("exit", 125, None, Cause.JOB)),  # the command's own
         (127, None, f"{STARTED}|127|false", ("exit", 127, None, Cause.JOB)),
-        (125, None, "", ("start", 125, None, Cause.CLUSTER)),  # no image: there is no container
+        (125, None, "", ("start", None, None, Cause.CLUSTER)),  # no image: there is no container
         (126, None, f"{NEVER}|126|false", ("start", 126, None, Cause.JOB)),
         (127, None, f"{NEVER}|127|false", ("start", 127, None, Cause.JOB)),
         (127, None, "0001-01-01T00:00:00Z|127|false", ("start", 127, None, Cause.JOB)),  # as docker says it
@@ -313,4 +313,6 @@ def test_a_kill_under_a_memory_limit_says_what_it_may_mean() -> None:
 
 def test_a_runtime_that_does_not_answer_proves_nothing() -> None:
     record = ExitRecord("exit", 125, None, "", 0, Stamp("", 0), container="", is_container_left=True)
-    assert container_end(record, last_words="") == (record, Cause.JOB)
+    end, cause = container_end(record, last_words="Error: no daemon")
+    assert (end.cause, end.code, cause) == ("doubt", 125, Cause.CLUSTER)  # it is told, and not run again
+    assert end.reason.endswith("the container's runtime does not answer: Error: no daemon")

@@ -248,3 +248,18 @@ def test_mounts_of_a_killed_supervisor_are_unmounted_and_their_files_stay(
     assert end_of(backend, native_id).seen is ObservedState.LOST
     assert (place.exists(), mine.exists()) == (False, True)
     backend.close()
+
+
+def test_an_image_that_apptainer_cannot_start_is_told_in_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends with 255, as a command may: so the job is not run again."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    apptainer = tmp_path / "apptainer"
+    apptainer.write_text("#!/bin/sh\necho 'FATAL:   could not open image team/x' >&2; exit 255\n")
+    apptainer.chmod(0o755)
+    backend = LocalBackend(a_setting(tmp_path / "agent", site=Site(images=[ImageRule("*", ImageRun.APPTAINER)])))
+    ended = end_of(backend, backend.submit(a_lease("true", image="team/x:1")))
+    words = "perhaps its container did not start: FATAL:   could not open image team/x"
+    assert (ended.seen, ended.reason) == (ObservedState.FAILED, f"exit code 255; {words}")
+    backend.close()

@@ -8,9 +8,10 @@ import re
 import signal
 
 from switchyard.agent.backends import Status, signal_name
-from switchyard.agent.backends.container_end import container_end
+from switchyard.agent.backends.container_end import LAST_WORDS_MAX, container_end, is_start_failure
 from switchyard.agent.backends.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.launch import output_limit_bytes
+from switchyard.agent.backends.returns import limit_returns
 from switchyard.agent.clock import boot_id
 from switchyard.agent.need import memory_limit_bytes, spec_of
 from switchyard.model.lifecycle import ObservedState
@@ -18,6 +19,9 @@ from switchyard.model.quantity import parse_duration_s, show_bytes
 from switchyard.model.retry import Cause
 
 LAST_WORDS_BYTES = 4096
+# Handovers of a job whose container cannot be made, with pauses of 30 seconds in all. Then its user is told.
+CONTAINER_STARTS_MAX = 5
+APPTAINER_FAILED_CODE, APPTAINER_WORDS = 255, "FATAL:"  # a command may end so, too: it proves nothing
 UNBEGUN_CAUSES = ("group", "setup")  # of an end before the command began, by a fault of this machine
 # What Python, C++, the C library, shells and Java write when they get no memory.
 NO_MEMORY = re.compile(
@@ -55,7 +59,9 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *,
         seen = ObservedState.SUCCEEDED
     elif end.cause == "exit":
         reason = f"exit code {end.code}" if end.signal is None else f"killed by {signal_name(end.signal)}"
-        reason += _memory_words(job, end) if end.container is None else ""
+        reason += _memory_words(job, end) + _apptainer_words(job, end) if end.container is None else ""
+    if is_start_failure(end):
+        return _returned(job, Status(seen=ObservedState.RETURNED, reason=reason, cause=cause, ago_us=end.at.age_us))
     extra = f"; {end.reason}" if end.reason and end.reason not in reason else ""
     started = job.started(claim)
     return Status(
@@ -68,6 +74,21 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *,
         cause=cause,
         is_unbegun=is_unbegun,
     )
+
+
+def _returned(job: JobDir, status: Status) -> Status:
+    """A job whose container was not made goes back to the queue, but not for ever: its image may be missing."""
+    lease = job.lease()
+    return limit_returns(status, CONTAINER_STARTS_MAX if lease is None else lease.attempt, CONTAINER_STARTS_MAX)
+
+
+def _apptainer_words(job: JobDir, end: ExitRecord) -> str:
+    lease = job.lease() if end.code == APPTAINER_FAILED_CODE else None
+    words = _last_words(job)[:LAST_WORDS_MAX] if lease is not None else ""
+    with contextlib.suppress(ValueError):  # a job may have changed its lease
+        if lease is not None and spec_of(lease).image is not None and words.startswith(APPTAINER_WORDS):
+            return f"; perhaps its container did not start: {words}"
+    return ""
 
 
 def _memory_words(job: JobDir, end: ExitRecord) -> str:

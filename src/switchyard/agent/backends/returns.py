@@ -14,9 +14,9 @@ class NotTakenNow(PolicyRefused):
     """The cluster takes no such job for now. The job goes back to the queue, and to another cluster if it may."""
 
 
-def limit_returns(status: Status, attempt: int) -> Status:
+def limit_returns(status: Status, attempt: int, attempts_max: int = ATTEMPTS_MAX) -> Status:
     """Fail a job that was returned too often: its cluster will never begin it."""
-    if status.seen is not ObservedState.RETURNED or attempt < ATTEMPTS_MAX:
+    if status.seen is not ObservedState.RETURNED or attempt < attempts_max:
         return status
     reason = f"{status.reason}; it was handed over {attempt} times"
     return Status(seen=ObservedState.FAILED, text=status.text, reason=reason, cause=Cause.CLUSTER)
