@@ -11,6 +11,7 @@ from switchyard.model.file_tree import hash_of
 from switchyard.server.http.endpoint import Caller
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.service.core.agent_calls import AGENT_CALLS, AttemptNeed, CallingProcess
+from switchyard.service.core.file_storage import ROOM_STEPS
 from tests.processes import PATIENCE_S, until
 from tests.programs import Answer
 from tests.server.town import GRAPH, Town
@@ -180,3 +181,22 @@ def test_an_attempt_names_its_inputs_and_what_its_agent_sends_and_nothing_else_o
     agent.must("/v1/agents/outputs", {**agent.attempt, "state": "ready", "root": agent.tree.name})
     (output,) = town.must("GET", f"/v1/jobs/{agent.job}/files")["outputs"]
     assert (output["state"], output["root"]) == ("ready", agent.tree.name)
+
+
+def test_the_room_for_outputs_does_not_tell_what_the_owner_holds(town: Town) -> None:
+    """An agent sends a content that it guesses, and asks for the room before and after."""
+    agent = NamedAgent(town, a_tree({"input.txt": b"input"}))
+    guesses = [a_tree({"salary.txt": f"salary {number}".encode()}) for number in range(2)]
+    agent.send("/v1/files/objects", guesses[0], token=town.root)
+    rooms = [agent.own("GET", f"/v1/agents/files/room?{agent.query}").json]
+    answers = []
+    for guess in guesses:
+        headers = {"Content-Type": MEDIA, HEADER: agent.incarnation}
+        path = f"/v1/agents/files/objects?{agent.query}"
+        answers.append(town.ask("POST", path, guess.frames(), token=agent.credential, headers=headers))
+        rooms.append(agent.own("GET", f"/v1/agents/files/room?{agent.query}").json)
+    assert rooms[0] == rooms[1] == rooms[2]
+    assert answers[0].json == answers[1].json
+    limit = town.must("GET", "/v1/files/usage")["user"]["bytes_max"]
+    assert rooms[0]["user"]["left"] % (limit // ROOM_STEPS) == 0
+    assert "used" not in rooms[0]["user"]["text"]

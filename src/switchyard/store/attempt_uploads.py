@@ -36,15 +36,21 @@ def is_sealed_for(tx: Tx, job_id: str, fence: int, root: bytes) -> bool:
 
 def nameable_objects(tx: Tx, job_id: str, fence: int, digests: Collection[bytes]) -> set[bytes]:
     """Those of these objects that an attempt may name: sent for it by its agent, or part of the job's inputs."""
+    found = sent_objects(tx, job_id, fence, digests)
+    inputs = sa.select(file_refs.c.root).where(file_refs.c.job_id == job_id, file_refs.c.kind == IN)
+    for root in tx.execute(inputs).scalars().all():
+        found |= members_among(tx, bytes(root), set(digests) - found)
+    return found
+
+
+def sent_objects(tx: Tx, job_id: str, fence: int, digests: Iterable[bytes]) -> set[bytes]:
+    """Those of these objects that its agent has sent for an attempt."""
     found: set[bytes] = set()
     for page in pages(digests):
         query = sa.select(file_attempt_uploads.c.digest).where(
             _of(job_id, fence), file_attempt_uploads.c.digest.in_(page)
         )
         found.update(bytes(digest) for digest in tx.execute(query).scalars())
-    inputs = sa.select(file_refs.c.root).where(file_refs.c.job_id == job_id, file_refs.c.kind == IN)
-    for root in tx.execute(inputs).scalars().all():
-        found |= members_among(tx, bytes(root), set(digests) - found)
     return found
 
 

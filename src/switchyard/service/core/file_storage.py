@@ -13,6 +13,7 @@ from switchyard.service.core.upload_grants import UploadGrants
 from switchyard.storage.object_store import ObjectStore
 
 GIB = 2**30
+ROOM_STEPS = 256  # of a limit: an agent is told less than 1/128 of it too little
 DAY_US = 86_400_000_000
 ABANDONED_US = 3_600_000_000  # after the end of the address: clocks may differ, and an upload may be slow
 CONFIG_SECTION = "files"  # of the server's config file
@@ -66,6 +67,16 @@ class FileStorage:
                     raise Unavailable("This server has no store for files.")
                 self._store = self._open_store()
             return self._store
+
+
+def coarse_room(limit: int, used: int) -> int:
+    """How many bytes are left, as far as an agent may know: in steps, rounded down.
+
+    An agent sees no other files of a job's owner. By the exact number it could tell whether the owner holds what it
+    sends, for each content that it guesses. By steps it must first send a step of other bytes for each wrong guess.
+    """
+    step = -(-limit // ROOM_STEPS)
+    return max(0, (limit - used) // step * step)
 
 
 def show_period(period_us: int) -> str:

@@ -19,8 +19,9 @@ from switchyard.model.files import StoredObjects
 from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import coarse_room
 from switchyard.service.files.possession import held_objects, large_write, sender_of
-from switchyard.service.files.upload_addresses import user_limit_refusal
+from switchyard.service.files.upload_addresses import agent_limit_refusal, user_limit_refusal
 from switchyard.store import attempt_uploads, file_objects
 
 GROUP_BYTES = 8 * 2**20  # put into the store together
@@ -52,9 +53,14 @@ class ObjectIntake:
         with self.context.database.read() as tx:
             used = file_objects.usage_get(tx, self.owner)
             # What the store has lost may be sent again: it is in `used`, so it needs no room.
-            is_full = bool(limit) and used >= limit and not file_objects.losses(tx, 1)
+            left = limit - used if self.attempt is None else coarse_room(limit, used) if limit else 0
+            is_full = bool(limit) and left <= 0 and not file_objects.losses(tx, 1)
         if is_full:
-            raise user_limit_refusal(self.context, used, 1)
+            raise (
+                user_limit_refusal(self.context, used, 1)
+                if self.attempt is None
+                else agent_limit_refusal(self.context, 1)
+            )
 
     def feed(self, *pieces: bytes) -> None:
         """Take the next pieces of the body."""
@@ -160,14 +166,23 @@ class ObjectIntake:
         new = file_objects.holder_put(batch.tx, self.owner, sizes, now_us=batch.now_us)
         if len(new) < len(sizes):
             file_objects.holder_touch(batch.tx, self.owner, sizes.keys() - set(new), now_us=batch.now_us)
-        if self.attempt is not None:
-            attempt_uploads.upload_put(batch.tx, self.attempt.row.id, self.attempt.fence, sizes, now_us=batch.now_us)
         added = sum(sizes[digest] for digest in new)
         limit = self.context.files.limits.user_bytes
         used = file_objects.usage_get(batch.tx, self.owner)
-        if added and limit and used + added > limit:
+        if self.attempt is not None:
+            self._record_for(batch, self.attempt, sizes, used=used)
+        elif added and limit and used + added > limit:
             raise user_limit_refusal(self.context, used, added)
         file_objects.usage_add(batch.tx, {self.owner: added} if added else {})
+
+    def _record_for(self, batch: Batch, attempt: AgentAttempt, sizes: dict[bytes, int], *, used: int) -> None:
+        """Record what was sent for an attempt. All of it counts as new: a refusal does not say what the owner holds."""
+        limit = self.context.files.limits.user_bytes
+        sent = attempt_uploads.sent_objects(batch.tx, attempt.row.id, attempt.fence, sizes)
+        asked = sum(size for digest, size in sizes.items() if digest not in sent)
+        if asked and limit and asked > coarse_room(limit, used):
+            raise agent_limit_refusal(self.context, asked)
+        attempt_uploads.upload_put(batch.tx, attempt.row.id, attempt.fence, sizes, now_us=batch.now_us)
 
 
 def _bad_body(exc: BadFrame) -> Malformed:

@@ -1,4 +1,7 @@
-"""How much of an attempt's output files the server takes, so that an agent sends what fits and names the rest."""
+"""How much of an attempt's output files the server takes, so that an agent sends what fits and names the rest.
+
+What an agent is told says little of the other files of the job's owner and project (`coarse_room`).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from switchyard.model.files import OutputRoom, RoomLimit
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
-from switchyard.service.core.file_storage import CONFIG_SECTION
+from switchyard.service.core.file_storage import CONFIG_SECTION, ROOM_STEPS, coarse_room
 from switchyard.store import file_objects, file_outputs, file_trees
 from switchyard.store.database import Tx
 from switchyard.store.file_outputs import OutputRow
@@ -25,7 +28,14 @@ def output_room(context: Context, attempt: AgentAttempt) -> OutputRoom:
         project=_limit(
             "project_bytes", limits.project_bytes, project_used, f"the limit of project {attempt.row.project}"
         ),
-        user=_limit("user_bytes", limits.user_bytes, user_used, "the limit of the job's owner"),
+        # An agent sends its files in many requests, and each is checked by steps.
+        user=_limit(
+            "user_bytes",
+            limits.user_bytes,
+            user_used,
+            "the limit of the job's owner",
+            spare=limits.user_bytes // ROOM_STEPS,
+        ),
     )
 
 
@@ -37,11 +47,10 @@ def replaced_tree(tx: Tx, attempt: AgentAttempt, earlier: OutputRow | None) -> O
     return None if is_shared else earlier
 
 
-def _limit(name: str, bytes_max: int, used: int, whose: str) -> RoomLimit | None:
+def _limit(name: str, bytes_max: int, used: int, whose: str, *, spare: int = 0) -> RoomLimit | None:
+    """The room under a limit. `spare`: bytes that are left unused, if anything is used."""
     if not bytes_max:
         return None
-    usage = f" ({show_bytes(used)} are used)" if used else ""
-    text = (
-        f"over {whose} of {show_bytes(bytes_max)}{usage}, set at `{CONFIG_SECTION}.{name}` in the server's config file"
-    )
-    return RoomLimit(max(0, bytes_max - used), text)
+    text = f"over {whose} of {show_bytes(bytes_max)}, set at `{CONFIG_SECTION}.{name}` in the server's config file"
+    left = coarse_room(bytes_max, used) - spare if used else bytes_max
+    return RoomLimit(max(0, left), text)

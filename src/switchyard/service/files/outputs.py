@@ -16,7 +16,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.output_room import replaced_tree
-from switchyard.service.lifecycle.file_references import refuse_project_over_limit
+from switchyard.service.lifecycle.file_references import refuse_outputs_over_limit
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.store import attempt_uploads, file_objects, file_outputs, file_trees
@@ -100,10 +100,12 @@ def _refer(batch: Batch, context: Context, attempt: AgentAttempt, tree: TreeRow,
     """The job needs this tree from now on, and no longer the tree that an earlier message of this attempt named."""
     project = attempt.row.project
     replaced = replaced_tree(batch.tx, attempt, earlier)
+    is_named = earlier is not None and earlier.root is not None and bytes(earlier.root) == tree.root
     try:
-        refuse_project_over_limit(
-            batch.tx, context.files.limits, project, tree, replaced_bytes=replaced.size if replaced else 0
-        )
+        if not is_named:
+            refuse_outputs_over_limit(
+                batch.tx, context.files.limits, project, tree.size, replaced_bytes=replaced.size if replaced else 0
+            )
     except LimitReached:  # the agent sends fewer files
         context.tally.uploads_refused.add("project_bytes")
         raise

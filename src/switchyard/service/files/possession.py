@@ -46,7 +46,8 @@ def missing_objects(
     missing = {name: digest for digest, name in asked.items() if digest not in held}
     missing_sizes = {missing[name]: size for name, size in zip(objects, sizes, strict=False) if name in missing}
     return MissingAnswer(
-        list(missing), upload_addresses(context, owner, missing_sizes, sender=sender_of(owner, attempt))
+        list(missing),
+        upload_addresses(context, owner, missing_sizes, sender=sender_of(owner, attempt), is_agent=attempt is not None),
     )
 
 

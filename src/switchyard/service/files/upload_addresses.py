@@ -14,13 +14,13 @@ from switchyard.model.file_tree import CHUNK_BYTES
 from switchyard.model.files import SignedUpload
 from switchyard.model.quantity import show_bytes
 from switchyard.service.core.context import Context
-from switchyard.service.core.file_storage import files_refusal
+from switchyard.service.core.file_storage import coarse_room, files_refusal
 from switchyard.service.files.reading import SIGNED_FROM_BYTES
 from switchyard.store import file_objects
 
 
 def upload_addresses(
-    context: Context, owner: str, sizes: Mapping[bytes, int], *, sender: str
+    context: Context, owner: str, sizes: Mapping[bytes, int], *, sender: str, is_agent: bool = False
 ) -> dict[str, SignedUpload]:
     """Addresses for the large ones of these objects, if the store has any. Raises LimitReached if they do not fit."""
     files = context.files
@@ -33,32 +33,45 @@ def upload_addresses(
             return {}
         addresses[digest] = address
     if addresses:
-        _reserve(context, owner, large)
+        _reserve(context, owner, large, is_agent=is_agent)
     return {digest.hex(): address for digest, address in addresses.items()}
 
 
-def _reserve(context: Context, owner: str, sizes: Mapping[bytes, int]) -> None:
-    """Check the limit of the user before an address is given out. Addresses that are still open count as well."""
+def _reserve(context: Context, owner: str, sizes: Mapping[bytes, int], *, is_agent: bool) -> None:
+    """Check the limit of the user before an address is given out. Addresses that are still open count as well.
+
+    For an agent all objects count as new: a refusal must not say which of them the owner holds.
+    """
     limit = context.files.limits.user_bytes
     if not limit:
         return
     with context.database.read() as tx:
         used = file_objects.usage_get(tx, owner)
-        counted = file_objects.holdings(tx, owner, sizes)  # objects that the store has lost: they are in `used`
+        counted = (
+            set() if is_agent else file_objects.holdings(tx, owner, sizes)
+        )  # objects that the store has lost: they are in `used`
     new = {digest: size for digest, size in sizes.items() if digest not in counted}
     excess = context.files.grants.reserve(
         owner,
         new,
-        room=limit - used,
+        room=coarse_room(limit, used) if is_agent else limit - used,
         now_us=context.steady_us(),
         valid_us=context.files.signed_s * 1_000_000,
     )
     if excess:
-        raise user_limit_refusal(context, used, sum(new.values()))
+        asked = sum(new.values())
+        raise agent_limit_refusal(context, asked) if is_agent else user_limit_refusal(context, used, asked)
 
 
 def user_limit_refusal(context: Context, used: int, asked: int) -> YardError:
     """The error for a user whose objects would take more than the limit. It is counted."""
     context.tally.uploads_refused.add("user_bytes")
     why = f"the files of this user take {show_bytes(used)}, and these take {show_bytes(asked)} more"
+    return files_refusal("user_bytes", context.files.limits.user_bytes, why)
+
+
+def agent_limit_refusal(context: Context, asked: int) -> YardError:
+    """The same for an agent, which is not told how much its job's owner has."""
+    context.tally.uploads_refused.add("user_bytes")
+    why = f"the job's owner has no room for these {show_bytes(asked)}"
     return files_refusal("user_bytes", context.files.limits.user_bytes, why)

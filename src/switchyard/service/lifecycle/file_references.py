@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from switchyard.model.quantity import show_bytes
-from switchyard.service.core.file_storage import FileLimits, files_refusal
+from switchyard.service.core.file_storage import FileLimits, coarse_room, files_refusal
 from switchyard.store import file_trees
 from switchyard.store.database import Tx
 from switchyard.store.file_trees import OwnedTree, TreeRow
@@ -23,6 +23,17 @@ def refuse_project_over_limit(
     used = file_trees.project_usage(tx, project)[0] - replaced_bytes
     if used + tree.size > limits.project_bytes:
         why = f"the files of project {project} take {show_bytes(used)}, and this tree takes {show_bytes(tree.size)}"
+        raise files_refusal("project_bytes", limits.project_bytes, why)
+
+
+def refuse_outputs_over_limit(tx: Tx, limits: FileLimits, project: str, new_bytes: int, *, replaced_bytes: int) -> None:
+    """The same for output files, which an agent names. It is not told whether the project has them, nor how much else.
+
+    `new_bytes`: of what the attempt has not named before.
+    """
+    used = file_trees.project_usage(tx, project)[0] - replaced_bytes if limits.project_bytes else 0
+    if limits.project_bytes and new_bytes > coarse_room(limits.project_bytes, used):
+        why = f"project {project} has no room for these {show_bytes(new_bytes)}"
         raise files_refusal("project_bytes", limits.project_bytes, why)
 
 
