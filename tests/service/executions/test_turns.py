@@ -23,6 +23,7 @@ from switchyard.service.executions.child_executions import CHILDREN_MAX, child_n
 from switchyard.service.executions.due_executions import OwnerTurns
 from switchyard.store import executions as store
 from switchyard.store.execution_due import DueExecution
+from switchyard.workflow.engine import step
 from tests.processes import until
 from tests.service.entities.requests import PROJECT, plan_request
 from tests.service.executions.bed import ExecutionBed
@@ -73,6 +74,36 @@ def test_a_large_execution_does_not_hold_up_a_small_one(rig: Rig, monkeypatch: p
     assert 5 <= len(bed.nodes("large")) <= 10
     bed.drive()
     assert len(bed.nodes("large")) == 60
+
+
+def test_a_step_that_asks_its_engine_again_and_again_lets_others_in_between(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A turn is as short as can be here: the engine is asked once."""
+    monkeypatch.setattr(driver, "ROUND_S", -1.0)
+    monkeypatch.setattr(driver, "TURN_S_MAX", -1.0)
+    asked: list[str] = []
+
+    def count_and_step(graph: Any, *args: Any, **more: Any) -> Any:
+        asked.append(graph.primary.template.id.name)
+        return step(graph, *args, **more)
+
+    monkeypatch.setattr(driver, "step", count_and_step)
+    bed = ExecutionBed(rig)
+    a_limited_plan(bed, "single", 1)
+    bed.launches("parent", ["single"] * 2)
+    bed.create("parent", "first")
+    bed.create("single", "full")
+    bed.create("one", "small", actor=a_user(rig))
+    for _ in range(4):
+        asked.clear()
+        bed.driver.go(rig.context, rig.leader)
+        assert len(asked) <= 1
+    assert bed.nodes("small") == {"n0": "RUNNING"}
+    for _ in range(3):
+        bed.run_all()
+        rig.clock.wait(5)
+    assert bed.phase("first") == "SUCCEEDED"
 
 
 def test_the_ends_of_a_step_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from dataclasses import replace as replace_answer
 from itertools import islice
 from time import monotonic
 
@@ -64,12 +65,13 @@ from switchyard.store.execution_dynamics import DynamicRow
 from switchyard.store.executions import ExecutionKey, ExecutionUpdate
 from switchyard.workflow.content import content_bytes
 from switchyard.workflow.engine import step
-from switchyard.workflow.execution_state import AttemptFailure, EngineStep
+from switchyard.workflow.execution_state import AttemptEnd, AttemptFailure, EngineStep
 from switchyard.workflow.start_choice import AttemptKey, WaitingStart
 
 log = structlog.get_logger()
 IDLE_PAUSE_S, MAPS_PAUSE_S = 1.0, 0.2  # between two rounds that nothing wakes; with live maps: as often as they look
 ROUND_S = 1.0  # then what is due is read again: a new owner waits for this, and for one step
+TURN_S_MAX = 1.0  # then a step that asks its engine again and again goes on in the next turn of its owner
 LIMIT_PAUSE_US = 2_000_000  # before an execution that waits for room under a limit is tried again
 FAULT_PAUSE_US = 1_000_000  # before an execution that cannot go on is tried again; doubled each time
 FAULT_PAUSE_US_MAX = 30_000_000
@@ -87,6 +89,31 @@ class Pause:
     pace: LogPace = field(default_factory=LogPace)
 
 
+@dataclass(slots=True)
+class StepTrial:
+    """What is known of a step that is not decided yet. Its engine is asked again with each answer, in several turns.
+
+    `steps`: the number of the execution's steps then; another step or a stop makes this one void.
+    """
+
+    steps: int
+    refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
+    waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
+    cached: Answers = field(default_factory=dict)
+    looks: int = 0
+
+    def go_on(self, context: Context) -> None:
+        """Begin the next turn. Others may have taken the key of a serialized task meanwhile."""
+        free = {place: answer for place, answer in self.cached.items() if answer.is_serial and not answer.is_held}
+        if not free:
+            return
+        with context.database.read() as tx:
+            held = task_cache.keys_held(tx, [answer.key for answer in free.values()])
+        for place, answer in free.items():
+            if answer.key in held:
+                self.cached[place] = replace_answer(answer, is_held=True)
+
+
 class ExecutionDriver:
     """The leader's chore for executions."""
 
@@ -98,6 +125,7 @@ class ExecutionDriver:
         self._due = DueExecutions()
         self._turns = OwnerTurns()
         self._pauses: dict[str, Pause] = {}
+        self._trials: dict[str, StepTrial] = {}  # steps that go on in the next turn
         self._unfinished = UnfinishedSteps()
         self._is_more_due = False
 
@@ -112,6 +140,7 @@ class ExecutionDriver:
         due = self._due.read(context, leadership.epoch)
         ids = {row.id for row in due}
         self._pauses = {key: pause for key, pause in self._pauses.items() if key in ids}
+        self._trials = {key: trial for key, trial in self._trials.items() if key in ids}
         now_us, until, self._is_more_due = context.steady_us(), monotonic() + ROUND_S, False
         for row in self._turns.order(row for row in due if not self._is_paused(row, now_us)):
             began = monotonic()
@@ -153,7 +182,8 @@ class ExecutionDriver:
             return give_up(context, leadership, ExecutionKey(row.project, row.domain, row.name))
         is_counted = self._unfinished.begin(context, leadership, row)
         stored, mapped = self._drive(context, leadership, row)
-        if not stored and (is_counted or row.unfinished_steps):
+        is_cut = row.id in self._trials  # the step still runs: it may kill the server in its next turn
+        if not stored and not is_cut and (is_counted or row.unfinished_steps):
             self._unfinished.end(context, leadership, row)
         return stored + mapped
 
@@ -197,19 +227,38 @@ class ExecutionDriver:
         others = [*loaded.ended_maps, *loaded.child_ends]
         if not loaded.is_due and not loaded.ended and not others:
             return 0  # a job has ended, and its files are on their way
-        refused: dict[AttemptKey, AttemptFailure] = {}
-        waits: dict[AttemptKey, WaitingStart] = {}
-        cached: Answers = {}
-        looks = 0
-        planner = StartPlanner(self._submit, self._starter, cached)
+        return self._decide(context, leadership, due, loaded, others)
+
+    def _decide(
+        self,
+        context: Context,
+        leadership: Leadership,
+        due: DueExecution,
+        loaded: LoadedExecution,
+        others: list[AttemptEnd],
+    ) -> int:
+        """Ask the engine until its step can be stored, or until the turn is over."""
+        trial = self._trials.pop(due.id, None)
+        if trial is None or trial.steps != loaded.row.steps:
+            trial = StepTrial(loaded.row.steps)
+        trial.go_on(context)
+        refused, waits = trial.refused, trial.waits
+        planner = StartPlanner(self._submit, self._starter, trial.cached)
+        until, is_asked = monotonic() + TURN_S_MAX, False
         while True:
+            if is_asked and monotonic() > until:
+                self._trials[due.id] = trial
+                self._due.note(due.id)
+                self._is_more_due = True
+                return 0
+            is_asked = True
             held = held_ends(waits)
             events = [*(end for key, end in loaded.ended.items() if key not in held), *others]
             full = full_plans(waits.values())
-            decided = step(loaded.graph, loaded.state, events, refused, cached, full_plans=full)
-            looks += 1
-            if answers := self._look_up(context, loaded, decided, cached, is_last=looks > LOOKS_MAX):
-                cached |= answers  # the engine is asked again: nodes may end at once, or wait
+            decided = step(loaded.graph, loaded.state, events, refused, trial.cached, full_plans=full)
+            trial.looks += 1
+            if answers := self._look_up(context, loaded, decided, trial.cached, is_last=trial.looks > LOOKS_MAX):
+                trial.cached |= answers  # the engine is asked again: nodes may end at once, or wait
                 continue
             try:
                 plan = plan_starts(context, planner, loaded, decided.starts, waits)
