@@ -33,6 +33,11 @@ ALLOWED_TRANSITIONS: dict[State, frozenset[State]] = {
 }
 
 
+# Then a job that is lost, preempted or given back again and again fails. With the pauses between them that takes days:
+# no cluster will run it. Retries by the job's own policy are bounded by that policy.
+ATTEMPTS_MAX = 1000
+
+
 class ObservedState(StrEnum):
     """What an agent says of an attempt. LOST: the cluster denies knowing it. UNKNOWN changes nothing."""
 
@@ -142,6 +147,8 @@ def mark_lost(
         # CANCELLED only if the cluster denies knowing the job; silence proves nothing.
         to, event = (State.CANCELLED, EventKind.CANCELLED) if definite else (State.FAILED, EventKind.LOST)
         return make_transition(life, to, event, f"lost while being cancelled: {reason}", is_leased=False)
+    if not again and life.on_lost is OnLost.REQUEUE and life.attempt >= ATTEMPTS_MAX:
+        return make_transition(life, State.FAILED, EventKind.LOST, _give_up_reason(life, reason), is_leased=False)
     if again or life.on_lost is OnLost.REQUEUE:
         return make_transition(life, State.PENDING, EventKind.REQUEUED, reason, fence=life.next_fence, is_leased=False)
     return make_transition(life, State.FAILED, EventKind.LOST, reason, is_leased=False)
@@ -156,7 +163,13 @@ def return_lease(life: LifecycleState, reason: str) -> Transition | None:
         return None
     if life.cancel_requested:
         return make_transition(life, State.CANCELLED, EventKind.CANCELLED, "cancelled before it began", is_leased=False)
+    if life.attempt >= ATTEMPTS_MAX:
+        return make_transition(life, State.FAILED, EventKind.FAILED, _give_up_reason(life, reason), is_leased=False)
     return make_transition(life, State.PENDING, EventKind.RETURNED, reason, fence=life.next_fence, is_leased=False)
+
+
+def _give_up_reason(life: LifecycleState, reason: str) -> str:
+    return f"{reason}; it was handed over {life.attempt} times, and is not handed over again"
 
 
 def refuse_lease(life: LifecycleState, reason: str) -> Transition | None:

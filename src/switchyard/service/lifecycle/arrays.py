@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from switchyard.model.event_kind import EVENT_OF_STATE, EventKind
 from switchyard.model.job import OnLost, State
 from switchyard.model.lifecycle import (
+    ATTEMPTS_MAX,
     FINAL_STATES,
     LifecycleState,
     ObservedState,
@@ -105,7 +106,7 @@ class BatchArrays:
             return ReportAnswer.STALE if before.state in FINAL_STATES else ReportAnswer.STOP
         life = LifecycleState(
             state=before.state,
-            attempt=1,
+            attempt=self._attempt_of(array, item),
             fence=item.fence,
             is_leased=True,
             cancel_requested=before.is_cancelling or array.is_cancelling,
@@ -129,6 +130,13 @@ class BatchArrays:
                 step = Transition(step.life, EventKind.REFUSED, step.reason)
             self._apply_step(array, range_, position=position, item=item, step=step, again_at_us=again_at_us)
         return answer
+
+    def _attempt_of(self, array: ArrayJob, item: Report) -> int:
+        """The attempts of a task, if there may be too many of them. Each attempt of a task takes a fence."""
+        may_requeue = item.seen in (ObservedState.LOST, ObservedState.RETURNED)
+        if not may_requeue or item.fence - array.total < ATTEMPTS_MAX - 1:
+            return 1
+        return ranges.task_attempts_count(self._batch.tx, array.row.id, item.fence)
 
     def _apply_step(
         self,

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from switchyard.model.blocker import Blocker, change_blocked
 from switchyard.model.event_kind import EventKind
 from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import FINAL_STATES, LifecycleState, ObservedState, Transition, make_transition
+from switchyard.model.lifecycle import (
+    ATTEMPTS_MAX,
+    FINAL_STATES,
+    LifecycleState,
+    ObservedState,
+    Transition,
+    make_transition,
+)
 from switchyard.model.names import printable_line
 from switchyard.model.poll import Report
 from switchyard.model.queue import counted_lane
@@ -27,7 +34,6 @@ from switchyard.store import clusters, jobs, ranges
 from switchyard.store.job_rows import AttemptRow, JobRow
 from switchyard.store.job_update import JobUpdate
 
-ATTEMPTS_MAX = 1000  # after this many attempts a preemption counts as a failure
 RETURN_WAIT_S_MAX = 600  # between two tries on a cluster that keeps returning a job
 HANDED_OVER_REASON = "handed over, end not reported"
 _CANCELLED = "cancelled "
