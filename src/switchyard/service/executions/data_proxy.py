@@ -173,7 +173,7 @@ class DataUpload:
         row = DataFileRow(grant.project, grant.domain, grant.path, md5, self._size, root, grant.owner_id, batch.now_us)
         if not data_files.data_file_put(batch.tx, row):
             stored = data_files.data_file_get(batch.tx, grant.project, grant.domain, grant.path)
-            if stored is None or stored.md5 != md5:
+            if stored is None or bytes(stored.tree) != root:  # two contents may have the same MD5
                 raise _path_taken(grant.path)
             return
         tree = file_trees.tree_lock(batch.tx, root)
