@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +157,26 @@ def test_a_bit_flipped_in_the_schema_is_damage_and_no_full_disk(path: Path, word
     assert again.was_damaged
     assert (path.parent / "journal.corrupt-1").exists()
     assert len(again.take([a_lease()])) == 1
+
+
+def test_a_bit_flipped_in_the_name_of_a_job_keeps_no_write_from_the_journal(path: Path) -> None:
+    """In its row, its index and its lease. Else a row is not found in its index, and every later write fails."""
+    journal = Journal(path, journal_id="disk-1")
+    leases = [a_lease() for _ in range(3)]
+    journal.take(leases)
+    journal.close()
+    whole, name = path.read_bytes(), leases[1].job.encode()
+    places = [found.start() for found in re.finditer(name, whole)]
+    assert len(places) == 3
+    for bit in (0, 7):  # another letter, and no text
+        for place in places:
+            data = bytearray(whole)
+            data[place + 20] ^= 1 << bit
+            path.write_bytes(data)
+            again = Journal(path, journal_id="disk-1")
+            assert len(again.take([a_lease()])) == 1
+            assert (again.was_damaged or again.is_rebuilt, again.trouble) == (True, ""), (bit, place)
+            again.close()
 
 
 def test_a_journal_that_is_damaged_while_it_is_open_is_not_told_as_a_full_disk(path: Path) -> None:

@@ -36,7 +36,7 @@ from switchyard.agent.environment import INHERITED_VARIABLES
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.flux_site import ACCOUNTS_ADVICE
 from switchyard.agent.job_accounts import JobAccounts
-from switchyard.agent.journal_rows import check_schema
+from switchyard.agent.journal_rows import check_schema, find_damage
 from switchyard.agent.loop import FREE_BYTES_MIN
 from switchyard.agent.site import Site, runs_over_ssh
 from switchyard.connection import refuse_plain_http
@@ -248,7 +248,7 @@ def check_journal(path: Path) -> tuple[str, int]:
     """What is wrong with a journal (empty: nothing), and how many attempts are not settled. Reads only."""
     try:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CHECK_S_MAX)) as db:
-            problem = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]).removeprefix("ok")
+            problem = find_damage(db)
             check_schema(db)
             return problem, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
     except sqlite3.Error as exc:

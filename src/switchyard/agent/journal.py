@@ -43,6 +43,7 @@ from switchyard.agent.journal_rows import (
     check_schema,
     decode_text,
     final_report_of,
+    find_damage,
     insert_attempt,
     is_damage,
     move_journal_aside,
@@ -307,8 +308,8 @@ class Journal:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = FULL")  # an intent must survive a power cut, or a job could run twice
         db.execute("PRAGMA journal_size_limit = 16777216")
-        if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("the journal is damaged")
+        if problem := find_damage(db):
+            raise sqlite3.DatabaseError(f"the journal is damaged: {problem}")
         db.executescript(SCHEMA)
         check_schema(db)
         meta = {row["key"]: row["value"] for row in db.execute("SELECT key, value FROM meta")}
