@@ -6,7 +6,7 @@ clients.set(Fault.STALL)        # holds from the next call on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -127,8 +127,15 @@ def pinged_often(cluster: SlurmCluster) -> Iterator[None]:
     Only then it sees soon that a node is back, or that a job it takes for running is not there. It asks three times in
     SlurmdTimeout, so a machine that stands still for 10 s loses what runs: for tests in which jobs may be lost.
     """
+    with changed_conf(cluster, lambda usual: usual.replace("SlurmdTimeout=120", "SlurmdTimeout=10")):
+        yield
+
+
+@contextmanager
+def changed_conf(cluster: SlurmCluster, change: Callable[[str], str]) -> Iterator[None]:
+    """A cluster whose slurm.conf has another text. Afterwards it is healed."""
     usual = cluster.conf.read_text(encoding="utf-8")
-    cluster.conf.write_text(usual.replace("SlurmdTimeout=120", "SlurmdTimeout=10"), encoding="utf-8")
+    cluster.conf.write_text(change(usual), encoding="utf-8")
     cluster.reconfigure()
     try:
         yield

@@ -15,7 +15,7 @@ from tests.acceptance.slurm_stage import END_S, SITE, Yard, slurm_yard
 from tests.processes import until
 from tests.programs import start_agent
 from tests.slurm_bed import SlurmBed
-from tests.slurm_faults import Fault, save_state, saved_ns
+from tests.slurm_faults import Fault, changed_conf, save_state, saved_ns
 
 pytestmark = pytest.mark.xdist_group("slurm-days")
 
@@ -157,6 +157,20 @@ def test_a_script_that_its_node_could_not_run_is_given_back_and_runs_after_all(y
     told = [(event["kind"], event["reason"]) for event in events if "did not run its script" in event["reason"]]
     assert [kind for kind, _ in told] == ["returned"], events
     ran_once(yard, job)
+
+
+def test_a_job_whose_prolog_failed_is_given_back_and_runs_after_all(yard: Yard) -> None:
+    """Slurm cancels such a job, as if somebody had asked for that. The prolog takes its time, as real ones do."""
+    beta, failed_once = yard.slurm["beta"], yard.stage.folder / "failed-once"
+    prolog = yard.stage.folder / "prolog"
+    prolog.write_text(f"#!/bin/sh\nmkdir {failed_once} 2>/dev/null || exit 0\nsleep 3\nexit 1\n")
+    prolog.chmod(0o755)
+    with changed_conf(beta, lambda usual: f"{usual}\nProlog={prolog}\n"):
+        job = yard.submit("beta")
+        ran_once(yard, job)
+    assert failed_once.is_dir()
+    [returned] = [event for event in yard.stage.read("events", job) if event["kind"] == "returned"]
+    assert "before its script began: a failed prolog or launch does that" in returned["reason"]
 
 
 @pytest.fixture

@@ -150,6 +150,10 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     (AGAIN, left("143", refused=NATIVE), R),
     (AGAIN, left(str(RERUN_CODE)), S),
     # Cancelled as soon as it had a node: by somebody, or by a controller that forgot a start and made another.
+    (said("CANCELLED", started_s=100, ended_s=130), NOTHING, UNBEGUN),  # a prolog that failed after a while
+    (said("CANCELLED", started_s=100, ended_s=130), OUTPUT, UNBEGUN),
+    (said("CANCELLED", started_s=100, ended_s=131), NOTHING, S),  # by somebody
+    (said("CANCELLED", started_s=100, ended_s=110), left(at_s=90), S),
     (AT_ONCE, left("0"), S),
     (AT_ONCE, left("0", at_s=99), S),
     (AT_ONCE, left("0", at_s=90), N),
@@ -194,6 +198,11 @@ def test_what_became_of_the_other(
     facts: SlurmJobFacts, other: SlurmJobFacts | None, signs: ScriptEvidence, verdict: EndVerdict
 ) -> None:
     assert judge_other_start(facts, other, signs, is_settled=True) is verdict
+
+
+def test_what_we_cancelled_ourselves_before_it_began_is_cancelled_at_once() -> None:
+    assert judge_end("24_0", AT_ONCE, NOTHING, is_settled=False) is EndVerdict.WAIT
+    assert judge_end("24_0", AT_ONCE, NOTHING, is_settled=False, is_cancel_asked=True) is S
 
 
 def test_the_accounts_may_be_late_to_know_the_other() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import replace
 
 from switchyard.agent.backends import Status
@@ -31,8 +31,16 @@ class EndChecks:
     """Used by one thread, except for `other_natives`."""
 
     def __init__(
-        self, accounting: Accounting, files: ScriptFiles, site: SlurmSite, *, has_accounts: Callable[[], bool]
+        self,
+        accounting: Accounting,
+        files: ScriptFiles,
+        site: SlurmSite,
+        *,
+        has_accounts: Callable[[], bool],
+        cancelled: Container[str],
     ) -> None:
+        """`cancelled`: the jobs whose end we asked for."""
+        self._cancelled = cancelled
         self._accounting = accounting
         self._files = files
         self._site = site
@@ -80,7 +88,13 @@ class EndChecks:
             handle for handle in ended if look_at - self._doubted_since.get(handle, look_at) >= self._site.settle_s
         }
         verdicts = {
-            handle: judge_end(split_handle(handle)[0], rows[handle], signs[handle], is_settled=handle in settled)
+            handle: judge_end(
+                split_handle(handle)[0],
+                rows[handle],
+                signs[handle],
+                is_settled=handle in settled,
+                is_cancel_asked=handle in self._cancelled,
+            )
             for handle in ended
         }
         elsewhere = [handle for handle, verdict in verdicts.items() if verdict is EndVerdict.ANOTHER]
@@ -134,7 +148,10 @@ def _doubtful_status(handle: str, facts: SlurmJobFacts, verdict: EndVerdict, sig
     native, word = split_handle(handle)[0], facts.state.lower()
     sign = "no sign that it began" if verdict is EndVerdict.UNBEGUN else "a sign that it began and none of such an end"
     reason = f"the cluster says that job {native} {word}, and it left {sign}: was its number given twice?"
-    if facts.state == NODE_FAIL:
+    if facts.state == "CANCELLED" and verdict is EndVerdict.UNBEGUN:
+        nodes = facts.nodes or "its node"
+        reason = f"job {native} was cancelled on {nodes} before its script began: a failed prolog or launch does that"
+    elif facts.state == NODE_FAIL:
         reason = f"the cluster says that the node of job {native} failed, and it left {sign}"
     elif verdict is EndVerdict.UNBEGUN and signs.has_output:
         nodes = facts.nodes or "its node"

@@ -1,8 +1,9 @@
 """Decides whether an end that Slurm reports belongs to this attempt: one table. Pure.
 
 A controller that lost its state reuses numbers, and applies a node's report about a number to the job that has it now.
-A node may also fail to run a script although it has opened the job's output: Slurm took the script away, or a prolog
-failed. Slurm reports that as FAILED with an exit code (2 if the script is gone), as if the command had ended so.
+A node may also fail to run a script although it has opened the job's output: Slurm took the script away. Slurm reports
+that as FAILED with an exit code (2 if the script is gone), as if the command had ended so. If a prolog fails, or a node
+cannot launch a job for another reason, Slurm cancels the job, as if somebody had asked for that.
 
 So an end of the command is believed only if the attempt's folder has a sign that the script began. The script makes
 its first note before the command, and does not run the command if it cannot make the note.
@@ -22,7 +23,7 @@ its first note before the command, and does not run the command if it cannot mak
 | COMPLETED, FAILED | the same end | as Slurm says |
 | COMPLETED, FAILED | another end, or why there was no command | NOTED: the script's own word |
 | COMPLETED, FAILED by a code | a start that was to note its end, and none | UNENDED |
-| CANCELLED as soon as it had a node | no sign | UNBEGUN |
+| CANCELLED within LAUNCH_FAILURE_S_MAX of its start, and not by us | no sign | UNBEGUN |
 | CANCELLED as soon as it had a node | a start before that, and its end | NOTED |
 | CANCELLED as soon as it had a node | a start before that, and no end | UNENDED |
 
@@ -51,6 +52,7 @@ SMALL_NUMBER = re.compile("[0-9]{1,3}")  # jobs can write into these files
 JOB_NUMBER = re.compile(r"[0-9]{1,12}(_[0-9]{1,12})?")  # of a job or a task
 WITHDRAWN_NOTE = "withdrawn"  # written by the agent instead of a start: a lost job must not begin later
 EXIT_FOLLOWS_NOTE = "noted"  # last word of a start whose script also writes its end
+AT_ONCE_S_MAX = 1  # a controller ends a start that it made again as soon as it sees that the node has the job
 CLOCK_SKEW_S_MAX = 1  # between the clocks of controller and file system
 NODE_FAIL, OUT_OF_MEMORY = "NODE_FAIL", "OUT_OF_MEMORY"
 # States of jobs that began. The other states are about the cluster and need no start.
@@ -124,8 +126,15 @@ class EndVerdict(StrEnum):
     UNENDED = "not its own end: it began"
 
 
-def judge_end(native: str, facts: SlurmJobFacts, signs: ScriptEvidence, *, is_settled: bool) -> EndVerdict:
-    """Judge an end. `native`: Slurm's number; `is_settled`: the folder has not changed for long enough."""
+def judge_end(
+    native: str, facts: SlurmJobFacts, signs: ScriptEvidence, *, is_settled: bool, is_cancel_asked: bool = False
+) -> EndVerdict:
+    """Judge an end.
+
+    `native`: Slurm's number; `is_settled`: the folder has not changed for long enough; `is_cancel_asked`: by us.
+    """
+    if is_cancel_asked and facts.state == "CANCELLED" and not signs.has_begun:
+        return EndVerdict.SLURM
     verdict = _judge(native, facts, signs)
     return EndVerdict.WAIT if verdict in (EndVerdict.UNBEGUN, EndVerdict.UNENDED) and not is_settled else verdict
 
@@ -190,7 +199,7 @@ def _judge_exit(facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
 def _judge_cancelled(facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
     """Judge CANCELLED at the start: a controller that forgot a start makes another and ends what it finds there."""
     began_s = signs.start.at_s if signs.start else None
-    is_known = facts.restarts > 0  # Slurm ended the first start itself
+    is_known = facts.restarts > 0 or (facts.elapsed_s or 0) > AT_ONCE_S_MAX  # Slurm ended the first start itself
     if is_known or began_s is None or facts.started_s is None or began_s + CLOCK_SKEW_S_MAX >= facts.started_s:
         return EndVerdict.SLURM
     if signs.ended is None:

@@ -55,7 +55,7 @@ class JobTracker:
         self._accounting = Accounting(caller, settle_s=site.settle_s)
         self._missing = MissingJobs(self._accounting, files, site, has_accounts=has_accounts, cancelled=cancelled)
         self._usage = UsageWait(self._accounting, has_accounts=has_accounts, sample_s=sample_s)
-        self._checks = EndChecks(self._accounting, files, site, has_accounts=has_accounts)
+        self._checks = EndChecks(self._accounting, files, site, has_accounts=has_accounts, cancelled=cancelled)
         self._followed: dict[str, float] = {}  # handle → since when
         self._ends: dict[str, SlurmJobFacts] = {}  # every end that was seen, of followed jobs
         self._pace = SqueuePace(site.poll_s)

@@ -66,7 +66,9 @@ UNENTERED_REASONS = frozenset({NO_CWD_REASON, NO_FOLDER_REASON})
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel kill
 # no signal: slurmd reports it if it cannot open the output or does not know the account
 LAUNCH_FAILURE_SIGNAL = 53
-LAUNCH_FAILURE_S_MAX = 1  # a node that cannot launch a job fails at once
+# A node that cannot launch a job has Slurm cancel it: after its prolog, and once it reaches the controller
+# (MessageTimeout: 10 s). What somebody cancels later was cancelled by somebody.
+LAUNCH_FAILURE_S_MAX = 30
 ENDED_STATES = frozenset(word for word, seen in SEEN_BY_STATE.items() if seen not in (WAITS, RUNS))
 
 
@@ -94,7 +96,7 @@ class SlurmJobFacts:
 
     @property
     def ended_at_start(self) -> bool:
-        """Whether the job ended as soon as it had a node."""
+        """Whether the job ended so soon that its node may have failed to launch it."""
         return (self.elapsed_s or 0) <= LAUNCH_FAILURE_S_MAX
 
     @property
