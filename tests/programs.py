@@ -120,11 +120,10 @@ class Program:
         """Wait for its end by itself; its exit code."""
         assert self._popen is not None, f"{self.name} was never started"
         try:
-            return self._popen.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(
-                f"{self.name} (pid {self.pid}) is still running after {timeout_s:g} s\n{self.tail()}"
-            ) from None
+            until(lambda: not self.is_running, timeout_s, f"{self.name} (pid {self.pid}) ends")
+        except AssertionError as exc:
+            raise AssertionError(f"{exc}\n{self.tail()}") from None
+        return self._popen.wait()
 
     def signal(self, number: signal.Signals) -> None:
         assert self.is_running, f"{self.name} is not running, so it cannot get {number.name}\n{self.tail()}"
