@@ -315,3 +315,30 @@ def test_a_database_that_was_turned_back_without_restore_is_noticed(place: Yard)
     finally:
         agent.close()
         server.close()
+
+
+def test_a_turned_back_database_is_noticed_when_its_numbers_have_passed_those_of_the_agents(place: Yard) -> None:
+    """The server takes jobs and is started again before an agent comes back: the lost numbers are given by then."""
+    ledger, old = Ledger(place.folder), place.folder / "old"
+    server = place.start()
+    agent = start_agent(place.folder, server.url, "alpha", graph=TWO_CORES)
+    try:
+        server.terminate()
+        place.copy_to(old)
+        server.start()
+        with Client(server.url, retry_s=PATIENCE_S) as client:
+            forgotten = client.submit(ledger.command(), env=ledger.env).wait(timeout_s=END_S).id
+            agent.terminate()
+            server.terminate()
+            place.copy_back(old)
+            server.start()
+            for _ in range(20):
+                client.submit(ledger.command(), env=ledger.env)
+            server.terminate()
+            server.start()
+            agent.start()
+            until(lambda: "was turned back" in agent.log or len(ledger.runs()) > 1, SOON_S, "the agent has an answer")
+            assert ledger.runs() == {forgotten: 1}, "nothing was handed out"
+    finally:
+        agent.close()
+        server.close()

@@ -54,7 +54,7 @@ def make_services(settings: Settings, database: Database) -> Services:
     context = make_context(settings, database, clock=clock, new_id=new_id, appliers=appliers)
     _recover_restored(context)
     watermark = context.committer.watermark
-    begin_watermark(watermark, database)
+    begin_watermark(watermark, database, now_us=context.now_us())
     submit = Submit(context)
     bulk = BulkSubmit(submit, new_id)
     leasing = Leasing(

@@ -18,6 +18,8 @@ from switchyard.store.new_rows import EventRow
 from switchyard.store.schema import TASK_EVENT, attempts, clusters, counters, events, jobs
 
 TURNED_BACK_COUNTER = "turned_back"  # an event number that was committed and is not known any more
+GAP_PREFIX = "event_gap_"  # of a counter for numbers that no event gets: the number before them, and as value the next
+GAPS_MAX = 50  # of as many starts of servers
 
 
 class EventDetails(StoredRow, frozen=True):
@@ -100,6 +102,24 @@ def counter_set(tx: Tx, name: str, value: int) -> None:
     """Set a counter that holds a point in time, even backwards: the clock may have been set back."""
     statement = dialect.insert_statement(tx, counters).values(name=name, value=value)
     tx.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": value}))
+
+
+def event_skip_numbers(tx: Tx, *, to: int) -> None:
+    """Go on with numbers above `to`, and note those that no event gets. Nothing changes if `to` is not higher."""
+    last = counter_take(tx, "events", 0) - 1  # the row stays locked
+    if to <= last + 1:
+        return
+    counter_raise(tx, "events", to)
+    counter_set(tx, f"{GAP_PREFIX}{last}", to)
+    for gap in sorted(event_gaps(counters_read(tx)), reverse=True)[GAPS_MAX:]:
+        counter_delete(tx, f"{GAP_PREFIX}{gap[0]}")
+
+
+def event_gaps(values: dict[str, int]) -> list[tuple[int, int]]:
+    """Pairs of numbers between which no event has a number. `values`: of all counters."""
+    return [
+        (int(name.removeprefix(GAP_PREFIX)), value) for name, value in values.items() if name.startswith(GAP_PREFIX)
+    ]
 
 
 _EVENT_COLUMNS = ("seq", *EventRow.__struct_fields__)

@@ -13,7 +13,15 @@ import sqlalchemy as sa
 from switchyard.errors import Unavailable
 from switchyard.model.blocker import Blocker
 from switchyard.store.database import MIGRATION_LOCK, Database, Tx
-from switchyard.store.events import TURNED_BACK_COUNTER, counter_delete, counter_raise, counter_take, counters_read
+from switchyard.store.events import (
+    GAP_PREFIX,
+    TURNED_BACK_COUNTER,
+    counter_delete,
+    counter_raise,
+    counter_take,
+    counters_read,
+    event_gaps,
+)
 from switchyard.store.handovers import handover_skip_numbers
 from switchyard.store.jobs import IDS_PER_STATEMENT_MAX
 from switchyard.store.schema import FINAL_STATES, agents, audit, counters, jobs, leaders
@@ -74,6 +82,8 @@ def recover_restored(tx: Tx, *, now_us: int, audit_id: str) -> int | None:
     tx.execute(sa.update(agents).values(session=agents.c.session + SESSIONS_SKIPPED))
     tx.execute(sa.update(leaders).values(holder="", expires_us=0))
     counter_raise(tx, "events", base)
+    for last, _ in event_gaps(counters_read(tx)):
+        counter_delete(tx, f"{GAP_PREFIX}{last}")  # agents may still have a number in it, and are listened to again
     handover_skip_numbers(tx, HANDOVER_NUMBERS_SKIPPED)
     for version in ("clusters", "access"):
         counter_take(tx, version, 1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from switchyard.service.core.event_watermark import EventWatermark, begin_watermark, confirm_number, store_turn_back
+from switchyard.store.events import GAPS_MAX, counters_read, event_gaps, event_skip_numbers
 from tests.service.rig import Rig
 
 
 def a_watermark(rig: Rig) -> EventWatermark:
     made = EventWatermark()
-    begin_watermark(made, rig.context.database)
+    begin_watermark(made, rig.context.database, now_us=rig.clock())
     return made
 
 
@@ -43,3 +44,26 @@ def test_a_server_notices_that_its_own_commits_are_gone() -> None:
     assert not watermark.is_turned_back
     watermark.note_commit(8, 8)
     assert watermark.lost_number == 12
+
+
+def test_each_start_skips_numbers_and_what_was_in_between_is_unknown(rig: Rig) -> None:
+    rig.cluster("c")
+    first = a_watermark(rig).number
+    rig.submit()
+    last = rig.context.committer.watermark.number
+    rig.clock.wait(10)
+    second = a_watermark(rig)
+    assert second.number == rig.clock()
+    seen = {number: second.is_unknown(number) for number in (first, last, last + 1, second.number - 1, second.number)}
+    assert list(seen.values()) == [False, False, True, True, False]
+    rig.submit()
+    assert confirm_number(second, rig.context.database, second.number + 1), "the job has this number"
+
+
+def test_only_the_newest_gaps_are_kept(rig: Rig) -> None:
+    with rig.context.database.write() as tx:
+        for start in range(GAPS_MAX + 3):
+            event_skip_numbers(tx, to=10 * start + 5)
+        kept = sorted(event_gaps(counters_read(tx)))
+    assert len(kept) == GAPS_MAX
+    assert kept[-1][1] == 10 * (GAPS_MAX + 2) + 5

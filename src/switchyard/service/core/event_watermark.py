@@ -4,6 +4,9 @@ Event numbers only grow. The server tells every agent the highest number that is
 brings the agent's highest mark back. If the database does not have that number any more, it has forgotten jobs, leases
 and ends. Then nothing is handed out: waiting jobs may have run since, and running jobs would be stopped as unknown.
 
+A server that was turned back goes on, and its numbers could pass the lost ones before an agent comes back. So each
+start of a server skips all numbers up to the present time in microseconds: what was lost had numbers in between.
+
 A mark is signed with a key of the database, so no agent can stop the server by a number that it made up.
 """
 
@@ -42,6 +45,7 @@ class EventWatermark:
         self.number = 0
         self.lost_number = 0  # 0: the database was not turned back
         self._own_last = 0  # the last number that this server committed
+        self._gaps: list[tuple[int, int]] = []
         self._key = b""
         self._mark = (0, "")
 
@@ -63,8 +67,13 @@ class EventWatermark:
         """Take over what the database says. After `is_turned_back` only a new start of the server changes that."""
         if all(name in counters for name in KEY_COUNTERS):
             self._key = b"".join(counters[name].to_bytes(8, "big") for name in KEY_COUNTERS)
+        self._gaps = events.event_gaps(counters)
         self.number = max(self.number, counters.get("events", 0))
         self.lost_number = max(self.lost_number, counters.get(TURNED_BACK_COUNTER, 0))
+
+    def is_unknown(self, number: int) -> bool:
+        """Whether this server knows of no commit with this number. Another server may have made one just now."""
+        return number > self.number or any(last < number < following for last, following in self._gaps)
 
     def note_commit(self, first: int, last: int) -> None:
         """Note the event numbers of a commit of this server. Only the committer's thread calls this."""
@@ -102,15 +111,14 @@ class EventWatermark:
         return digest[:SIGNATURE_BYTES].hex()
 
 
-def begin_watermark(watermark: EventWatermark, database: Database) -> None:
-    """At the start of a server: make the key, unless there is one, and read the numbers."""
-    with database.read() as tx:
-        counters = events.counters_read(tx)
-    if not all(name in counters for name in KEY_COUNTERS):
-        with database.write(is_patient=True) as tx:
+def begin_watermark(watermark: EventWatermark, database: Database, *, now_us: int) -> None:
+    """At the start of a server: make the key, unless there is one, skip numbers, and read them."""
+    with database.write(is_patient=True) as tx:
+        if all(name in events.counters_read(tx) for name in KEY_COUNTERS):
+            events.event_skip_numbers(tx, to=now_us)
+        else:  # the first start
             events.counters_insert_missing(tx, {name: secrets.randbits(63) for name in KEY_COUNTERS})
-        with database.read() as tx:
-            counters = events.counters_read(tx)
+        counters = events.counters_read(tx)
     watermark.load(counters)
     if watermark.is_turned_back:
         log.error("the database was turned back", known=watermark.lost_number, next=DatabaseTurnedBack.default_next)
@@ -120,7 +128,7 @@ def confirm_number(watermark: EventWatermark, database: Database, number: int) -
     """Whether the database knows this number. Another server may have committed it."""
     with database.read() as tx:
         watermark.load(events.counters_read(tx))
-    if number > watermark.number:
+    if watermark.is_unknown(number):
         watermark.note_turned_back(number)
     return not watermark.is_turned_back
 

@@ -122,7 +122,7 @@ async def _require_current_database(server: ServerRuntime, agent: AgentEntry, me
     """Refuse all polls once an agent knows an event that the database does not. Agents go on with what they have."""
     watermark, database = server.context.committer.watermark, server.context.database
     number = 0 if not message.event_mark else watermark.number_of(message.event_mark)
-    if number > watermark.number and not watermark.is_turned_back:
+    if watermark.is_unknown(number) and not watermark.is_turned_back:
         if await server.workers.in_thread(confirm_number, watermark, database, number):
             return
         await server.commits.put(BatchCall(partial(store_turn_back, watermark=watermark)))
