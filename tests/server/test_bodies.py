@@ -13,6 +13,7 @@ from switchyard.server.http.endpoints import ENDPOINTS
 from tests.server.test_bad_input import JOB, refused
 from tests.server.town import Town
 
+pytestmark = pytest.mark.xdist_group("bodies")
 TAKES_A_BODY = [
     (endpoint.method, endpoint.path)
     for endpoint in ENDPOINTS
