@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from flyteidl.admin import common_pb2, execution_pb2, launch_plan_pb2, schedule_pb2
@@ -22,6 +24,7 @@ from switchyard.store import schedules
 from switchyard.store.schedules import ScheduleRow
 from switchyard.workflow import launch_plan_checks
 from switchyard.workflow.entity_id import EntityId, EntityKind
+from tests.processes import PATIENCE_S
 from tests.service.entities.requests import DOMAIN, PROJECT, plan_request, workflow_request
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import ADMIN, Rig
@@ -30,6 +33,13 @@ from tests.workflow.builders import task_node
 NOON_US = int(datetime(2026, 11, 17, 12, 0, 30, tzinfo=UTC).timestamp()) * 1_000_000
 MINUTELY = schedule_pb2.Schedule(cron_schedule=schedule_pb2.CronSchedule(schedule="* * * * *"))
 OFTEN = schedule_pb2.Schedule(rate=schedule_pb2.FixedRate(value=10, unit=schedule_pb2.MINUTE))
+
+
+@pytest.fixture(autouse=True)
+def _long_rounds() -> Iterator[None]:
+    """A busy machine cuts no round short: these tests give each only one."""
+    with patch.object(chore, "ROUND_S", PATIENCE_S):
+        yield
 
 
 class ScheduleBed:
