@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import msgspec
 
+from switchyard import plugins
 from switchyard.errors import YardError
 from switchyard.model.access import GranteeKind, GrantRequest, GrantTarget, Role, UserRequest
 from switchyard.model.api import CreatedJob, ProjectRequest
@@ -35,12 +38,16 @@ from switchyard.service.run.report import ReportWrite
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store import jobs as job_store
+from switchyard.store import schema_check
 from switchyard.store.clock import wall_us
 from switchyard.store.database import Tx
 from tests.builders import a_graph, a_request
 
 WAIT_S = 30
 ADMIN = local_admin()
+_compare = schema_check.compare
+_differences_of: dict[frozenset[str], list[schema_check.Difference]] = {}
+_entry_points = cache(entry_points)  # the packages that are installed do not change while tests run
 
 
 @dataclass
@@ -84,6 +91,8 @@ class Rig:
         with (
             patch.object(wiring, "Clock", lambda _: self.clock),
             patch.object(wiring, "IdGenerator", lambda _: ids or IdGenerator()),
+            patch.object(schema_check, "compare", _differences),
+            patch.object(plugins, "entry_points", _entry_points),
         ):
             self.yard = app.build(settings)
         self.context, self.submits = self.yard.context, self.yard.services.submit
@@ -195,6 +204,16 @@ class Rig:
         except YardError as exc:
             return exc
         raise AssertionError("it did not fail")
+
+
+def _differences(tx: Tx) -> list[schema_check.Difference]:
+    """What differs in the schema. It is compared once for each definition: that is a third of a start."""
+    on_postgresql = (schema_check._POSTGRESQL_COLUMNS, schema_check._POSTGRESQL_INDEXES)
+    queries = ("SELECT sql FROM sqlite_schema",) if tx.dialect.name == "sqlite" else on_postgresql
+    definition = frozenset(str(row) for query in queries for row in tx.exec_driver_sql(query))
+    if definition not in _differences_of:
+        _differences_of[definition] = _compare(tx)
+    return _differences_of[definition]
 
 
 @dataclass
