@@ -69,6 +69,18 @@ LONG = (
     "tokens/test_stress",
 )
 
+# Files of tests/service whose tests run on PostgreSQL in `make test` too: claims and leases, bulk writes, sweeps,
+# leaders, cursors, text order, JSON, and what a restore leaves. All others run there in `make soak` only: what they
+# send to a database is sent to PostgreSQL by these files, tests/store, tests/contracts and tests/acceptance.
+POSTGRESQL_TOO = (
+    *("access/", "cluster/", "entities/", "executions/", "files/", "job/", "quote/", "rules/test_attributes"),
+    *("run/test_lease", "run/test_logs", "run/test_pollers", "run/test_refused_arrays", "run/test_report"),
+    *("run/test_restored", "run/test_spread_arrays", "submit/test_bulk_pieces", "submit/test_submit.py", "test_clock"),
+    *("test_committer", "test_statements", "test_stored_fields", "test_unreadable", "token/", "upkeep/test_chores"),
+    *("upkeep/test_leadership", "upkeep/test_moving", "upkeep/test_render_namespaces", "upkeep/test_retention"),
+    *("upkeep/test_sample_clusters", "upkeep/test_silence", "upkeep/test_spill", "upkeep/test_together_arrays"),
+)
+
 # `make test` says the same each time it is run on the same code; `make soak` looks further, and prints what it found.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
 settings.register_profile("soak", deadline=None, max_examples=2_000, print_blob=True, database=None)
@@ -88,10 +100,18 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE / "acceptance" in item.path.parents:
+        file, is_on_postgresql = str(item.path.relative_to(HERE)), "postgresql" in item.name.partition("[")[2]
+        if file.startswith("acceptance/"):
             item.add_marker(pytest.mark.acceptance)
-        if str(item.path.relative_to(HERE)).startswith(LONG) or "postgresql" in item.name.partition("[")[2]:
+        if file.startswith(LONG) or is_on_postgresql:
             item.add_marker(pytest.mark.long)
+        if is_on_postgresql and _is_on_sqlite_first(file):
+            item.add_marker(pytest.mark.slow)
+
+
+def _is_on_sqlite_first(file: str) -> bool:
+    """Whether the tests of this file run on PostgreSQL only in `make soak`."""
+    return file.startswith("service/") and not file.removeprefix("service/").startswith(POSTGRESQL_TOO)
 
 
 @pytest.hookimpl(optionalhook=True)
