@@ -52,8 +52,11 @@ check: lint ## Format, lint, types, imports, tidiness, documents: under a minute
 # What `make check` runs is left out, and what has no fast test is not even read.
 NOT_FAST := tests/acceptance tests/simulation tests/test_tidy.py tests/test_docs.py
 
+# These tests compute, so a worker per core is enough: each of them reads all test files first.
+FAST := $(BIN)/python -m pytest -n $(shell nproc) --maxprocesses=$(WORKERS_MAX) --dist loadgroup
+
 fast: test-install ## Run the tests that start no whole program and take no time, on SQLite
-	@$(PYTEST) -m "not acceptance and not slow and not long and not kubernetes and not flux and not flytectl" $(addprefix --ignore=,$(NOT_FAST))
+	@$(FAST) -m "not acceptance and not slow and not long and not kubernetes and not flux and not flytectl" $(addprefix --ignore=,$(NOT_FAST))
 
 test: test-install lint ## Install what is needed, check, and run every test but the slow ones and those that need Kubernetes, Flux or flytectl
 	@$(PYTEST)

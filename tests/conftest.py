@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,6 @@ LONG = (
     "match/test_engines",
     "match/test_index",
     "route/test_draw",
-    "server/test_hang",
-    "server/test_open",
-    "server/test_stop",
     "service/quote/test_quotes_silent",
     "service/test_array_machine",
     "service/test_machine",
@@ -62,8 +60,10 @@ LONG = (
     "store/test_at_once",
     "store/test_connections",
     "store/test_indexes",
+    "test_programs",
     "test_services",
     "test_slurm_bed",
+    "test_warm",
     "tokens/test_many",
     "tokens/test_sentinel",
     "tokens/test_stress",
@@ -80,6 +80,9 @@ POSTGRESQL_TOO = (
     *("upkeep/test_leadership", "upkeep/test_moving", "upkeep/test_render_namespaces", "upkeep/test_retention"),
     *("upkeep/test_sample_clusters", "upkeep/test_silence", "upkeep/test_spill", "upkeep/test_together_arrays"),
 )
+
+# Words of files whose tests start a whole server.
+STARTS_SERVER = ("start_server", "server.flyte_doors", "server.rainbow_door", "server.town")
 
 # `make test` says the same each time it is run on the same code; `make soak` looks further, and prints what it found.
 settings.register_profile("test", deadline=None, derandomize=True, database=None)
@@ -103,10 +106,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file, is_on_postgresql = str(item.path.relative_to(HERE)), "postgresql" in item.name.partition("[")[2]
         if file.startswith("acceptance/"):
             item.add_marker(pytest.mark.acceptance)
-        if file.startswith(LONG) or is_on_postgresql:
+        if file.startswith(LONG) or is_on_postgresql or _starts_server(item.path):
             item.add_marker(pytest.mark.long)
         if is_on_postgresql and _is_on_sqlite_first(file):
             item.add_marker(pytest.mark.slow)
+
+
+@cache
+def _starts_server(file: Path) -> bool:
+    """Whether tests of this file start a whole server: `make fast` leaves them out."""
+    text = file.read_text(encoding="utf-8")
+    return any(word in text for word in STARTS_SERVER)
 
 
 def _is_on_sqlite_first(file: str) -> bool:
