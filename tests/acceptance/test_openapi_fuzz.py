@@ -6,7 +6,7 @@ of another form than the document promises. The cases are the same in each run o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from tests.acceptance.stage import Stage, graph, staged
 
 pytestmark = pytest.mark.xdist_group("openapi")
 
-EXAMPLES = 4  # of each operation, right and wrong: five hundred calls
+EXAMPLES = 2  # of each operation, right and wrong: five hundred calls
 MANY_EXAMPLES = 150  # in `make soak`
 WAIT_S_MAX = 0.1  # a call that is meant to be held is not held long here
 SMALLER = {"maxLength": 40, "maxItems": 3, "maxProperties": 3}
@@ -70,6 +70,21 @@ DOCUMENTS: dict[str, Any] = {
     "ranks": "",
 }
 
+BETA = [("POST", "/v1/clusters", {"name": "beta", "groups": ["lab"]}), ("PUT", "/v1/clusters/beta/graph", graph(2))]
+# What a word of a path stands for is made by these calls.
+MAKERS: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {
+    "cluster": BETA,
+    "group": BETA,
+    "user": [("POST", "/v1/users", {"name": "someone"})],
+    "project": [("POST", "/v1/projects", {"name": "own"})],
+    "namespace": [("PUT", "/v1/token-pools/licences", {"quota": 5})],
+    "name": [
+        ("PUT", "/v1/pools/blue", {"members": []}),
+        ("PUT", "/v1/cluster-labels/blue", {"members": []}),
+        ("PUT", "/v1/queues/blue", {}),
+    ],
+}
+
 
 @dataclass(frozen=True)
 class World:
@@ -80,6 +95,7 @@ class World:
     agent: str
     joiner: str
     job: str
+    schemas: dict[GenerationMode, Any]  # what cases are made from
 
     def token(self, path: str, method: str) -> str:
         caller = CALLERS.get((path, method))
@@ -87,24 +103,12 @@ class World:
             return self.agent
         return self.joiner if caller is Caller.JOINER else str(self.stage.token)
 
-    def schema(self, mode: GenerationMode) -> Any:
-        """What cases are made from: without the credential, which each call has."""
-        made = _bounded(self.document, is_kept=mode == RIGHT)
-        del made["security"], made["components"]["securitySchemes"]
-        loaded = schemathesis.openapi.from_dict(made)
-        loaded.config.update(base_url=self.stage.url)
-        return loaded
-
     def words(self, path: str) -> dict[str, str]:
         """What the words of a path may stand for, so that not every call ends with 404. All of it is there again."""
-        self.stage.call("POST", "/v1/clusters", {"name": "beta", "groups": ["lab"]})
-        self.stage.call("PUT", "/v1/clusters/beta/graph", dict(graph(2)))
-        self.stage.call("POST", "/v1/users", {"name": "someone"})
-        self.stage.call("POST", "/v1/projects", {"name": "own"})
-        self.stage.call("PUT", "/v1/token-pools/licences", {"quota": 5})
-        empty: dict[str, list[str]] = {"members": []}
-        for kind, body in (("pools", empty), ("cluster-labels", empty), ("queues", {})):
-            self.stage.call("PUT", f"/v1/{kind}/blue", body, headers={"If-None-Match": "*"})
+        for word, calls in MAKERS.items():
+            for method, place, body in calls if f"{{{word}}}" in path else ():
+                headers = {"If-None-Match": "*"} if word == "name" else {}
+                self.stage.call(method, place, body, headers=headers)
         return {
             "job": self.job,
             "cluster": "alpha" if path == "/v1/clusters/{cluster}" else "beta",
@@ -127,8 +131,19 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         joiner = made.invite("gamma", is_reusable=True)
         asked = {"cluster": "gamma", "name": "fuzzed", "journal": "j1", "backend": "fake"}
         joined = made.post("/v1/agents/join", asked, token=joiner)
-        yield World(made, made.get("/v1/openapi.json"), joined["credential"], joiner, job)
+        described = made.get("/v1/openapi.json")
+        schemas = {mode: _schema(described, mode, made.url) for mode in (RIGHT, WRONG)}
+        yield World(made, described, joined["credential"], joiner, job, schemas)
         assert made.call("GET", "/readyz").status == 200
+
+
+def _schema(described: dict[str, Any], mode: GenerationMode, url: str) -> Any:
+    """What cases are made from: without the credential, which each call has. Made once: that takes long."""
+    made = _bounded(described, is_kept=mode == RIGHT)
+    del made["security"], made["components"]["securitySchemes"]
+    loaded = schemathesis.openapi.from_dict(made)
+    loaded.config.update(base_url=url)
+    return loaded
 
 
 def _bounded(value: Any, *, is_kept: bool) -> Any:
@@ -172,7 +187,7 @@ def test_many_calls_of_both_kinds(world: World, path: str, method: str) -> None:
 
 
 def _call_right(world: World, path: str, method: str, examples: int) -> None:
-    operation = world.schema(RIGHT)[path][method.upper()]
+    operation = world.schemas[RIGHT][path][method.upper()]
     words = world.words(path)
 
     @_so_often(examples)
@@ -190,7 +205,7 @@ def _call_right(world: World, path: str, method: str, examples: int) -> None:
 
 
 def _call_wrong(world: World, path: str, method: str, examples: int) -> None:
-    operation = world.schema(WRONG)[path][method.upper()]
+    operation = world.schemas[WRONG][path][method.upper()]
     if not (operation.body or operation.query or operation.path_parameters or operation.headers):
         return  # what takes nothing cannot be called wrongly
     words = world.words(path)
