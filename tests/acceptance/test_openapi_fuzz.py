@@ -179,6 +179,11 @@ def test_what_the_document_does_not_allow_is_refused(world: World, path: str, me
     _call_wrong(world, path, method, EXAMPLES)
 
 
+def test_join_tokens_of_what_is_no_name_of_a_group_are_not_listed(world: World) -> None:
+    for group in ("a%20b", "%E7%82%BB8"):
+        assert world.stage.call("GET", f"/v1/cluster-groups/{group}/invites").status == 400
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "method"), OPERATIONS, ids=lambda word: word)
 def test_many_calls_of_both_kinds(world: World, path: str, method: str) -> None:

@@ -44,7 +44,7 @@ def group_invite_create(call: Call) -> NewGroupInvite:
 
 
 def group_invite_list(call: Call) -> Page[GroupInvite]:
-    after, group = call.id_cursor or "", call.path["group"]
+    after, group = call.id_cursor or "", _name(call, "group")
     invites = group_invites.group_invite_list(call.context, call.actor, group, after=after, limit=call.limit)
     return Page(invites, invites[-1].id if len(invites) == call.limit else None)
 
