@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,19 @@ json.dump({"start": start, "return": back}, sys.stdout)
 """
 
 
+@dataclass(frozen=True)
+class Ordeal:
+    """How many tasks, how many jobs of each other kind, and how often each program is killed."""
+
+    tasks: int
+    others: int
+    kills: int
+
+
+SHORT = Ordeal(tasks=16, others=4, kills=2)
+LONG = Ordeal(tasks=80, others=20, kills=5)
+
+
 @pytest.fixture
 def chooser(tmp_path: Path) -> str:
     program = tmp_path / "chooser.py"
@@ -43,31 +57,42 @@ def chooser(tmp_path: Path) -> str:
     return str(program)
 
 
-@pytest.mark.timeout(300)
+# On SQLite alone: what is counted here is the same on PostgreSQL, and `make soak` counts it there.
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_arrays_retries_and_returns_survive_the_plug(tmp_path: Path, database_url: str, chooser: str) -> None:
-    with start_server(tmp_path, database=database_url) as server:
+    undergo(SHORT, tmp_path, database_url, chooser)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_many_arrays_retries_and_returns_survive_the_plug(tmp_path: Path, database_url: str, chooser: str) -> None:
+    undergo(LONG, tmp_path, database_url, chooser)
+
+
+def undergo(ordeal: Ordeal, folder: Path, database_url: str, chooser: str) -> None:
+    with start_server(folder, database=database_url) as server:
         agents = [
-            start_agent(tmp_path, server.url, name, graph=NODES, extra=["--chooser", chooser])
+            start_agent(folder, server.url, name, graph=NODES, extra=["--chooser", chooser])
             for name in ("alpha", "beta")
         ]
         try:
             with Client(server.url, retry_s=120) as client:
-                array, flaky, picky = submit_all(server, tmp_path)
-                reap(server, agents, kills=5)
+                array, flaky, picky = submit_all(ordeal, server, folder)
+                reap(server, agents, kills=ordeal.kills)
                 jobs = wait_all_final(client, [array, *flaky, *picky], 150)
             assert {job.state.value for job in jobs.values()} == {"SUCCEEDED"}, jobs
-            runs = Counter((tmp_path / "ledger").read_text().split())
+            runs = Counter((folder / "ledger").read_text().split())
             assert {key: count for key, count in runs.items() if count != expected(key)} == {}
-            assert len(runs) == 80 + 20 + 20
+            assert len(runs) == ordeal.tasks + 2 * ordeal.others
         finally:
             for agent in agents:
                 agent.close()
 
 
-def submit_all(server: Server, folder: Path) -> tuple[str, list[str], list[str]]:
-    """An array of 80, 20 jobs that fail at their first try, 20 that the clusters give back first."""
+def submit_all(ordeal: Ordeal, server: Server, folder: Path) -> tuple[str, list[str], list[str]]:
+    """An array, jobs that fail at their first try, and jobs that the clusters give back first."""
     note = f"echo {{}} >> {folder}/ledger; sleep 0.05"
-    array = post(server, ["/bin/sh", "-c", note.format("task-$SWITCHYARD_ARRAY_INDEX")], array="0-79")
+    array = post(server, ["/bin/sh", "-c", note.format("task-$SWITCHYARD_ARRAY_INDEX")], array=f"0-{ordeal.tasks - 1}")
     flaky = [
         post(
             server,
@@ -78,10 +103,11 @@ def submit_all(server: Server, folder: Path) -> tuple[str, list[str], list[str]]
             ],
             retry={"limit": 3, "backoff": 1, "exit_codes": "75"},
         )
-        for number in range(20)
+        for number in range(ordeal.others)
     ]
     picky = [
-        post(server, ["/bin/sh", "-c", note.format(f"picky-{number}")], labels={"picky": "yes"}) for number in range(20)
+        post(server, ["/bin/sh", "-c", note.format(f"picky-{number}")], labels={"picky": "yes"})
+        for number in range(ordeal.others)
     ]
     return array, flaky, picky
 

@@ -20,8 +20,8 @@ from tests.acceptance.stage import Stage
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD
 
-FILES = 1500
-FILE_BYTES = 10_000
+FILES = 300
+FILE_BYTES = 50_000
 CHUNKS = 8
 FETCH_THREADS = 4
 

@@ -109,6 +109,7 @@ def test_max_parallelism_bounds_an_array_and_a_workflow(stage: Stage, project: s
     assert file.read_text().count("+") == 6
 
 
+@pytest.mark.slow  # test_policy_kill.py has the same, and kills a server and an agent meanwhile
 def test_the_bound_of_a_workflow_holds_across_servers_and_clusters(tmp_path: Path, postgres: Postgres) -> None:
     url, file = postgres.create_database(), tmp_path / "crowd"
     with (

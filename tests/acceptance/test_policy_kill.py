@@ -14,7 +14,7 @@ from tests.services import Postgres
 CONFIG = "workflow-execution-config"
 SCOPE = "project=default&domain=development&workflow=flow"
 NODES = {"nodes": 1, "each": {"core": 16, "memory": "8GiB"}}
-BOUND, TASKS, JOBS = 3, 8, 16
+BOUND, TASKS, JOBS = 3, 4, 8
 
 
 def test_the_bound_holds_while_a_server_and_an_agent_are_killed(tmp_path: Path, postgres: Postgres) -> None:

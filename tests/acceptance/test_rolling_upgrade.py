@@ -35,8 +35,8 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("mark", sa.Text(), nullable=True))
         op.execute(f"UPDATE {{table}} SET mark = 'migrated'")
 '''
-THREADS = 6
-JOBS_BEFORE = 60
+THREADS = 4
+JOBS_BEFORE = 20
 
 
 def make_next_version(folder: Path) -> dict[str, str]:

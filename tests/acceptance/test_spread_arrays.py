@@ -13,7 +13,7 @@ from tests.programs import Agent, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 
 SIZES = {"alpha": 1, "beta": 2, "gamma": 4}
-TASKS = 60
+TASKS = 30
 
 
 def test_an_array_on_three_clusters_survives_the_death_of_an_agent_and_a_server(
@@ -61,7 +61,7 @@ def _views(folder: Path, url: str, job: str, by_cluster: dict[str, int]) -> None
     ordered = sorted(by_cluster.items(), key=lambda item: (-item[1], item[0]))
     text = ", ".join(f"{name} {count}" for name, count in ordered)
     assert text in yard("show", job, env=env).stdout
-    assert f"60 tasks: 60 ok. On clusters: {text}." in yard("tasks", job, env=env).stderr
+    assert f"{TASKS} tasks: {TASKS} ok. On clusters: {text}." in yard("tasks", job, env=env).stderr
     assert json.loads(yard("show", job, "-o", "json", env=env).stdout)["tasks_by_cluster"] == by_cluster
 
 

@@ -13,8 +13,10 @@ from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 TRIES = 5
+JOBS = 20
 NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
 
 
@@ -60,7 +62,8 @@ def test_a_file_is_looked_at_through_another_server_than_the_agents(tmp_path: Pa
         assert data == bytes(300_000) + b"end"
 
 
-@pytest.mark.parametrize("victim", ["one", "two"])
+# The second has neither the lead nor the client; the agent that loses it is in the next test.
+@pytest.mark.parametrize("victim", ["one", SOAKED("two")])
 def test_either_server_may_be_killed(tmp_path: Path, shared_url: str, victim: str) -> None:
     ledger = Ledger(tmp_path)
     with (
@@ -73,9 +76,9 @@ def test_either_server_may_be_killed(tmp_path: Path, shared_url: str, victim: st
         killed = {"one": one, "two": two}[victim]
         with ThreadPoolExecutor(1) as aside:
             ids = aside.submit(
-                lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(60)]
+                lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(JOBS)]
             )
-            for _ in range(3):  # here, not aside: the kernel ends a program with the thread that started it
+            for _ in range(2):  # here, not aside: the kernel ends a program with the thread that started it
                 time.sleep(0.5)  # between two kills: jobs are at every step
                 killed.kill()
                 killed.start()
@@ -106,7 +109,7 @@ def test_no_server_denies_what_another_has_just_made_or_granted(tmp_path: Path, 
         here.create_user("ada")
         token = here.create_token(user="ada").token
         with Client(two.url, token=token) as adas:
-            for number in range(20):
+            for number in range(5):
                 name = f"c{number}"
                 here.create_cluster(name)
                 assert there.cluster(name).name == name
