@@ -15,6 +15,7 @@ from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_USAGE
 from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.processes import until
 from tests.programs import YARD, Agent, start_agent, start_server
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.xdist_group("graph")
 
@@ -88,15 +89,15 @@ def test_packed_as_one_likes(stage: Stage, encoding: str, pack: Any) -> None:
     assert (answer.status, answer.json["nodes"]) == (200, 5)
 
 
-def test_a_hundred_thousand_vertices_by_the_cli(stage: Stage, tmp_path: Path) -> None:
+def test_twenty_thousand_vertices_by_the_cli(stage: Stage, tmp_path: Path) -> None:
     stage.post("/v1/clusters", {"name": "large"})
     file = tmp_path / "large.json"
-    file.write_text(json.dumps(jgf(2_000, 50)))
-    assert file.stat().st_size > 10**7
+    file.write_text(json.dumps(jgf(400, 50)))
+    assert file.stat().st_size > 2**20, "it is read in pieces"
     done = stage.read("cluster", "set-graph", "large", str(file))
-    assert (done["totals"]["core"], done["totals"]["node"], done["shapes"]) == (100_000, 2_000, 3)
+    assert (done["totals"]["core"], done["totals"]["node"], done["shapes"]) == (20_000, 400, 3)
     shown = stage.yard("cluster", "graph", "large", check=True).stdout
-    assert f"node {X}2000" in shown
+    assert f"node {X}400" in shown
     assert f"core {X}50" in shown
 
 
@@ -155,7 +156,8 @@ def test_an_agent_reads_every_form(stage: Stage, tmp_path: Path) -> None:
         assert "io:" in stage.yard("cluster", "graph", "by-jgf", check=True).stdout
 
 
-def test_subsystems_on_both_databases(tmp_path: Path, database_url: str) -> None:
+@pytest.mark.parametrize("database_url", [SOAKED("sqlite"), "postgresql"], indirect=True)
+def test_subsystems_over_their_whole_life(tmp_path: Path, database_url: str) -> None:
     server = start_server(tmp_path, database=database_url)
     stage = Stage(tmp_path, server, None)
     with server:

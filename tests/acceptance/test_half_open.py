@@ -43,8 +43,12 @@ def test_a_frozen_agent_is_down_in_time(stage: Stage) -> None:
         until(lambda: stage.health("frozen-quick") == "up", BACK_S, "it is back")
 
 
+@pytest.mark.slow
 def test_an_idle_agent_stays_up(stage: Stage) -> None:
-    """Longer than a poll is parked, and than the server bears silence: looked at all the time."""
+    """Longer than a poll is parked, and than the server bears silence: looked at all the time.
+
+    Nothing but waiting. In `make test`, an agent that went down here would be missed by the files that share one.
+    """
     with stage.agent("idle"):
         until_s = time.monotonic() + SILENT_S + 10
         while time.monotonic() < until_s:

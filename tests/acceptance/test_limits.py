@@ -19,6 +19,7 @@ from tests.acceptance.stage import SOON_S, Secret, Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import Answer, isolated_env, start_server, yard
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.xdist_group("limits")
 
@@ -40,7 +41,7 @@ CONFIG = {
         },
     },
 }
-FOLLOWERS = 500
+FOLLOWERS = 150
 FREED_S = PATIENCE_S  # a job that is over is removed within seconds here
 
 
@@ -243,7 +244,7 @@ def test_the_command_line_says_which_limit(stage: Stage) -> None:
     assert "`tasks`" in done.stderr
 
 
-@pytest.mark.parametrize("path", ["wait?timeout_s=60", "output?wait_s=60"])
+@pytest.mark.parametrize("path", ["wait?timeout_s=60", SOAKED("output?wait_s=60")])
 def test_many_followers_of_one_user_make_nobody_else_wait(stage: Stage, path: str) -> None:
     """They used to read the database one by one, over and over, before anybody who came after them."""
     crowd, other = token_of(stage, "crowd-user"), token_of(stage, "quick-user")

@@ -17,6 +17,7 @@ from tests.acceptance.stage import SOON_S, Stage, graph, staged
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import YARD, Server, call, isolated_env, start_agent, yard
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 ELSEWHERE = "http://yard.example.invalid:8080"  # no such machine: whoever tries to send would say so
 ALLOWED = {"YARD_INSECURE_HTTP": "1"}
@@ -117,7 +118,7 @@ def test_a_file_with_the_url_must_not_be_everybodys(tmp_path: Path) -> None:
     assert (tmp_path / "yard.db").exists()
 
 
-@pytest.mark.parametrize("way", ["file", "variable"])
+@pytest.mark.parametrize("way", [SOAKED("file"), "variable"])
 def test_no_process_shows_the_password(tmp_path: Path, postgres: Postgres, way: str) -> None:
     """The words of all processes of this machine, while a server with a PostgreSQL serves and is looked at."""
     url = postgres.create_database()
@@ -172,7 +173,8 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("row", REFUSALS)
+# One that nobody knows, and one that may not. In the others only the reason is another.
+@pytest.mark.parametrize("row", [row if row in ("a wrong token", "no right") else SOAKED(row) for row in REFUSALS])
 def test_refused_calls_are_logged_within_bounds(tmp_path: Path, row: str) -> None:
     """The first with who, where and what; further ones as a count; never a secret."""
     method, path, token, status, reason = REFUSALS[row]

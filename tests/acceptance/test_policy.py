@@ -13,6 +13,7 @@ import pytest
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S
 from tests.programs import YARD, Answer, isolated_env
+from tests.soak import SOAKED
 
 CONFIG = """
 clusters:
@@ -65,6 +66,8 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+OFTEN = (TASK, "cluster-resource-attribute", LABEL)
+
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
@@ -84,7 +87,8 @@ def delete(stage: Stage, kind: str, scope: str) -> Answer:
     return stage.call("DELETE", f"/v1/attributes/{kind}?{scope}", headers={"If-Match": "*"})
 
 
-@pytest.mark.parametrize("kind", list(KINDS))
+# Merged by its fields, with three levels alone, replaced whole: the others are like these, in `make soak`.
+@pytest.mark.parametrize("kind", [kind if kind in OFTEN else SOAKED(kind) for kind in KINDS])
 def test_all_levels_of_a_kind_from_the_highest_to_the_lowest_with_provenance(stage: Stage, kind: str) -> None:
     field, values = KINDS[kind]
     rows = {level: put(stage, kind, LEVELS[level], value).json for level, value in values.items()}

@@ -17,6 +17,7 @@ from tests.match.test_cases import forms_of
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
 from tests.server.rainbow_door import JOB, SECRET, Door, rainbow
+from tests.soak import SOAKED
 
 GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
 DEMAND = {"version": 1, "resources": {"a": {"type": "node", "replicas": 1, "with": [{"type": "core", "count": 1}]}}}
@@ -345,7 +346,12 @@ def test_registered_here_is_a_cluster_everywhere_also_with_authentication(tmp_pa
         assert submitted(door, mine).code == "PERMISSION_DENIED"
 
 
-def test_256_submitters_at_once_lose_nothing(tmp_path: Path, database_url: str) -> None:
+@pytest.mark.parametrize(
+    ("database_url", "load_s"),
+    [("sqlite", 1), SOAKED("sqlite", 10), SOAKED("postgresql", 10)],
+    indirect=["database_url"],
+)
+def test_256_submitters_at_once_lose_nothing(tmp_path: Path, database_url: str, load_s: int) -> None:
     """Acknowledged = stored = received: what was answered with a number is handed out under that number."""
     with rainbow(tmp_path, database=database_url) as (_, door):
         mine = registered(door, "k")
@@ -354,7 +360,7 @@ def test_256_submitters_at_once_lose_nothing(tmp_path: Path, database_url: str) 
         request = message("convergedcomputing.org.grpc.v1.SubmitJobRequest")(
             name="j", jobspec=JOB, clusters=[{"name": "k", "token": mine["token"]}]
         )
-        argv = [sys.executable, "-m", "bench.rainbow_load", door.address, "SubmitJob", "256", "10"]
+        argv = [sys.executable, "-m", "bench.rainbow_load", door.address, "SubmitJob", "256", str(load_s)]
         bodies = json.dumps([request.SerializeToString().hex()])
         done = subprocess.run(argv, input=bodies, capture_output=True, text=True, timeout=120, check=True)
         found = json.loads(done.stdout)

@@ -10,6 +10,7 @@ import pytest
 
 from switchyard import Client, Conflict, NotFound, Scope, YardError
 from tests.programs import start_server
+from tests.soak import SOAKED
 
 KIND = "task-resource-attribute"
 HERE = Scope(domain="development", project="default")
@@ -58,6 +59,7 @@ def test_rules_are_written_read_and_explained(client: Client) -> None:
     ]
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", SOAKED("postgresql")], indirect=True)
 def test_renders_are_kept_per_project_and_domain(client: Client) -> None:
     assert client.cluster_resource_changes("default", "development").last is None
     kept = client.render_cluster_resources("default", "development")
@@ -72,6 +74,7 @@ def test_renders_are_kept_per_project_and_domain(client: Client) -> None:
     assert client.cluster_resource_changes("default", "production").now.values["cpu"] == "platform config"
 
 
+@pytest.mark.parametrize("database_url", ["sqlite", SOAKED("postgresql")], indirect=True)
 def test_projects(client: Client) -> None:
     made = client.create_project("vision", title="Vision", description="images", labels={"team": "red"})
     assert (made.title, made.labels) == ("Vision", {"team": "red"})

@@ -19,6 +19,7 @@ from tests.acceptance.stage import END_S, SOON_S, Stage, graph
 from tests.processes import free_port, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 # The schema under revision 0001 of some days before it was frozen: `jobs.arrival` and this index came later.
 EARLY = ["ALTER TABLE jobs DROP COLUMN arrival", "DROP INDEX ix_events_task"]
@@ -26,7 +27,7 @@ OLDER = "0001"
 NEWER = ["UPDATE alembic_version SET version_num = '9999'"]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'yard.db'}"
@@ -66,6 +67,8 @@ def running(url: str, folder: Path) -> Iterator[Stage]:
         yield Stage(folder, server, None)
 
 
+# What the SQL does on each database is in tests/store: here each command and the server, on one of them.
+@pytest.mark.parametrize("url", [SOAKED("sqlite"), "postgresql"], indirect=True)
 def test_an_early_database_is_refused_by_name_and_repaired_by_an_upgrade(url: str, tmp_path: Path) -> None:
     with running(url, tmp_path) as stage, start_agent(tmp_path, stage.url, "alpha", graph=graph(2)):
         before = stage.submit("true", cluster="alpha")
@@ -87,6 +90,7 @@ def test_an_early_database_is_refused_by_name_and_repaired_by_an_upgrade(url: st
         assert stage.ended(stage.submit("true", cluster="alpha"))["state"] == State.SUCCEEDED
 
 
+@pytest.mark.parametrize("url", ["sqlite", SOAKED("postgresql")], indirect=True)
 def test_an_older_database_is_refused_until_it_is_upgraded(url: str, tmp_path: Path) -> None:
     with closing(Database(url)) as database:
         upgrade_schema(database, OLDER)
@@ -99,6 +103,7 @@ def test_an_older_database_is_refused_until_it_is_upgraded(url: str, tmp_path: P
         assert submit(stage.url).status == 201
 
 
+@pytest.mark.parametrize("url", ["sqlite", SOAKED("postgresql")], indirect=True)
 def test_an_index_of_the_site_is_told_and_stops_nobody(url: str, tmp_path: Path) -> None:
     assert db("upgrade", url, tmp_path).returncode == 0
     change(url, "CREATE INDEX site_names ON jobs (name)")
@@ -109,6 +114,7 @@ def test_an_index_of_the_site_is_told_and_stops_nobody(url: str, tmp_path: Path)
         assert submit(stage.url).status == 201
 
 
+@pytest.mark.parametrize("url", ["sqlite", SOAKED("postgresql")], indirect=True)
 def test_a_newer_database_is_refused_by_everything_that_an_older_version_has(url: str, tmp_path: Path) -> None:
     assert db("upgrade", url, tmp_path).returncode == 0
     change(url, *NEWER)
