@@ -16,6 +16,7 @@ from tests.processes import until
 from tests.programs import start_agent
 from tests.slurm_bed import SlurmBed
 from tests.slurm_faults import Fault, changed_conf, save_state, saved_ns
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.xdist_group("slurm-days")
 
@@ -48,12 +49,6 @@ def _as_before(yard: Yard) -> Iterator[None]:
     yard.faulty.set(Fault.NONE)
 
 
-@pytest.fixture(scope="module")
-def over_time(yard: Yard) -> str:
-    """Begun first and looked at last: it takes more than a minute to be over its time. Not on beta, whose nodes die."""
-    return yard.submit("alpha", "sleep 600", spec={"resources": {"time_limit": "1s"}})
-
-
 def ran_once(yard: Yard, job: str, **fields: Any) -> dict[str, Any]:
     """The job's end, as it should be, after one run of its command."""
     ended = yard.stage.ended(job, timeout_s=END_S)
@@ -77,12 +72,12 @@ def begun(yard: Yard, cluster: str, then: str = "sleep 600", **fields: Any) -> t
 
 
 @pytest.mark.parametrize("cluster", ["alpha", "beta"])
-def test_a_job_runs_and_its_output_and_exit_code_come_back(yard: Yard, cluster: str, over_time: str) -> None:
+def test_a_job_runs_and_its_output_and_exit_code_come_back(yard: Yard, cluster: str) -> None:
     done = yard.stage.yard("submit", "--wait", "--cluster", cluster, "--", "sh", "-c", "echo hello; exit 3")
     assert (done.returncode, done.stdout.strip().splitlines()[-1]) == (3, "hello"), done
 
 
-@pytest.mark.parametrize("cluster", ["alpha", "beta"])
+@pytest.mark.parametrize("cluster", ["alpha", SOAKED("beta")])
 def test_quotes_newlines_and_other_alphabets_arrive_as_they_are(yard: Yard, cluster: str) -> None:
     print_all = 'printf "[%s]" "$@" "$NASTY"'
     spec = {"env": {"NASTY": "".join(NASTY)}}
@@ -92,7 +87,8 @@ def test_quotes_newlines_and_other_alphabets_arrive_as_they_are(yard: Yard, clus
     assert yard.stage.raw("logs", job)[0].decode() == wanted
 
 
-@pytest.mark.parametrize("fault", [Fault.STALL, Fault.DROP, Fault.TIMEOUT, Fault.LATE], ids=str)
+# Each fault is in tests/agent/slurm/test_hand_over.py, too: here a submit that came about, and one that comes late.
+@pytest.mark.parametrize("fault", [Fault.STALL, SOAKED(Fault.DROP), SOAKED(Fault.TIMEOUT), Fault.LATE], ids=str)
 def test_a_submit_without_an_answer_runs_once(yard: Yard, fault: Fault) -> None:
     before = len(yard.faulty.submits())
     yard.faulty.set(fault)
@@ -102,7 +98,7 @@ def test_a_submit_without_an_answer_runs_once(yard: Yard, fault: Fault) -> None:
     ran_once(yard, job)
 
 
-@pytest.mark.parametrize("fault", [Fault.STALL, Fault.DROP, Fault.LATE], ids=str)
+@pytest.mark.parametrize("fault", [SOAKED(Fault.STALL), SOAKED(Fault.DROP), Fault.LATE], ids=str)
 def test_an_agent_killed_in_the_middle_of_a_submit_runs_it_once(yard: Yard, fault: Fault) -> None:
     """After its intent is written and before it knows what came of it: the next start looks before it submits."""
     before = len(yard.faulty.submits())
@@ -387,5 +383,8 @@ def test_thousands_of_other_peoples_jobs_are_not_our_concern(yard: Yard) -> None
     beta.cancel_all()
 
 
-def test_a_job_over_its_time_limit_says_so(yard: Yard, over_time: str) -> None:
-    failed(yard, over_time, "time limit", timeout_s=LONG_S)
+@pytest.mark.slow
+def test_a_job_over_its_time_limit_says_so(yard: Yard) -> None:
+    """More than a minute of waiting; in `make test`, tests/agent/slurm/test_states.py reads what Slurm says of it."""
+    job = yard.submit("alpha", "sleep 600", spec={"resources": {"time_limit": "1s"}})
+    failed(yard, job, "time limit", timeout_s=LONG_S)

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.xdist_group("slurm-forgotten"), pytest.mark.timeout(90
 
 END_S = 300.0
 TRIES = 5
-JOBS = 30
+JOBS = 12
 LAG_S = 90
 REQUEUE: JobFields = {"on_lost": "requeue"}
 # sacct as it would have answered LAG_S ago: ends since then have not come, nor jobs that have begun since then.
@@ -116,7 +116,8 @@ def test_slurmdbd_away_and_a_controller_that_forgets_after_two_seconds(yard: Yar
     assert {job.id for job in jobs.values() if job.state is State.SUCCEEDED} == set(ran) == set(ids), jobs
 
 
-@pytest.mark.parametrize("name", ["alpha", "beta"])
+# Where there are accounts, the tests above show what they are asked for.
+@pytest.mark.parametrize("name", [pytest.param("alpha", marks=pytest.mark.slow), "beta"])
 def test_jobs_that_a_killed_controller_forgot_before_they_began_run_after_all(
     slurm: SlurmBed, tmp_path: Path, name: str
 ) -> None:
@@ -147,7 +148,8 @@ def test_jobs_that_a_killed_controller_forgot_before_they_began_run_after_all(
     assert "returned" in kinds, "Slurm has forgotten none of them"
 
 
-def test_jobs_of_a_shaken_controller_run_once_each(slurm: SlurmBed, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_jobs_of_a_shaken_controller_run_once_each(slurm: SlurmBed, tmp_path: Path, kills: int) -> None:
     """It is killed again and again: what had begun may be lost, and what had not runs after all.
 
     Slurm may take a script away when its node has opened the job's output, before the first line: that had not begun.
@@ -161,8 +163,8 @@ def test_jobs_of_a_shaken_controller_run_once_each(slurm: SlurmBed, tmp_path: Pa
         Client(stage.url) as client,
     ):
         ids: list[str] = []
-        for _ in range(4):
-            ids += [client.submit(ledger.command("sleep 0.3"), env=ledger.env).id for _ in range(10)]
+        for _ in range(kills):
+            ids += [client.submit(ledger.command("sleep 0.3"), env=ledger.env).id for _ in range(6)]
             before = len(ledger.runs())
             until(lambda before=before: _count_runs(cluster, ledger) > before, END_S, "one more began")  # type: ignore[misc]
             cluster.kill("slurmctld")

@@ -16,9 +16,11 @@ from tests.podman_service import IMAGE, Podman, podman_ready
 from tests.processes import until
 from tests.programs import Agent
 from tests.slurm_bed import SlurmBed, SlurmCluster
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.xdist_group("slurm-images")
 
+# What waits has the same reasons as a case here, and test_images.py shows it without Slurm.
 RULES = {"images": [{"match": "localhost/*", "run": "podman"}], "containers": {"pull": "never"}}
 DEAF = ["sh", "-c", "trap '' TERM; sleep 600"]  # no signal but SIGKILL ends it
 
@@ -70,9 +72,9 @@ def started(stage: Stage, podman: Podman, *command: str, **spec: Any) -> str:
     [
         (["sh", "-c", "cat /mark >&2; exit 5"], IMAGE, 5, "exit code 5"),
         (["true"], "localhost/missing:1", 125, "its container did not start: "),
-        (["/mark"], IMAGE, 126, "its container did not start: "),
-        (["no-such-command"], IMAGE, 127, "its container did not start: "),
-        (["sh", "-c", "exit 125"], IMAGE, 125, "exit code 125"),
+        SOAKED(["/mark"], IMAGE, 126, "its container did not start: "),
+        SOAKED(["no-such-command"], IMAGE, 127, "its container did not start: "),
+        SOAKED(["sh", "-c", "exit 125"], IMAGE, 125, "exit code 125"),
         (["sh", "-c", "exit 127"], IMAGE, 127, "exit code 127"),
     ],
 )

@@ -36,7 +36,7 @@ class Ordeal:
     timeout_s: float
 
 
-SHORT = Ordeal(jobs=90, faults_s=45, timeout_s=150)
+SHORT = Ordeal(jobs=18, faults_s=8, timeout_s=150)
 LONG = Ordeal(jobs=1000, faults_s=600, timeout_s=1800)
 
 
@@ -51,14 +51,17 @@ def yard(slurm: SlurmBed, tmp_path: Path) -> Iterator[Yard]:
         yield made
 
 
-def test_a_hundred_ambiguous_submits_run_once_each(yard: Yard) -> None:
-    ambiguous(yard, 100, timeout_s=200)
+def test_eight_ambiguous_submits_run_once_each(yard: Yard) -> None:
+    """By chance: test_slurm_days.py has each fault once."""
+    ambiguous(yard, 8, timeout_s=200)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_thousand_ambiguous_submits_run_once_each(yard: Yard) -> None:
     ambiguous(yard, 1000, timeout_s=3000)
+    met = yard.faulty.submits()
+    assert {Fault.STALL, Fault.DROP, Fault.TIMEOUT, Fault.LATE, Fault.NONE} <= set(met), met
 
 
 def ambiguous(yard: Yard, count: int, *, timeout_s: float) -> None:
@@ -68,8 +71,6 @@ def ambiguous(yard: Yard, count: int, *, timeout_s: float) -> None:
         ids = [client.submit(yard.ledger.command(), env=yard.ledger.env, cluster="alpha").id for _ in range(count)]
         jobs = wait_all_final(client, ids, timeout_s)
     assert_once_or_excused(yard.ledger, jobs)
-    met = yard.faulty.submits()
-    assert {Fault.STALL, Fault.DROP, Fault.TIMEOUT, Fault.LATE, Fault.NONE} <= set(met), met
     assert all(job.state is State.SUCCEEDED for job in jobs.values()), "nothing but submits was in doubt"
 
 

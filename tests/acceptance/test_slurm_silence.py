@@ -24,7 +24,8 @@ def yard(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield made
 
 
-@pytest.mark.parametrize("how", ["kill", "pause"])
+# A controller that hangs is waited for, call by call; tests/agent/slurm and test_slurm_days.py have one each.
+@pytest.mark.parametrize("how", ["kill", pytest.param("pause", marks=pytest.mark.slow)])
 def test_jobs_leave_a_cluster_whose_controller_does_not_answer(yard: Yard, how: str) -> None:
     stage, alpha = yard.stage, yard.slurm["alpha"]
     words, gate = yard.gate(how)
