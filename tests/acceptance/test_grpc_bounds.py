@@ -77,7 +77,7 @@ FLOODS = {
 }
 
 
-OFTEN = ("registrations with a wrong secret", "jobs without a cluster")  # the others in `make soak`
+OFTEN = ("registrations with a wrong secret",)  # of jobs, test_grpc_message_memory.py has smaller ones
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, marks=[] if row in OFTEN else [pytest.mark.slow]) for row in FLOODS])

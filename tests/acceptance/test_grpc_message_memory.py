@@ -9,8 +9,8 @@ from tests.acceptance.test_grpc_bounds import MIB, ask, body_of, path_of, peak_m
 from tests.server.rainbow_door import Door, Said, rainbow
 
 LARGE = 4000 * 1024  # fits into a message of a call without a graph
-CALLS = 100
-# One message takes up to 10 MiB while its call works. 100 that stay take 400 MiB or more; 4 at a time take 100 MiB.
+CALLS = 75
+# One message takes up to 10 MiB while its call works. 75 that stay take 300 MiB or more; 4 at a time take 100 MiB.
 GROWN_MIB_MAX = 250
 GRAPH = {"graph": {"nodes": {"0": {"metadata": {"type": "cluster"}}}, "edges": []}}
 WRONG_TOKEN = [{"name": "alpha", "token": "nope"}]

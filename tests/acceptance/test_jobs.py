@@ -267,7 +267,7 @@ def test_every_list_comes_in_pages(stage: Stage) -> None:
     for path in lists:
         whole = stage.walk(path, limit=500)
         assert len(whole) >= 2, path
-        assert stage.walk(path, limit=2) == whole, path
+        assert stage.walk(path, limit=max(1, len(whole) // 3)) == whole, path
         assert whole == [item for number, item in enumerate(whole) if item not in whole[:number]], f"{path} repeats"
     for wrong in ("limit=0", "limit=501", "limit=x", "cursor=nonsense"):
         assert stage.call("GET", f"/v1/jobs?{wrong}").status == 400, wrong
@@ -275,7 +275,8 @@ def test_every_list_comes_in_pages(stage: Stage) -> None:
 
 def test_the_client_walks_pages_by_itself(stage: Stage, client: Client) -> None:
     count = 230  # over the client's page of 200
-    made = [stage.submit("true", cluster="absent", labels={"walk": "yes"}) for _ in range(count)]
+    job = {"spec": {"command": ["true"]}, "cluster": "absent", "labels": {"walk": "yes"}}
+    made = [item["job"]["id"] for item in stage.post("/v1/jobs/bulk", {"jobs": [job] * count})["items"]]
     assert [job.id for job in client.jobs(labels={"walk": "yes"})] == made[::-1]
     assert len(list(client.jobs(labels={"walk": "yes"}, limit=205))) == 205
 

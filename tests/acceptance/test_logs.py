@@ -17,6 +17,7 @@ from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, Agent, isolated_env, start_server, yard
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.acceptance
 
@@ -34,7 +35,8 @@ def config(folder: Path, text: str) -> list[str]:
     return ["--config", str(file)]
 
 
-@pytest.fixture(scope="module", params=STORES)
+# The other store has its contract (tests/contracts/test_log_stores.py), and a few tests below.
+@pytest.fixture(scope="module", params=["database", SOAKED("directory")])
 def logs_stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp(f"logs-{request.param}")
     with staged(folder, extra=config(folder, STORES[request.param])) as stage, stage.agent("alpha", cores=8):
@@ -229,12 +231,13 @@ def test_a_bad_question_is_refused(logs_stage: Stage, query: str, status: int) -
 # --- faults: each with a server of its own
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture
 def own(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     with staged(tmp_path, extra=config(tmp_path, STORES[request.param])) as stage:
         yield stage
 
 
+@pytest.mark.parametrize("own", ["directory", SOAKED("database")], indirect=True)
 def test_a_follower_outlasts_a_server_that_is_killed_and_shows_nothing_twice(
     own: Stage, tmp_path: Path, follow: Any
 ) -> None:
@@ -256,6 +259,7 @@ def test_a_follower_outlasts_a_server_that_is_killed_and_shows_nothing_twice(
     assert (code, shown) == (0, b"line 0\nline 1\nline 2\nline 3\n")
 
 
+@pytest.mark.parametrize("own", ["database", SOAKED("directory")], indirect=True)
 def test_a_restarted_agent_sends_again_and_a_follower_shows_nothing_twice(
     own: Stage, tmp_path: Path, follow: Any
 ) -> None:
@@ -274,7 +278,7 @@ def test_a_restarted_agent_sends_again_and_a_follower_shows_nothing_twice(
     assert own.raw("logs", job)[0] == b"line 0\nline 1\nline 2\n"
 
 
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize("store", ["database", SOAKED("directory")])
 def test_a_flood_costs_the_server_a_bounded_place(tmp_path: Path, follow: Any, store: str) -> None:
     where = "store: directory, " if store == "directory" else ""
     with staged(tmp_path, extra=config(tmp_path, f"logs: {{{where}bytes_max: {256 * KIB}}}")) as stage:

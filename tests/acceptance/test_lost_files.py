@@ -16,6 +16,7 @@ from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.s3_service import REGION, s3_running
+from tests.soak import SOAKED
 
 NAME = "model.bin"
 NO_CACHE = "files: {cache: 0}\n"  # else the agent needs no store for the second job
@@ -41,8 +42,9 @@ def _config(folder: Path, section: dict[str, object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize("damage", ["gone", "changed"])
-@pytest.mark.parametrize("kind", ["folder", "s3"])
+@pytest.mark.parametrize(
+    ("kind", "damage"), [("folder", "gone"), ("s3", "changed"), SOAKED("folder", "changed"), SOAKED("s3", "gone")]
+)
 def test_a_lost_file_is_named_and_the_next_submit_heals(tmp_path: Path, kind: str, damage: str) -> None:
     data = random.Random(18).randbytes(2**20)
     file = tmp_path / NAME

@@ -14,6 +14,7 @@ from switchyard.model.job import State
 from tests.acceptance.job_files import outputs_of, read_tree, yard_in
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
+from tests.soak import SOAKED
 
 # Random content: four files of 100 kB, of which three fit into the limit.
 SCRIPT = "mkdir results; for n in 1 2 3 4; do head -c 100000 /dev/urandom > results/f$n; done"
@@ -31,7 +32,8 @@ def names(stage: Stage, job: str, output: dict[str, Any]) -> list[str]:
     return sorted(bytes(name).decode() for name in results)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("limit", ["user_bytes", "project_bytes", "tree_bytes"])
+# The limit of a user and of a project have one more test each below.
+@pytest.mark.parametrize("limit", [SOAKED("user_bytes"), SOAKED("project_bytes"), "tree_bytes"])
 def test_what_fits_is_taken_the_rest_is_named_and_comes_when_the_limit_is_raised(tmp_path: Path, limit: str) -> None:
     config = tmp_path / "config.yaml"
     with staged(tmp_path, extra=write_config(config, **{limit: LIMIT})) as stage, stage.agent("local"):

@@ -14,8 +14,11 @@ from tests.acceptance.stage import END_S, Fields, Stage
 from tests.processes import until
 from tests.programs import Server, start_agent, start_server
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 NODES = {"nodes": 1, "each": {"core": 4, "memory": "8GiB"}}
+# The database keeps an array as text: another one changes nothing about it.
+ON_SQLITE = pytest.mark.parametrize("database", ["sqlite", SOAKED("postgresql")], indirect=True)
 LOOP_S = 10.0  # a healthy server answers within milliseconds; 0-1999998:2 once took 18 s
 
 # What is sent, what is shown, how many tasks that is.
@@ -43,7 +46,7 @@ REFUSED = [
 ]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'yard.db'}"
@@ -85,6 +88,7 @@ def others_work(stage: Stage, *, but: set[str]) -> None:
     assert "switchyard_jobs" in stage.call("GET", "/metrics").body.decode()
 
 
+@ON_SQLITE
 def test_arrays_of_any_form_are_taken_or_refused_and_harm_nobody(stage: Stage) -> None:
     jobs: dict[str, tuple[str | None, int]] = {}
     for text, shown, count in ARRAYS:
@@ -116,6 +120,7 @@ def test_arrays_of_any_form_are_taken_or_refused_and_harm_nobody(stage: Stage) -
         assert sum(tally.get(word, 0) for word in ("ok", "failed", "cancelled")) == count
 
 
+@ON_SQLITE
 def test_the_tasks_of_an_array_with_a_step_run_and_come_again(stage: Stage) -> None:
     ledger = stage.folder / "ledger"
     script = f"echo $SWITCHYARD_ARRAY_INDEX >> {ledger}; [ $SWITCHYARD_ARRAY_INDEX != 6 ]"
@@ -134,7 +139,11 @@ def test_the_tasks_of_an_array_with_a_step_run_and_come_again(stage: Stage) -> N
     assert stage.call("POST", f"/v1/jobs/{some}/cancel", {"tasks": "5"}).status == 400
 
 
-@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize(
+    ("database", "is_restarted"),
+    [("sqlite", False), ("postgresql", True), SOAKED("sqlite", True), SOAKED("postgresql", False)],
+    indirect=["database"],
+)
 def test_a_damaged_row_is_told_set_aside_and_harms_nobody(stage: Stage, database: str, is_restarted: bool) -> None:
     blocker = stage.submit("sleep", "600", spec={"resources": {"cores": 4}})
     stage.until_state(blocker, State.RUNNING)

@@ -19,6 +19,7 @@ from tests.acceptance.bed import Ledger
 from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 TWO_CORES = {"nodes": 1, "each": {"core": 2, "memory": "8GiB"}}
 END_S = PATIENCE_S
@@ -86,7 +87,11 @@ def gated(ledger: Ledger, gate: Path) -> list[str]:
     return ledger.command(f"while [ ! -e {gate} ]; do sleep 0.05; done; echo out of $SWITCHYARD_JOB_ID")
 
 
-@pytest.mark.parametrize("is_agent_killed", [False, True], ids=["agent-lives", "agent-killed"])
+@pytest.mark.parametrize(
+    ("place", "is_agent_killed"),
+    [("sqlite", True), ("postgresql", False), SOAKED("sqlite", False), SOAKED("postgresql", True)],
+    indirect=["place"],
+)
 def test_the_drill(place: Yard, is_agent_killed: bool) -> None:
     ledger, backup = Ledger(place.folder), place.folder / "yard.backup"
     gates = {name: place.folder / name for name in ("first", "second", "third")}

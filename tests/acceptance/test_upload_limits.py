@@ -14,6 +14,7 @@ from switchyard.model.file_frames import MEDIA, FrameKind, encode_frame
 from switchyard.model.file_tree import hash_of
 from tests.acceptance.job_files import upload_tree, yard_in
 from tests.acceptance.stage import Stage, staged
+from tests.soak import SOAKED
 
 LIMIT = 1_000_000
 
@@ -48,7 +49,8 @@ def submit(stage: Stage, work: Path, name: str) -> None:
     assert done.returncode == EXIT_OK, done.stderr
 
 
-@pytest.mark.parametrize("limit", ["user_bytes", "project_bytes", "tree_bytes"])
+# Each limit is in tests/service/files, too.
+@pytest.mark.parametrize("limit", ["user_bytes", SOAKED("project_bytes"), SOAKED("tree_bytes")])
 def test_a_submit_over_a_limit_is_refused_before_the_first_byte(tmp_path: Path, work: Path, limit: str) -> None:
     with limited(tmp_path, **{limit: LIMIT}) as stage, stage.agent("local"):
         done = yard_in(stage, work, "submit", "--in", "large", "--", "true")
