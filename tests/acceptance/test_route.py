@@ -101,11 +101,11 @@ def test_what_waits_in_line_at_a_cordoned_cluster_is_not_handed_over(stage: Stag
 
 
 def test_jobs_are_spread_evenly_over_equal_clusters(stage: Stage) -> None:
-    count = 300
+    count = 99  # tests/route/test_draw.py draws thousands
     drawn = Counter(stage.post("/v1/plan", {"spec": {"command": ["true"]}})["chosen"] for _ in range(count))
     assert set(drawn) == set("abc")
-    # Two degrees of freedom: a fair draw is above 18 once in eight thousand runs.
-    assert sum((seen - count / 3) ** 2 / (count / 3) for seen in drawn.values()) < 18, drawn
+    # Two degrees of freedom: a fair draw is above 30 once in three million runs.
+    assert sum((seen - count / 3) ** 2 / (count / 3) for seen in drawn.values()) < 30, drawn
 
 
 def test_the_same_job_would_be_drawn_to_the_same_cluster_again(stage: Stage) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -27,6 +28,7 @@ SOFT, HARD = 1_024, 3_000
 BOUND_S = 2  # of heads, bodies, answers and idle connections in these tests
 CLOSED_S = 60.0  # 2 s are enough on a quiet machine
 DRIP_S = 0.2
+TRIES = 5
 MANY_ANSWERS = 300  # of the API's description, some 100 kB each: more than any kernel keeps for a reader
 SHORT = {"head_s": BOUND_S, "idle_s": BOUND_S, "body_s": BOUND_S, "answer_s": BOUND_S}
 
@@ -196,18 +198,30 @@ def test_an_idle_connection_is_closed(quick: Stage) -> None:
 
 def test_a_slow_body_that_moves_is_taken(quick: Stage) -> None:
     """Longer than the limit in all, but never too slow: a poor line is no attack."""
+    for _ in range(TRIES):
+        said, gap_s = _sent_slowly(quick)
+        if gap_s < BOUND_S / 2:  # else the machine stood still, and the body did, too
+            break
+    assert said.startswith((b"HTTP/1.1 201 ", b"HTTP/1.1 422 ", b"HTTP/1.1 400 ")), said[:300]
+
+
+def _sent_slowly(stage: Stage) -> tuple[bytes, float]:
+    """The answer to a job that is sent in pieces, and the longest time between two of them."""
     spec = json.dumps({"spec": {"command": ["true"], "env": {"A": "x" * 100_000}}}).encode()
-    with connected(quick.url) as sock:
-        head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {quick.token}\r\nConnection: close\r\n"
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {stage.token}\r\nConnection: close\r\n"
+    with connected(stage.url) as sock:
         sock.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {len(spec)}\r\n\r\n".encode())
         begun = time.monotonic()
-        pieces = [spec[at : at + 10_000] for at in range(0, len(spec), 10_000)]
-        for number, piece in enumerate(pieces):
-            until(lambda n=number: time.monotonic() >= begun + n * 0.4, CLOSED_S, "the next piece's time")  # type: ignore[misc]
-            sock.sendall(piece)
+        times = [begun]
+        with contextlib.suppress(ConnectionError):  # it was too slow
+            for number, at in enumerate(range(0, len(spec), 10_000)):
+                due = begun + number * 0.4
+                until(lambda due=due: time.monotonic() >= due, CLOSED_S, "the next piece's time")  # type: ignore[misc]
+                sock.sendall(spec[at : at + 10_000])
+                times.append(time.monotonic())
         said = read_to_end(sock)
     assert time.monotonic() - begun > BOUND_S
-    assert said.startswith((b"HTTP/1.1 201 ", b"HTTP/1.1 422 ", b"HTTP/1.1 400 ")), said[:300]
+    return said, max(later - earlier for earlier, later in pairwise(times))
 
 
 HUGE: dict[str, Callable[[], bytes]] = {
