@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.processes import PATIENCE_S, free_port
 from tests.programs import Agent, Server, isolated_env, start_agent, start_server
 from tests.server.flyte_doors import Doors
+from tests.soak import SOAKED
 from tests.warm_programs import FLYTEKIT_MODULES, flytekit_folder, run_script
 
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
@@ -23,6 +25,8 @@ RUNS = Path(__file__).with_name("flytekit_runs.py")
 PROJECT, DEV = "kit", "development"
 NODES = {"nodes": 1, "each": {"core": 3, "memory": "16GiB"}}  # more tasks at once only wait for each other
 RUNS_S = 10 * PATIENCE_S  # dozens of tasks, of which each starts two interpreters
+# Servers that are killed on PostgreSQL are in test_flyte_two_servers.py and test_two_servers.py.
+sqlite_first = pytest.mark.parametrize("database_url", ["sqlite", SOAKED("postgresql")], indirect=True)
 
 
 @dataclass(frozen=True)

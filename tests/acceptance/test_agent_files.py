@@ -21,10 +21,10 @@ from tests.processes import until
 from tests.programs import Agent
 from tests.s3_service import REGION, s3_running
 from tests.slurm_bed import SlurmBed
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.xdist_group("slurm")
 
-KILLS = 12  # of both agents together
 TIMEOUT_S = 240.0
 # Checks its input, runs once, and leaves: a large file of its own, a folder, a link, and nothing for one pattern.
 SCRIPT = f"""
@@ -67,20 +67,19 @@ def expected_output(job: str, index: str, large: bytes, own: bytes | None) -> Pl
     return {b"results": {**results, **({b"own": own} if own is not None else {})}}
 
 
-def reap(agents: list[Agent], chance: random.Random, is_over: threading.Event) -> int:
+def reap(agents: list[Agent], chance: random.Random, is_over: threading.Event, kills: int) -> None:
     """Kill agents at random moments and start them again, until all kills are done or the work is over."""
-    kills = 0
-    while kills < KILLS and not is_over.wait(chance.uniform(0.05, 1.0)):
+    while kills and not is_over.wait(chance.uniform(0.05, 1.0)):
         victim = chance.choice(agents)
         victim.kill()
         victim.start()
-        kills += 1
-    return kills
+        kills -= 1
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(("singles", "kills"), [(1, 4), SOAKED(3, 12)])  # jobs of each cluster; of both agents
 def test_every_byte_arrives_and_each_job_runs_once_whoever_is_killed(
-    stage: Stage, slurm: SlurmBed, request: pytest.FixtureRequest
+    stage: Stage, slurm: SlurmBed, request: pytest.FixtureRequest, singles: int, kills: int
 ) -> None:
     chance = random.Random(18)
     large = chance.randbytes(9 * 2**20) + bytes(8 * 2**20) + b"the end"
@@ -92,14 +91,14 @@ def test_every_byte_arrives_and_each_job_runs_once_whoever_is_killed(
     for agent in agents:
         request.addfinalizer(agent.close)
     is_over = threading.Event()
-    reaper = threading.Thread(target=reap, args=(agents, chance, is_over))
+    reaper = threading.Thread(target=reap, args=(agents, chance, is_over, kills))
     reaper.start()
     try:
         files = {"tree": tree, "out": ["results", "gone/*"]}
         spec = {"env": ledger.env, "files": files}
         jobs: dict[str, list[str]] = {}  # to the indexes of its tasks
         for cluster in ("local", "alpha"):
-            for _ in range(3):
+            for _ in range(singles):
                 jobs[stage.submit("sh", "-c", SCRIPT, cluster=cluster, spec=spec)] = [""]
             array = {**spec, "files": {**files, "task_tree": task_tree}}
             jobs[stage.submit("sh", "-c", SCRIPT, cluster=cluster, spec=array, array="0-2")] = list(own)

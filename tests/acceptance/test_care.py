@@ -19,6 +19,7 @@ from tests.acceptance.stage import SOON_S, Stage, staged, waiting_for
 from tests.processes import PATIENCE_S, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.soak import SOAKED
 
 NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
 
@@ -160,8 +161,9 @@ def test_only_an_agent_rotates_its_credential(stage: Stage, bearer: str) -> None
     assert stage.call("POST", "/v1/agents/rotate", {}).status == 401, "nor does the administrator"
 
 
+@pytest.mark.parametrize(("jobs", "kills"), [(20, 2), SOAKED(60, 6)])
 def test_credentials_change_all_the_time_on_two_servers_and_the_agent_is_killed_in_between(
-    tmp_path: Path, postgres: Postgres
+    tmp_path: Path, postgres: Postgres, jobs: int, kills: int
 ) -> None:
     url = postgres.create_database()
     ledger = Ledger(tmp_path)
@@ -175,9 +177,9 @@ def test_credentials_change_all_the_time_on_two_servers_and_the_agent_is_killed_
         with agent, ThreadPoolExecutor(1) as aside:
             first = credential(agent.data)
             ids = aside.submit(
-                lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(60)]
+                lambda: [client.submit(ledger.command("sleep 0.1"), env=ledger.env).id for _ in range(jobs)]
             )
-            for _ in range(6):
+            for _ in range(kills):
                 time.sleep(0.7)  # between two kills: jobs are at every step
                 agent.kill()
                 agent.start()

@@ -12,6 +12,7 @@ from switchyard.model.job import State
 from tests.acceptance.stage import Stage, staged, submitters
 from tests.browser import Visitor
 from tests.programs import call
+from tests.soak import SOAKED
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 800}
@@ -176,7 +177,7 @@ def test_the_longest_names_wrap(stage: Stage, admin: Visitor) -> None:
             assert page.locator(".card").evaluate_all(over) == [], (path, size)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", SOAKED("dark")])  # its colours: test_dashboard_overview.py
 def test_axe_finds_nothing_on_clusters_plan_and_audit(stage: Stage, browser: Browser, scheme: str) -> None:
     assert stage.token is not None
     with Visitor(browser, stage.url, color_scheme=scheme, viewport=DESKTOP) as person:

@@ -14,6 +14,7 @@ from tests.acceptance.stage import Stage, staged, waiting_for
 from tests.browser import Visitor
 from tests.processes import PATIENCE_S, until
 from tests.programs import call
+from tests.soak import SOAKED
 
 HOSTILE_NAME = "<img src=x onerror=alert(1)> & 😀"
 PHONE = {"width": 390, "height": 800}
@@ -72,13 +73,15 @@ def test_a_hidden_page_leaves_its_connections_to_others(stage: Stage, visitor: V
     expect(page.locator("#heading")).to_contain_text("succeeded")
 
 
-def test_twenty_tabs_of_one_browser_stay_true(stage: Stage, visitor: Visitor) -> None:
+@pytest.mark.parametrize("tabs", [8, SOAKED(20)])
+def test_many_tabs_of_one_browser_stay_true(stage: Stage, visitor: Visitor, tabs: int) -> None:
     """A browser opens six connections to a server. Pages that are all seen must not take them all."""
-    pages = [visitor.page, *(visitor.new_page() for _ in range(19))]
+    name = f"in-{tabs}-tabs"
+    pages = [visitor.page, *(visitor.new_page() for _ in range(tabs - 1))]
     for page in pages:
-        page.goto(f"{stage.url}/jobs?text=in-tabs")
+        page.goto(f"{stage.url}/jobs?text={name}")
         expect(page.locator("[data-live-state]")).to_have_text("live")
-    stage.submit("true", name="in-tabs", hold=True)
+    stage.submit("true", name=name, hold=True)
     for page in pages:
         expect(page.locator("[data-row]")).to_have_count(1)
     places = "Object.keys(JSON.parse(localStorage.getItem('yard_places'))).length"
@@ -86,7 +89,7 @@ def test_twenty_tabs_of_one_browser_stay_true(stage: Stage, visitor: Visitor) ->
     for page in pages[:-2]:
         page.close()
     for page in pages[-2:]:
-        page.get_by_role("link", name="in-tabs").click()
+        page.get_by_role("link", name=name).click()
         expect(page.locator("[data-output-state]")).to_be_visible()
     page = pages[-1]
     until(lambda: page.evaluate(places) >= 2, PATIENCE_S, "pages take the places of closed ones")
@@ -374,7 +377,7 @@ def test_the_keyboard_is_enough(stage: Stage, visitor: Visitor) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("keys-0")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", SOAKED("dark")])  # its colours: test_dashboard_overview.py
 def test_axe_finds_nothing_and_a_phone_scrolls_only_down(stage: Stage, browser: Browser, scheme: str) -> None:
     job = stage.ended(stage.submit("sh", "-c", "echo out; exit 1", name="x" * 200, labels={"a": "b"}))["id"]
     array = stage.submit("true", name="array", array="0-9")

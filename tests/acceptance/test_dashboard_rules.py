@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.acceptance.stage import Stage, staged, submitters
 from tests.browser import Visitor
+from tests.soak import SOAKED
 
 DESKTOP = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 800}
@@ -136,7 +137,7 @@ def test_those_who_may_only_look_get_no_button(stage: Stage, browser: Browser) -
         assert rob.faults == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", SOAKED("dark")])  # its colours: test_dashboard_overview.py
 def test_axe_finds_nothing_on_rules_and_pools(stage: Stage, browser: Browser, scheme: str) -> None:
     assert stage.token is not None
     members = {"members": [{"id": "alpha", "weight": 2}]}

@@ -1,4 +1,4 @@
-"""Files of a job over HTTP, on each database: from the user to the agent, and the outputs back."""
+"""Files of a job over HTTP: from the user to the agent, and the outputs back."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from tests.processes import PATIENCE_S, until
 from tests.programs import Answer
 from tests.server.town import GRAPH
 from tests.service.files.trees import Link, a_tree, frames
+from tests.soak import SOAKED
 
 BIG = bytes(range(256)) * (CHUNK_BYTES // 256) + b"and a bit"  # two chunks
 FOLDER = {"train.py": b"print(1)\n", "data": {"big.bin": BIG, "small": b"1\n"}, "latest": Link("data/small")}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", SOAKED("postgresql")])  # SQL on both: tests/service/files
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     is_sqlite = request.param == "sqlite"
     extra = () if is_sqlite else ("--database", request.getfixturevalue("postgres").create_database())

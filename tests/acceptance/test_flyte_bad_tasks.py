@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.xdist_group("flyte-bad-tasks"), pytest.mark.timeout(34
 HERE = {"project": PROJECT, "domain": DEV}
 DONE = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
 INTEGER = {"simple": "INTEGER"}
-BOMB_BYTES = 300 * 2**20
+BOMB_BYTES = 64 * 2**20
 FILE = {"blob": {"dimensionality": "SINGLE"}}
 
 

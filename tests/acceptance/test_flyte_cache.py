@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site, sqlite_first
 from tests.acceptance.shell_flows import (
     INT,
     an_error,
@@ -33,6 +33,7 @@ CACHED: dict[str, Any] = {"discoverable": True, "discovery_version": "1"}
 SERIAL: dict[str, Any] = {**CACHED, "cache_serializable": True}
 
 
+@pytest.mark.slow  # flytekit sends no more than the tasks of the next test do
 def test_cached_tasks_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path) -> None:
     with flyte_site(tmp_path) as site:
         for module in ("19_cache", "20_cache_serial"):
@@ -116,6 +117,7 @@ def a_holder_that_fails_lets_the_next_one_run(site: FlyteSite, folder: Path) -> 
     assert sorted(statuses(site, name)[0] for name in names) == ["CACHE_HIT", "CACHE_MISS", "CACHE_POPULATED"]
 
 
+@sqlite_first
 def test_a_killed_server_holds_no_key_for_ever(tmp_path: Path, database_url: str) -> None:
     with flyte_site(tmp_path, database=database_url) as site:
         notes = tmp_path / "notes"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site, sqlite_first
 from tests.acceptance.shell_flows import (
     HERE,
     INT,
@@ -37,6 +37,7 @@ pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
 NO_SLEEP_S = PATIENCE_S * 10  # nobody waits for it
 
 
+@pytest.mark.slow  # flytekit sends no more than the workflows of the next test do
 def test_launch_plan_nodes_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path) -> None:
     with flyte_site(tmp_path) as site:
         shutil.copy(FOLDER / "08_launch_plan.py", tmp_path / "flows")
@@ -128,6 +129,7 @@ def a_child_that_cannot_be(site: FlyteSite) -> None:
     assert "fits no cluster" in over["error"]["message"]
 
 
+@sqlite_first
 def test_a_killed_server_starts_no_child_twice(tmp_path: Path, database_url: str) -> None:
     with flyte_site(tmp_path, database=database_url) as site:
         notes = tmp_path / "notes"

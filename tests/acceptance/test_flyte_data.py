@@ -18,11 +18,15 @@ from tests.acceptance.test_flyte_runs import difference
 from tests.processes import free_port
 from tests.programs import call
 from tests.s3_service import REGION, S3Server, s3_running
+from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER
 
 pytestmark = [pytest.mark.xdist_group("flyte-data"), pytest.mark.timeout(340)]  # each task starts flytekit
-MODULES = ("17_timeout", "21_files", "22_shell", "23_container", "25_types", "27_checkpoint", "28_context")
-BUCKET_MODULES = ("21_files", "25_types", "27_checkpoint")
+MODULES = ("21_files", "22_shell", "25_types", "28_context")
+# Timeouts are in test_flyte_maps.py, containers in test_flyte_bad_tasks.py, and checkpoints below, in a bucket.
+MORE_MODULES = ("17_timeout", "23_container", "27_checkpoint")
+BUCKET_MODULES = ("21_files", "27_checkpoint")
+MORE_BUCKET_MODULES = ("25_types",)
 SECRET = "sesame"
 DEBIAN_RULE = {"match": "debian:*", "run": "host"}
 
@@ -120,7 +124,8 @@ def places(root: Path) -> list[tuple[str, ...]]:
     return [path.relative_to(root).parts for path in root.glob("*/*/*/*/*")]
 
 
-def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
+@pytest.mark.parametrize("modules", [MODULES, SOAKED((*MODULES, *MORE_MODULES))], ids=["often", "soaked"])
+def test_data_in_a_folder_of_the_cluster(tmp_path: Path, modules: tuple[str, ...]) -> None:
     data = tmp_path / "data"
     data.mkdir()
     site_file = {
@@ -130,7 +135,7 @@ def test_data_in_a_folder_of_the_cluster(tmp_path: Path) -> None:
     }
     with flyte_site(tmp_path, site=site_file) as site:
         (site.folder / "flows" / "hidden_files.py").write_text(HIDDEN_FILES)
-        check_corpus(site, MODULES, "hidden_files")
+        check_corpus(site, modules, "hidden_files")
         assert {place[:2] for place in places(data)} == {(PROJECT, DEV)}
         assert len(places(data)) == len(set(places(data)))
         refuse_secret_in(site)
@@ -160,7 +165,8 @@ def refuse_secret_in(site: FlyteSite) -> None:
     assert SECRET not in site.server.log + site.agent.log
 
 
-def test_data_in_a_bucket(tmp_path: Path, s3: S3Server) -> None:
+@pytest.mark.parametrize("modules", [BUCKET_MODULES, SOAKED(MORE_BUCKET_MODULES)], ids=["often", "soaked"])
+def test_data_in_a_bucket(tmp_path: Path, s3: S3Server, modules: tuple[str, ...]) -> None:
     bucket = s3.create_bucket()
     key_file = tmp_path / "key"
     key_file.write_text(s3.secret_key)
@@ -174,7 +180,7 @@ def test_data_in_a_bucket(tmp_path: Path, s3: S3Server) -> None:
     config = {"execution_config": {"raw_output_data_config": {"output_location_prefix": f"s3://{bucket}/flyte"}}}
     with flyte_site(tmp_path, site={"data": {"stores": [store]}}, config=config) as site:
         client = {**s3.credentials, "AWS_ENDPOINT_URL": s3.endpoint, "AWS_DEFAULT_REGION": REGION}
-        check_corpus(site, BUCKET_MODULES, environment=client)
+        check_corpus(site, modules, environment=client)
         assert {place[:2] for place in places(s3.buckets / bucket / "flyte")} == {(PROJECT, DEV)}
         for job in site.doors.v1("GET", "/v1/jobs?limit=500")["items"]:
             assert s3.secret_key not in str(site.doors.v1("GET", f"/v1/jobs/{job['id']}"))

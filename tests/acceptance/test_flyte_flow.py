@@ -11,10 +11,12 @@ import pytest
 from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site
 from tests.acceptance.shell_flows import good
 from tests.acceptance.test_flyte_runs import difference
+from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER
 
-MODULES = ("06_conditional", "16_on_failure", "18_gates")
-DYNAMIC_MODULES = ("11_dynamic", "12_dynamic_deep")
+MODULES = ("11_dynamic", "16_on_failure")
+# Branches are in tests/workflow/test_engine_branches.py, gates in test_flyte_clients.py; "patient" is as deep.
+MORE_MODULES = ("06_conditional", "12_dynamic_deep", "18_gates")
 # A dynamic workflow that makes another one at its second attempt, inside a sub-workflow.
 DYNAMIC = """
 import os
@@ -61,21 +63,14 @@ CASES = [
 
 
 @pytest.mark.timeout(RUNS_S)
-def test_workflows_with_control_flow_end_as_they_do_in_flyte(tmp_path: Path) -> None:
+@pytest.mark.parametrize("modules", [MODULES, SOAKED(MORE_MODULES)], ids=["often", "soaked"])
+def test_workflows_with_control_flow_end_as_they_do_in_flyte(tmp_path: Path, modules: tuple[str, ...]) -> None:
     with flyte_site(tmp_path) as site:
-        for module in MODULES:
-            shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
-        assert_as_in_flyte(site, *MODULES)
-
-
-@pytest.mark.timeout(RUNS_S)
-def test_dynamic_workflows_end_as_they_do_in_flyte(tmp_path: Path) -> None:
-    with flyte_site(tmp_path) as site:
-        for module in DYNAMIC_MODULES:
+        for module in modules:
             shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
         mark = str(tmp_path / "tried")
         (tmp_path / "flows" / "patient.py").write_text(DYNAMIC.replace("FILE", repr(mark)))
-        assert_as_in_flyte(site, *DYNAMIC_MODULES, "patient")
+        assert_as_in_flyte(site, *modules, "patient")
 
 
 def assert_as_in_flyte(site: FlyteSite, *modules: str) -> None:

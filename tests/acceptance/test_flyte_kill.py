@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site, sqlite_first
 from tests.processes import until
 
 FLOW = """
@@ -85,6 +85,7 @@ def wf(file: str) -> int:
 NOTES = ("begin", "inner-1", "inner-2", "side", "join")
 
 
+@sqlite_first
 def test_a_killed_server_loses_no_node_and_repeats_none(tmp_path: Path, database_url: str) -> None:
     with flyte_site(tmp_path, database=database_url) as site:
         (tmp_path / "flows.py").write_text(FLOW)

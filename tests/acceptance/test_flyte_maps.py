@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site, sqlite_first
 from tests.acceptance.shell_flows import (
     HERE,
     INTS,
@@ -28,24 +28,24 @@ from tests.acceptance.shell_flows import (
 )
 from tests.acceptance.test_flyte_runs import difference
 from tests.processes import PATIENCE_S, until
+from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER
 
 pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
-MODULES = ("09_map", "10_map_partial")
 INDEX = "$FLYTE_K8S_ARRAY_INDEX"
 ELEMENTS_MAX = 100_000  # of one map
 NO_SLEEP_S = PATIENCE_S * 10  # nobody waits for it
 
 
-def test_maps_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("module", "maps"), [("09_map", 3), SOAKED("10_map_partial", 4)])  # partial: below, in shell
+def test_maps_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path, module: str, maps: int) -> None:
     with flyte_site(tmp_path) as site:
-        for module in MODULES:
-            shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
+        shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
         site.register(bundle=False)
-        results = site.run(*MODULES)
+        results = site.run(module)
         assert [wrong for found in results if (wrong := difference(found))] == []
         arrays = [job for job in site.doors.v1("GET", "/v1/jobs")["items"] if job.get("array")]
-        assert len(arrays) == 7, "one array for each map that is not empty"
+        assert len(arrays) == maps, "one array for each map that is not empty"
 
 
 def test_maps_on_good_and_bad_days(tmp_path: Path) -> None:
@@ -59,9 +59,14 @@ def test_maps_on_good_and_bad_days(tmp_path: Path) -> None:
             too_few_successes,
             lists_that_differ,
             a_ratio_that_is_none,
-            a_huge_map,
         ):
             case(site)
+
+
+@pytest.mark.slow  # seconds of processor time; the bound is in tests/workflow/test_maps.py, too
+def test_a_map_of_a_hundred_thousand_elements(tmp_path: Path) -> None:
+    with flyte_site(tmp_path) as site:
+        a_huge_map(site)
 
 
 def a_map(site: FlyteSite, name: str, script: str, *, inner: Any = None, retries: int = 0, **array: Any) -> None:
@@ -157,6 +162,7 @@ def a_huge_map(site: FlyteSite) -> None:
     assert jobs_of(site, "larger") == []
 
 
+@sqlite_first
 def test_a_killed_server_repeats_no_element(tmp_path: Path, database_url: str) -> None:
     with flyte_site(tmp_path, database=database_url) as site:
         notes = tmp_path / "notes"
@@ -165,7 +171,7 @@ def test_a_killed_server_repeats_no_element(tmp_path: Path, database_url: str) -
         fails = f"if [ {INDEX} = 7 ] && [ $FLYTE_ATTEMPT_NUMBER = 0 ]; then {error}; fi"
         a_map(site, "killed", f"echo {INDEX}.$FLYTE_ATTEMPT_NUMBER >> {notes}; {fails}; give {INDEX}", retries=1)
         good(start(site, "killed", "killed", {"n": [0] * 12}))
-        for count in (0, 1, 5, 12, 13):
+        for count in (0, 5, 12):
             until(lambda count=count: len(noted(notes)) >= count, RUNS_S, f"{count} elements have run")
             site.server.kill()
             site.server.restart()

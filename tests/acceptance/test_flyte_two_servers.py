@@ -78,7 +78,7 @@ def test_servers_killed_in_turn_lose_no_node_and_repeat_none(tmp_path: Path, pos
         good(workflow(site, "chain", nodes, outputs={"o": (INTS, "n6", "o0")}))
         good(start(site, "turns", "chain"))
         victims = itertools.cycle((site.server, two))
-        for count in (0, 1, 2, 4, 6, 8, 9):
+        for count in (0, 2, 6, 9):
             until(lambda count=count: len(noted(notes)) >= count, RUNS_S, f"{count} tasks have run")
             victim = next(victims)
             victim.kill()
