@@ -27,6 +27,7 @@ NO_EXECUTION = WorkflowExecutionIdentifier(PROJECT, DOMAIN, "x")
 
 
 def main(story: str, platform: str) -> None:
+    sys.path.insert(0, ".")
     remote = FlyteRemote(Config(platform=PlatformConfig(**json.loads(platform))), PROJECT, DOMAIN)
     json.dump(STORIES[story](remote), sys.stdout)
 

@@ -12,6 +12,7 @@ from tests.acceptance.stage import Stage
 from tests.agent.files.builders import Executable, Objects, Plain
 from tests.processes import PATIENCE_S, until
 from tests.programs import COMMAND_S, YARD
+from tests.warm_programs import run_script
 
 READ_OBJECTS = 4  # in one request: chunks are large
 
@@ -20,16 +21,7 @@ def yard_in(
     stage: Stage, folder: Path, *args: str, stdin: str | None = None, timeout_s: float = COMMAND_S
 ) -> subprocess.CompletedProcess[str]:
     """A command of the administrator's in a folder."""
-    return subprocess.run(
-        [*YARD, *args],
-        cwd=folder,
-        env=stage.env,
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    return run_script([*YARD, *args], env=stage.env, stdin=stdin, timeout_s=timeout_s, cwd=folder)
 
 
 def upload_tree(stage: Stage, content: Plain, *, token: str | None = None) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 from switchyard.model.job import State
 from switchyard.model.lifecycle import FINAL_STATES
+from tests.acceptance.warm_yard import warm_yard
 from tests.processes import PATIENCE_S, Process, end_strays, started_of, until
-from tests.programs import COMMAND_S, YARD, Agent, Answer, Server, call, isolated_env, start_agent, start_server, yard
+from tests.programs import COMMAND_S, Agent, Answer, Server, call, isolated_env, start_agent, start_server, yard
 
 END_S = PATIENCE_S  # for a job of a fraction of a second
 SOON_S = PATIENCE_S / 2  # for what follows within a second
@@ -76,7 +77,7 @@ class Stage:
 
     def raw(self, *args: str) -> tuple[bytes, str]:
         """What a command writes to stdout, byte for byte, and to stderr."""
-        done = subprocess.run([*YARD, *args], env=self.env, capture_output=True, timeout=COMMAND_S, check=False)
+        done = subprocess.run([warm_yard(), *args], env=self.env, capture_output=True, timeout=COMMAND_S, check=False)
         assert done.returncode == 0, f"yard {' '.join(args)}: exit {done.returncode}\n{done.stderr.decode()}"
         return done.stdout, done.stderr.decode()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,8 +17,12 @@ from switchyard import Client, Executor, JobHandle, State, TimedOut, as_complete
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from switchyard.model.api import JobSelector
 from tests.acceptance.stage import SOON_S, Stage, staged, waiting_for
+from tests.acceptance.warm_yard import warm_yard, yard_folder
+from tests.pace import slowness
 from tests.processes import PATIENCE_S, free_port, piped, until
-from tests.programs import YARD, yard
+from tests.programs import COMMAND_S, yard
+from tests.soak import SOAKED
+from tests.warm_programs import run_script
 
 pytestmark = pytest.mark.xdist_group("cli-all")
 
@@ -187,11 +190,11 @@ def test_cancel_by_selector_counts_asks_and_leaves_others_alone(stage: Stage) ->
     assert stage.call("POST", "/v1/jobs/cancel", {}).status == 400, "an empty selector is a mistake"
 
 
-def test_a_great_many_cancels_leave_the_api_responsive(stage: Stage) -> None:
+@pytest.mark.parametrize("count", [4_000, SOAKED(20_000)])
+def test_a_great_many_cancels_leave_the_api_responsive(stage: Stage, count: int) -> None:
     """Thousands of jobs are cancelled at once while others submit: none of them waits long."""
-    count = 20_000
-    for _ in range(count // 5000):
-        held(stage, 5000, flood="yes")
+    for _ in range(count // 2000):
+        held(stage, 2000, flood="yes")
     took_s: list[float] = []
     is_over = threading.Event()
 
@@ -199,19 +202,19 @@ def test_a_great_many_cancels_leave_the_api_responsive(stage: Stage) -> None:
         while not is_over.is_set():
             begun = time.monotonic()
             stage.submit("true", hold=True, labels={"calm": "yes"})
-            took_s.append(time.monotonic() - begun)
+            took_s.append((time.monotonic() - begun) / slowness())
 
     calm = threading.Thread(target=submit)
     calm.start()
+    until(lambda: took_s, PATIENCE_S, "a job is submitted")
     with Client(stage.url) as client:
         asked = sum(found.asked for found in client.cancel_many(JobSelector(labels={"flood": "yes"})))
     is_over.set()
     calm.join()
     assert asked == count
     assert not list(client.jobs(labels={"flood": "yes"}, state="PENDING", limit=1))
-    assert len(took_s) > 10
     late = sorted(took_s)[len(took_s) * 9 // 10]
-    assert late < 10.0, "a round is one short transaction; this is a busy machine's patience"
+    assert late < 10.0, "a round is one short transaction"
     stage.yard("cancel", "--label", "calm=yes", "--force", check=True)
 
 
@@ -225,8 +228,14 @@ def test_ls_since_and_events_since(stage: Stage) -> None:
         """Between the two, by the server's clock: whatever a busy machine takes, the younger one is within."""
         return int((stage.get("/v1/version")["now_us"] - stage.job(young)["created_us"]) / 1_000_000) + 2
 
-    assert [job["id"] for job in stage.get(f"/v1/jobs?since_s={since_s()}")["items"]] == [young]
-    assert {event["job"] for event in stage.get(f"/v1/events?since_s={since_s()}")["items"]} == {young}
+    def is_alone() -> bool:
+        """Asked again if the answer took a second: the younger one may be too old by then."""
+        jobs = [job["id"] for job in stage.get(f"/v1/jobs?since_s={since_s()}")["items"]]
+        events = {event["job"] for event in stage.get(f"/v1/events?since_s={since_s()}")["items"]}
+        assert old not in (*jobs, *events)
+        return (jobs, events) == ([young], {young})
+
+    until(is_alone, SOON_S, "the younger one alone is shown")
     assert stage.yard("ls", "--since", "1h", "-l", "age=old", "-o", "name", check=True).stdout == f"{old}\n"
     assert len(stage.read("events", "--since", "1h", "--limit", "7")) == 7
     assert stage.read("events", young, "--since", "1h")[0]["kind"] == "accepted"
@@ -235,13 +244,13 @@ def test_ls_since_and_events_since(stage: Stage) -> None:
 def test_watch_shows_again_until_the_end(stage: Stage, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     job = stage.submit("sh", "-c", waiting_for(gate))
-    with piped([*YARD, "show", job, "--watch"], env=stage.env) as showing:
+    with piped([warm_yard(), "show", job, "--watch"], env=stage.env) as showing:
         assert showing.stdout is not None
         assert any("RUNNING" in line for line in showing.stdout)
         gate.touch()
         assert any("SUCCEEDED" in line for line in showing.stdout)
         assert showing.wait(PATIENCE_S) == EXIT_OK
-    with piped([*YARD, "ls", "--watch"], env=stage.env) as listing:
+    with piped([warm_yard(), "ls", "--watch"], env=stage.env) as listing:
         assert listing.stdout is not None
         assert listing.stdout.readline().startswith("ID")
         new = stage.submit("true", name="fresh")
@@ -260,8 +269,9 @@ COMP_CWORD={len(words) - 1}
 _yard
 printf '%s\\n' "${{COMPREPLY[@]}}"
 """
+    env = {**stage.env, "PATH": f"{yard_folder()}:{stage.env['PATH']}"}
     done = subprocess.run(
-        ["bash", "-c", script], env=stage.env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        ["bash", "-c", script], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert done.stderr == ""
     return done.stdout.split()
@@ -321,7 +331,7 @@ def test_events_are_followed_to_the_end(client: Client) -> None:
 def test_the_executor_runs_commands(client: Client, tmp_path: Path) -> None:
     with Executor(client, cores=1, env={"WORD": "hi"}) as executor:
         one = executor.submit(["sh", "-c", "echo $WORD; exit 3"])
-        ends = list(executor.map([["sh", "-c", f"exit {code}"] for code in range(4)], timeout=30))
+        ends = list(executor.map([["sh", "-c", f"exit {code}"] for code in range(4)], timeout=PATIENCE_S))
         held_back = executor.submit("true", hold=True)
         assert held_back.cancel()
         assert held_back.cancelled()
@@ -344,17 +354,15 @@ def test_the_executor_ends_what_is_left_when_told_so(client: Client) -> None:
     assert {client.job(future.handle.id).state for future in futures} == {State.CANCELLED}
 
 
-def test_the_executor_in_a_program_of_its_own(stage: Stage) -> None:
-    code = (
+def test_the_executor_in_a_program_of_its_own(stage: Stage, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
         "import switchyard\n"
         "with switchyard.Executor() as executor:\n"
         "    print(executor.submit(['sh', '-c', 'exit 5']).result().exit_code)\n"
     )
-    env = {**stage.env, "YARD_URL": stage.url}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=True
-    )
-    assert done.stdout == "5\n"
+    done = run_script([str(program)], env=stage.env, timeout_s=COMMAND_S)
+    assert (done.returncode, done.stdout) == (0, "5\n"), done.stderr
 
 
 def test_a_handle_steers_its_job(client: Client) -> None:

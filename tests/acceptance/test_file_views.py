@@ -21,8 +21,9 @@ from switchyard.model.access import Role
 from switchyard.model.job import State
 from tests.acceptance.job_files import upload_tree
 from tests.acceptance.stage import Stage, staged
+from tests.acceptance.warm_yard import warm_yard
 from tests.processes import PATIENCE_S, until
-from tests.programs import COMMAND_S, YARD
+from tests.programs import COMMAND_S
 
 pytestmark = pytest.mark.acceptance
 
@@ -65,7 +66,7 @@ class Follower:
     """`yard logs -f --file` in a process of its own; what it wrote so far."""
 
     def __init__(self, stage: Stage, *args: str) -> None:
-        words = [*YARD, "logs", "-f", *args]
+        words = [warm_yard(), "logs", "-f", *args]
         self.process = subprocess.Popen(words, env=stage.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.out, self.err = b"", b""
         self._threads = [threading.Thread(target=self._read, args=(name,), daemon=True) for name in ("out", "err")]
@@ -95,7 +96,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def logs(stage: Stage, *args: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*YARD, "logs", *args], env=stage.env, capture_output=True, timeout=COMMAND_S, check=False)
+    words = [warm_yard(), "logs", *args]
+    return subprocess.run(words, env=stage.env, capture_output=True, timeout=COMMAND_S, check=False)
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ One site for all. flytekit's client does its part in one process; flytectl's cal
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from tests.acceptance.shell_flows import (
 )
 from tests.processes import PATIENCE_S, until
 from tests.programs import isolated_env
+from tests.warm_programs import FLYTEKIT_MODULES, run_script
 
 pytestmark = [pytest.mark.xdist_group("flyte-clients"), pytest.mark.timeout(RUNS_S)]
 CLIENT = Path(__file__).with_name("flytekit_operations.py")
@@ -124,15 +123,9 @@ def a_gate(node_id: str, *, upstream_node_ids: list[str] | None = None, **gate: 
 def told(site: FlyteSite) -> dict[str, Any]:
     """What flytekit's user saw."""
     notes = site.folder / "notes"
-    done = subprocess.run(
-        [sys.executable, str(CLIENT), site.config, PROJECT, str(notes)],
-        env=isolated_env(site.folder),
-        cwd=site.folder,
-        capture_output=True,
-        text=True,
-        timeout=RUNS_S,
-        check=False,
-    )
+    words = [str(CLIENT), site.config, PROJECT, str(notes)]
+    env = isolated_env(site.folder)
+    done = run_script(words, env=env, cwd=site.folder, timeout_s=RUNS_S, modules=FLYTEKIT_MODULES)
     assert done.returncode == 0, done.stderr[-4000:] + site.server.tail() + site.agent.tail()
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

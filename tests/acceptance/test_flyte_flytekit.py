@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.acceptance.flyte_site import sqlite_first
 from tests.acceptance.stage import Secret
 from tests.processes import PATIENCE_S, free_port
 from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
 from tests.server.flyte_doors import Doors, opened
+from tests.warm_programs import FLYTEKIT_MODULES, run_script
 
 CLIENT = Path(__file__).with_name("flytekit_client.py")
-CLIENT_S = PATIENCE_S  # flytekit alone takes seconds to import
+CLIENT_S = PATIENCE_S
 PROJECT, DEV = "kit", "development"
 HERE = {"project": PROJECT, "domain": DEV}
 
@@ -22,18 +23,21 @@ HERE = {"project": PROJECT, "domain": DEV}
 def flytekit(folder: Path, story: str, endpoint: str, **platform: Any) -> Any:
     """What came of a story, told by flytekit's own client."""
     config = json.dumps({"endpoint": endpoint, "insecure": True, **platform})
-    argv = [sys.executable, str(CLIENT), story, config]
-    done = subprocess.run(
-        argv, env=isolated_env(folder), cwd=folder, capture_output=True, text=True, timeout=CLIENT_S, check=False
-    )
+    done = client(folder, story, config)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
+
+
+def client(folder: Path, story: str, config: str) -> subprocess.CompletedProcess[str]:
+    words = [str(CLIENT), story, config]
+    return run_script(words, env=isolated_env(folder), cwd=folder, timeout_s=CLIENT_S, modules=FLYTEKIT_MODULES)
 
 
 def label(value: str) -> dict[str, Any]:
     return {"execution_cluster_label": {"value": value}}
 
 
+@sqlite_first
 def test_flytekit_makes_projects_and_reads_and_writes_their_attributes(tmp_path: Path, database_url: str) -> None:
     with opened(tmp_path, database=database_url) as doors:
         assert_projects(flytekit(tmp_path, "projects", doors.grpc), doors)
@@ -133,10 +137,7 @@ def viewer(doors: Doors) -> Secret:
 
 def flytekit_without_a_token(folder: Path, doors: Doors) -> subprocess.CompletedProcess[str]:
     config = json.dumps({"endpoint": doors.grpc, "insecure": True, "auth_mode": "ClientSecret"})
-    argv = [sys.executable, str(CLIENT), "reach", config]
-    return subprocess.run(
-        argv, env=isolated_env(folder), cwd=folder, capture_output=True, text=True, timeout=CLIENT_S, check=False
-    )
+    return client(folder, "reach", config)
 
 
 def test_tls_with_the_servers_certificate(tmp_path: Path) -> None:

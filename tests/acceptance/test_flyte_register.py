@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.acceptance.flyte_site import sqlite_first
 from tests.processes import PATIENCE_S
 from tests.programs import isolated_env
 from tests.server.flyte_doors import Doors, opened
+from tests.warm_programs import FLYTEKIT_MODULES, run_script
 
 CLIENT = Path(__file__).with_name("flytekit_entities.py")
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
@@ -72,25 +74,20 @@ def pyflyte(folder: Path, doors: Doors, version: str, *more: str) -> subprocess.
         *where,
         *more,
     ]
-    return subprocess.run(
-        [*argv, "flows.py"],
-        env=isolated_env(folder),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
+    return run_script(
+        [*argv, "flows.py"], env=isolated_env(folder), cwd=folder, timeout_s=PATIENCE_S, modules=FLYTEKIT_MODULES
     )
 
 
 def told(folder: Path, story: str, doors: Doors) -> Any:
-    argv = [sys.executable, str(CLIENT), story, json.dumps({"endpoint": doors.grpc, "insecure": True})]
-    env = isolated_env(folder) | {"PYTHONPATH": str(folder)}
-    done = subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    argv = [str(CLIENT), story, json.dumps({"endpoint": doors.grpc, "insecure": True})]
+    env = isolated_env(folder)
+    done = run_script(argv, env=env, cwd=folder, timeout_s=PATIENCE_S, modules=FLYTEKIT_MODULES)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
 
 
+@sqlite_first
 def test_pyflyte_registers_and_flyteremote_finds_it(tmp_path: Path, database_url: str) -> None:
     flows(tmp_path)
     with opened(tmp_path, database=database_url) as doors:
