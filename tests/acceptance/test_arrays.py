@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -145,11 +144,11 @@ def test_an_array_survives_the_death_of_server_and_agent(tmp_path: Path) -> None
     script = f"echo $SWITCHYARD_ARRAY_INDEX >> {ledger}; sleep 0.05"
     with start_server(tmp_path) as server, start_agent(tmp_path, server.url, "alpha", graph=NODES) as agent:
         job = submit(server, spec={"command": ["/bin/sh", "-c", script]}, array="0-99")
-        for _ in range(4):
-            time.sleep(0.4)  # between two kills: tasks are at every step
+        for count in (10, 40):  # at each kill tasks are at every step
+            _until(lambda count=count: ledger.exists() and len(ledger.read_text().split()) >= count)
             agent.kill()
             agent.start()
-            time.sleep(0.3)  # between two kills: tasks are at every step
+            _until(lambda count=count: len(ledger.read_text().split()) >= count + 15)
             server.kill()
             server.start().wait_ready()
         assert ended(server, job)["tasks"] == {"total": 100, "ok": 100}

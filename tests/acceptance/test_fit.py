@@ -129,11 +129,11 @@ def test_jobspecs_run_as_jobs(stage: Stage, tmp_path: Path) -> None:
     slot = {"type": "slot", "count": 1, "label": "t", "with": [{"type": "core", "count": 2}]}
     form = {**JOBSPEC, "version": 9999, "resources": [{"type": "cluster", "count": 1, "with": [slot]}]}
     form["tasks"] = [{"command": ["echo", "canonical"], "slot": "t", "count": {"per_slot": 1}}]
-    done = stage.yard("submit", "--wait", "--timeout", "30", "-f", written(tmp_path, form))
+    done = stage.yard("submit", "--wait", "--timeout", "600", "-f", written(tmp_path, form))
     assert (done.returncode, done.stdout) == (EXIT_OK, "canonical\n"), done.stderr
     rainbow = {**RAINBOW, "resources": {"app": {"type": "node", "replicas": 1, "with": [{"type": "core", "count": 4}]}}}
     rainbow["tasks"] = [{"command": ["echo", "rainbow"], "resources": "app"}]
-    done = stage.yard("submit", "--wait", "--timeout", "30", "-f", written(tmp_path, rainbow))
+    done = stage.yard("submit", "--wait", "--timeout", "600", "-f", written(tmp_path, rainbow))
     assert (done.returncode, done.stdout) == (EXIT_OK, "rainbow\n"), done.stderr
 
 
