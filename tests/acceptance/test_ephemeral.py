@@ -12,6 +12,7 @@ import pytest
 from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED
 from switchyard.model.job import State
 from tests.acceptance.stage import Stage, graph, processes_in, staged
+from tests.pace import slowness
 from tests.processes import PATIENCE_S, until
 from tests.programs import Agent, start_agent
 
@@ -32,7 +33,7 @@ def health(stage: Stage, name: str) -> str:
 
 def test_it_takes_what_fits_and_is_gone_at_its_end(stage: Stage) -> None:
     """It waits for the real end of a cluster's life, which is as short as a job with its margin allows."""
-    extra = ["--ephemeral", "--ends-after", "14s"]
+    extra = ["--ephemeral", "--ends-after", f"{min(int(10 + 4 * slowness()), 90)}s"]
     with stage.agent("stays"), start_agent(stage.folder, stage.url, "brief", graph=graph(4), extra=extra) as agent:
         fits = stage.submit("true", cluster="brief", spec={"resources": {"time_limit": 1}})
         assert stage.ended(fits)["state"] == State.SUCCEEDED
