@@ -116,11 +116,13 @@ def test_every_write_has_bounds_and_reads_what_is_committed(postgres: Postgres, 
     with psycopg.connect(url, autocommit=True) as line:
         name = url.rsplit("/", 1)[1]
         line.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'".encode())
+        line.execute(f"ALTER DATABASE {name} SET jit = on".encode())
     with closing(Database(url + options)) as database:
         for _ in range(2):
             with database.write() as tx:
                 for setting, value in (
                     ("transaction_isolation", "read committed"),
+                    ("jit", "off"),
                     ("idle_in_transaction_session_timeout", f"{IDLE_IN_TRANSACTION_TIMEOUT_S}s"),
                     ("lock_timeout", f"{LOCK_TIMEOUT_S}s"),
                     ("statement_timeout", f"{STATEMENT_TIMEOUT_S}s"),
@@ -133,6 +135,9 @@ def test_every_write_has_bounds_and_reads_what_is_committed(postgres: Postgres, 
         with database.write() as tx:
             assert tx.exec_driver_sql("SHOW statement_timeout").scalar() == f"{STATEMENT_TIMEOUT_S}s"
             assert postgresql_connections.watched_connection(tx).bound_s < 60
+        with database.read() as tx:
+            is_own = postgresql_connections.watched_connection(tx).is_own
+            assert tx.exec_driver_sql("SHOW jit").scalar() == ("off" if is_own else "on")
 
 
 def test_a_lock_of_another_session_holds_up_only_who_needs_it(
