@@ -12,7 +12,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from switchyard.store.database import Database, upgrade_schema
+from switchyard.store.database import Database, create_schema
 from switchyard.store.schema import metadata
 from tests.services import Postgres
 
@@ -20,6 +20,7 @@ ENGINES = ("sqlite", "postgresql")
 # By the port of the PostgreSQL, which is this test run's own: the database that tests empty, the one that they copy.
 _schemas: dict[int, str] = {}
 _templates: dict[int, str] = {}
+_emptiers: dict[int, psycopg.Connection] = {}
 
 
 @cache
@@ -28,7 +29,7 @@ def migrated_file() -> bytes:
     folder = Path(tempfile.mkdtemp(prefix="switchyard-schema-"))
     try:
         with closing(Database(f"sqlite:///{folder / 'yard.db'}")) as database:
-            upgrade_schema(database)
+            create_schema(database)
         return (folder / "yard.db").read_bytes()
     finally:
         shutil.rmtree(folder)
@@ -39,15 +40,25 @@ def emptied(server: Postgres) -> str:
     if server.port not in _schemas:
         _schemas[server.port] = migrated(server)
     url = _schemas[server.port]
-    with psycopg.connect(url, connect_timeout=10) as line:
-        line.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "
-            "AND pid <> pg_backend_pid()"
-        )
-        for table in reversed(metadata.sorted_tables):
-            line.execute(f'DELETE FROM "{table.name}"'.encode())
-        line.execute("ALTER SEQUENCE handovers_number_seq RESTART")
+    line = _emptiers.get(server.port)
+    if line is None or line.closed:
+        line = _emptiers[server.port] = _emptier(url)
+    line.execute("SELECT pg_temp.empty_all()")
     return url
+
+
+def _emptier(url: str) -> psycopg.Connection:
+    """A session that stays: to read the catalog for all tables takes a new one longer than to empty them."""
+    line = psycopg.connect(url, connect_timeout=10, autocommit=True)
+    deletes = "".join(f'DELETE FROM "{table.name}"; ' for table in reversed(metadata.sorted_tables))
+    line.execute(
+        f"""CREATE FUNCTION pg_temp.empty_all() RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+        PERFORM pg_terminate_backend(pid) FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid();
+        {deletes}
+        ALTER SEQUENCE handovers_number_seq RESTART; END $$""".encode()
+    )
+    return line
 
 
 def migrated(server: Postgres) -> str:
@@ -55,7 +66,7 @@ def migrated(server: Postgres) -> str:
     if server.port not in _templates:
         url = server.create_database()
         with closing(Database(url)) as database:
-            upgrade_schema(database)
+            create_schema(database)
         _templates[server.port] = url.rsplit("/", 1)[1]
     return server.create_database(copy_of=_templates[server.port])
 
