@@ -54,9 +54,29 @@ def import_all(modules: Sequence[str]) -> None:
             for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
                 if ".migrations" not in module.name and not module.name.endswith("_program"):
                     importlib.import_module(module.name)
+    if "switchyard.server.app" in sys.modules:
+        prepare_yard()
     gc.freeze()
     gc.enable()
     assert threading.active_count() == 1, f"an import has started threads: {threading.enumerate()}"
+
+
+def prepare_yard() -> None:
+    """Make what each `yard` makes at its start and never changes: decoders, patterns of addresses, names of plugins."""
+    from starlette.routing import compile_path
+
+    from switchyard.agent.backends.registry import BACKENDS
+    from switchyard.decoder_warmup import warm_loaded_types
+    from switchyard.plugins import read_entry_points
+    from switchyard.server.http.endpoints import ENDPOINTS
+    from switchyard.service.rules.kinds import ATTRIBUTE_KINDS
+
+    warm_loaded_types()
+    for endpoint in ENDPOINTS:
+        compile_path(endpoint.path)
+    path = (str(Path(sys.executable).parent), *sys.path[2:])  # of `be_program`
+    for plugins in (ATTRIBUTE_KINDS, BACKENDS):
+        read_entry_points(plugins.entry_point_group, path=path)
 
 
 class Starter:

@@ -5,8 +5,10 @@ A package declares a plugin as an entry point of one of our groups. Only a plugi
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -27,7 +29,7 @@ class PluginGroup:
 
     def names(self) -> list[str]:
         """The built-in names, then the names that packages add, sorted."""
-        installed = {point.name for point in entry_points(group=self.entry_point_group)}
+        installed = {point.name for point in self._entry_points()}
         return [*self.built_in, *sorted(installed.difference(self.built_in))]
 
     def load(self, name: str) -> Any:
@@ -41,15 +43,18 @@ class PluginGroup:
     def make_all(self, kind: type[Plugin]) -> list[Plugin]:
         """Make an instance of every installed plugin, in the order of their names. Each must be a `kind`."""
         plugins = []
-        for point in sorted(entry_points(group=self.entry_point_group), key=attrgetter("name")):
+        for point in sorted(self._entry_points(), key=attrgetter("name")):
             plugin = self._load(point, is_made=True)
             if not isinstance(plugin, kind):
                 raise self._broken(point, f"it is no {kind.__module__}.{kind.__qualname__}")
             plugins.append(plugin)
         return plugins
 
+    def _entry_points(self) -> EntryPoints:
+        return read_entry_points(self.entry_point_group, path=tuple(sys.path))
+
     def _entry_point(self, name: str) -> EntryPoint:
-        for point in entry_points(group=self.entry_point_group):
+        for point in self._entry_points():
             if point.name == name:
                 return point
         raise UnknownName(
@@ -73,3 +78,9 @@ class PluginGroup:
             f"The {self.noun} {point.name!r} ({point.value}) of the package {package} cannot be loaded: {reason}.",
             next_step=f"Repair the package {package} (`pip check` lists missing dependencies) or uninstall it.",
         )
+
+
+@cache
+def read_entry_points(group: str, *, path: tuple[str, ...]) -> EntryPoints:  # noqa: ARG001 - the key of the cache
+    """Return the entry points of this group of all packages on this `sys.path`. Reading them takes 15 ms of a core."""
+    return entry_points(group=group)
