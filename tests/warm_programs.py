@@ -55,6 +55,8 @@ request |= {{"cwd": os.getcwd(), "own_session": False, "ends_with_caller": True,
 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 try:
     import json
+    if any(name.startswith({cold!r}) for name in os.environ.keys() - {warm!r}):
+        raise OSError
     line.connect({place!r})
     socket.send_fds(line, [json.dumps(request).encode()], [0, 1, 2])
     if line.recv(20) in (b"0", b""):
@@ -228,16 +230,26 @@ def run_script(
 
 def flytekit_folder() -> Path:
     """A folder with flytekit's programs that start fast, for the PATH of jobs on this machine."""
+    return _callers(FLYTEKIT_MODULES, FLYTEKIT_PROGRAMS)
+
+
+def yard_folder() -> Path:
+    """A folder with a `yard` that starts fast, for the PATH of a shell."""
+    return _callers(YARD_MODULES, ("yard",), cold=COLD_PREFIXES)
+
+
+def _callers(modules: tuple[str, ...], names: Sequence[str], *, cold: tuple[str, ...] = ()) -> Path:
     if os.environ.get("SOAK"):
         return BIN
-    process = starter(FLYTEKIT_MODULES)
+    process = starter(modules)
     folder = process.folder / "bin"
     if not folder.exists():
         process.wait_up()
         folder.mkdir()
-        for name in FLYTEKIT_PROGRAMS:
+        given = {"bin": str(BIN), "place": str(process.place), "cold": cold, "warm": set(WARM_NAMES)}
+        for name in names:
             program = folder / name
-            program.write_text(CALLER.format(python=sys.executable, bin=str(BIN), place=str(process.place)))
+            program.write_text(CALLER.format(python=sys.executable, **given))
             program.chmod(0o755)
     return folder
 

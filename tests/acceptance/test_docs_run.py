@@ -22,6 +22,7 @@ from tests.processes import end_strays, free_port
 from tests.programs import isolated_env
 from tests.services import Postgres
 from tests.slurm_bed import SlurmBed
+from tests.warm_programs import yard_folder
 
 pytestmark = [pytest.mark.xdist_group("docs"), pytest.mark.timeout(350)]
 
@@ -90,9 +91,10 @@ class Shell:
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
         self._started = 0
+        given = {**isolated_env(folder), **env}
         self._bash = subprocess.Popen(
             ["bash", "--norc"],
-            env={**isolated_env(folder), **env},
+            env={**given, "PATH": f"{yard_folder()}:{given['PATH']}"},
             cwd=folder,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
