@@ -20,6 +20,7 @@ from tests.acceptance.stage import END_S, Fields, Stage, graph
 from tests.processes import until
 from tests.programs import Agent, start_agent, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("copied-agents")
 
@@ -254,7 +255,7 @@ def test_an_agent_whose_journal_is_damaged_goes_on(stage: Stage, ledger: Ledger,
 
 def test_a_copy_that_goes_to_another_server_is_refused_and_a_restart_is_not(tmp_path: Path, postgres: Postgres) -> None:
     """The servers know of each other's agents only through the database."""
-    url = postgres.create_database()
+    url = migrated(postgres)
     ledger = Ledger(tmp_path)
     with (
         start_server(tmp_path, database=url, name="one") as one,

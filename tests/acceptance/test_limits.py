@@ -20,6 +20,7 @@ from tests.processes import PATIENCE_S, until
 from tests.programs import Answer, isolated_env, start_server, yard
 from tests.services import Postgres
 from tests.soak import SOAKED
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("limits")
 
@@ -289,7 +290,7 @@ def test_slow_uploads_of_one_user_leave_places_for_others(stage: Stage) -> None:
 
 
 def test_live_jobs_count_over_all_servers_and_waits_at_each(tmp_path: Path, postgres: Postgres) -> None:
-    config, database = tmp_path / "server.yaml", postgres.create_database()
+    config, database = tmp_path / "server.yaml", migrated(postgres)
     config.write_text(yaml.safe_dump({"limits": {"jobs": 3, "waits": 1}}), encoding="utf-8")
     extra = ("--config", str(config))
     with (

@@ -18,6 +18,7 @@ from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, Agent, isolated_env, start_server, yard
 from tests.soak import SOAKED
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.acceptance
 
@@ -337,7 +338,7 @@ def test_a_mistaken_section_stops_the_start(tmp_path: Path, text: str, says: str
 
 
 def test_a_follower_at_another_server(tmp_path: Path, postgres: Any, follow: Any) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     with (
         start_server(tmp_path, database=url, name="one") as one,
         start_server(tmp_path, database=url, name="two") as two,

@@ -10,6 +10,7 @@ from tests.acceptance.stage import Stage
 from tests.hostile import CHEAP_S, HOSTILE, Hostile, Target, measure
 from tests.programs import call, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("loop_pauses")
 
@@ -69,5 +70,5 @@ def test_a_hostile_request_does_not_stop_the_loop(target: Target, hostile: Hosti
 @pytest.mark.slow  # what reads requests does not know the database, and writes are not made in the loop
 @pytest.mark.parametrize("hostile", ON_POSTGRES, ids=lambda each: each.name)
 def test_nor_on_postgresql(postgres: Postgres, tmp_path: Path, hostile: Hostile) -> None:
-    with start_server(tmp_path, database=postgres.create_database()) as server:
+    with start_server(tmp_path, database=migrated(postgres)) as server:
         refuse_pause(joined(server.url), hostile)

@@ -18,6 +18,7 @@ from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import Agent, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("moving")
 
@@ -339,7 +340,7 @@ def test_nothing_is_lost_when_the_server_is_killed_while_clusters_go(stage: Stag
 
 
 def test_whichever_server_leads_moves_what_waits_and_each_runs_once(tmp_path: Path, postgres: Postgres) -> None:
-    url, ledger, gate = postgres.create_database(), Ledger(tmp_path), tmp_path / "gate"
+    url, ledger, gate = migrated(postgres), Ledger(tmp_path), tmp_path / "gate"
     extra = ["--config", write(tmp_path, "moving: {idle_takes_after: 1s}")]
     with (
         start_server(tmp_path, database=url, name="one", extra=extra) as one,

@@ -15,6 +15,7 @@ from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, start_agent, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
 ROUNDS_MAX = 200  # until a pause falls between two statements of a transaction
@@ -28,7 +29,7 @@ HELD = (
 
 
 def test_a_paused_server_does_not_hold_up_the_other(tmp_path: Path, postgres: Postgres) -> None:
-    database = postgres.create_database()
+    database = migrated(postgres)
     ledger = Ledger(tmp_path)
     with (
         start_server(tmp_path, database=database, name="one") as one,

@@ -12,6 +12,7 @@ from tests.pgbouncer_service import PgBouncer
 from tests.processes import PATIENCE_S
 from tests.programs import isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
 BUSY_S = 4.0  # the fault, statements prepared by one client that another met, showed within a second
@@ -21,7 +22,7 @@ AT_ONCE = 4
 def test_jobs_through_a_pooler_run_once_and_nothing_fails(
     tmp_path: Path, postgres: Postgres, pgbouncer: PgBouncer
 ) -> None:
-    database = pgbouncer.url(postgres.create_database())
+    database = pgbouncer.url(migrated(postgres))
     ledger = Ledger(tmp_path)
     with (
         start_server(tmp_path, database=database, name="one") as one,

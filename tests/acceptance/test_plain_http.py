@@ -18,6 +18,7 @@ from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import YARD, Server, call, isolated_env, start_agent, yard
 from tests.services import Postgres
 from tests.soak import SOAKED
+from tests.store.prepared import migrated
 
 ELSEWHERE = "http://yard.example.invalid:8080"  # no such machine: whoever tries to send would say so
 ALLOWED = {"YARD_INSECURE_HTTP": "1"}
@@ -121,7 +122,7 @@ def test_a_file_with_the_url_must_not_be_everybodys(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", [SOAKED("file"), "variable"])
 def test_no_process_shows_the_password(tmp_path: Path, postgres: Postgres, way: str) -> None:
     """The words of all processes of this machine, while a server with a PostgreSQL serves and is looked at."""
-    url = postgres.create_database()
+    url = migrated(postgres)
     password = url.split(":")[2].split("@")[0]
     file = tmp_path / "database"
     file.write_text(url, encoding="utf-8")

@@ -15,6 +15,7 @@ from tests.processes import until
 from tests.programs import Server, start_agent, start_server
 from tests.services import Postgres
 from tests.soak import SOAKED
+from tests.store.prepared import migrated
 
 NODES = {"nodes": 1, "each": {"core": 4, "memory": "8GiB"}}
 # The database keeps an array as text: another one changes nothing about it.
@@ -51,7 +52,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'yard.db'}"
     server: Postgres = request.getfixturevalue("postgres")
-    return server.create_database()
+    return migrated(server)
 
 
 @pytest.fixture

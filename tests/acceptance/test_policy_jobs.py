@@ -16,6 +16,7 @@ from tests.acceptance.stage import END_S, SOON_S, Stage, staged
 from tests.processes import until
 from tests.programs import call, start_agent, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 CONFIG, PLUGIN = "workflow-execution-config", "plugin-override"
 NAMES = "quality_of_service: {tierExecutionValues: {HIGH: {queueingBudget: 1s}}}\n"
@@ -111,7 +112,7 @@ def test_max_parallelism_bounds_an_array_and_a_workflow(stage: Stage, project: s
 
 @pytest.mark.slow  # test_policy_kill.py has the same, and kills a server and an agent meanwhile
 def test_the_bound_of_a_workflow_holds_across_servers_and_clusters(tmp_path: Path, postgres: Postgres) -> None:
-    url, file = postgres.create_database(), tmp_path / "crowd"
+    url, file = migrated(postgres), tmp_path / "crowd"
     with (
         start_server(tmp_path, database=url, name="one") as one,
         start_server(tmp_path, database=url, name="two") as two,
@@ -145,7 +146,7 @@ def parallel_max(url: str) -> int | None:
 
 
 def test_a_changed_row_is_seen_by_the_next_submit_here_and_soon_elsewhere(tmp_path: Path, postgres: Postgres) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     with (
         start_server(tmp_path, database=url, name="one") as one,
         start_server(tmp_path, database=url, name="two") as two,

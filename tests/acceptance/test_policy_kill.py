@@ -10,6 +10,7 @@ from tests.acceptance.stage import END_S
 from tests.processes import until
 from tests.programs import call, start_agent, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 CONFIG = "workflow-execution-config"
 SCOPE = "project=default&domain=development&workflow=flow"
@@ -18,7 +19,7 @@ BOUND, TASKS, JOBS = 3, 4, 8
 
 
 def test_the_bound_holds_while_a_server_and_an_agent_are_killed(tmp_path: Path, postgres: Postgres) -> None:
-    database, file = postgres.create_database(), tmp_path / "crowd"
+    database, file = migrated(postgres), tmp_path / "crowd"
     file.touch()
     with (
         start_server(tmp_path, database=database, name="one") as one,

@@ -16,6 +16,7 @@ from tests.acceptance.stage import SOON_S, Stage
 from tests.processes import until
 from tests.programs import call, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("pools_changed")
 
@@ -184,7 +185,7 @@ def test_a_deleted_clusters_jobs_go_where_another_is_allowed_else_are_rejected(s
 
 @pytest.fixture
 def shared_url(postgres: Postgres) -> str:
-    return postgres.create_database()
+    return migrated(postgres)
 
 
 def test_a_change_at_one_server_holds_at_the_other(tmp_path: Path, shared_url: str) -> None:

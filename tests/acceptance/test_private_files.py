@@ -18,6 +18,7 @@ from tests.acceptance.stage import SOON_S, staged
 from tests.processes import free_port
 from tests.programs import START_S, YARD, call, isolated_env, start_server, yard
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 OTHERS = 0o077
 TOKEN = re.compile(r"yard_[0-9A-Z]{26}_\S+")
@@ -146,7 +147,7 @@ def test_bad_words_make_no_token(tmp_path: Path, words: list[str], code: int, sa
 
 
 def test_with_postgresql_servers_may_run_and_know_the_token_at_once(tmp_path: Path, postgres: Postgres) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     with start_server(tmp_path, database=url, auth=True) as server:
         env = isolated_env(tmp_path)
         token = yard("server", "new-admin-token", "--database", url, env=env, check=True).stdout.strip()

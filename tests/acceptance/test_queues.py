@@ -20,6 +20,7 @@ from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, Program, isolated_env, start_agent, start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("queues")
 
@@ -285,7 +286,7 @@ LIMITED = f"queues: [{{name: few, attributes: [few], limits: {{running: {LIMIT}}
 
 
 def test_a_limit_holds_at_two_servers_whose_leader_is_killed(tmp_path: Path, postgres: Postgres) -> None:
-    url, marks = postgres.create_database(), tmp_path / "marks"
+    url, marks = migrated(postgres), tmp_path / "marks"
     extra = ["--config", write(tmp_path, LIMITED)]
     command = ["sh", "-c", CROWD]
     with (

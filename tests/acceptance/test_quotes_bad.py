@@ -15,6 +15,7 @@ from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import start_server
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.xdist_group("quotes-bad")
 
@@ -254,7 +255,7 @@ def test_a_job_that_waits_for_quotes_outlives_its_server(tmp_path: Path) -> None
 
 
 def test_two_servers_ask_each_others_agents(tmp_path: Path, postgres: Postgres) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     extra = config_in(tmp_path, 6)
     with (
         start_server(tmp_path, database=url, name="one", extra=extra) as one,

@@ -16,6 +16,7 @@ from tests.acceptance.stage import SOON_S
 from tests.processes import until
 from tests.programs import call, isolated_env, start_server, yard
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 NEXT_REVISION = "9000"
 # Writers lock `jobs` before `events`. The migration changes them the other way round, as one may that nobody thought
@@ -87,7 +88,7 @@ def is_refused_by_name(url: str) -> bool:
 
 
 def test_next_version_upgrades_database_beside_loaded_server(tmp_path: Path, postgres: Postgres) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     env = make_next_version(tmp_path)
     with start_server(tmp_path, database=url) as server, Load(server.url) as load:
         until(lambda: len(load.accepted) >= JOBS_BEFORE, SOON_S, "the server is under load")

@@ -32,6 +32,7 @@ from tests.programs import (
     yard,
 )
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 STOP_S_MAX = 50.0  # the promise is 2 s on a quiet machine; waiting for a parked call would take 60 s
 GRPC_CHECK = """
@@ -79,7 +80,7 @@ def test_both_ports_answer_a_second_server_is_refused_and_sigterm_ends_both(tmp_
 def test_sigterm_sends_parked_polls_and_waits_home_at_once(tmp_path: Path, postgres: Postgres) -> None:
     """On PostgreSQL, where a listener and a pool of connections must end, too."""
     with (
-        start_server(tmp_path, database=postgres.create_database()) as server,
+        start_server(tmp_path, database=migrated(postgres)) as server,
         start_agent(tmp_path, server.url, "alpha", graph=graph(4)),
         ThreadPoolExecutor(4) as aside,
     ):

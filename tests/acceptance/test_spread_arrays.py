@@ -11,6 +11,7 @@ from switchyard import Client, State
 from tests.processes import PATIENCE_S, until
 from tests.programs import Agent, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 SIZES = {"alpha": 1, "beta": 2, "gamma": 4}
 TASKS = 30
@@ -19,7 +20,7 @@ TASKS = 30
 def test_an_array_on_three_clusters_survives_the_death_of_an_agent_and_a_server(
     tmp_path: Path, postgres: Postgres
 ) -> None:
-    database, ledger, go = postgres.create_database(), tmp_path / "ledger", tmp_path / "go"
+    database, ledger, go = migrated(postgres), tmp_path / "ledger", tmp_path / "go"
     wait = f"while [ ! -e {go} ]; do sleep 0.05; done; sleep 0.1"
     script = f'echo "$SWITCHYARD_ARRAY_INDEX" >> {ledger}; {wait}'
     with ExitStack() as stack:

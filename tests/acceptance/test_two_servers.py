@@ -14,6 +14,7 @@ from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard
 from tests.services import Postgres
 from tests.soak import SOAKED
+from tests.store.prepared import migrated
 
 TRIES = 5
 JOBS = 20
@@ -22,7 +23,7 @@ NODES = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}}
 
 @pytest.fixture
 def shared_url(postgres: Postgres) -> str:
-    return postgres.create_database()
+    return migrated(postgres)
 
 
 def test_a_job_submitted_at_one_server_runs_through_the_other(tmp_path: Path, shared_url: str) -> None:

@@ -26,6 +26,7 @@ from tests.cli.conftest import Terminal
 from tests.cli.conftest import terminal as terminal  # noqa: PLC0414 - a fixture of theirs
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, call, start_server
+from tests.store.prepared import migrated
 
 pytestmark = pytest.mark.acceptance
 
@@ -210,7 +211,7 @@ def test_watch_misses_nothing_across_a_restart(tmp_path: Path, watch: Any) -> No
 
 
 def test_two_servers_tell_of_each_others_events(tmp_path: Path, postgres: Any) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     with (
         start_server(tmp_path, database=url, name="one") as one,
         start_server(tmp_path, database=url, name="two") as two,

@@ -13,6 +13,7 @@ from switchyard.service.core.batch import CommitNotice, Topic
 from tests.processes import until
 from tests.service.rig import Rig, running
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 PATIENCE_S = 30.0
 
@@ -31,7 +32,7 @@ class RecordingLoop:
 
 
 def test_a_server_does_not_hear_its_own_commits_again(postgres: Postgres, tmp_path: Path) -> None:
-    url = postgres.create_database()
+    url = migrated(postgres)
     with running(url, tmp_path / "one") as one, running(url, tmp_path / "two", clock=one.clock) as two:
         loop: Any = RecordingLoop()
         one.yard.wakeups.loop = loop

@@ -12,6 +12,7 @@ from switchyard.service.submit.bulk import BulkInsert
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 from tests.services import Postgres
+from tests.store.prepared import migrated
 
 
 def listened(rig: Rig) -> list[str]:
@@ -63,7 +64,7 @@ def test_where_nothing_came_nobody_is_told(rig: Rig, away: RigAgent) -> None:
 @pytest.fixture
 def two(postgres: Postgres, tmp_path: Path) -> Iterator[tuple[Rig, Rig]]:
     """The leader, and another server of its database."""
-    url = postgres.create_database()
+    url = migrated(postgres)
     with running(url, tmp_path / "one") as one, running(url, tmp_path / "two", clock=one.clock) as two:
         yield one, two
 
