@@ -56,6 +56,8 @@ def test_the_cluster_is_down_and_says_why(stage: Stage, outage: Outage) -> None:
     shown = stage.yard("cluster", "show", "mute", check=True).stdout
     assert f"down ({SILENCE})" in shown
     assert f"{SILENCE}: {WHY} (for " in shown
+    assert "1 running, 0 queued, when it last answered" in shown
+    assert shown.count("when it last answered") == 2, "of the jobs, and of what is free"
     cluster = stage.get("/v1/clusters/mute")
     assert cluster["load"]["silent_s"] >= 2
     page = stage.call("GET", "/clusters").body.decode()

@@ -74,7 +74,7 @@ def _row(cluster: Cluster, now: int) -> list[str]:
         str(load.free_cores) if load and load.free_cores is not None and load.silent_s is None else "",
         str(totals.get("gpu", 0)) if totals else "",
         show_bytes(totals["memory"]) if totals.get("memory") else "",
-        str(load.running) if load else "",
+        str(load.running) if load and load.silent_s is None else "",
         format_age(cluster.seen_us, now),
         _silence_text(load) or cluster.reason or (load.trouble or load.files_trouble if load else ""),
     ]
@@ -112,7 +112,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
         ("namespaces", " ".join(cluster.namespaces)),
         ("life", "ephemeral: it leaves with its last agent" if cluster.is_ephemeral else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(cluster.labels.items()))),
-        ("jobs", f"{load.running} running, {load.queued} queued" if load else ""),
+        ("jobs", f"{load.running} running, {load.queued} queued{_staleness(load)}" if load else ""),
         ("ours", f"{cluster.held} held by its agents, {cluster.in_line} in line" if cluster.held is not None else ""),
         ("has", cluster_graph.format_totals(cluster.totals)),
         ("free", _free_text(cluster)),
@@ -156,7 +156,13 @@ def _free_text(cluster: Cluster) -> str:
         f"{load.free_gpus} gpus" if load.free_gpus else "",
         f"{show_bytes(load.free_memory_bytes)} memory" if load.free_memory_bytes else "",
     ]
-    return ", ".join(filter(None, parts))
+    text = ", ".join(filter(None, parts))
+    return f"{text}{_staleness(load)}" if text else ""
+
+
+def _staleness(load: Load) -> str:
+    """What follows facts of a cluster: they are old while its batch system does not answer."""
+    return "" if load.silent_s is None else ", when it last answered"
 
 
 def _create(args: Namespace) -> int:
