@@ -48,6 +48,14 @@ def examined(tmp: Path, cluster: SlurmCluster, *args: str, **slurm: Any) -> dict
     return {each["check"]: each for each in json.loads(done.stdout)}
 
 
+def test_without_an_agents_folder_the_rest_is_well(tmp_path: Path, slurm: SlurmBed) -> None:
+    """As docs/how-to/add-a-slurm-cluster.md says, and the one of Flux."""
+    found = examined(tmp_path, slurm["alpha"])
+    unchecked = {check for check, finding in found.items() if finding["is_ok"] is None}
+    assert unchecked == {"credential", "files", "accounts"}
+    assert found["canary"]["is_ok"], found
+
+
 def test_a_cluster_that_is_well_runs_the_canary(tmp_path: Path, slurm: SlurmBed) -> None:
     for name, gpus in (("alpha", 6), ("beta", 0)):
         (tmp_path / name).mkdir()
