@@ -42,7 +42,8 @@ class FlyteSite:
 
     def pyflyte(self, *words: str, within: str = "", timeout_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         file = self.folder / "flyte.yaml"
-        file.write_text(yaml.safe_dump({"admin": {"endpoint": f"dns:///{self.doors.grpc}", "insecure": True}}))
+        admin = {"endpoint": f"dns:///{self.doors.grpc}", "insecure": True}
+        file.write_text(yaml.safe_dump({"admin": admin, "console": {"endpoint": self.doors.url}}))
         return run_script(
             [str(PYFLYTE), "--config", str(file), *words],
             env=isolated_env(self.folder),

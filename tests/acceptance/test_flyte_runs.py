@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
+from tests.programs import call
 from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER
 
@@ -58,6 +60,7 @@ def test_pyflyte_runs_a_task_and_waits_for_its_value(tmp_path: Path) -> None:
         assert job["labels"] == {"flyte/execution": execution["id"]["name"], "flyte/node": "flowsadd"}
         again = site.pyflyte("run", "--remote", *where, "flows.py", "wf", "--a", "3")
         assert again.returncode == 0, again.stdout + again.stderr
+        assert_its_page_opens(site, again.stdout)
 
 
 @pytest.mark.parametrize("modules", [MODULES, SOAKED(MORE_MODULES)], ids=["often", "soaked"])
@@ -69,6 +72,17 @@ def test_workflows_of_the_corpus_end_as_they_do_in_flyte(tmp_path: Path, modules
         results = site.run(*modules)
         assert [wrong for found in results if (wrong := difference(found))] == []
         assert {found["cluster"] for found in results} == {"c1"}
+
+
+def assert_its_page_opens(site: FlyteSite, printed: str) -> None:
+    """The address of Flyte's console that pyflyte prints leads to the page of the execution."""
+    found = re.search(r"(http://\S+?)(?:\x1b\S*)? to see execution", printed)
+    assert found, printed
+    name = found[1].rpartition("/")[2]
+    moved = call("GET", found[1])
+    assert (moved.status, moved.headers["location"]) == (303, f"/executions/{PROJECT}/{DEV}/{name}"), found[1]
+    page = call("GET", f"{site.doors.url}{moved.headers['location']}")
+    assert (page.status, name in page.body.decode(), "flows.wf" in page.body.decode()) == (200, True, True)
 
 
 def listed(site: FlyteSite) -> list[dict[str, Any]]:
