@@ -130,6 +130,7 @@ def test_wait_has_one_time_for_all(yard: Callable[..., Done], peer: Peer) -> Non
     done = yard("wait", ID, ID, "--timeout", "1")
     assert (done.code, done.out) == (7, "")
     assert "Not all ended within 1 s." in done.err
+    assert re.search(r"is still RUNNING after \d(\.\d)? s\.", done.err), done.err
 
 
 def test_cancel_asks_for_each_and_may_wait(yard: Callable[..., Done], peer: Peer) -> None:

@@ -119,7 +119,7 @@ class JobCalls(StreamCalls):
             left_s = None if end is None else end - time.monotonic()
             if left_s is not None and left_s <= 0:
                 raise TimedOut(
-                    f"Job {seen.id} is still {seen.state} after {timeout_s:g} s.",
+                    f"Job {seen.id} is still {seen.state} after {round(timeout_s or 0, 1):g} s.",
                     next_step=f"It goes on. `yard wait {seen.id}` waits again; `yard explain {seen.id}` says why.",
                 )
             started = time.monotonic()
@@ -199,7 +199,7 @@ class JobCalls(StreamCalls):
                     return
         except TimedOut as exc:
             raise TimedOut(
-                f"Task {index} of {job} has not ended after {timeout_s:g} s.",
+                f"Task {index} of {job} has not ended after {round(timeout_s or 0, 1):g} s.",
                 next_step=f"It goes on. `yard wait '{job}[{index}]'` waits again.",
             ) from exc
 
