@@ -78,6 +78,23 @@ def test_clusters_are_listed_and_shown(yard: Callable[..., Done], peer: Peer) ->
 
 
 @pytest.mark.parametrize(
+    ("load", "free"),
+    [
+        ({"free_cores": 0, "free_gpus": 0, "free_memory_bytes": 0}, "0 cores, 0 gpus, 0B memory"),
+        ({"free_cores": 3}, "3 cores, gpus unknown, memory unknown"),
+        ({"free_cores": 3, "free_gpus": 1, "silent_s": 9}, "3 cores, 1 gpus, memory unknown, when it last answered"),
+    ],
+)
+def test_what_is_free_is_told_from_what_nobody_counts(
+    yard: Callable[..., Done], peer: Peer, load: dict[str, int], free: str
+) -> None:
+    peer.on("GET", "/v1/clusters/alpha", Say({**CLUSTER, "load": load}))
+    peer.on("GET", "/v1/agents", page())
+    (line,) = [line for line in yard("cluster", "show", "alpha").out.splitlines() if line.startswith("free ")]
+    assert line.split(maxsplit=1)[1] == free
+
+
+@pytest.mark.parametrize(
     ("argv", "body"),
     [
         (["cordon", "alpha", "--reason", "repair"], {"is_cordoned": True, "reason": "repair"}),

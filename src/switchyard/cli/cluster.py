@@ -148,16 +148,19 @@ def _quote_accuracy(record: QuoteRecord | None) -> str:
 
 
 def _free_text(cluster: Cluster) -> str:
-    load = cluster.load
+    """What is free of each kind that the cluster has. What nobody counts is unknown, and not 0."""
+    load, totals = cluster.load, cluster.totals
     if load is None:
         return ""
+    memory = None if load.free_memory_bytes is None else show_bytes(load.free_memory_bytes)
+    free = {"core": ("cores", load.free_cores), "gpu": ("gpus", load.free_gpus), "memory": ("memory", memory)}
     parts = [
-        f"{load.free_cores} cores" if load.free_cores is not None else "",
-        f"{load.free_gpus} gpus" if load.free_gpus else "",
-        f"{show_bytes(load.free_memory_bytes)} memory" if load.free_memory_bytes else "",
+        f"{word} unknown" if left is None else f"{left} {word}"
+        for kind, (word, left) in free.items()
+        if totals.get(kind) or left
     ]
-    text = ", ".join(filter(None, parts))
-    return f"{text}{_staleness(load)}" if text else ""
+    is_known = any(left is not None for _, left in free.values())
+    return f"{', '.join(parts)}{_staleness(load)}" if parts and is_known else ""
 
 
 def _staleness(load: Load) -> str:
