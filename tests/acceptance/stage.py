@@ -87,6 +87,16 @@ class Stage:
             rest |= {"token": self.invite(cluster, is_reusable=True), "reader": self.token}
         return start_agent(self.folder, self.url, cluster, graph=graph(cores, nodes=nodes), **rest)
 
+    @contextmanager
+    def brief_agent(self, cluster: str, **rest: Any) -> Iterator[Agent]:
+        """An agent whose cluster is removed with it.
+
+        An agent that has ended looks alive for some seconds more, and jobs without a cluster are sent to it.
+        """
+        with self.agent(cluster, **rest) as agent:
+            yield agent
+        self.yard("cluster", "rm", cluster, "--force", check=True)
+
     def site(self, name: str, text: str) -> list[str]:
         """Options of an agent whose site file has this text."""
         file = self.folder / f"{name}-site.yaml"

@@ -34,7 +34,10 @@ def health(stage: Stage, name: str) -> str:
 def test_it_takes_what_fits_and_is_gone_at_its_end(stage: Stage) -> None:
     """It waits for the real end of a cluster's life, which is as short as a job with its margin allows."""
     extra = ["--ephemeral", "--ends-after", f"{min(int(10 + 4 * slowness()), 90)}s"]
-    with stage.agent("stays"), start_agent(stage.folder, stage.url, "brief", graph=graph(4), extra=extra) as agent:
+    with (
+        stage.brief_agent("stays"),
+        start_agent(stage.folder, stage.url, "brief", graph=graph(4), extra=extra) as agent,
+    ):
         fits = stage.submit("true", cluster="brief", spec={"resources": {"time_limit": 1}})
         assert stage.ended(fits)["state"] == State.SUCCEEDED
         too_long = stage.submit("true", cluster="brief", spec={"resources": {"time_limit": "1h"}})

@@ -150,7 +150,7 @@ def test_the_same_attack_succeeds_where_jobs_share_the_agents_account(
     stage: Stage, tokens: dict[str, str], open_folder: Path, admins_file: Path
 ) -> None:
     """So the two tests above can fail. This agent was told to do so, and says what is shared."""
-    with stage.agent("shared", cores=8, data=open_folder / "shared", extra=["--allow-root"]) as agent:
+    with stage.brief_agent("shared", cores=8, data=open_folder / "shared", extra=["--allow-root"]) as agent:
         victim = victim_of(stage, tokens, "shared")
         names = prey(agent, victim, admins_file)
         said = output_of(stage, tokens["ada"], "shared", "sh", "-c", HOSTILE, "sh", *names)
@@ -203,7 +203,7 @@ def test_who_is_not_in_the_map_is_refused(stage: Stage, mapped: Agent, tokens: d
 def test_who_is_not_in_the_map_is_run_by_another_cluster(
     stage: Stage, mapped: Agent, tokens: dict[str, str], open_folder: Path
 ) -> None:
-    with stage.agent("open", cores=8, data=open_folder / "open", extra=["--allow-root"]):
+    with stage.brief_agent("open", cores=8, data=open_folder / "open", extra=["--allow-root"]):
         stage.yard("cluster", "cordon", "open", check=True)
         job = stage.submitted("true", token=tokens["mallory"])["id"]
         until(lambda: "refused" in kinds(stage, job), END_S, "the mapped cluster has refused it")
