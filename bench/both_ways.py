@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from tests.programs import Server, call
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 
 END_S = 900.0
 LOOK_S = 0.25  # between two looks at who is left, both ways: looking takes from the same cores

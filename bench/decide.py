@@ -24,23 +24,23 @@ from tests.programs import call
 from bench import bed
 from bench.submit import SLICE_S, SLICES, wrk
 from bench.table import Table
-from switchyard.model.cluster import POLLING_BACKEND
+from switchyard.model.cluster.cluster import POLLING_BACKEND
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.job import JobRequest
-from switchyard.model.scope import LEVEL_RANK, ScopeKey, level_of
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.scope import LEVEL_RANK, ScopeKey, level_of
 from switchyard.route.router import make_plan
 from switchyard.server.app import build
-from switchyard.server.config import read_config
-from switchyard.server.runtime import ServerRuntime
-from switchyard.server.settings import LoopIntervals, Settings
+from switchyard.server.config.config import read_config
+from switchyard.server.config.settings import LoopIntervals, Settings
+from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.access.users import prepare_first_start
 from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.core.rights import local_admin
-from switchyard.store.clock import wall_us
-from switchyard.store.database import Database, upgrade_schema
-from switchyard.store.events import counter_take
-from switchyard.store.schema import agents, attributes, clusters, projects
+from switchyard.store.engine.clock import wall_us
+from switchyard.store.engine.database import Database, upgrade_schema
+from switchyard.store.jobs.events import counter_take
+from switchyard.store.tables.schema import agents, attributes, clusters, projects
 
 CLUSTERS, CLASSES, ROWS, SHAPES, POOLS = 10_000, 500, 10_000, 500, 10
 PROJECTS, DOMAINS = 100, ("development", "staging", "production")

@@ -23,8 +23,8 @@ from tests.slurm_conf import Spec
 from bench import bed
 from bench.both_ways import END_S, alternate, array, bulk, seconds_until, spread, until_all_ended
 from bench.table import Table
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 
 JOBS = 100
 ROUNDS = 1  # each way: by hand, through, through, by hand

@@ -38,10 +38,10 @@ from bench.kubernetes_raw import (
 from bench.slurm import share
 from bench.table import Table
 from switchyard import Client
-from switchyard.agent.backends.kubernetes.job_submitter import AGENT_LABEL
-from switchyard.agent.backends.kubernetes.labels import CLUSTER_LABEL, MANAGED_BY_LABEL, MANAGER
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.agent.backends.kubernetes.jobs.job_submitter import AGENT_LABEL
+from switchyard.agent.backends.kubernetes.pods.labels import CLUSTER_LABEL, MANAGED_BY_LABEL, MANAGER
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 
 JOBS = int(os.environ.get("BENCH_KUBERNETES_JOBS", "500"))
 ENDED = int(os.environ.get("BENCH_KUBERNETES_ENDED", "5000"))

@@ -28,7 +28,7 @@ from switchyard.match.demand import Demand, PlainResources
 from switchyard.match.engine import engine
 from switchyard.match.plain_demand import demand_of_plain
 from switchyard.match.tree import forest_of
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.route.member import Member

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from tests.s3_service import REGION, S3Server, s3_running
 
 from bench.table import Table
-from switchyard.model.file_tree import CHUNK_BYTES, hash_of
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
+from switchyard.model.files.files import SignedUpload
 from switchyard.storage.bucket_store import UploadSigner
 from switchyard.storage.object_store import ObjectStore, check_content
 from switchyard.storage.opening import open_store

@@ -18,16 +18,16 @@ import sqlalchemy as sa
 
 from bench import bed
 from bench.table import Table
-from switchyard.model.scope import LEVEL_RANK, ScopeKey, level_of
+from switchyard.model.rules.scope import LEVEL_RANK, ScopeKey, level_of
 from switchyard.policy.kinds import BUILTIN_KINDS, Kinds
 from switchyard.policy.platform import Platform
 from switchyard.policy.resolve import Policy, RuleRow, empty_policy
-from switchyard.service.core.snapshots import Snapshots
-from switchyard.store.attributes import WrittenValue, attribute_put
-from switchyard.store.clock import wall_us
-from switchyard.store.database import Database, Tx, upgrade_schema
-from switchyard.store.events import counter_take
-from switchyard.store.schema import attributes
+from switchyard.service.core.snapshots.snapshots import Snapshots
+from switchyard.store.engine.clock import wall_us
+from switchyard.store.engine.database import Database, Tx, upgrade_schema
+from switchyard.store.jobs.events import counter_take
+from switchyard.store.rules.attributes import WrittenValue, attribute_put
+from switchyard.store.tables.schema import attributes
 
 PROJECTS, DOMAINS, WORKFLOWS, ROWS = 1000, ("development", "staging", "production"), 20, 50_000
 ASKED = 2000  # scopes asked of the database

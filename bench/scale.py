@@ -17,10 +17,10 @@ from tests.service.rig import ADMIN, Rig
 
 from bench import bed
 from bench.table import Table
-from switchyard.model.ids import make_id
+from switchyard.model.wire.ids import make_id
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.job.stats import route_stats
-from switchyard.store.schema import jobs as job_table
+from switchyard.store.tables.schema import jobs as job_table
 
 SIZES = (1_000, 1_000_000)
 ROUND = 5_000

@@ -11,7 +11,7 @@ import redis
 from tests.redis_service import redis_running
 
 from bench.table import Table
-from switchyard.model.tokens import AllocateRequest, ResourceConstraintsSpec
+from switchyard.model.rules.tokens import AllocateRequest, ResourceConstraintsSpec
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool, encode_word

@@ -110,7 +110,7 @@ def _block(text: str) -> str:
 
 
 def errors_page() -> str:
-    from switchyard.cli.error_meanings import ERROR_MEANINGS
+    from switchyard.cli.jobs.error_meanings import ERROR_MEANINGS
     from switchyard.errors import ERRORS_BY_CODE
 
     parts = [
@@ -237,7 +237,7 @@ def _anchor(heading: str) -> str:
 
 
 def config_page() -> str:
-    from switchyard.server.config import Config
+    from switchyard.server.config.config import Config
 
     parts = [
         "# The server's config file\n",

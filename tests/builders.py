@@ -6,12 +6,12 @@ from typing import Any
 
 from switchyard.match.demand import Demand, PlainResources
 from switchyard.match.plain_demand import demand_of_plain
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.job import JobRequest, JobSpec, OnLost, Resources, State
-from switchyard.model.layout import Layout
-from switchyard.model.lifecycle import FINAL_STATES, LifecycleState
+from switchyard.model.job.job import JobRequest, JobSpec, OnLost, Resources, State
+from switchyard.model.job.lifecycle import FINAL_STATES, LifecycleState
+from switchyard.model.rules.layout import Layout
 from switchyard.route.member import Member
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.world import World

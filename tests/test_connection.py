@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.agent.client import Connection, parse_server_url
+from switchyard.agent.server.client import Connection, parse_server_url
 from switchyard.connection import KEEPALIVE_IDLE_S, KEEPALIVE_PROBES, SEND_TIMEOUT_MS
-from switchyard.sdk.transport import Transport
+from switchyard.sdk.transport.transport import Transport
 
 
 @pytest.fixture

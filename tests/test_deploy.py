@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from switchyard.agent.command import parser
-from switchyard.server.command import _parser
+from switchyard.server.commands.command import _parser
 
 ROOT = Path(__file__).resolve().parents[1]
 UNITS = ROOT / "deploy" / "systemd"

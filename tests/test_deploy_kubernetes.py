@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from switchyard.agent.backends.kubernetes.rights import (
+from switchyard.agent.backends.kubernetes.api.rights import (
     CLUSTER_RIGHTS,
     NAMESPACE_RIGHTS,
     WATCH_RIGHTS,

@@ -18,25 +18,25 @@ from switchyard.decoder_warmup import is_type_warm, warm_loaded_types
 
 ROOT = Path(switchyard.__file__).parent
 SOURCES = sorted(path for path in ROOT.rglob("*.py") if "migrations" not in path.parts)
-DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what msgspec and model/decode.py offer
+DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what msgspec and model/wire/decode.py offer
 # Where the type is handed in: built by `warm_type` before the call, or a Struct of a module that is loaded at the
 # start.
 PASSED_ON = {
-    "agent/backends/cluster_facts.py",  # Structs of Slurm's and Flux's modules
-    "agent/backends/submissions.py",
-    "agent/backends/kubernetes/api_answers.py",  # Structs of the backend, built before its watches start
-    "agent/backends/kubernetes/watcher.py",
+    "agent/backends/shared/cluster_facts.py",  # Structs of Slurm's and Flux's modules
+    "agent/backends/shared/submissions.py",
+    "agent/backends/kubernetes/api/api_answers.py",  # Structs of the backend, built before its watches start
+    "agent/backends/kubernetes/api/watcher.py",
     "agent/files/object_client.py",
-    "agent/resource_client.py",
-    "model/decode.py",
-    "model/decode_pieces.py",  # readers that are made as their modules are loaded
+    "agent/server/resource_client.py",
+    "model/wire/decode.py",
+    "model/wire/decode_pieces.py",  # readers that are made as their modules are loaded
     "decoder_warmup.py",
     "policy/kinds/kind.py",  # kind.value, which the server names at its start
-    "sdk/calls.py",
-    "sdk/oci.py",
-    "server/config.py",  # read before any thread
+    "sdk/transport/calls.py",
+    "sdk/files/oci.py",
+    "server/config/config.py",  # read before any thread
     "server/http/endpoint_route.py",
-    "service/core/layout_snapshot.py",
+    "service/core/snapshots/layout_snapshot.py",
 }
 
 STORM = """
@@ -136,7 +136,7 @@ def test_no_type_of_a_program_is_loaded_after_its_threads_have_started(entry: st
             for node in ast.walk(ast.parse(path.read_text()))
         )
     ]
-    late = ("switchyard.agent.backends.", "switchyard.agent.doctor")
+    late = ("switchyard.agent.backends.", "switchyard.agent.doctor.doctor")
     code = f"import sys, {entry}; print(*(name for name in {defines!r} if name not in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert [name for name in done.stdout.split() if not name.startswith(late)] == []
@@ -157,10 +157,10 @@ def test_the_sdk_may_be_called_first_by_many_threads_at_once() -> None:
     code = """
 import sys, threading
 import switchyard.sdk.client
-from switchyard.model.api import Page
-from switchyard.model.job import Job
-from switchyard.sdk.calls import ApiCalls
-from switchyard.sdk.problem import read_problem
+from switchyard.model.wire.api import Page
+from switchyard.model.job.job import Job
+from switchyard.sdk.transport.calls import ApiCalls
+from switchyard.sdk.transport.problem import read_problem
 sys.setswitchinterval(1e-6)
 job = b'{"id":"a","name":"n","owner":"o","project":"p","domain":"d","state":"RUNNING",'
 job += b'"attempt":1,"fence":1,"created_us":1}'

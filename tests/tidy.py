@@ -22,38 +22,38 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
-    *("main.py", "cli/", "sdk/config.py", "agent/command.py", "agent/diagnostic_commands.py"),
-    *("server/settings.py", "server/command.py", "server/db_command.py"),
+    *("main.py", "cli/", "sdk/transport/config.py", "agent/command.py", "agent/doctor/diagnostic_commands.py"),
+    *("server/config/settings.py", "server/commands/command.py", "server/commands/db_command.py"),
 )
 # Rooms that share stored times with other servers, and where the one wall clock is read.
 CLOCKED_ROOMS = ("server", "service", "store", "tokens")
 WALL_CLOCK_PLACES = (
-    "store/clock.py",
-    "server/backup.py",  # the name of a file
+    "store/engine/clock.py",
+    "server/commands/backup.py",  # the name of a file
 )
 WALL_CLOCKS = frozenset({"time", "time_ns", "now", "utcnow", "today", "gmtime", "localtime"})
 # Where any failure at all is caught: the top of a loop that must outlive every defect of what it runs.
 CATCH_ALL_PLACES = (
-    "server/background_loops.py",
-    "agent/loop.py",
+    "server/loops/background_loops.py",
+    "agent/loop/loop.py",
     "agent/backends/flux/broker/connection.py",  # the thread that reads the bridge: a defect ends the bridge
-    "agent/backends/node_systems.py",  # the thread that asks nodes: a defect must not end it; they are asked again
-    "agent/backends/kubernetes/reflector.py",  # the thread of a watch: the next list puts right what a defect broke
-    "agent/backends/kubernetes/logs.py",  # a thread that reads output of many jobs: one must not cost the others
-    "server/http/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place
-    "server/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
-    "sdk/function_calls.py",  # unpickling imports modules and calls classes of the user, which may raise anything
-    "sdk/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
-    "service/core/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
-    "service/executions/driver.py",  # the loop over executions: one damaged row must not cost the others
-    "service/executions/schedules.py",  # the loop over schedules: the same
+    "agent/backends/shared/node_systems.py",  # the thread that asks nodes: a defect must not end it
+    "agent/backends/kubernetes/api/reflector.py",  # the thread of a watch: the next list puts right what a defect broke
+    "agent/backends/kubernetes/pods/logs.py",  # a thread that reads output of many jobs: one must not cost the others
+    "server/http/connections/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place
+    "server/grpc/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
+    "sdk/jobs/function_calls.py",  # unpickling imports modules and calls classes of the user, which may raise anything
+    "sdk/jobs/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
+    "service/core/writes/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
+    "service/executions/driving/driver.py",  # the loop over executions: one damaged row must not cost the others
+    "service/executions/driving/schedules.py",  # the loop over schedules: the same
 )
 # Where print is the work itself: commands that answer a person.
-PRINT_PLACES = ("server/command.py", "server/db_command.py")
+PRINT_PLACES = ("server/commands/command.py", "server/commands/db_command.py")
 # Modules that are started or loaded by name and so imported by nobody.
 STARTED_BY_NAME = (
     "main.py",  # the `yard` script
-    "agent/backends/supervisor.py",  # runs beside each local job, as a program
+    "agent/backends/local/supervisor.py",  # runs beside each local job, as a program
     "agent/backends/flux/broker/bridge_program.py",  # runs in Flux's own Python, as a program
     "store/migrations/",  # Alembic loads these by path
 )
@@ -62,9 +62,9 @@ LISTS = ("store/migrations/versions/",)
 DATABASE_MODULES = frozenset({"sqlalchemy", "alembic", "sqlite3", "psycopg"})
 # The agent's own small file on its own disk; the server's store is another thing.
 DATABASE_EXCEPTIONS = {
-    "agent/journal.py": frozenset({"sqlite3"}),
-    "agent/journal_rows.py": frozenset({"sqlite3"}),  # the tables of that journal
-    "agent/doctor.py": frozenset({"sqlite3"}),  # looks at the journal without opening it as one
+    "agent/journal/journal.py": frozenset({"sqlite3"}),
+    "agent/journal/journal_rows.py": frozenset({"sqlite3"}),  # the tables of that journal
+    "agent/doctor/doctor.py": frozenset({"sqlite3"}),  # looks at the journal without opening it as one
 }
 
 IMPURE_MODULES = frozenset(

@@ -18,12 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from switchyard import Client
-from switchyard.model.tokens import (
-    AllocationStatus,
-    ResourceConstraintsSpec,
-    ResourceManager,
-    token_prefix,
-)
+from switchyard.model.rules.tokens import AllocationStatus, ResourceConstraintsSpec, ResourceManager, token_prefix
 
 CLUSTER = "default_cluster"
 LEASE_S = 30

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from switchyard.errors import Unauthenticated as Unauthenticated
     from switchyard.errors import Unavailable as Unavailable
     from switchyard.errors import YardError as YardError
-    from switchyard.model.files import JobFiles as JobFiles
-    from switchyard.model.job import Job as Job
-    from switchyard.model.job import JobRequest as JobRequest
-    from switchyard.model.job import JobSpec as JobSpec
-    from switchyard.model.job import Limits as Limits
-    from switchyard.model.job import Resources as Resources
-    from switchyard.model.job import State as State
-    from switchyard.model.scope import Scope as Scope
+    from switchyard.model.files.files import JobFiles as JobFiles
+    from switchyard.model.job.job import Job as Job
+    from switchyard.model.job.job import JobRequest as JobRequest
+    from switchyard.model.job.job import JobSpec as JobSpec
+    from switchyard.model.job.job import Limits as Limits
+    from switchyard.model.job.job import Resources as Resources
+    from switchyard.model.job.job import State as State
+    from switchyard.model.rules.scope import Scope as Scope
     from switchyard.sdk.client import Client as Client
-    from switchyard.sdk.executor import Executor as Executor
-    from switchyard.sdk.fetched_files import FetchedFiles as FetchedFiles
-    from switchyard.sdk.function_calls import FunctionFailed as FunctionFailed
-    from switchyard.sdk.function_calls import FunctionRun as FunctionRun
-    from switchyard.sdk.handle import JobHandle as JobHandle
-    from switchyard.sdk.job_completion import as_completed as as_completed
+    from switchyard.sdk.files.fetched_files import FetchedFiles as FetchedFiles
+    from switchyard.sdk.jobs.executor import Executor as Executor
+    from switchyard.sdk.jobs.function_calls import FunctionFailed as FunctionFailed
+    from switchyard.sdk.jobs.function_calls import FunctionRun as FunctionRun
+    from switchyard.sdk.jobs.handle import JobHandle as JobHandle
+    from switchyard.sdk.jobs.job_completion import as_completed as as_completed
 
     __version__: str
 
@@ -60,14 +60,14 @@ __all__ = [
 
 _HOMES = {
     "switchyard.sdk.client": ("Client",),
-    "switchyard.sdk.job_completion": ("as_completed",),
-    "switchyard.sdk.executor": ("Executor",),
-    "switchyard.sdk.fetched_files": ("FetchedFiles",),
-    "switchyard.sdk.function_calls": ("FunctionFailed", "FunctionRun"),
-    "switchyard.sdk.handle": ("JobHandle",),
-    "switchyard.model.files": ("JobFiles",),
-    "switchyard.model.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),
-    "switchyard.model.scope": ("Scope",),
+    "switchyard.sdk.jobs.job_completion": ("as_completed",),
+    "switchyard.sdk.jobs.executor": ("Executor",),
+    "switchyard.sdk.files.fetched_files": ("FetchedFiles",),
+    "switchyard.sdk.jobs.function_calls": ("FunctionFailed", "FunctionRun"),
+    "switchyard.sdk.jobs.handle": ("JobHandle",),
+    "switchyard.model.files.files": ("JobFiles",),
+    "switchyard.model.job.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),
+    "switchyard.model.rules.scope": ("Scope",),
 }
 
 

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     if not any(stream is not None and stream.isatty() for stream in (sys.stdout, sys.stderr)):
         return _main(words)
-    from switchyard.cli.terminal import guarded_terminal
+    from switchyard.cli.terminal.terminal import guarded_terminal
 
     with guarded_terminal():
         return _main(words)
@@ -89,7 +89,7 @@ def _run(argv: list[str]) -> int:
     if argv[0] == "help":
         argv = [*argv[1:], "--help"]
     if argv[0] == COMPLETE_COMMAND:
-        from switchyard.cli.completion_words import main as complete
+        from switchyard.cli.terminal.completion_words import main as complete
 
         return complete(argv[1:])
     return _command(argv)
@@ -137,7 +137,7 @@ def _help() -> str:
 
 
 def _print_error(exc: YardError) -> None:
-    from switchyard.model.names import printable_line
+    from switchyard.model.rules.names import printable_line
 
     sys.stdout.flush()
     for word, text in (("error", exc.detail), ("next", exc.next_step)):

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from switchyard import Client
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from tests.processes import until
 
 # Sorted by nothing but the order of arrival: an append of a short line is atomic.

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from switchyard.model.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
-from switchyard.model.file_tree import FileEntry, FolderEntry, decode_tree, hash_of
+from switchyard.model.files.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
+from switchyard.model.files.file_tree import FileEntry, FolderEntry, decode_tree, hash_of
 from tests.acceptance.stage import Stage
 from tests.agent.files.builders import Executable, Objects, Plain
 from tests.processes import PATIENCE_S, until

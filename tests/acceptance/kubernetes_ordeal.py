@@ -19,8 +19,8 @@ from pathlib import Path
 
 from switchyard import Client
 from switchyard.errors import YardError
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import PATIENCE_S, until

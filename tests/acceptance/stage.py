@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from tests.acceptance.warm_yard import warm_yard
 from tests.processes import PATIENCE_S, Process, end_strays, started_of, until
 from tests.programs import COMMAND_S, Agent, Answer, Server, call, isolated_env, start_agent, start_server, yard

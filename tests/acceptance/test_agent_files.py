@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.bed import LEDGER_LINE, Ledger
 from tests.acceptance.job_files import outputs_of, read_tree, upload_tree
 from tests.acceptance.slurm_stage import slurm_agent

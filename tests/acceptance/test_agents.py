@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import EXIT_CONFLICT, EXIT_DENIED, EXIT_OK, EXIT_UNAVAILABLE
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger
 from tests.acceptance.stage import SOON_S, Stage, graph, staged, waiting_for
 from tests.pace import Limit

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.cli import fetch
+from switchyard.cli.jobs import fetch
 from switchyard.errors import EXIT_ERROR, EXIT_TIMED_OUT, NotFound, TimedOut
-from switchyard.sdk import file_calls
+from switchyard.sdk.files import file_calls
 from tests.acceptance.job_files import outputs_of, yard_in
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until

@@ -10,7 +10,7 @@ import pytest
 
 from switchyard import Client, State
 from switchyard.errors import BadRequest
-from switchyard.model.job import Job, TaskCounts
+from switchyard.model.job.job import Job, TaskCounts
 from tests.processes import PATIENCE_S, until
 from tests.programs import Server, isolated_env, start_agent, start_server, yard
 

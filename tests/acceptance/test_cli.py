@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from switchyard import Client, State
-from switchyard.cli.connect import SUBMIT_RETRY_S
+from switchyard.cli.terminal.connect import SUBMIT_RETRY_S
 from switchyard.errors import (
     EXIT_CONFLICT,
     EXIT_DENIED,

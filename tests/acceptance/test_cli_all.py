@@ -15,7 +15,7 @@ import pytest
 
 from switchyard import Client, Executor, JobHandle, State, TimedOut, as_completed
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
-from switchyard.model.api import JobSelector
+from switchyard.model.wire.api import JobSelector
 from tests.acceptance.stage import SOON_S, Stage, staged, waiting_for
 from tests.acceptance.warm_yard import warm_yard, yard_folder
 from tests.pace import slowness

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client, State
-from switchyard.model.job import JobSpec, OnLost
+from switchyard.model.job.job import JobSpec, OnLost
 from tests.pace import slowness
 from tests.processes import until
 from tests.programs import MovableClock, off_clock, start_agent, start_server

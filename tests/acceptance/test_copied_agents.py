@@ -14,7 +14,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import EXIT_CONFLICT
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.stage import END_S, Fields, Stage, graph
 from tests.processes import until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Position, expect
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, staged, waiting_for
 from tests.browser import Visitor
 from tests.processes import PATIENCE_S, until

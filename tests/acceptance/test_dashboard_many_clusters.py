@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 from playwright.sync_api import Browser, Page, expect
 
-from switchyard.model.cluster import POLLING_BACKEND, Load
+from switchyard.model.cluster.cluster import POLLING_BACKEND, Load
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.store.clock import wall_us
-from switchyard.store.database import Database, upgrade_schema
-from switchyard.store.events import counter_take
-from switchyard.store.schema import agents, clusters
+from switchyard.store.engine.clock import wall_us
+from switchyard.store.engine.database import Database, upgrade_schema
+from switchyard.store.jobs.events import counter_take
+from switchyard.store.tables.schema import agents, clusters
 from tests.acceptance.stage import Stage, staged
 from tests.browser import Visitor
 from tests.pace import slowness

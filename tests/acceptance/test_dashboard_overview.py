@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, staged, submitters, waiting_for
 from tests.browser import Visitor
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, graph, processes_in, staged
 from tests.pace import slowness
 from tests.processes import PATIENCE_S, until

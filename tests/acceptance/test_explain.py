@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import EXIT_REJECTED, EXIT_USAGE
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.pools import write
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until

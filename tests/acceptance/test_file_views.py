@@ -17,8 +17,8 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_UNAVAILABLE, EXIT_USAGE, Conflict, NotFound
-from switchyard.model.access import Role
-from switchyard.model.job import State
+from switchyard.model.job.job import State
+from switchyard.model.rules.access import Role
 from tests.acceptance.job_files import upload_tree
 from tests.acceptance.stage import Stage, staged
 from tests.acceptance.warm_yard import warm_yard

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from switchyard.model.file_frames import BODY_BYTES_MAX, MEDIA, FrameKind, decode_frames
-from switchyard.model.file_tree import CHUNK_BYTES, hash_of
+from switchyard.model.files.file_frames import BODY_BYTES_MAX, MEDIA, FrameKind, decode_frames
+from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import Answer

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger
 from tests.acceptance.stage import staged
 from tests.acceptance.test_flux_days import CORES, END_S, FluxYard, flux_agent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_REJECTED
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.acceptance.test_flux_days import flux_agent
 from tests.flux_bed import FluxInstance, FluxSpec, flux_running

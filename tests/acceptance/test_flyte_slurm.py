@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.idset import IdSet
+from switchyard.model.cluster.idset import IdSet
 from tests.acceptance.flyte_site import RUNS_S, FlyteSite, flyte_site, host_rule
 from tests.acceptance.slurm_stage import SITE
 from tests.acceptance.test_flyte_runs import difference

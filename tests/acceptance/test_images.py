@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_REJECTED
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.job_files import upload_tree
 from tests.acceptance.stage import Stage, staged
 from tests.docker_service import docker_ready

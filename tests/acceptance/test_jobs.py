@@ -11,7 +11,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import EXIT_CONFLICT, EXIT_OK, EXIT_REJECTED, EXIT_TIMED_OUT
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import END_S, SOON_S, Stage, processes_in, waiting_for
 from tests.processes import piped, until
 from tests.programs import YARD, Agent

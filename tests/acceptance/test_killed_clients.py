@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from switchyard.errors import EXIT_OK
-from switchyard.model.file_tree import CHUNK_BYTES
+from switchyard.model.files.file_tree import CHUNK_BYTES
 from tests.acceptance.stage import Stage
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD

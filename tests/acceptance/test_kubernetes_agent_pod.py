@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.kubernetes_agent_image import AGENT_IMAGE, save_agent_image
 from tests.acceptance.kubernetes_deploy import ACCOUNT, CLUSTER_FILES, DEPLOY, HOME, DeployedRights
 from tests.acceptance.stage import Stage, staged

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from switchyard.agent.backends.kubernetes.rights import NAMESPACE_RIGHTS, rule_of
-from switchyard.model.job import State
+from switchyard.agent.backends.kubernetes.api.rights import NAMESPACE_RIGHTS, rule_of
+from switchyard.model.job.job import State
 from tests.acceptance.kubernetes_deploy import ACCOUNT, CLUSTER_FILES, DEPLOY, HOME, DeployedRights, doctor_findings
 from tests.acceptance.stage import Stage, staged
 from tests.kube_bed import KubernetesBed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_UNAVAILABLE
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.job_files import assert_files_travel
 from tests.acceptance.stage import END_S, Stage, staged, submitters
 from tests.people import as_account, local_accounts

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import END_S, SOON_S, Fields, Stage, processes_in
 from tests.processes import Process, started_of, until
 from tests.programs import Agent

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from switchyard import Client
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.programs import YARD, Agent, isolated_env, start_server, yard

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.file_tree import hash_of
-from switchyard.model.job import State
+from switchyard.model.files.file_tree import hash_of
+from switchyard.model.job.job import State
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 from tests.s3_service import REGION, s3_running

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.pools import write
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Stage, staged

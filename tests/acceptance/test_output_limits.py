@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_ERROR
-from switchyard.model.file_tree import DEPTH_MAX
-from switchyard.model.job import State
+from switchyard.model.files.file_tree import DEPTH_MAX
+from switchyard.model.job.job import State
 from tests.acceptance.job_files import outputs_of, read_tree, yard_in
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.slurm_stage import END_S, slurm_agent
 from tests.acceptance.stage import Stage, graph, staged
 from tests.processes import until

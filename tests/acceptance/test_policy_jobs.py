@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.crowd import CROWD, most_at_once, open_gate_at
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import END_S, SOON_S, Stage, staged

@@ -11,7 +11,7 @@ import pytest
 
 from switchyard import Client, State
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_USAGE
-from switchyard.model.queue import Queue, QueueLimits
+from switchyard.model.rules.queue import Queue, QueueLimits
 from tests.acceptance.bed import wait_all_final
 from tests.acceptance.crowd import CROWD, most_at_once, open_gate_at
 from tests.acceptance.pools import ANY, FIRST, write

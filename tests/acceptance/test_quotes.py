@@ -12,8 +12,8 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import EXIT_REJECTED
-from switchyard.model.job import State
-from switchyard.model.quote import QuoteOutcome
+from switchyard.model.cluster.quote import QuoteOutcome
+from switchyard.model.job.job import State
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until
 from tests.programs import Agent

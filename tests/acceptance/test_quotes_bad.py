@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import PATIENCE_S, until

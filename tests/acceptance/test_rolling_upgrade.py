@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 import switchyard
-from switchyard.store.database import HEAD_REVISION
+from switchyard.store.engine.database import HEAD_REVISION
 from tests.acceptance.stage import SOON_S
 from tests.processes import until
 from tests.programs import call, isolated_env, start_server, yard
@@ -45,7 +45,7 @@ def make_next_version(folder: Path) -> dict[str, str]:
     package = folder / "next" / "switchyard"
     shutil.copytree(Path(switchyard.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", "static"))
     (package / f"store/migrations/versions/{NEXT_REVISION}_next.py").write_text(MIGRATION)
-    module = package / "store/database.py"
+    module = package / "store/engine/database.py"
     text = module.read_text()
     assert f'HEAD_REVISION = "{HEAD_REVISION}"' in text
     module.write_text(text.replace(f'HEAD_REVISION = "{HEAD_REVISION}"', f'HEAD_REVISION = "{NEXT_REVISION}"'))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_REJECTED
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until
 

@@ -13,8 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import EXIT_CONFLICT
-from switchyard.model.job import State
-from switchyard.store.database import HEAD_REVISION, Database, upgrade_schema
+from switchyard.model.job.job import State
+from switchyard.store.engine.database import HEAD_REVISION, Database, upgrade_schema
 from tests.acceptance.stage import END_S, SOON_S, Stage, graph
 from tests.processes import free_port, until
 from tests.programs import call, isolated_env, start_agent, start_server, yard

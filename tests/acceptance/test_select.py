@@ -12,7 +12,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import EXIT_USAGE
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import SOON_S, Fields, Stage, staged
 from tests.processes import until
 from tests.programs import isolated_env, yard

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.file_frames import FrameKind, decode_frames
-from switchyard.model.file_tree import chunk_spans, hash_of
-from switchyard.model.job import State
+from switchyard.model.files.file_frames import FrameKind, decode_frames
+from switchyard.model.files.file_tree import chunk_spans, hash_of
+from switchyard.model.job.job import State
 from switchyard.sdk.client import Client
 from tests.acceptance.job_files import outputs_of
 from tests.acceptance.stage import Stage, staged

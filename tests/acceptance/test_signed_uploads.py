@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.file_frames import MEDIA, FrameKind, encode_frame
-from switchyard.model.file_tree import hash_of
+from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
+from switchyard.model.files.file_tree import hash_of
 from switchyard.sdk.client import Client
 from tests.acceptance.test_signed_reads import SIGNED_FROM, SIZES, Bed, bucket_bed, chunks_of, output_of, signed_keys
 from tests.processes import PATIENCE_S

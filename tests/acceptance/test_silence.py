@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger
 from tests.acceptance.stage import SOON_S, Fields, Stage
 from tests.processes import until

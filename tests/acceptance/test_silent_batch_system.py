@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.stage import END_S, SOON_S, Stage
 from tests.processes import until
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.job_files import assert_files_travel
 from tests.acceptance.slurm_stage import END_S, write_site
 from tests.acceptance.stage import Stage, staged, submitters

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.slurm_stage import END_S, SITE, Yard, slurm_yard
 from tests.processes import until
 from tests.programs import start_agent

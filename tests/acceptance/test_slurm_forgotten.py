@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.sdk.client import JobFields
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.slurm_stage import slurm_agent

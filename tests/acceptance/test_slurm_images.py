@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.slurm_stage import END_S, slurm_agent
 from tests.acceptance.stage import Stage, staged
 from tests.podman_service import IMAGE, Podman, podman_ready

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client
-from switchyard.model.job import Job, State
+from switchyard.model.job.job import Job, State
 from tests.acceptance.bed import Ledger, wait_all_final
 from tests.acceptance.slurm_stage import Yard, slurm_yard, write_site
 from tests.programs import Agent

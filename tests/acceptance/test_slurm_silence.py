@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.slurm_stage import END_S, Yard, slurm_yard
 from tests.processes import until
 from tests.slurm_bed import SlurmBed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.job_files import upload_tree
 from tests.acceptance.stage import Stage, staged, waiting_for
 from tests.agent.files.small_disk import free_bytes, small_disk

@@ -15,7 +15,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import Conflict, NoSuchPool, TimedOut
-from switchyard.model.tokens import AllocationStatus, LimitedBy, ResourceConstraintsSpec, ResourceManager
+from switchyard.model.rules.tokens import AllocationStatus, LimitedBy, ResourceConstraintsSpec, ResourceManager
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.acceptance.pools import write

@@ -10,7 +10,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import EXIT_CONFLICT, EXIT_ERROR, EXIT_TIMED_OUT, TimedOut
-from switchyard.sdk import file_calls
+from switchyard.sdk.files import file_calls
 from tests.acceptance.job_files import outputs_of, read_tree, yard_in
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import EXIT_CONFLICT, EXIT_OK
-from switchyard.model.file_frames import MEDIA, FrameKind, encode_frame
-from switchyard.model.file_tree import hash_of
+from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
+from switchyard.model.files.file_tree import hash_of
 from tests.acceptance.job_files import upload_tree, yard_in
 from tests.acceptance.stage import Stage, staged
 from tests.soak import SOAKED

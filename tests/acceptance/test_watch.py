@@ -19,8 +19,8 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import NotFound, YardError
-from switchyard.model.api import Event
-from switchyard.model.job import State
+from switchyard.model.job.job import State
+from switchyard.model.wire.api import Event
 from tests.acceptance.stage import Stage, staged
 from tests.cli.conftest import Terminal
 from tests.cli.conftest import terminal as terminal  # noqa: PLC0414 - a fixture of theirs

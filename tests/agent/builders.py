@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Setting, Status
-from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.site import Site
-from switchyard.model.cluster import Load
+from switchyard.agent.backends.local.local import LocalBackend
+from switchyard.agent.site.site import Site
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.ids import make_id
-from switchyard.model.job import JobSpec, Resources
-from switchyard.model.poll import Lease
+from switchyard.model.job.job import JobSpec, Resources
+from switchyard.model.wire.ids import make_id
 from tests.processes import PATIENCE_S
 
 _numbers = itertools.count(1)

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 import msgspec
 
-from switchyard.agent.need import need_of, spec_of
+from switchyard.agent.loop.need import need_of, spec_of
 from switchyard.errors import Resync, Unauthenticated, YardError
-from switchyard.model.api import Problem
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Join, Joined, Lease, OutputChunk, Poll, PollAnswer, Report, Stop
+from switchyard.model.cluster.poll import AttemptRef, Join, Joined, Lease, OutputChunk, Poll, PollAnswer, Report, Stop
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.wire.api import Problem
 from tests.processes import PATIENCE_S, until
 
 AGENT = "01ARZ3NDEKTSV4RRFFQ69G5FAV"

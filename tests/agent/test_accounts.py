@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.accounts import (
+from switchyard.agent.site.accounts import (
     FILE_BYTES_MAX,
     AccountMap,
     AllowList,

@@ -7,10 +7,10 @@ import threading
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.attempt import Attempt, submit_batches
-from switchyard.agent.parallel_calls import call_in_parallel
+from switchyard.agent.journal.attempt import Attempt, submit_batches
+from switchyard.agent.loop.parallel_calls import call_in_parallel
 from switchyard.errors import Internal
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_lease
 from tests.processes import PATIENCE_S
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import client
-from switchyard.agent.client import Connection, ServerUnreachable, parse_server_url
+from switchyard.agent.server import client
+from switchyard.agent.server.client import Connection, ServerUnreachable, parse_server_url
 from switchyard.errors import Busy, Malformed, Unavailable
 from tests.agent.peer import Peer
 from tests.pace import Limit

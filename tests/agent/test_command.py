@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import credential as credentials
+from switchyard.agent.server import credential as credentials
 from switchyard.errors import EXIT_UNAVAILABLE, AgentLives, Unauthenticated
 from tests.agent.conftest import Starter
 from tests.agent.peer import AGENT, Peer

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from switchyard.agent.backends import Trouble
-from switchyard.agent.backends.contact import NO_ANSWER_YET, PENDING_S_MAX, Contact
-from switchyard.agent.batch_silence import BatchSilence
-from switchyard.agent.site import OutageSite
+from switchyard.agent.backends.shared.contact import NO_ANSWER_YET, PENDING_S_MAX, Contact
+from switchyard.agent.loop.batch_silence import BatchSilence
+from switchyard.agent.site.site import OutageSite
 from switchyard.errors import PolicyRefused, Unavailable
 
 

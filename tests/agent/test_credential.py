@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import credential as credentials
-from switchyard.agent.credential import Credential
+from switchyard.agent.server import credential as credentials
+from switchyard.agent.server.credential import Credential
 from switchyard.errors import Conflict, Malformed
 
 ONE = Credential("id", "alpha", "name", "agent_secret", "http://127.0.0.1:1", "journal")

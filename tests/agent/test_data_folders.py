@@ -12,15 +12,15 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from switchyard.agent.accounts import LocalAccount
 from switchyard.agent.data_folders import make_data_folder
-from switchyard.agent.site import Site
+from switchyard.agent.site.accounts import LocalAccount
+from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.execution import EXECUTION_LABEL
-from switchyard.model.files import JobFiles
-from switchyard.model.job import JobSpec
-from switchyard.model.poll import Lease
-from switchyard.model.site_needs import SiteNeeds
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.executions.execution import EXECUTION_LABEL
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.site_needs import SiteNeeds
 
 ANN, BOB = LocalAccount("ann", 54_001, 54_001, "/"), LocalAccount("bob", 54_002, 54_002, "/")
 

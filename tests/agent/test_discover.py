@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.discover import describe_machine, describe_system, discover_graph, read_graph
+from switchyard.agent.doctor.discover import describe_machine, describe_system, discover_graph, read_graph
 from switchyard.errors import Malformed, NotFound
 from switchyard.model.graph.graph_compiler import compile_graph
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import discover_system
-from switchyard.agent.discover_system import run_probe_command, system_facts
+from switchyard.agent.doctor import discover_system
+from switchyard.agent.doctor.discover_system import run_probe_command, system_facts
 
 SMI = """\
 +---------------------------------------------------------------------------------------+

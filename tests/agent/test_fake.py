@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.errors import PolicyRefused, Unavailable
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_setting
 
 

@@ -7,23 +7,23 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.container_end import container_end
-from switchyard.agent.backends.containers import (
+from switchyard.agent.backends.local.launch import start_files
+from switchyard.agent.backends.shared.container_end import container_end
+from switchyard.agent.backends.shared.containers import (
     ContainerJob,
     apptainer_command,
     apptainer_variables,
     container_command,
     variables_text,
 )
-from switchyard.agent.backends.jobdir import ExitRecord
-from switchyard.agent.backends.launch import start_files
-from switchyard.agent.clock import Stamp
-from switchyard.agent.doctor_images import check_images
-from switchyard.agent.images import graph_with_images, image_offers, rule_of
-from switchyard.agent.site import ContainerGpus, ContainersSite, ImagePull, ImageRule, Site, read_site
+from switchyard.agent.backends.shared.jobdir import ExitRecord
+from switchyard.agent.doctor.doctor_images import check_images
+from switchyard.agent.loop.clock import Stamp
+from switchyard.agent.site.images import graph_with_images, image_offers, rule_of
+from switchyard.agent.site.site import ContainerGpus, ContainersSite, ImagePull, ImageRule, Site, read_site
 from switchyard.errors import Malformed, PolicyRefused
-from switchyard.model.image_rules import ImageRun
-from switchyard.model.retry import Cause
+from switchyard.model.job.image_rules import ImageRun
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_graph, a_lease, a_setting
 
 SITE = """\

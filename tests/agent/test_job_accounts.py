@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AllowList, read_account_map
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.launch import start_files
-from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.job_accounts import JobAccounts, check_local_accounts, own_account_name
-from switchyard.agent.site import AccountsSite, LocalSite, Site
+from switchyard.agent.backends.local.launch import start_files
+from switchyard.agent.backends.local.local import LocalBackend
+from switchyard.agent.site.accounts import AllowList, read_account_map
+from switchyard.agent.site.job_accounts import JobAccounts, check_local_accounts, own_account_name
+from switchyard.agent.site.site import AccountsSite, LocalSite, Site
 from switchyard.errors import Denied, Malformed, PolicyRefused, Unavailable
-from switchyard.model.job import JobSpec
+from switchyard.model.job.job import JobSpec
 from tests.agent.builders import a_lease, a_setting
 
 is_root = os.geteuid() == 0

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import journal as journals
-from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
-from switchyard.agent.clock import Stamp, stamp
-from switchyard.agent.journal import Journal, JournalTrouble
-from switchyard.agent.journal_reserve import LOG_BYTES, RESERVE_BYTES
+from switchyard.agent.journal import journal as journals
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.journal.journal import Journal, JournalTrouble
+from switchyard.agent.journal.journal_reserve import LOG_BYTES, RESERVE_BYTES
+from switchyard.agent.loop.clock import Stamp, stamp
 from switchyard.log_pace import LogPace
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Report
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease
 
 

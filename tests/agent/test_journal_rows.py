@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
-from switchyard.agent.clock import stamp
-from switchyard.agent.journal import SETTLED_DAYS_MAX, Journal
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Lease, Report
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.journal.journal import SETTLED_DAYS_MAX, Journal
+from switchyard.agent.loop.clock import stamp
+from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease
 
 # A flipped bit in each column that is read back: no JSON, JSON of something else, no text, no such word.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import credential as credentials
-from switchyard.agent.credential import AgentCredentials, Credential
+from switchyard.agent.server import credential as credentials
+from switchyard.agent.server.credential import AgentCredentials, Credential
 from switchyard.errors import Unavailable
 
 OLD, NEW = "agent_old", "agent_new"

@@ -10,14 +10,14 @@ import pytest
 
 from switchyard.agent.backends import Status, marker_of
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.ending_backend import EndingBackend
-from switchyard.agent.journal import Journal
-from switchyard.agent.lifetime import DRAIN_S_MAX, END_TIME_VARIABLE, Lifetime, lifetime_of
-from switchyard.agent.runner import Runner
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.ending_backend import EndingBackend
+from switchyard.agent.loop.lifetime import DRAIN_S_MAX, END_TIME_VARIABLE, Lifetime, lifetime_of
+from switchyard.agent.loop.runner import Runner
 from switchyard.errors import Malformed, PolicyRefused
-from switchyard.model.job import JobSpec, Resources
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.job.job import JobSpec, Resources
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, a_local, a_setting, end_of
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import live_output as lives
-from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.clock import stamp
-from switchyard.agent.journal import Journal
-from switchyard.agent.live_output import LiveOutput
-from switchyard.agent.outbox import Outbox, OutboxBatch
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop import live_output as lives
+from switchyard.agent.loop.clock import stamp
+from switchyard.agent.loop.live_output import LiveOutput
+from switchyard.agent.loop.outbox import Outbox, OutboxBatch
 from switchyard.errors import Malformed
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Report
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease, a_setting
 
 KIB, MIB = 2**10, 2**20

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.jobdir import ExitRecord, JobDir, Stamp
-from switchyard.agent.backends.launch import start_files
-from switchyard.agent.backends.local import LocalBackend
-from switchyard.agent.backends.local_status import ended_status, show_duration
-from switchyard.agent.job_accounts import own_account_name
-from switchyard.agent.site import ImageRule, Site
+from switchyard.agent.backends.local.launch import start_files
+from switchyard.agent.backends.local.local import LocalBackend
+from switchyard.agent.backends.local.local_status import ended_status, show_duration
+from switchyard.agent.backends.shared.jobdir import ExitRecord, JobDir, Stamp
+from switchyard.agent.site.job_accounts import own_account_name
+from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import Unavailable
-from switchyard.model.files import JobFiles
-from switchyard.model.image_rules import ImageRun
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.image_rules import ImageRun
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
 from tests.processes import PATIENCE_S, Process, started_of, until
 

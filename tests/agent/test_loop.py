@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.poller import PARK_S
+from switchyard.agent.loop.poller import PARK_S
 from switchyard.errors import Busy, Gone, Malformed, Unauthenticated, Unavailable
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Lease, Poll, PollAnswer
+from switchyard.model.cluster.poll import AttemptRef, Lease, Poll, PollAnswer
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer

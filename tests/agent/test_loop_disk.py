@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from switchyard.model.job import Limits
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.job import Limits
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
@@ -73,7 +73,7 @@ def test_a_job_that_fills_the_disk_does_not_keep_later_jobs_from_running(peer: P
 OPEN_ON_A_FULL_DISK = """
 import sys
 from pathlib import Path
-from switchyard.agent.journal import Journal
+from switchyard.agent.journal.journal import Journal
 from tests.agent.builders import a_lease
 from tests.agent.test_loop_disk import fill
 folder = Path(sys.argv[1])

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.backends.slurm import job_files
-from switchyard.agent.backends.slurm.accounting import Accounting
-from switchyard.agent.backends.slurm.job_files import SharedFiles
-from switchyard.agent.journal import Journal
+from switchyard.agent.backends.slurm.commands.accounting import Accounting
+from switchyard.agent.backends.slurm.jobs import job_files
+from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
+from switchyard.agent.journal.journal import Journal
 from switchyard.agent.log import attempt_lines
-from switchyard.agent.runner import Runner
-from switchyard.model.poll import Lease
+from switchyard.agent.loop.runner import Runner
+from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting
 
 

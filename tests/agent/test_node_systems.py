@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.backends.node_systems import NodeSystems
+from switchyard.agent.backends.shared.node_systems import NodeSystems
 from switchyard.errors import Unavailable
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import outbox as outboxes
-from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.clock import stamp
-from switchyard.agent.journal import Journal
-from switchyard.agent.outbox import Outbox
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop import outbox as outboxes
+from switchyard.agent.loop.clock import stamp
+from switchyard.agent.loop.outbox import Outbox
 from switchyard.errors import Malformed
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Report
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease, a_setting
 
 KIB, MIB = 2**10, 2**20

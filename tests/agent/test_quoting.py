@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.agent.backends import BackendQuote
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.need import (
+from switchyard.agent.loop.need import (
     GUESS_CONFIDENCE,
     LIMITED_CONFIDENCE,
     UNLIMITED_LEFT_S_MIN,
@@ -18,11 +18,11 @@ from switchyard.agent.need import (
     estimate_occupied,
     quote_of,
 )
-from switchyard.agent.quote_answerer import INQUIRIES_MAX, QuoteAnswerer
+from switchyard.agent.loop.quote_answerer import INQUIRIES_MAX, QuoteAnswerer
 from switchyard.errors import PolicyRefused, Unavailable, YardError
-from switchyard.model.job import JobSpec
-from switchyard.model.poll import Room
-from switchyard.model.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
+from switchyard.model.cluster.poll import Room
+from switchyard.model.cluster.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
+from switchyard.model.job.job import JobSpec
 from tests.agent.builders import a_graph, a_setting
 
 WHOLE = Room(8, 2, 100)

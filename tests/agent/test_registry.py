@@ -21,6 +21,6 @@ def test_unknown_kind_lists_the_installed() -> None:
 def test_only_the_one_asked_for_is_imported() -> None:
     code = (
         "import sys; from switchyard.agent.backends.registry import load_backend; load_backend('fake');"
-        "sys.exit('switchyard.agent.backends.local' in sys.modules)"
+        "sys.exit('switchyard.agent.backends.local.local' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

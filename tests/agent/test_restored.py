@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
-from switchyard.agent.clock import stamp
-from switchyard.agent.doctor import check_journal
-from switchyard.agent.journal import Journal
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Lease, Report
+from switchyard.agent.doctor.doctor import check_journal
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.clock import stamp
+from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease
 
 BASE = 10**15

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import reported_reasons
-from switchyard.agent import runner as runners
-from switchyard.agent.attempt import Attempt, Stage
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.backends.returns import NotTakenNow
-from switchyard.agent.batch_silence import BatchSilence
-from switchyard.agent.journal import Journal
-from switchyard.agent.runner import Runner
-from switchyard.agent.site import OutageSite
+from switchyard.agent.backends.shared.returns import NotTakenNow
+from switchyard.agent.journal.attempt import Attempt, Stage
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop import reported_reasons
+from switchyard.agent.loop import runner as runners
+from switchyard.agent.loop.batch_silence import BatchSilence
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.site.site import OutageSite
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_graph, a_lease, a_setting
 from tests.processes import PATIENCE_S, until
 
@@ -140,8 +140,8 @@ def test_nothing_starts_before_it_may(bench: Bench) -> None:
 
 
 def test_old_ones_are_cleaned_up_with_what_the_backend_keeps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from switchyard.agent import journal as journals
-    from switchyard.model.lifecycle import ReportAnswer
+    from switchyard.agent.journal import journal as journals
+    from switchyard.model.job.lifecycle import ReportAnswer
 
     monkeypatch.setattr(journals, "SETTLED_DAYS_MAX", 0)
     monkeypatch.setattr(runners, "PURGE_EVERY_S", 0)

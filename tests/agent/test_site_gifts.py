@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.site import Site
-from switchyard.agent.site_gifts import site_gifts, site_offer
+from switchyard.agent.site.site import Site
+from switchyard.agent.site.site_gifts import site_gifts, site_offer
 from switchyard.errors import PolicyRefused
-from switchyard.model.files import JobFiles
-from switchyard.model.job import JobSpec
-from switchyard.model.poll import Lease
-from switchyard.model.site_needs import SecretNeed, SiteNeeds
-from switchyard.workflow.task_command import RUN
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.site_needs import SecretNeed, SiteNeeds
+from switchyard.workflow.tasks.task_command import RUN
 
 AGENT = {"AGENT_WORD": "it's $HOME"}
 

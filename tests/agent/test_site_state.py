@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.site_state import FILE_BYTES_MAX, SiteState
+from switchyard.agent.site.site_state import FILE_BYTES_MAX, SiteState
 from switchyard.errors import Malformed
 
 

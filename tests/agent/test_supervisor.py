@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends import proctable, supervisor
-from switchyard.agent.backends.jobdir import ExitRecord, JobDir, SupervisorClaim
-from switchyard.agent.backends.local_status import ended_status
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.agent.backends.local import proctable, supervisor
+from switchyard.agent.backends.local.local_status import ended_status
+from switchyard.agent.backends.shared.jobdir import ExitRecord, JobDir, SupervisorClaim
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.processes import PATIENCE_S, Process, started_of, until
 
 PROGRAM = [sys.executable, "-I", "-S", supervisor.__file__]

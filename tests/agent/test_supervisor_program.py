@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.attempt import Attempt
-from switchyard.agent.attempt_reports import end_attempt
-from switchyard.agent.backends import Trouble, local, supervisor_program
-from switchyard.agent.backends.supervisor_program import SupervisorProgram, probe_supervisor
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.agent.backends import Trouble
+from switchyard.agent.backends.local import local, supervisor_program
+from switchyard.agent.backends.local.supervisor_program import SupervisorProgram, probe_supervisor
+from switchyard.agent.journal.attempt import Attempt
+from switchyard.agent.loop.attempt_reports import end_attempt
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from switchyard.service.lifecycle.refusals import is_refused_before_start
 from tests.agent.builders import a_lease, a_local, end_of
 from tests.agent.files.small_disk import free_bytes, small_disk

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import outbox as outboxes
-from switchyard.agent.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.client import Connection, parse_server_url
-from switchyard.agent.clock import stamp
-from switchyard.agent.journal import Journal
-from switchyard.agent.outbox import Outbox
-from switchyard.agent.poller import Poller
-from switchyard.agent.runner import Runner
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop import outbox as outboxes
+from switchyard.agent.loop.clock import stamp
+from switchyard.agent.loop.outbox import Outbox
+from switchyard.agent.loop.poller import Poller
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.server.client import Connection, parse_server_url
 from switchyard.errors import Malformed
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Poll, PollAnswer, Report
+from switchyard.model.cluster.poll import Poll, PollAnswer, Report
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_graph, a_lease, a_setting
 from tests.agent.peer import AGENT, Peer
 from tests.processes import PATIENCE_S

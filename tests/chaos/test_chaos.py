@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.load import ARRAY_TASKS, Load, Notes
 from tests.chaos.yard import ChaosYard, chaos_yard

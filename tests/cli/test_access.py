@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.sdk.config import load_user_file
+from switchyard.sdk.transport.config import load_user_file
 from tests.cli.conftest import Done
 from tests.sdk.peer import Peer, Say, problem
 

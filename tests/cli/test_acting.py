@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.job_selector import JobTarget, parse_target
-from switchyard.cli.progress import format_progress_bar
+from switchyard.cli.jobs.job_selector import JobTarget, parse_target
+from switchyard.cli.terminal.progress import format_progress_bar
 from switchyard.errors import BadRequest, Malformed
 from tests.cli.conftest import Done, Terminal
 from tests.sdk.peer import Asked, Peer, Say, a_job, problem

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.cli.attributes_file import diff_values, format_attribute_file, read_attribute_file
+from switchyard.cli.rules.attributes_file import diff_values, format_attribute_file, read_attribute_file
 from switchyard.errors import Malformed, NotFound, YardError
-from switchyard.model.execution import ExecutionConfig
+from switchyard.model.executions.execution import ExecutionConfig
 
 
 class Amounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.exec_file import read_exec_file
+from switchyard.cli.flyte.exec_file import read_exec_file
 from switchyard.errors import Malformed, NotFound, YardError
 
 AS_FLYTECTL_WRITES = """\

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import switchyard
-from switchyard.cli.error_meanings import ERROR_MEANINGS
+from switchyard.cli.jobs.error_meanings import ERROR_MEANINGS
 from switchyard.errors import ERRORS_BY_CODE, YardError
 from tests.cli.conftest import Done
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli import bars, table, verdicts
-from switchyard.cli.bars import BarSegment, format_bars
-from switchyard.cli.explain_view import print_decisions, print_queue_position
-from switchyard.cli.verdicts import print_explanation, print_plan
-from switchyard.model.queue import QueuePosition, Share
-from switchyard.model.quote import Quote, QuoteOutcome
-from switchyard.model.verdict import Answer, Decision, Explanation, Plan, Verdict
+from switchyard.cli.jobs import verdicts
+from switchyard.cli.jobs.explain_view import print_decisions, print_queue_position
+from switchyard.cli.jobs.verdicts import print_explanation, print_plan
+from switchyard.cli.terminal import bars, table
+from switchyard.cli.terminal.bars import BarSegment, format_bars
+from switchyard.model.cluster.quote import Quote, QuoteOutcome
+from switchyard.model.cluster.verdict import Answer, Decision, Explanation, Plan, Verdict
+from switchyard.model.rules.queue import QueuePosition, Share
 
 AGO_US = table.now_us() - 130_000_000
 LONG = "needs 64 core per task; best node has 32; 4 nodes have at least 32; needs 8 gpu per task; best node has 4"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.log_view import TerminalFilter
+from switchyard.cli.jobs.log_view import TerminalFilter
 from switchyard.errors import EXIT_USAGE
 from tests.cli.conftest import Done, Terminal
 from tests.sdk.peer import Asked, Peer, Say, a_job

@@ -23,7 +23,7 @@ def test_a_server_that_never_answered_is_told_soon_with_a_code_of_its_own(
     yard: Callable[..., Done], peer: Peer, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     monkeypatch.setenv("YARD_URL", f"http://127.0.0.1:{free_port()}")
-    monkeypatch.setattr("switchyard.cli.fetch.SUBMIT_RETRY_S", 2.0)
+    monkeypatch.setattr("switchyard.cli.jobs.fetch.SUBMIT_RETRY_S", 2.0)
     begun = time.monotonic()
     done = yard(*words)
     assert time.monotonic() - begun < PATIENCE_S

@@ -10,7 +10,7 @@ import yaml
 from msgspec import Struct
 
 from switchyard import main as program
-from switchyard.cli.output import TOO_DEEP, emit
+from switchyard.cli.terminal.output import TOO_DEEP, emit
 
 
 class Thing(Struct):

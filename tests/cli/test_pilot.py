@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.pilot import agent_command, launch_command
-from switchyard.cli.pilot import main as pilot
+from switchyard.cli.clusters.pilot import agent_command, launch_command
+from switchyard.cli.clusters.pilot import main as pilot
 from switchyard.errors import BadRequest
 
 AGENT = ["yard", "agent"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.demo_jobs import JOBS, find_faults
-from switchyard.cli.table import Column, display_width, format_duration, format_table, shorten
-from switchyard.model.job import Job, State
+from switchyard.cli.demo.demo_jobs import JOBS, find_faults
+from switchyard.cli.terminal.table import Column, display_width, format_duration, format_table, shorten
+from switchyard.model.job.job import Job, State
 
 COLUMNS = (Column("ID"), Column("NAME", flexible=True), Column("N", right=True, optional=True), Column("EMPTY"))
 

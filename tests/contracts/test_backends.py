@@ -13,17 +13,17 @@ from typing import Protocol
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent import clock
 from switchyard.agent.backends import TERMINAL_STATES, Backend, OutputPiece, Trouble, marker_of
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.registry import BACKENDS, load_backend
-from switchyard.agent.files.folder_writer import make_top_folder
-from switchyard.agent.site import FilesSite
+from switchyard.agent.files.inputs.folder_writer import make_top_folder
+from switchyard.agent.loop import clock
+from switchyard.agent.site.site import FilesSite
 from switchyard.errors import Unavailable
-from switchyard.model.files import JobFiles
-from switchyard.model.job import JobSpec, Resources
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import JobSpec, Resources
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import END_S, a_graph, a_lease, a_setting, end_of, load_when, status_when
 from tests.agent.flux.builders import a_flux_setting
 from tests.agent.slurm.builders import a_slurm_setting

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.log import LogPiece, LogWindow, Stream
+from switchyard.model.job.log import LogPiece, LogWindow, Stream
 from switchyard.service.core.log_store import LogStore
-from switchyard.store.database import Database
-from switchyard.store.database_logs import DatabaseLogs
-from switchyard.store.directory_logs import DirectoryLogs
+from switchyard.store.engine.database import Database
+from switchyard.store.files.database_logs import DatabaseLogs
+from switchyard.store.files.directory_logs import DirectoryLogs
 from tests.store import prepared
 
 JOB, OTHER = "0" * 26, "1" * 26

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.file_tree import CHUNK_BYTES, hash_of
+from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from switchyard.storage import object_store
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing, ObjectStore
 from switchyard.storage.opening import open_store

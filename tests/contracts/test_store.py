@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.model.job import State
-from switchyard.store import access, clusters, database_logs, events, jobs, leaders, leases
-from switchyard.store.database import Database, Tx
-from switchyard.store.job_rows import IdempotencyClaim
-from switchyard.store.job_update import JobUpdate
-from switchyard.store.jobs import JobFilter
+from switchyard.model.job.job import State
+from switchyard.store.access import access
+from switchyard.store.clusters import clusters
+from switchyard.store.engine import leaders
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.files import database_logs
+from switchyard.store.jobs import events, jobs, leases
+from switchyard.store.jobs.job_rows import IdempotencyClaim
+from switchyard.store.jobs.job_update import JobUpdate
+from switchyard.store.jobs.jobs import JobFilter
 from tests.store import prepared
 from tests.store.rows import NOW_US, SPEC, an_id, job_row, put_agent, put_cluster, put_jobs
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Rebuilding
-from switchyard.model.tokens import (
+from switchyard.model.rules.tokens import (
     AllocateRequest,
     AllocationStatus,
     LimitedBy,

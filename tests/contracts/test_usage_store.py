@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.store import usage
-from switchyard.store.database import Database
+from switchyard.store.engine.database import Database
+from switchyard.store.jobs import usage
 from tests.store import prepared
 from tests.store.rows import NOW_US, an_id, job_row, put_jobs
 

@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.backends.kubernetes.api import KubernetesApi
-from switchyard.agent.backends.kubernetes.cluster_resources import ClusterResources
-from switchyard.agent.backends.kubernetes.connection import AccessSettings, ClusterConnection
-from switchyard.agent.cluster_resources_site import ClusterResourcesSite
-from switchyard.agent.resource_client import ResourceClient
+from switchyard.agent.backends.kubernetes.api.api import KubernetesApi
+from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
+from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
+from switchyard.agent.server.resource_client import ResourceClient
+from switchyard.agent.site.cluster_resources_site import ClusterResourcesSite
 from switchyard.errors import NotFound, Unavailable
-from switchyard.model.job import JobSpec
-from switchyard.model.namespace_resources import (
+from switchyard.model.cluster.namespace_resources import (
     NamespaceEntry,
     NamespaceIndex,
     NamespaceObjects,
@@ -26,7 +25,8 @@ from switchyard.model.namespace_resources import (
     ObjectStatus,
     RenderedObject,
 )
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.job import JobSpec
 from tests.kube_cluster import KubernetesCluster
 from tests.processes import PATIENCE_S
 

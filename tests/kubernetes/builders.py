@@ -10,12 +10,12 @@ from typing import Any
 
 from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.journal import Journal
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.agent.runner import Runner
-from switchyard.agent.site import Site
-from switchyard.model.decode import convert
-from switchyard.model.poll import Lease, Report
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.agent.site.site import Site
+from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.wire.decode import convert
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE

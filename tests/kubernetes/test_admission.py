@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.job_submitter import CREATES_AT_ONCE, CREATES_PER_NAMESPACE
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.agent.backends.kubernetes.jobs.job_submitter import CREATES_AT_ONCE, CREATES_PER_NAMESPACE
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, begin, end_of, pods_of, runs
 from tests.kubernetes.webhook import DENIAL, denying_webhook, registered, webhook_away

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import TERMINAL_STATES, marker_of
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import (

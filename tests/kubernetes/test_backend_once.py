@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.attempt import Stage
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes import job_submitter
-from switchyard.agent.backends.kubernetes.background_calls import BackgroundCalls
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.journal import Journal
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
+from switchyard.agent.backends.kubernetes.api.background_calls import BackgroundCalls
+from switchyard.agent.backends.kubernetes.jobs import job_submitter
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.journal.attempt import Stage
+from switchyard.agent.journal.journal import Journal
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.lifecycle import ObservedState
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, begin, runs, waits_for
 from tests.kubernetes.faulty_api import ApiFault, FaultyApi

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, pods_of, runs, waits_for
 from tests.processes import PATIENCE_S, until
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.kubernetes.builders import (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.cluster_resources import ClusterResources
-from switchyard.agent.backends.kubernetes.connection import AccessSettings
-from switchyard.model.namespace_resources import ObjectState, ObjectStatus
+from switchyard.agent.backends.kubernetes.api.connection import AccessSettings
+from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
+from switchyard.model.cluster.namespace_resources import ObjectState, ObjectStatus
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.applier import (

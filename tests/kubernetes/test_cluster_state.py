@@ -12,16 +12,16 @@ import pytest
 import yaml
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.kubernetes.cluster import KubernetesCluster
-from switchyard.agent.backends.kubernetes.quotes import pods_of_manifest
-from switchyard.agent.backends.kubernetes.site_access import open_api
-from switchyard.agent.doctor_kubernetes import check_kubernetes
-from switchyard.agent.kubernetes_site import KubernetesSite, Toleration, TolerationOperator
-from switchyard.agent.site import Rates, Site
+from switchyard.agent.backends.kubernetes.jobs.quotes import pods_of_manifest
+from switchyard.agent.backends.kubernetes.namespaces.site_access import open_api
+from switchyard.agent.backends.kubernetes.nodes.cluster import KubernetesCluster
+from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes
+from switchyard.agent.site.kubernetes_site import KubernetesSite, Toleration, TolerationOperator
+from switchyard.agent.site.site import Rates, Site
 from switchyard.errors import Unavailable
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.job import JobSpec, Resources
+from switchyard.model.job.job import JobSpec, Resources
 from tests import kube_cluster
 from tests.kube_bed import KubernetesBed
 from tests.kube_image import BUSYBOX_IMAGE
@@ -370,7 +370,7 @@ def test_a_queue_of_kueue_is_looked_for(alpha: kube_cluster.KubernetesCluster, o
 
 
 def test_a_site_file_for_this_cluster_is_read(alpha: kube_cluster.KubernetesCluster, tmp_path: Path) -> None:
-    from switchyard.agent.site import read_site
+    from switchyard.agent.site.site import read_site
 
     file = tmp_path / "site.yaml"
     file.write_text(yaml.safe_dump({"kubernetes": {"kubeconfig": str(alpha.kubeconfig), "namespace": "x"}}))

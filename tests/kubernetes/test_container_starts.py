@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import KubernetesAgent, a_job, end_of, pods_of, runs, waits_for
 from tests.kubernetes.held_runc import HeldRunc

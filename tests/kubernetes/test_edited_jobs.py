@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.kubernetes.job_submitter import AGENT_LABEL
-from switchyard.agent.backends.kubernetes.labels import CLUSTER_LABEL, INDEX_LABEL, MANAGED_BY_LABEL
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.backends.kubernetes.jobs.job_submitter import AGENT_LABEL
+from switchyard.agent.backends.kubernetes.pods.labels import CLUSTER_LABEL, INDEX_LABEL, MANAGED_BY_LABEL
+from switchyard.model.job.lifecycle import ObservedState
 from tests.kubernetes.builders import KubernetesAgent, a_job, begin, end_of, output_of, pods_of, runs, waits_for
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]

@@ -9,9 +9,9 @@ import pytest
 
 from switchyard.agent.backends import Setting, Status
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.agent.site import Site
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.agent.site.site import Site
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.kube_bed import KubernetesBed
 from tests.kube_image import BUSYBOX_IMAGE

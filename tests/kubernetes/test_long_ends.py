@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import (
     KubernetesAgent,

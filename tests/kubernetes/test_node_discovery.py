@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 import switchyard
-from switchyard.agent.backends.kubernetes.node_systems import DiscoveryJob, describe_node_systems
-from switchyard.agent.backends.kubernetes.site_access import open_api
-from switchyard.agent.diagnostic_commands import discover_command
-from switchyard.agent.kubernetes_site import KubernetesSite
+from switchyard.agent.backends.kubernetes.namespaces.site_access import open_api
+from switchyard.agent.backends.kubernetes.nodes.node_systems import DiscoveryJob, describe_node_systems
+from switchyard.agent.doctor.diagnostic_commands import discover_command
+from switchyard.agent.site.kubernetes_site import KubernetesSite
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE, PYTHON_IMAGE, save_python_image
@@ -61,9 +61,8 @@ def test_a_job_on_each_node_tells_the_rest(alpha: KubernetesCluster, namespace: 
     source = Path(switchyard.__file__).parent
     alpha.load_image(save_python_image(tmp_path / "python.tar", packages, source, Path(yaml.__file__).parent))
     places = f"{packages.parent}:{source.parent}"
-    program = (
-        "import sys; from switchyard.agent.diagnostic_commands import discover_command as d; sys.exit(d(sys.argv[1:]))"
-    )
+    function = "from switchyard.agent.doctor.diagnostic_commands import discover_command"
+    program = f"import sys; {function}; sys.exit(discover_command(sys.argv[1:]))"
     command = ("env", f"PYTHONPATH={places}", "python3", "-c", program, "--per-node", "-o", "json")
     discovery = DiscoveryJob(namespace, PYTHON_IMAGE, user=0, answer_s=GONE_S, command=command)
     alpha.request("PATCH", "/api/v1/nodes/alpha-2", {"spec": {"unschedulable": True}})  # asked all the same

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.model.execution import ExecutionConfig
-from switchyard.model.job import Native
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.executions.execution import ExecutionConfig
+from switchyard.model.job.job import Native
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import KubernetesAgent, MakeAgent, output_of, pods_of

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api_errors import ApiUnavailable
-from switchyard.agent.backends.kubernetes.labels import START_GATE
-from switchyard.agent.backends.kubernetes.rights import PATCH_PODS, rule_text
-from switchyard.agent.backends.kubernetes.start_gates import StartGates
-from switchyard.agent.doctor_kubernetes import check_kubernetes
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.backends.kubernetes.api.api_errors import ApiUnavailable
+from switchyard.agent.backends.kubernetes.api.rights import PATCH_PODS, rule_text
+from switchyard.agent.backends.kubernetes.jobs.start_gates import StartGates
+from switchyard.agent.backends.kubernetes.pods.labels import START_GATE
+from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes
+from switchyard.model.job.lifecycle import ObservedState
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import (
     KubernetesAgent,

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.manifest import job_name
-from switchyard.agent.site import Site
+from switchyard.agent.backends.kubernetes.pods.manifest import job_name
+from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.decode import convert
-from switchyard.model.execution import ExecutionConfig
-from switchyard.model.job import Native
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.executions.execution import ExecutionConfig
+from switchyard.model.job.job import Native
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+from switchyard.model.wire.decode import convert
 from tests.agent.builders import END_S, a_lease, a_setting, end_of, status_when
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster

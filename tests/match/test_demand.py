@@ -13,9 +13,9 @@ from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement, equals_text
 from switchyard.match.version import is_at_least, is_at_most
-from switchyard.model.constraint import NodeTraits, read_constraint
-from switchyard.model.job import Resources
-from switchyard.model.jobspec_counts import least_count
+from switchyard.model.job.job import Resources
+from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
+from switchyard.model.jobspec.counts import least_count
 from tests.builders import GIB
 
 

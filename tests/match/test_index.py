@@ -13,7 +13,7 @@ from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.job import Resources
+from switchyard.model.job.job import Resources
 from tests.builders import a_demand, a_graph, a_group
 from tests.match.strategies import demands, graphs
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import convert, decode_json, refuse_duplicates
+from switchyard.model.cluster.poll import Poll
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobRequest
-from switchyard.model.poll import Poll
+from switchyard.model.job.job import JobRequest
+from switchyard.model.wire.decode import convert, decode_json, refuse_duplicates
 
 GOOD = b'{"spec":{"command":["true"]}}'
 SLOW_S = 2.0  # a body within the bound is read in milliseconds; a scan that backtracks takes minutes

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.model.file_frames import SMALL_PIECE_BYTES, BadFrame, Frame, FrameKind, decode_frames, encode_frame
-from switchyard.model.file_tree import (
+from switchyard.model.files.file_frames import (
+    SMALL_PIECE_BYTES,
+    BadFrame,
+    Frame,
+    FrameKind,
+    decode_frames,
+    encode_frame,
+)
+from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
     HEADER,
     NAME_BYTES_MAX,

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import decode_json, load_yaml
 from switchyard.model.graph import AttachedVertex, Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.job import JobRequest, JobSpec, Limits, Resources
+from switchyard.model.job.job import JobRequest, JobSpec, Limits, Resources
+from switchyard.model.wire.decode import decode_json, load_yaml
 from tests.builders import GIB, a_graph, a_group
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.hostlist import compress_hosts, expand_hosts, parse_hosts
+from switchyard.model.cluster.hostlist import compress_hosts, expand_hosts, parse_hosts
 
 NAMES = st.lists(
     st.builds(

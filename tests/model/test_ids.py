@@ -7,8 +7,8 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.ids import ALPHABET, LENGTH, RANDOM_BITS, is_id, make_id
-from switchyard.service.core.clock import IdGenerator
+from switchyard.model.wire.ids import ALPHABET, LENGTH, RANDOM_BITS, is_id, make_id
+from switchyard.service.core.writes.clock import IdGenerator
 
 TIMES = st.integers(0, 2**48 * 1000 - 1)
 ENTROPY = st.integers(0, 2**RANDOM_BITS - 1)

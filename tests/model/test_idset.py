@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.model.idset import INDEX_MAX, TEXT_CHARS_MAX, IdSet, IndexPositions, parse_array
+from switchyard.model.cluster.idset import INDEX_MAX, TEXT_CHARS_MAX, IdSet, IndexPositions, parse_array
 
 PART = st.tuples(st.integers(0, 120), st.integers(0, 60), st.integers(1, 9))
 

@@ -7,7 +7,7 @@ import pytest
 
 from switchyard.model.graph import Graph
 from switchyard.model.graph.attach import attach_subsystems
-from switchyard.model.image_rules import ImageOffer, ImageRun, first_rule, image_note, image_refusal
+from switchyard.model.job.image_rules import ImageOffer, ImageRun, first_rule, image_note, image_refusal
 from switchyard.route.hints import find_hints
 from switchyard.route.router import evaluate
 from tests.builders import a_graph, a_member, a_world, an_ask

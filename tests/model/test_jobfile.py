@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.submit_files import split_files
+from switchyard.cli.submit.submit_files import split_files
 from switchyard.errors import Malformed
-from switchyard.model import jobfile
-from switchyard.sdk.request import KNOWN_FIELDS, build_job_request
+from switchyard.model.job import jobfile
+from switchyard.sdk.transport.request import KNOWN_FIELDS, build_job_request
 
 SCHEMA = jobfile.job_file_schema()
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.model.jobspec import from_jobspec, is_jobspec
-from switchyard.sdk.request import build_job_request
+from switchyard.model.jobspec.jobspec import from_jobspec, is_jobspec
+from switchyard.sdk.transport.request import build_job_request
 
 # As `flux submit --dry-run -N2 -n4 -c2 -g1 -t 10m --queue=batch --setattr=system.x=1 hostname` prints it.
 WHOLE: dict[str, Any] = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.model.jobspec import from_jobspec
-from switchyard.model.jobspec_structure import check_canonical
+from switchyard.model.jobspec.jobspec import from_jobspec
+from switchyard.model.jobspec.structure import check_canonical
 from switchyard.service.lifecycle.demands import check_demand, check_jobspec, demand_of_any_jobspec
 
 GOOD: dict[str, Any] = {

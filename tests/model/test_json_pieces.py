@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from switchyard.errors import Malformed, TooLarge
-from switchyard.model.json_scanner import JsonScanner, has_at_most_values
+from switchyard.model.wire.json_scanner import JsonScanner, has_at_most_values
 
 LEAVES = some.none() | some.booleans() | some.integers(0, 9) | some.text('ab"\\[]{},: \n', max_size=8)
 KEYS = some.text("ab{[,:", max_size=3)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import (
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import (
     ALLOWED_TRANSITIONS,
     FINAL_STATES,
     LIVE_STATES,

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import (
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import (
     ALLOWED_TRANSITIONS,
     FINAL_STATES,
     LifecycleState,

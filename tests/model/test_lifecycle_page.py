@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from switchyard.model import lifecycle
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import ALLOWED_TRANSITIONS, FINAL_STATES, LifecycleState, ObservedState, Transition
+from switchyard.model.job import lifecycle
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import ALLOWED_TRANSITIONS, FINAL_STATES, LifecycleState, ObservedState, Transition
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/explanation/job-states.md").read_text(encoding="utf-8")
 FENCE, FLOOR = 3, 9

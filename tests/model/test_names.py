@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import decode_json
-from switchyard.model.names import IdempotencyKey, LabelKey, LabelValue, Name, Title, is_name
+from switchyard.model.rules.names import IdempotencyKey, LabelKey, LabelValue, Name, Title, is_name
+from switchyard.model.wire.decode import decode_json
 
 
 def takes(kind: object, text: str) -> bool:

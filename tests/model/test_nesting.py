@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
-from switchyard.model import nesting
-from switchyard.model.decode import decode_json, load_yaml
-from switchyard.model.job import JobRequest
-from switchyard.model.nesting import NESTING_MAX, refuse_deep_json
+from switchyard.model.job.job import JobRequest
+from switchyard.model.wire import nesting
+from switchyard.model.wire.decode import decode_json, load_yaml
+from switchyard.model.wire.nesting import NESTING_MAX, refuse_deep_json
 from switchyard.route.select.constraint_steps import TEXT_CHARS_MAX, read_priorities
 
 SLOW_S = 1.6  # ten times what it takes; before the cure it was 2.7
@@ -72,7 +72,7 @@ def test_a_deep_value_of_a_job_is_refused(field: str, depth: int) -> None:
 def test_two_hundred_thousand_levels_of_yaml_do_not_crash_the_process(text: str) -> None:
     """In a process of its own: a crash would take the tests with it."""
     code = (
-        "from switchyard.errors import Malformed\nfrom switchyard.model.decode import load_yaml\n"
+        "from switchyard.errors import Malformed\nfrom switchyard.model.wire.decode import load_yaml\n"
         f"for most in (0, 100_000):\n    try:\n        load_yaml({text!r} * 200_000, where='f', nodes_max=most)\n"
         "    except Malformed as exc:\n        assert 'nested deeper than 64' in exc.detail, exc.detail\n"
         "    else:\n        raise AssertionError('taken')\n"

@@ -11,9 +11,9 @@ from msgspec import Meta, Struct
 
 import switchyard
 from switchyard.errors import Malformed
-from switchyard.model.decode import decode_json
-from switchyard.model.files import JobFiles, MissingQuery
-from switchyard.model.pattern_hints import PATTERN_HINTS
+from switchyard.model.files.files import JobFiles, MissingQuery
+from switchyard.model.wire.decode import decode_json
+from switchyard.model.wire.pattern_hints import PATTERN_HINTS
 
 
 def patterns_of(hint: Any) -> set[str]:

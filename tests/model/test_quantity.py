@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.quantity import (
+from switchyard.model.jobspec.quantity import (
     AMOUNT_MAX,
     DURATION_S_MAX,
     ceil_fraction,

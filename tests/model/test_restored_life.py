@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import (
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import (
     LifecycleState,
     ObservedState,
     ReportAnswer,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from switchyard.cli.output import printable
+from switchyard.cli.terminal.output import printable
 from switchyard.errors import Malformed
-from switchyard.model.access import TokenRequest, UserRequest
-from switchyard.model.api import ProjectRequest
-from switchyard.model.cluster import ClusterRequest
-from switchyard.model.decode import JsonReader
-from switchyard.model.job import JobRequest
-from switchyard.model.names import printable_line
+from switchyard.model.cluster.cluster import ClusterRequest
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.access import TokenRequest, UserRequest
+from switchyard.model.rules.names import printable_line
+from switchyard.model.wire.api import ProjectRequest
+from switchyard.model.wire.decode import JsonReader
 
 BIDIRECTIONAL = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 INVISIBLE = (

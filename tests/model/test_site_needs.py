@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from switchyard.model.files import JobFiles
-from switchyard.model.job import JobSpec
-from switchyard.model.site_needs import (
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.site_needs import (
     DataPrefix,
     SecretNeed,
     SecretOffer,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from switchyard.model.attributes import JobPolicy, UsedValue
-from switchyard.model.job import JobSpec
-from switchyard.model.scope import Level
-from switchyard.model.spec_secrets import (
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.spec_secrets import (
     HIDDEN_VALUE,
     hide_join_tokens,
     may_hold_join_token,
@@ -16,6 +14,8 @@ from switchyard.model.spec_secrets import (
     redact_policy,
     redact_spec,
 )
+from switchyard.model.rules.attributes import JobPolicy, UsedValue
+from switchyard.model.rules.scope import Level
 
 SECRET = "hunter2"
 CONTEXTS = (

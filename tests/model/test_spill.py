@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.spill import (
+from switchyard.model.job.spill import (
     SpillRule,
     opened_pools,
     parse_rule,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.blocker import Blocker, change_blocked, has_blocker, is_held_back
-from switchyard.model.event_kind import EVENT_OF_STATE, TASK_PREFIX, EventKind
-from switchyard.model.job import State
+from switchyard.model.job.blocker import Blocker, change_blocked, has_blocker, is_held_back
+from switchyard.model.job.event_kind import EVENT_OF_STATE, TASK_PREFIX, EventKind
+from switchyard.model.job.job import State
 
 
 @pytest.mark.parametrize(

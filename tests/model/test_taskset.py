@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from switchyard.model import taskset
-from switchyard.model.idset import IdSet
-from switchyard.model.taskset import (
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job import taskset
+from switchyard.model.job.taskset import (
     BITS_CHARS_MAX,
     DELAY_TIMES_MAX,
     TaskSet,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 
-from switchyard.model.variable_names import copied_variables, is_shell_name
+from switchyard.model.job.variable_names import copied_variables, is_shell_name
 
 
 def test_a_shell_passes_all_variables_on() -> None:

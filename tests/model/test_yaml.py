@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import YAML_BYTES_MAX, YAML_DEPTH_MAX, load_yaml
+from switchyard.model.wire.decode import YAML_BYTES_MAX, YAML_DEPTH_MAX, load_yaml
 
 
 def refusal(text: str | bytes) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from switchyard.model.queue import Queue
-from switchyard.model.scope import ScopeKey
+from switchyard.model.rules.queue import Queue
+from switchyard.model.rules.scope import ScopeKey
 from switchyard.policy.admit import AdmittedJob, ProjectEntry, admit
 from switchyard.policy.kinds import BUILTIN_KINDS, Kind, Kinds
 from switchyard.policy.platform import Platform

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName, YardError
-from switchyard.model.attributes import JobPolicy
-from switchyard.model.execution import ExecutionConfig, QualityOfService, Tier
-from switchyard.model.job import Limits
+from switchyard.model.executions.execution import ExecutionConfig, QualityOfService, Tier
+from switchyard.model.job.job import Limits
+from switchyard.model.rules.attributes import JobPolicy
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.original_request import restore_request
 from tests.builders import a_request

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from switchyard.errors import PolicyRefused, YardError
-from switchyard.model.decode import load_yaml
-from switchyard.model.execution import ExecutionConfig, QualityOfService
-from switchyard.model.job import Limits
-from switchyard.model.quantity import parse_amount, parse_duration_s
+from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.job.job import Limits
+from switchyard.model.jobspec.quantity import parse_amount, parse_duration_s
+from switchyard.model.wire.decode import load_yaml
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentValue
 from tests.policy.laws import KINDS, LEVELS, a_platform, a_policy, admitted

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.scope import Level, Scope, ScopeKey, level_of
+from switchyard.model.rules.scope import Level, Scope, ScopeKey, level_of
 from switchyard.policy.kinds.kind import Merge
 from switchyard.policy.resolve import RuleRow
 from tests.policy.laws import BOTTOM, KINDS, LEVELS, a_platform, a_policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.model.job import JobRequest, JobSpec
+from switchyard.model.job.job import JobRequest, JobSpec
 from switchyard.policy.draft import Draft, Entry, Provenance
 from switchyard.policy.kinds.tokens import TokensKind, add_task_type_tokens, combine_tokens
 from switchyard.policy.platform import Platform

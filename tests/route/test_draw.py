@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.ids import make_id
+from switchyard.model.wire.ids import make_id
 from switchyard.route.select import weighted_draw
 from switchyard.route.select.weighted_draw import LOOP_MAX, MASK, WeightedCandidates, draw, highest_score
 

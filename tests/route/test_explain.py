@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from switchyard.match.demand import PlainResources
 from switchyard.match.plain_demand import demand_of_plain
-from switchyard.model.cluster import Health
-from switchyard.model.quantity import parse_bytes
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.route import hints
 from switchyard.route.hints import find_hints
 from switchyard.route.roster import RosterCache

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import Load
-from switchyard.model.quote import Quote, QuoteOutcome
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.quote import Quote, QuoteOutcome
 from switchyard.route.moving import (
     BacklogJobs,
     FreeCapacity,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import Health
-from switchyard.model.ids import make_id
-from switchyard.model.verdict import Answer
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.verdict import Answer
+from switchyard.model.wire.ids import make_id
 from switchyard.route.hints import find_hints
 from switchyard.route.router import evaluate, make_plan, route_job
 from tests.builders import a_demand, a_graph, a_member, a_world, an_ask

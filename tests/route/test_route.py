@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.cluster import Health
-from switchyard.model.verdict import Answer, Verdict
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.verdict import Answer, Verdict
 from switchyard.route.hints import find_hints
 from switchyard.route.router import evaluate, make_plan, route_job
 from tests.builders import a_demand, a_graph, a_member, a_world, an_ask

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs
 
-from switchyard.model.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
-from switchyard.model.file_tree import FileEntry, FolderEntry, decode_tree, hash_of
+from switchyard.model.files.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
+from switchyard.model.files.file_tree import FileEntry, FolderEntry, decode_tree, hash_of
 
 
 class FilePeer:

@@ -11,9 +11,9 @@ import pytest
 
 import switchyard
 from switchyard import errors
-from switchyard.model.job import ClusterToken
+from switchyard.model.job.job import ClusterToken
 from switchyard.sdk.client import Client
-from switchyard.sdk.config import UserFile, save_user_file
+from switchyard.sdk.transport.config import UserFile, save_user_file
 from tests.sdk.peer import Asked, HangUp, Peer, Say, a_job
 
 ID = a_job()["id"]

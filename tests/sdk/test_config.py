@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from switchyard import errors
-from switchyard.model.job import ClusterToken
-from switchyard.sdk import config
-from switchyard.sdk.config import URL_DEFAULT, UserFile, load_user_file, resolve_settings, save_user_file
+from switchyard.model.job.job import ClusterToken
+from switchyard.sdk.transport import config
+from switchyard.sdk.transport.config import URL_DEFAULT, UserFile, load_user_file, resolve_settings, save_user_file
 
 FULL = UserFile(
     url="https://yard.example.org",

@@ -12,11 +12,11 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import BadRequest, Conflict, NotFound, TimedOut
-from switchyard.model.file_tree import CHUNK_BYTES, FileEntry, hash_of
-from switchyard.sdk.file_hash_cache import HashCache
-from switchyard.sdk.file_names import list_sources
-from switchyard.sdk.file_scan import scan_sources
-from switchyard.sdk.file_target import PART_SUFFIX, TargetFolder
+from switchyard.model.files.file_tree import CHUNK_BYTES, FileEntry, hash_of
+from switchyard.sdk.files.file_names import list_sources
+from switchyard.sdk.files.target import PART_SUFFIX, TargetFolder
+from switchyard.sdk.uploads.hash_cache import HashCache
+from switchyard.sdk.uploads.scan import scan_sources
 from tests.processes import PATIENCE_S
 from tests.sdk.file_peer import FilePeer
 from tests.sdk.peer import a_job

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from switchyard.errors import NotFound
-from switchyard.model.file_views import FileView, FileViewQuery, ViewState
-from switchyard.sdk import file_follow
-from switchyard.sdk.file_follow import END_TRIES, FileFollower
-from switchyard.sdk.transport import Transport
+from switchyard.model.files.file_views import FileView, FileViewQuery, ViewState
+from switchyard.sdk.files import follow_files
+from switchyard.sdk.files.follow_files import END_TRIES, FileFollower
+from switchyard.sdk.transport.transport import Transport
 
 BEGIN = FileView(job="j", state=ViewState.SEEN, attempt=1, fence=1, is_over=False, data=b"begin ", size=6)
 OVER = FileView(job="j", state=ViewState.OVER, attempt=1, fence=1, is_over=True)
@@ -36,8 +36,8 @@ class Answers:
 
 def follow(monkeypatch: pytest.MonkeyPatch, *views: FileView) -> tuple[bytes, str, Answers]:
     """What is read, the last notice, and the requests."""
-    monkeypatch.setattr(file_follow, "AWAY_S", 0.001)
-    monkeypatch.setattr(file_follow, "POLL_S_MIN", 0.0)
+    monkeypatch.setattr(follow_files, "AWAY_S", 0.001)
+    monkeypatch.setattr(follow_files, "POLL_S_MIN", 0.0)
 
     def no_files(job: str) -> Any:
         raise NotFound(f"Job {job} has no output files.")

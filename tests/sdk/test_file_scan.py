@@ -14,31 +14,23 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import BadRequest
-from switchyard.model.file_tree import (
-    CHUNK_BYTES,
-    ZEROS,
-    FileEntry,
-    FolderEntry,
-    LinkEntry,
-    decode_tree,
-    hash_of,
-)
-from switchyard.sdk import file_chunks, file_hashing
-from switchyard.sdk.file_chunks import ChunkSource, FileChanged, read_chunk
-from switchyard.sdk.file_hash_cache import FileState, HashCache
-from switchyard.sdk.file_hashing import KEPT_FILE_BYTES
-from switchyard.sdk.file_links import stays_inside
-from switchyard.sdk.file_names import FileContent, default_name, list_sources, parse_name, parse_source
-from switchyard.sdk.file_request import from_fields, from_texts
-from switchyard.sdk.file_scan import ScannedTree, scan_sources
+from switchyard.model.files.file_tree import CHUNK_BYTES, ZEROS, FileEntry, FolderEntry, LinkEntry, decode_tree, hash_of
+from switchyard.sdk.files.file_names import FileContent, default_name, list_sources, parse_name, parse_source
+from switchyard.sdk.files.file_request import from_fields, from_texts
+from switchyard.sdk.files.links import stays_inside
+from switchyard.sdk.uploads import chunks, hashing
+from switchyard.sdk.uploads.chunks import ChunkSource, FileChanged, read_chunk
+from switchyard.sdk.uploads.hash_cache import FileState, HashCache
+from switchyard.sdk.uploads.hashing import KEPT_FILE_BYTES
+from switchyard.sdk.uploads.scan import ScannedTree, scan_sources
 
 MEMORY_MIB_MAX = 80
 NO_RIGHTS = """
 import os, sys
 from switchyard.errors import BadRequest
-from switchyard.sdk.file_hash_cache import HashCache
-from switchyard.sdk.file_names import list_sources
-from switchyard.sdk.file_scan import scan_sources
+from switchyard.sdk.uploads.hash_cache import HashCache
+from switchyard.sdk.files.file_names import list_sources
+from switchyard.sdk.uploads.scan import scan_sources
 os.chdir(sys.argv[1])
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 for name in ("secret", "closed folder", "."):
@@ -135,9 +127,9 @@ def test_a_large_file_takes_little_memory(tmp_path: Path) -> None:
     code = """
 import resource, sys
 from pathlib import Path
-from switchyard.sdk.file_hash_cache import HashCache
-from switchyard.sdk.file_names import list_sources
-from switchyard.sdk.file_scan import scan_sources
+from switchyard.sdk.uploads.hash_cache import HashCache
+from switchyard.sdk.files.file_names import list_sources
+from switchyard.sdk.uploads.scan import scan_sources
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 tree = scan_sources(list_sources([sys.argv[1]]), cache=HashCache(None))
 print(tree.size, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
@@ -255,21 +247,21 @@ def test_a_deeper_ignore_file_wins_and_a_named_file_is_never_ignored(tmp_path: P
 
 
 def test_a_second_scan_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchyard.sdk.file_hash_cache.FINE_MARGIN_NS", -(10**18))
-    monkeypatch.setattr("switchyard.sdk.file_hash_cache.COARSE_MARGIN_NS", -(10**18))
+    monkeypatch.setattr("switchyard.sdk.uploads.hash_cache.FINE_MARGIN_NS", -(10**18))
+    monkeypatch.setattr("switchyard.sdk.uploads.hash_cache.COARSE_MARGIN_NS", -(10**18))
     folder, kept = tmp_path / "work", tmp_path / "cache"
     (folder / "sub").mkdir(parents=True)
     for name in ("a", "sub/b"):
         (folder / name).write_text(name)
     first, _ = scan(folder, cache=HashCache(kept))
     read: list[bytes] = []
-    real = file_chunks.read_unchanged
+    real = chunks.read_unchanged
 
     def counted(path: bytes, state: FileState) -> bytes:
         read.append(path)
         return real(path, state)
 
-    monkeypatch.setattr(file_hashing, "read_unchanged", counted)
+    monkeypatch.setattr(hashing, "read_unchanged", counted)
     assert scan(folder, cache=HashCache(kept))[0].root == first.root
     assert read == []
     (folder / "sub/b").write_text("B")
@@ -282,8 +274,8 @@ def test_a_second_scan_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_that_changed_a_moment_ago_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchyard.sdk.file_hash_cache.FINE_MARGIN_NS", 10**18)
-    monkeypatch.setattr("switchyard.sdk.file_hash_cache.COARSE_MARGIN_NS", 10**18)
+    monkeypatch.setattr("switchyard.sdk.uploads.hash_cache.FINE_MARGIN_NS", 10**18)
+    monkeypatch.setattr("switchyard.sdk.uploads.hash_cache.COARSE_MARGIN_NS", 10**18)
     (tmp_path / "a").write_text("a")
     scan(tmp_path, cache=HashCache(tmp_path.parent / "kept"))
     assert not (tmp_path.parent / "kept").exists()
@@ -305,7 +297,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(
 
         return grow
 
-    monkeypatch.setattr(file_chunks, "hash_handle", after(file_chunks.hash_handle))
+    monkeypatch.setattr(chunks, "hash_handle", after(chunks.hash_handle))
     monkeypatch.setattr(os, "pread", after(os.pread))
     with pytest.raises(FileChanged, match="growing changes while it is read"):
         scan(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import Conflict, NotFound, Unavailable, YardError
-from switchyard.model.file_tree import (
+from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
     Entry,
     FileEntry,
@@ -21,10 +21,10 @@ from switchyard.model.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.sdk import file_hashing, file_upload
-from switchyard.sdk.file_patterns import FilePatterns
-from switchyard.sdk.file_target import PART_SUFFIX
-from switchyard.sdk.retry_backoff import ServerOutage
+from switchyard.sdk.files.target import PART_SUFFIX
+from switchyard.sdk.transport.retry_backoff import ServerOutage
+from switchyard.sdk.uploads import hashing, upload
+from switchyard.sdk.uploads.patterns import FilePatterns
 from tests.processes import free_port
 from tests.sdk.file_peer import FilePeer
 from tests.sdk.peer import a_job
@@ -157,7 +157,7 @@ def test_a_transfer_that_has_begun_outlasts_an_outage(
 
 def test_a_wrong_address_fails_before_much_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YARD_CONFIG", str(tmp_path / "yard.yaml"))
-    monkeypatch.setattr(file_hashing, "LONG_READ_BYTES", 10)
+    monkeypatch.setattr(hashing, "LONG_READ_BYTES", 10)
     (tmp_path / "file").write_bytes(b"more than ten bytes")
     read: list[int] = []
     with Client(f"http://127.0.0.1:{free_port()}", retry_s=0.0) as hasty, pytest.raises(Unavailable):
@@ -168,7 +168,7 @@ def test_a_wrong_address_fails_before_much_is_read(tmp_path: Path, monkeypatch: 
 def test_an_upload_that_failed_continues_where_it_stopped(
     client: Client, peer: FilePeer, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_upload, "THREADS", 1)
+    monkeypatch.setattr(upload, "THREADS", 1)
     with Client(peer.url, retry_s=0.0, outage_s=0.0) as hasty:
         peer.cut_up = [1 << 30, 100]  # the first body arrives, the second is cut
         with pytest.raises(Unavailable):
@@ -189,7 +189,7 @@ def test_an_upload_that_failed_continues_where_it_stopped(
 def test_an_upload_goes_to_the_store_or_else_through_the_server(
     client: Client, peer: FilePeer, work: Path, monkeypatch: pytest.MonkeyPatch, statuses: list[int], is_direct: bool
 ) -> None:
-    monkeypatch.setattr(file_upload, "THREADS", 1)
+    monkeypatch.setattr(upload, "THREADS", 1)
     peer.signs = True
     peer.put_statuses = statuses
     root = client.upload(workdir=work)
@@ -266,11 +266,11 @@ def test_a_store_that_lies_about_a_hash_is_not_believed(
 def test_a_file_that_changes_before_it_is_sent_is_read_again_once(
     client: Client, peer: FilePeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_signed: bool
 ) -> None:
-    monkeypatch.setattr(file_hashing, "KEPT_BYTES", 0)  # otherwise the bytes that were hashed are sent from memory
+    monkeypatch.setattr(hashing, "KEPT_BYTES", 0)  # otherwise the bytes that were hashed are sent from memory
     peer.signs = is_signed
     file = tmp_path / "growing"
     file.write_text("0")
-    real = file_upload.read_chunk
+    real = upload.read_chunk
     changes = iter([True, False])
 
     def read(source: object) -> bytes:
@@ -278,15 +278,13 @@ def test_a_file_that_changes_before_it_is_sent_is_read_again_once(
             file.write_text("1")
         return real(source)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(file_upload, "read_chunk", read)
+    monkeypatch.setattr(upload, "read_chunk", read)
     root = client.upload({"growing": file})
     assert hash_of(b"1") in peer.objects
     assert bytes.fromhex(root) in peer.sealed
     file.write_text("2")
     endless = iter(range(100, 200))
-    monkeypatch.setattr(
-        file_upload, "read_chunk", lambda source: (file.write_text(str(next(endless))), real(source))[1]
-    )
+    monkeypatch.setattr(upload, "read_chunk", lambda source: (file.write_text(str(next(endless))), real(source))[1])
     with pytest.raises(Conflict, match="growing changes while it is read"):
         client.upload({"growing": file})
 

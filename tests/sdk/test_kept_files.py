@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from switchyard import Client
-from switchyard.sdk import file_hashing, file_upload
-from switchyard.sdk.file_chunks import ChunkSource, read_chunk
-from switchyard.sdk.file_names import list_sources
-from switchyard.sdk.job_uploads import upload_sources
+from switchyard.sdk.files.file_names import list_sources
+from switchyard.sdk.uploads import hashing, upload
+from switchyard.sdk.uploads.chunks import ChunkSource, read_chunk
+from switchyard.sdk.uploads.job_uploads import upload_sources
 from tests.sdk.file_peer import FilePeer
 
 
@@ -20,14 +20,14 @@ def test_all_folders_of_one_upload_share_the_bound_of_files_in_memory(
     """Jobs in bulk with a folder each: what does not stay in memory is read a second time, when it is sent."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("YARD_CONFIG", str(tmp_path / "yard.yaml"))
-    monkeypatch.setattr(file_hashing, "KEPT_BYTES", 250)
+    monkeypatch.setattr(hashing, "KEPT_BYTES", 250)
     read_again: list[ChunkSource] = []
 
     def read(source: ChunkSource) -> bytes:
         read_again.append(source)
         return read_chunk(source)
 
-    monkeypatch.setattr(file_upload, "read_chunk", read)
+    monkeypatch.setattr(upload, "read_chunk", read)
     folders = [tmp_path / str(number) for number in range(6)]
     for number, folder in enumerate(folders):
         folder.mkdir()

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import BadRequest
-from switchyard.sdk.file_hash_cache import HashCache
-from switchyard.sdk.file_names import list_sources
-from switchyard.sdk.file_scan import ScannedTree, scan_sources
+from switchyard.sdk.files.file_names import list_sources
+from switchyard.sdk.uploads.hash_cache import HashCache
+from switchyard.sdk.uploads.scan import ScannedTree, scan_sources
 
 
 def scan(sources: dict[str, str]) -> ScannedTree:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from switchyard import errors
-from switchyard.sdk import follow as follows
 from switchyard.sdk.client import Client
+from switchyard.sdk.jobs import follow as follows
 from tests.cutter import Cutter
 from tests.sdk.peer import HangUp, Peer, Say, a_job, problem
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Malformed, NotFound, YardError
-from switchyard.model.image_compatibility import Compatibility
-from switchyard.sdk.oci import BLOB_BYTES_MAX, BLOBS_MAX, read_image_compatibility
+from switchyard.model.job.image_compatibility import Compatibility
+from switchyard.sdk.files.oci import BLOB_BYTES_MAX, BLOBS_MAX, read_image_compatibility
 from tests.layouts import CONFIG, INDEX, MANIFEST, Descriptor, Layout
 
 X86 = [Compatibility("architecture", equals="x86_64"), Compatibility("os", equals="linux")]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from switchyard import errors
-from switchyard.model.job import JobRequest, JobSpec, Limits, OnLost, Resources
-from switchyard.sdk.request import build_job_request
+from switchyard.model.job.job import JobRequest, JobSpec, Limits, OnLost, Resources
+from switchyard.sdk.transport.request import build_job_request
 
 WHOLE = JobRequest(
     JobSpec(["a"], env={"A": "1"}, resources=Resources(tasks=4, cores=2), on_lost=OnLost.FAIL, lost_after="5m"),

@@ -6,7 +6,7 @@ import threading
 import time
 from urllib.parse import urlsplit
 
-from switchyard.sdk.transport import Request, Transport
+from switchyard.sdk.transport.transport import Request, Transport
 from tests.processes import until
 from tests.relay import relaying
 from tests.sdk.peer import Peer, Say

@@ -9,9 +9,9 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import BadRequest
-from switchyard.sdk.file_names import FileSource
-from switchyard.sdk.file_request import FileRequest, FileTemplate
-from switchyard.sdk.job_uploads import upload_requests
+from switchyard.sdk.files.file_names import FileSource
+from switchyard.sdk.files.file_request import FileRequest, FileTemplate
+from switchyard.sdk.uploads.job_uploads import upload_requests
 from tests.sdk.file_peer import FilePeer
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.file_frames import MEDIA, FrameKind, encode_frame
-from switchyard.model.file_tree import hash_of
+from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
+from switchyard.model.files.file_tree import hash_of
 from switchyard.server.http.endpoint import Caller
 from switchyard.server.http.endpoints import ENDPOINTS
-from switchyard.service.core.agent_calls import AGENT_CALLS, AttemptNeed, CallingProcess
+from switchyard.service.core.agents.agent_calls import AGENT_CALLS, AttemptNeed, CallingProcess
 from switchyard.service.core.file_storage import ROOM_STEPS
 from tests.processes import PATIENCE_S, until
 from tests.programs import Answer

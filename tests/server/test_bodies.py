@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from switchyard.model.poll import UNBEGUN_MAX, Leave, UnbegunAttempt
-from switchyard.server.http.body_bounds import LEAVE_BODY
-from switchyard.server.http.body_decoding import refuse_many_values
+from switchyard.model.cluster.poll import UNBEGUN_MAX, Leave, UnbegunAttempt
+from switchyard.server.http.bodies.body_bounds import LEAVE_BODY
+from switchyard.server.http.bodies.body_decoding import refuse_many_values
 from switchyard.server.http.endpoint import BodyForm, Caller
 from switchyard.server.http.endpoints import ENDPOINTS
 from tests.server.test_bad_input import JOB, refused

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Busy, Throttled
-from switchyard.server.byte_budget import LARGE_BYTES_MIN
-from switchyard.server.http import body_budget
-from switchyard.server.http.body_budget import (
+from switchyard.server.grpc.byte_budget import LARGE_BYTES_MIN
+from switchyard.server.grpc.limiter import ANONYMOUS, current_caller
+from switchyard.server.http.bodies import body_budget
+from switchyard.server.http.bodies.body_budget import (
     ADDRESS_BYTES_MAX,
     BODIES,
     CALLER_BYTES_MAX,
@@ -20,10 +21,9 @@ from switchyard.server.http.body_budget import (
     BodyBudget,
     BodyBudgets,
 )
-from switchyard.server.http.body_reading import read_body
+from switchyard.server.http.bodies.body_reading import read_body
 from switchyard.server.http.endpoint import BodyForm, Caller
 from switchyard.server.http.endpoints import ENDPOINTS
-from switchyard.server.limiter import ANONYMOUS, current_caller
 
 FOREVER_S = 1000.0
 

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from switchyard.errors import Busy
-from switchyard.server.bounded_pool import BoundedPool
-from switchyard.server.limiter import current_caller
+from switchyard.server.grpc.limiter import current_caller
+from switchyard.server.loops.bounded_pool import BoundedPool
 
 
 def run_two(pool: BoundedPool, *sizes: int) -> list[object]:

@@ -8,9 +8,9 @@ import pytest
 
 from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_USAGE, Malformed
-from switchyard.server.command import main
-from switchyard.server.config import Config, read_config
-from switchyard.server.settings import Settings, parse_address
+from switchyard.server.commands.command import main
+from switchyard.server.config.config import Config, read_config
+from switchyard.server.config.settings import Settings, parse_address
 
 WHOLE = """
 clusters:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.api import Event
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.job import Job, State
+from switchyard.model.job.job import Job, State
+from switchyard.model.wire.api import Event
 from switchyard.server.dashboard import formats
 from switchyard.server.dashboard.charts import CHART_HEIGHT, OTHER, draw_columns, draw_flows
 from switchyard.server.dashboard.node_map import draw_nodes, draw_tree

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from switchyard.model.access import ROLE_RANK, Role
+from switchyard.model.rules.access import ROLE_RANK, Role
 from switchyard.server.dashboard.app import PAGES
 from switchyard.server.dashboard.live import PAUSE_MAX_S, pause_s, view_key
 from switchyard.server.dashboard.page import WebPage

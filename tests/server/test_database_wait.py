@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from switchyard.errors import Unavailable
-from switchyard.server.database_wait import wait_for_database, while_database_restarts
-from switchyard.store.database import Database
-from switchyard.store.failures import ConnectionLost
+from switchyard.server.commands.database_wait import wait_for_database, while_database_restarts
+from switchyard.store.engine.database import Database
+from switchyard.store.jobs.failures import ConnectionLost
 from tests.services import Postgres
 
 

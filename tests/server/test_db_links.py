@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import EXIT_OK, Conflict
-from switchyard.server import db_command
+from switchyard.server.commands import db_command
 from tests.store.prepared import sqlite_url
 
 __all__ = ["sqlite_url"]

@@ -16,10 +16,10 @@ import pytest
 
 from switchyard.errors import Busy, NotFound, Throttled, Unavailable, YardError
 from switchyard.policy.limits import UserLimits, limit_refusal
-from switchyard.server.fair_threads import FairThreads
-from switchyard.server.limiter import SERVER, Limiter
-from switchyard.server.loop_calls import copy_result
-from switchyard.server.shared_reads import SharedReads
+from switchyard.server.grpc.limiter import SERVER, Limiter
+from switchyard.server.loops.fair_threads import FairThreads
+from switchyard.server.loops.loop_calls import copy_result
+from switchyard.server.loops.shared_reads import SharedReads
 from switchyard.service.core.rights import Actor, Rights, local_admin
 from tests.processes import PATIENCE_S
 

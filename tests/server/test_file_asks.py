@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from switchyard.errors import LimitReached
-from switchyard.model.file_views import ASKS_IN_POLL_MAX, FileAnswer, FileAsk, ViewState
+from switchyard.model.files.file_views import ASKS_IN_POLL_MAX, FileAnswer, FileAsk, ViewState
 from switchyard.server.file_asks import FILES_PER_JOB_MAX, FILES_PER_USER_MAX, FileAsks
 
 

@@ -12,9 +12,14 @@ import structlog.testing
 
 from switchyard.errors import Busy
 from switchyard.server import refusal_log
-from switchyard.server.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
-from switchyard.server.http.connection_gate import ClientConnection, ConnectionGate, ConnectionPhase, client_network
-from switchyard.server.open_request_slots import OpenRequestSlots
+from switchyard.server.config.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
+from switchyard.server.grpc.open_request_slots import OpenRequestSlots
+from switchyard.server.http.connections.connection_gate import (
+    ClientConnection,
+    ConnectionGate,
+    ConnectionPhase,
+    client_network,
+)
 from switchyard.server.refusal_log import RefusalLog, credential_id
 
 BOUNDS = ConnectionBounds(http_max=6, address_max=3, grpc_max=6, head_s=1, idle_s=1, body_s=1, answer_s=1, slow_bytes=1)

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from switchyard.errors import Busy
-from switchyard.server.byte_budget import LARGE_BYTES_MIN
-from switchyard.server.grpc_intake import _ReadSlots
-from switchyard.server.grpc_message_budget import (
+from switchyard.server.grpc.byte_budget import LARGE_BYTES_MIN
+from switchyard.server.grpc.grpc_intake import _ReadSlots
+from switchyard.server.grpc.grpc_message_budget import (
     WRONG_SECRET_BYTES_MAX,
     WRONG_SECRET_WINDOW_S,
     WRONG_SECRETS_MAX,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.server.grpc.limiter import current_caller
 from switchyard.server.http.endpoints import ENDPOINTS
-from switchyard.server.limiter import current_caller
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.loops.runtime import ServerRuntime
 from tests.service.rig import running
 
 

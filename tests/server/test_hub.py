@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from switchyard.server.wakeup_hub import WakeupHub, wait_for_first
+from switchyard.server.loops.wakeup_hub import WakeupHub, wait_for_first
 
 
 def run(work) -> None:

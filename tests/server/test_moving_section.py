@@ -8,9 +8,9 @@ import pytest
 
 from switchyard.errors import EXIT_USAGE, Malformed
 from switchyard.route.moving import MovingSettings
-from switchyard.server.command import main
-from switchyard.server.config import Config, read_config
-from switchyard.server.platform_config import layout_of, platform_of
+from switchyard.server.commands.command import main
+from switchyard.server.config.config import Config, read_config
+from switchyard.server.config.platform_config import layout_of, platform_of
 
 POOLS = "clusters: {clusterConfigs: [{name: a}], poolNameClusterMap: {main: [{id: a}], burst: [{id: a}]}"
 

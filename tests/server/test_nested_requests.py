@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.nesting import NESTING_MAX
-from switchyard.server.http.asgi_messages import answer_errors
+from switchyard.model.wire.nesting import NESTING_MAX
+from switchyard.server.http.connections.asgi_messages import answer_errors
 from tests.acceptance.test_rainbow import registered, submitted
 from tests.programs import Answer, Server, call, isolated_env, yard
 from tests.server.rainbow_door import JOB, Door, rainbow

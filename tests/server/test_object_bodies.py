@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from switchyard.server.http.object_bodies import PIECE_BYTES, PIECES_MAX, _feed
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.http.bodies.object_bodies import PIECE_BYTES, PIECES_MAX, _feed
+from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.files.intake import ObjectIntake
 
 

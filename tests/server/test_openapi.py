@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from switchyard.errors import ERRORS_BY_CODE, Malformed
-from switchyard.model.execution import QualityOfService
-from switchyard.model.image_compatibility import Compatibility
-from switchyard.model.job import JobRequest, Resources
+from switchyard.model.executions.execution import QualityOfService
+from switchyard.model.job.image_compatibility import Compatibility
+from switchyard.model.job.job import JobRequest, Resources
 from switchyard.server.http.endpoint import BodyForm
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.openapi import document

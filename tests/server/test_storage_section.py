@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.server.config import read_config
-from switchyard.server.storage_section import StorageSection, read_storage
+from switchyard.server.config.config import read_config
+from switchyard.server.config.storage_section import StorageSection, read_storage
 
 KEYS = {"AWS_ACCESS_KEY_ID": "AKONE", "AWS_SECRET_ACCESS_KEY": "s3cr3t-one"}
 SECRET = "s3cr3t-file"

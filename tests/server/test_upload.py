@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from switchyard.errors import Malformed, TooLarge
-from switchyard.server.http.upload import ENCODINGS, Upload
+from switchyard.server.http.bodies.upload import ENCODINGS, Upload
 
 BODY = b'{"nodes": 400}' * 1000
 PACKED = gzip.compress(BODY, mtime=0)  # without the time, so that every worker names the tests alike

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.access import GrantTarget, Role, TokenRequest
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role, TokenRequest
 from switchyard.server import app
+from switchyard.server.grpc.open_request_slots import OpenRequestSlots
 from switchyard.server.http import event_stream
-from switchyard.server.open_request_slots import OpenRequestSlots
-from switchyard.server.runtime import make_runtime
+from switchyard.server.loops.runtime import make_runtime
 from switchyard.service.access import user_tokens
 from tests.builders import a_request
 from tests.processes import free_port, until

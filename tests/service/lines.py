@@ -6,14 +6,15 @@ from typing import Any
 
 from msgspec import structs
 
-from switchyard.model.cluster import ClusterChange, Load
-from switchyard.model.job import JobRequest
-from switchyard.model.layout import LayoutPart, SetMember, SetRequest
+from switchyard.model.cluster.cluster import ClusterChange, Load
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.layout import LayoutPart, SetMember, SetRequest
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.reserve.quotes import shape_of
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.store import jobs, quotes
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import quotes
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_update import JobUpdate
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

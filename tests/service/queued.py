@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from switchyard.model.job import JobRequest
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Lease
-from switchyard.model.scope import Scope
-from switchyard.server.config import read_config
-from switchyard.server.platform_config import layout_of
+from switchyard.model.cluster.poll import AttemptRef, Lease
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.scope import Scope
+from switchyard.server.config.config import read_config
+from switchyard.server.config.platform_config import layout_of
 from switchyard.service.cluster.layout import store_file_layout
-from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.core.writes.write_condition import WriteCondition
 from switchyard.service.rules import attributes
 from switchyard.service.upkeep import give_places
 from tests.builders import a_graph, a_request

@@ -16,31 +16,31 @@ import msgspec
 
 from switchyard import plugins
 from switchyard.errors import YardError
-from switchyard.model.access import GranteeKind, GrantRequest, GrantTarget, Role, UserRequest
-from switchyard.model.api import CreatedJob, ProjectRequest
-from switchyard.model.cluster import ClusterRequest
+from switchyard.model.cluster.cluster import ClusterRequest
+from switchyard.model.cluster.poll import AttemptRef, Join, Lease, OutputChunk, Report, Room
 from switchyard.model.graph import Graph
-from switchyard.model.job import Job, JobRequest
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Join, Lease, OutputChunk, Report, Room
+from switchyard.model.job.job import Job, JobRequest
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.rules.access import GranteeKind, GrantRequest, GrantTarget, Role, UserRequest
+from switchyard.model.wire.api import CreatedJob, ProjectRequest
 from switchyard.server import app, wiring
-from switchyard.server.config import Config
-from switchyard.server.settings import ServerBounds, Settings
+from switchyard.server.config.config import Config
+from switchyard.server.config.settings import ServerBounds, Settings
 from switchyard.service.access import projects, users
 from switchyard.service.cluster import agent_join, clusters, graphs
-from switchyard.service.core.clock import IdGenerator
-from switchyard.service.core.committer import BatchCall
 from switchyard.service.core.rights import Actor, local_admin
+from switchyard.service.core.writes.clock import IdGenerator
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.job import jobs
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.run.lease import LeaseAnswer, SyncRequest
 from switchyard.service.run.report import ReportWrite
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import jobs as job_store
-from switchyard.store import schema_check
-from switchyard.store.clock import wall_us
-from switchyard.store.database import Tx
+from switchyard.store.engine.clock import wall_us
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import jobs as job_store
+from switchyard.store.tables import schema_check
 from tests.builders import a_graph, a_request
 
 WAIT_S = 30

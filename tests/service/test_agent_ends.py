@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.cluster import Load
-from switchyard.model.job import JobRequest, JobSpec, Resources, State
-from switchyard.service.core.agent_ends import AgentEnds, common_time_left, rounded_up_s
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.job.job import JobRequest, JobSpec, Resources, State
+from switchyard.service.core.agents.agent_ends import AgentEnds, common_time_left, rounded_up_s
 from tests.service.rig import Rig
 
 

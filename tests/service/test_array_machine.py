@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, multiple, rule
 
 from switchyard.errors import Resync
-from switchyard.model import taskset
-from switchyard.model.ids import make_id
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Report
-from switchyard.model.retry import Cause, Retry
-from switchyard.model.task_states import read_task
-from switchyard.model.taskset import DELAY_TIMES_MAX
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.cluster.poll import AttemptRef, Report
+from switchyard.model.job import taskset
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.job.retry import Cause, Retry
+from switchyard.model.job.task_states import read_task
+from switchyard.model.job.taskset import DELAY_TIMES_MAX
+from switchyard.model.wire.ids import make_id
 from switchyard.service.job import job_control, jobs
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.damage import damage_of
@@ -29,7 +29,8 @@ from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
 from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.store import ranges, unreadable_jobs
+from switchyard.store.engine import ranges
+from switchyard.store.jobs import unreadable_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
 from tests.service.test_machine import run

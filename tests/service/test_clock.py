@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.service.core import clock as clock_module
-from switchyard.service.core.clock import JUMP_MIN_US, MEASURE_INTERVAL_US, Clock
-from switchyard.store.clock import database_us, steady_us, wall_us
-from switchyard.store.database import Database
+from switchyard.service.core.writes import clock as clock_module
+from switchyard.service.core.writes.clock import JUMP_MIN_US, MEASURE_INTERVAL_US, Clock
+from switchyard.store.engine.clock import database_us, steady_us, wall_us
+from switchyard.store.engine.database import Database
 
 SECOND_US = 1_000_000
 HOUR_US = 3600 * SECOND_US

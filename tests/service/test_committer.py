@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Busy, Conflict, Internal, Unavailable, YardError
-from switchyard.model.event_kind import EventKind
-from switchyard.service.core import committer
-from switchyard.service.core.batch import Batch, CommitNotice
-from switchyard.service.core.committer import BatchCall
-from switchyard.store import events
+from switchyard.model.job.event_kind import EventKind
+from switchyard.service.core.writes import committer
+from switchyard.service.core.writes.batch import Batch, CommitNotice
+from switchyard.service.core.writes.committer import BatchCall
+from switchyard.store.jobs import events
 from tests.builders import a_request
 from tests.processes import until
 from tests.service.rig import Rig, running

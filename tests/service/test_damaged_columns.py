@@ -12,16 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Internal
-from switchyard.model.api import JobChange, Page
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Lease
+from switchyard.model.cluster.poll import AttemptRef, Lease
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.wire.api import JobChange, Page
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.job import explanation, job_control, jobs, stats
 from switchyard.service.job.live_job_counts import count_live_jobs
 from switchyard.service.upkeep.quarantine import Quarantine
-from switchyard.store import schema
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs.jobs import JobFilter
+from switchyard.store.tables import schema
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 from tests.service.test_unreadable import upkeep

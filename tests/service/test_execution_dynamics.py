@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from flyteidl.core import dynamic_job_pb2, identifier_pb2, tasks_pb2
 
-from switchyard.model.access import GrantTarget, Role
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.registration import create_task
-from switchyard.service.executions.dynamics import with_dynamic
-from switchyard.workflow.dynamic_workflow import DEPTH_MAX
-from switchyard.workflow.entity_id import EntityId, EntityKind
-from switchyard.workflow.execution_state import AttemptEnd
-from switchyard.workflow.run_ids import NODE_ID_BYTES_MAX
+from switchyard.service.executions.nodes.dynamics import with_dynamic
+from switchyard.workflow.compile.dynamic_workflow import DEPTH_MAX
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.workflow.engine.execution_state import AttemptEnd
+from switchyard.workflow.engine.run_ids import NODE_ID_BYTES_MAX
 from tests.service.entities.requests import DOMAIN, PROJECT, an_id, placed, task_request
 from tests.service.rig import ADMIN, Rig
 from tests.workflow.builders import INT, bindings, gate_node, interface, task_node

@@ -22,16 +22,16 @@ from hypothesis.stateful import (
 )
 
 from switchyard.errors import KeyReused, Resync
-from switchyard.model.cluster import Load
-from switchyard.model.ids import make_id
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Report
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import AttemptRef, Report
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.wire.ids import make_id
 from switchyard.service.job import jobs
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.store import leases
+from switchyard.store.jobs import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
 from tests.services import Postgres
@@ -229,7 +229,7 @@ class YardMachine(RuleBasedStateMachine):
             assert len(believers) <= 1, "two agents hold the same attempt"
 
     def rows(self) -> list[Any]:
-        from switchyard.store.jobs import JobFilter, job_list
+        from switchyard.store.jobs.jobs import JobFilter, job_list
 
         with self.rig.context.database.read() as tx:
             return job_list(tx, JobFilter(), before=None, limit=500, budget=5000, with_spec=False)[0]

@@ -10,11 +10,11 @@ from time import monotonic
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.service.core import outage
-from switchyard.service.core.outage import Outage
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.service.core.writes import outage
+from switchyard.service.core.writes.outage import Outage
 from switchyard.service.job import jobs
-from switchyard.store.failures import ConnectionLost
+from switchyard.store.jobs.failures import ConnectionLost
 from tests.service.rig import ADMIN, running
 from tests.services import Postgres
 from tests.store.prepared import migrated

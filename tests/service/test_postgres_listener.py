@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.server.postgres_listener import PostgresListener
-from switchyard.service.core.batch import CommitNotice, Topic
+from switchyard.server.loops.postgres_listener import PostgresListener
+from switchyard.service.core.writes.batch import CommitNotice, Topic
 from tests.processes import until
 from tests.service.rig import Rig, running
 from tests.services import Postgres

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange, Health, Load
+from switchyard.model.cluster.cluster import ClusterChange, Health, Load
 from switchyard.service.cluster import clusters
-from switchyard.service.core.snapshots import Snapshots
+from switchyard.service.core.snapshots.snapshots import Snapshots
 from tests.builders import a_graph
 from tests.service.rig import ADMIN, Clock, Rig
 
@@ -59,7 +59,7 @@ def test_what_failed_is_reckoned_again(rig: Rig, clock: Ticking, monkeypatch: py
     snapshots.rebuild_world()
     assert snapshots.world.by_name["alpha"].health is Health.DOWN
     with monkeypatch.context() as patched:
-        patched.setattr("switchyard.service.core.snapshots.World.of", lambda *_, **__: 1 / 0)
+        patched.setattr("switchyard.service.core.snapshots.snapshots.World.of", lambda *_, **__: 1 / 0)
         snapshots.mark_seen(agent.id, clock())
         with pytest.raises(ZeroDivisionError):
             snapshots.rebuild_world()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
 from switchyard.service.run import pollers
-from switchyard.store import dialect
+from switchyard.store.engine import dialect
 from tests.builders import a_request
 from tests.service.rig import Rig
 from tests.service.run.test_pollers import GRAPH, LEASE_US

@@ -11,16 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from switchyard.errors import BadRequest
-from switchyard.model.idset import parse_array
-from switchyard.model.job import JobRequest, JobSpec, State
-from switchyard.model.task_states import TaskState, new_task_states, read_task, write_task
+from switchyard.model.cluster.idset import parse_array
+from switchyard.model.job.job import JobRequest, JobSpec, State
+from switchyard.model.job.task_states import TaskState, new_task_states, read_task, write_task
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.service.core import unreadable_rows
 from switchyard.service.job import explanation, jobs
 from switchyard.service.lifecycle import visible_jobs
 from switchyard.service.lifecycle.damage import damage_of
-from switchyard.store import jobs as job_store
-from switchyard.store import schema, unreadable_jobs
+from switchyard.store.jobs import jobs as job_store
+from switchyard.store.jobs import unreadable_jobs
+from switchyard.store.tables import schema
 from tests.service.rig import ADMIN, Rig
 
 ONE_RIG = settings(

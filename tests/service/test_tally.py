@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from switchyard.errors import UnknownName
-from switchyard.model.cluster import ClusterChange
+from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.service.cluster import clusters
 from switchyard.service.core import process_metrics
 from switchyard.service.core.process_metrics import Histogram, LabeledCounter

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from switchyard.errors import Unreadable, YardError
-from switchyard.model.api import CancelMany, JobChange
-from switchyard.model.blocker import Blocker
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef
-from switchyard.model.retry import Retry
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
+from switchyard.model.job.retry import Retry
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.wire.api import CancelMany, JobChange
 from switchyard.service.access import projects, users
 from switchyard.service.core import unreadable_rows
 from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, stats, tasks
@@ -40,8 +40,9 @@ from switchyard.service.upkeep import (
     settle_dependencies,
 )
 from switchyard.service.upkeep.quarantine import Quarantine, explain_damage
-from switchyard.store import schema, unreadable_jobs
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs import unreadable_jobs
+from switchyard.store.jobs.jobs import JobFilter
+from switchyard.store.tables import schema
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 

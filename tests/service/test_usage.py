@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import LimitReached
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import OutputChunk
+from switchyard.model.cluster.poll import OutputChunk
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
-from switchyard.server.config import read_config
+from switchyard.server.config.config import read_config
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import jobs
 from switchyard.service.run import logs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.store import usage as store
+from switchyard.store.jobs import usage as store
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 

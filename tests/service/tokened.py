@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
-from switchyard.model.tokens import TokenPoolRequest
-from switchyard.server.config import read_config
-from switchyard.server.platform_config import layout_of
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.tokens import TokenPoolRequest
+from switchyard.server.config.config import read_config
+from switchyard.server.config.platform_config import layout_of
 from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.reserve.token_queue import TokenReservations
 from switchyard.service.reserve.token_reservations import reconcile_tokens

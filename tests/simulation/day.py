@@ -14,15 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from switchyard.model.cluster import ClusterChange, Health
-from switchyard.model.ids import make_id
-from switchyard.model.job import Job, JobRequest, State
-from switchyard.model.layout import LayoutPart, SetMember, SetRequest
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.tokens import TokenPoolRequest
-from switchyard.server.config import read_config
+from switchyard.model.cluster.cluster import ClusterChange, Health
+from switchyard.model.job.job import Job, JobRequest, State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.rules.layout import LayoutPart, SetMember, SetRequest
+from switchyard.model.rules.tokens import TokenPoolRequest
+from switchyard.model.wire.ids import make_id
+from switchyard.server.config.config import read_config
 from switchyard.service.cluster import clusters, layout
-from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.core.writes.write_condition import WriteCondition
 from switchyard.service.job import jobs
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.quote import inquiry_delivery, quote_answers
@@ -42,8 +42,8 @@ from switchyard.service.upkeep import (
     route_pending,
     settle_dependencies,
 )
-from switchyard.store import clusters as cluster_store
-from switchyard.store import jobs as job_store
+from switchyard.store.clusters import clusters as cluster_store
+from switchyard.store.jobs import jobs as job_store
 from tests.builders import a_graph
 from tests.service.rig import ADMIN, Clock, Rig
 from tests.simulation.machines import Ledger, Machine

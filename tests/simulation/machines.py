@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from switchyard.errors import Resync
-from switchyard.model.cluster import Load
-from switchyard.model.job import JobSpec, OnLost
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Lease, Report, Room
-from switchyard.model.quote import QuoteAsk, QuoteGiven
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease, Report, Room
+from switchyard.model.cluster.quote import QuoteAsk, QuoteGiven
+from switchyard.model.job.job import JobSpec, OnLost
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.run.lease import LeaseAnswer, SyncRequest
 from switchyard.service.run.report import ReportWrite

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import Job, JobRequest, JobSpec, OnLost, State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.selection import Select
+from switchyard.model.cluster.selection import Select
+from switchyard.model.job.job import Job, JobRequest, JobSpec, OnLost, State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from tests.builders import a_request
 from tests.simulation.day import LICENCE, LICENCES, POOL, STEP_S, Day
 from tests.store.prepared import migrated_file

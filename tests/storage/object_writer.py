@@ -6,7 +6,7 @@ import random
 import sys
 from pathlib import Path
 
-from switchyard.model.file_tree import hash_of
+from switchyard.model.files.file_tree import hash_of
 from switchyard.storage.folder_store import FolderStore
 
 

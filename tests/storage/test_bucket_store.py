@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.files import SignedUpload
 from switchyard.storage.object_store import OBJECT_BYTES_MAX, ObjectDamaged, ObjectMissing, ObjectStore
 from switchyard.storage.opening import open_store
 from switchyard.storage.options import StorageOptions

@@ -12,8 +12,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from switchyard.store.database import Database, create_schema
-from switchyard.store.schema import metadata
+from switchyard.store.engine.database import Database, create_schema
+from switchyard.store.tables.schema import metadata
 from tests.services import Postgres
 
 ENGINES = ("sqlite", "postgresql")

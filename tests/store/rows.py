@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from switchyard.model.ids import make_id
-from switchyard.store import clusters, jobs
-from switchyard.store.database import Tx
-from switchyard.store.new_rows import NewJobRow
-from switchyard.store.schema import jobs as jobs_table
+from switchyard.model.wire.ids import make_id
+from switchyard.store.clusters import clusters
+from switchyard.store.engine.database import Tx
+from switchyard.store.engine.new_rows import NewJobRow
+from switchyard.store.jobs import jobs
+from switchyard.store.tables.schema import jobs as jobs_table
 
 SPEC = {"spec-1": '{"command":["true"]}'}
 NOW_US = 1_700_000_000_000_000

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.layout import NO_LAYOUT
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Report
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.committer import BatchCall, Committer, apply_calls
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.rules.layout import NO_LAYOUT
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.writes.committer import BatchCall, Committer, apply_calls
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.run.lease import Leasing, SyncRequest
 from switchyard.service.run.report import ReportWrite, apply_reports
-from switchyard.store import events, jobs, leases
-from switchyard.store.clock import wall_us as now_us
-from switchyard.store.database import Database
+from switchyard.store.engine.clock import wall_us as now_us
+from switchyard.store.engine.database import Database
+from switchyard.store.jobs import events, jobs, leases
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
 THREADS = 8

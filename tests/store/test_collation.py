@@ -8,8 +8,8 @@ from contextlib import closing
 import pytest
 import sqlalchemy as sa
 
-from switchyard.store import jobs, leases
-from switchyard.store.database import Database
+from switchyard.store.engine.database import Database
+from switchyard.store.jobs import jobs, leases
 from tests.services import Postgres
 from tests.store.prepared import migrated
 from tests.store.rows import an_id, job_row, put_cluster, put_jobs

@@ -13,21 +13,28 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import BadRequest, Unavailable
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.committer import BatchCall, Committer, apply_calls
-from switchyard.store import failures, postgresql_connections
-from switchyard.store.clock import wall_us
-from switchyard.store.database import Database
-from switchyard.store.listen import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, CannotListen, ListenInterrupted, listen
-from switchyard.store.postgresql_connections import (
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.writes.committer import BatchCall, Committer, apply_calls
+from switchyard.store.engine import postgresql_connections
+from switchyard.store.engine.clock import wall_us
+from switchyard.store.engine.database import Database
+from switchyard.store.engine.listen import (
+    HEARTBEAT_INTERVAL_S,
+    HEARTBEAT_TIMEOUT_S,
+    CannotListen,
+    ListenInterrupted,
+    listen,
+)
+from switchyard.store.engine.postgresql_connections import (
     IDLE_IN_TRANSACTION_TIMEOUT_S,
     LOCK_TIMEOUT_S,
     PING_TIMEOUT_S,
     STATEMENT_TIMEOUT_S,
     read_address,
 )
-from switchyard.store.probe import write_probe
-from switchyard.store.schema import counters
+from switchyard.store.engine.probe import write_probe
+from switchyard.store.jobs import failures
+from switchyard.store.tables.schema import counters
 from tests.pgbouncer_service import PgBouncer
 from tests.processes import until
 from tests.relay import relaying

@@ -6,12 +6,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.model.job import State
-from switchyard.store import events, jobs
-from switchyard.store.database import Database, Tx
-from switchyard.store.job_rows import AttemptRow, StateName
-from switchyard.store.job_update import JobUpdate
-from switchyard.store.new_rows import EventRow
+from switchyard.model.job.job import State
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.engine.new_rows import EventRow
+from switchyard.store.jobs import events, jobs
+from switchyard.store.jobs.job_rows import AttemptRow, StateName
+from switchyard.store.jobs.job_update import JobUpdate
 from tests.store.rows import NOW_US, an_id, job_row, put_cluster, put_jobs
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from flyteidl.core import execution_pb2
 
-from switchyard.store.database import Database, upgrade_schema
+from switchyard.store.engine.database import Database, upgrade_schema
 from tests.store.test_ownership_migration import found, put
 
 EXECUTION = {

@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from contextlib import closing
 from typing import Any
 
-from switchyard.store import file_collection, file_objects, file_trees
-from switchyard.store.database import Database, Tx
-from switchyard.store.file_trees import IN, FileRef, TreeRow
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.files import file_collection, file_objects, file_trees
+from switchyard.store.files.file_trees import IN, FileRef, TreeRow
 
 ROOT, OBJECT = b"r" * 32, b"o" * 32
 OLD_US, CUT_US, NOW_US = 1, 100, 1000

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from switchyard.store.database import Database, Tx
-from switchyard.store.fetch import StoredRow, columns_of, fetch_all
-from switchyard.store.frequent_statement import LIST_MAX, FrequentStatement, driver_fetch_all, driver_run
-from switchyard.store.schema import jobs
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.engine.frequent_statement import LIST_MAX, FrequentStatement, driver_fetch_all, driver_run
+from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.tables.schema import jobs
 from tests.store.rows import an_id, job_row, put_cluster, put_jobs
 
 

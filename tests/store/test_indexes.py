@@ -10,28 +10,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from switchyard.model.event_kind import EventKind
-from switchyard.store import (
+from switchyard.model.job.event_kind import EventKind
+from switchyard.store.clusters import clusters
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.executions import execution_due, executions
+from switchyard.store.files import file_collection, file_outputs
+from switchyard.store.jobs import (
     backlog,
-    clusters,
     concurrency_groups,
     decision_events,
     events,
-    execution_due,
-    executions,
-    file_collection,
-    file_outputs,
     jobs,
     leases,
     live_job_counts,
-    queues,
-    schema,
-    schema_executions,
-    schema_files,
     spread_arrays,
     usage,
 )
-from switchyard.store.database import Database, Tx
+from switchyard.store.rules import queues
+from switchyard.store.tables import executions_tables, files_tables, schema
 from tests.store.prepared import ENGINES, a_url
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
@@ -147,7 +143,7 @@ def event_row(number: int) -> dict[str, Any]:
 
 def execution_row(number: int) -> dict[str, Any]:
     """One of ten is live, one of fifty is due."""
-    row: dict[str, Any] = {column.name: "" for column in schema_executions.executions.c}
+    row: dict[str, Any] = {column.name: "" for column in executions_tables.executions.c}
     row |= dict.fromkeys(("digest", "spec", "inputs"), b"") | dict.fromkeys(("outputs", "error", "started_us"))
     row |= dict.fromkeys(("parent_id", "parent_node", "root_id", "is_awaited"))
     row |= dict.fromkeys(("is_archived", "is_stopping", "is_removed"), False)
@@ -158,7 +154,7 @@ def execution_row(number: int) -> dict[str, Any]:
 
 
 def attempt_row(number: int) -> dict[str, Any]:
-    row: dict[str, Any] = {column.name: "" for column in schema_executions.execution_attempts.c}
+    row: dict[str, Any] = {column.name: "" for column in executions_tables.execution_attempts.c}
     row |= {"execution_id": an_id(number % 500), "node_id": f"n{number}", "attempt": 0, "job_id": an_id(number)}
     row |= {"error": None, "created_us": NOW_US, "started_us": NOW_US, "ended_us": NOW_US if number % 10 else None}
     return row
@@ -179,10 +175,10 @@ def fill(store: Database) -> None:
         put_jobs(tx, *(job_row(number, state="SUCCEEDED", agent_id="a1") for number in range(1, 500)))
         put_jobs(tx, job_row(900), job_row(901, state="PENDING", cluster_id=None))
         put_jobs(tx, job_row(902, state="RUNNING", agent_id="a1", cancel_us=NOW_US))
-        tx.execute(sa.insert(schema_executions.executions), [execution_row(number) for number in range(500)])
-        tx.execute(sa.insert(schema_executions.execution_attempts), [attempt_row(number) for number in range(2000)])
+        tx.execute(sa.insert(executions_tables.executions), [execution_row(number) for number in range(500)])
+        tx.execute(sa.insert(executions_tables.execution_attempts), [attempt_row(number) for number in range(2000)])
         # Of an empty table PostgreSQL takes any index.
-        tx.execute(sa.insert(schema_files.file_outputs), [output_row(number) for number in range(2000)])
+        tx.execute(sa.insert(files_tables.file_outputs), [output_row(number) for number in range(2000)])
         tx.execute(sa.insert(schema.events), [event_row(number) for number in range(5000)])
     if not store.is_sqlite:  # nobody ever runs ANALYZE on SQLite; PostgreSQL does it by itself
         with store.write() as tx:

@@ -16,8 +16,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
-from switchyard.store.database import HEAD_REVISION, MIGRATIONS, Database, create_schema, read_revisions, upgrade_schema
-from switchyard.store.schema import metadata
+from switchyard.store.engine.database import (
+    HEAD_REVISION,
+    MIGRATIONS,
+    Database,
+    create_schema,
+    read_revisions,
+    upgrade_schema,
+)
+from switchyard.store.tables.schema import metadata
 from tests.services import Postgres
 
 # Never change these: databases with this schema are in use. A change of the schema is a new migration.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from switchyard.store.database import Database, upgrade_schema
+from switchyard.store.engine.database import Database, upgrade_schema
 from tests.store.test_ownership_migration import JOB, found, put
 
 

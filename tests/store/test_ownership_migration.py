@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from switchyard.store.database import Database, upgrade_schema
+from switchyard.store.engine.database import Database, upgrade_schema
 
 JOB = {
     "seq": 1,

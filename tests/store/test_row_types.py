@@ -14,19 +14,24 @@ import pytest
 import sqlalchemy as sa
 
 import switchyard.store
-from switchyard.model.event_kind import EventKind
-from switchyard.store import (
-    access,
-    attributes,
-    backlog,
-    child_executions,
+from switchyard.model.job.event_kind import EventKind
+from switchyard.store.access import access, submit_tokens
+from switchyard.store.clusters import (
     cluster_samples,
     clusters,
-    data_files,
-    decision_events,
-    entities,
-    entity_names,
-    events,
+    graphs,
+    group_invites,
+    layout,
+    pilots,
+    quotes,
+    route_counts,
+)
+from switchyard.store.engine import data_files, leaders, ranges
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
+from switchyard.store.entities import entities, entity_names
+from switchyard.store.executions import (
+    child_executions,
     execution_due,
     execution_dynamics,
     execution_maps,
@@ -35,42 +40,31 @@ from switchyard.store import (
     execution_recovery,
     execution_signals,
     executions,
+    schedules,
+    task_cache,
+)
+from switchyard.store.files import file_collection, file_objects, file_outputs, file_trees
+from switchyard.store.jobs import (
+    backlog,
+    decision_events,
+    events,
     fetch,
-    file_collection,
-    file_objects,
-    file_outputs,
-    file_trees,
-    graphs,
-    group_invites,
     handovers,
     job_groups,
     job_sorts,
     jobs,
-    layout,
-    leaders,
     leases,
-    namespace_resources,
-    pilots,
-    queues,
-    quotes,
-    ranges,
     retention,
-    route_counts,
-    schedules,
     spread_arrays,
-    submit_tokens,
-    task_cache,
-    token_pools,
     unreadable_jobs,
     usage,
 )
-from switchyard.store.database import Database, Tx
-from switchyard.store.fetch import StoredRow
-from switchyard.store.job_rows import AttemptRow, IdempotencyClaim, RepairedJobRow
-from switchyard.store.jobs import JobFilter
-from switchyard.store.new_rows import EventRow, NewJobRow, RangeUpdate
-from switchyard.store.schema import metadata
-from switchyard.workflow.list_query import ListOrder
+from switchyard.store.jobs.fetch import StoredRow
+from switchyard.store.jobs.job_rows import AttemptRow, IdempotencyClaim, RepairedJobRow
+from switchyard.store.jobs.jobs import JobFilter
+from switchyard.store.rules import attributes, namespace_resources, queues, token_pools
+from switchyard.store.tables.schema import metadata
+from switchyard.workflow.lists.list_query import ListOrder
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
 PAGE: dict[str, Any] = {"after": "", "limit": 9}
@@ -284,8 +278,10 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    for info in pkgutil.iter_modules(switchyard.store.__path__):
-        module = importlib.import_module(f"switchyard.store.{info.name}")
+    for info in pkgutil.walk_packages(switchyard.store.__path__, "switchyard.store."):
+        if ".migrations" in info.name:
+            continue
+        module = importlib.import_module(info.name)
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ == module.__name__ and module is not fetch and not name.startswith("_"):
                 yield function

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Conflict
-from switchyard.store import schema_check
-from switchyard.store.database import Database, create_schema, repair_schema, upgrade_schema
-from switchyard.store.schema import metadata
+from switchyard.store.engine.database import Database, create_schema, repair_schema, upgrade_schema
+from switchyard.store.tables import schema_check
+from switchyard.store.tables.schema import metadata
 
 FAST_S = 3.0  # 0.03 s on a quiet machine: a server does it at each start
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from alembic import op
 
 from switchyard.errors import Conflict, Unavailable
-from switchyard.store import schema_upgrade
-from switchyard.store.database import HEAD_REVISION, Database, create_schema, read_revisions, upgrade_schema
-from switchyard.store.probe import write_probe
-from switchyard.store.schema_upgrade import MARK, stopped_servers
+from switchyard.store.engine.database import HEAD_REVISION, Database, create_schema, read_revisions, upgrade_schema
+from switchyard.store.engine.probe import write_probe
+from switchyard.store.tables import schema_upgrade
+from switchyard.store.tables.schema_upgrade import MARK, stopped_servers
 from tests.processes import until
 from tests.services import Postgres
 from tests.store.test_ownership_migration import JOB

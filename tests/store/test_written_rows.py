@@ -8,41 +8,29 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from switchyard.model.job import State
-from switchyard.store import (
-    access,
-    clusters,
-    data_files,
-    entities,
-    entity_names,
-    execution_maps,
-    execution_nodes,
-    executions,
-    graphs,
-    group_invites,
-    handovers,
-    jobs,
-    layout,
-    namespace_resources,
-    quotes,
-    ranges,
+from switchyard.model.job.job import State
+from switchyard.store.access import access, submit_tokens
+from switchyard.store.clusters import clusters, graphs, group_invites, layout, quotes
+from switchyard.store.engine import data_files, ranges
+from switchyard.store.engine.column_update import ColumnUpdate
+from switchyard.store.engine.database import Database
+from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
+from switchyard.store.entities import entities, entity_names
+from switchyard.store.executions import execution_maps, execution_nodes, executions, task_cache
+from switchyard.store.jobs import handovers, jobs
+from switchyard.store.jobs.job_update import JobUpdate
+from switchyard.store.rules import namespace_resources, token_pools
+from switchyard.store.tables import (
+    clusters_tables,
+    entities_tables,
+    executions_tables,
+    maps_tables,
     schema,
     schema_cache,
-    schema_clusters,
-    schema_entities,
-    schema_executions,
-    schema_maps,
-    submit_tokens,
-    task_cache,
-    token_pools,
 )
-from switchyard.store.column_update import ColumnUpdate
-from switchyard.store.database import Database
-from switchyard.store.job_update import JobUpdate
-from switchyard.store.new_rows import EventRow, NewJobRow, RangeUpdate
-from switchyard.store.schema import events as events_table
-from switchyard.store.schema import jobs as jobs_table
-from switchyard.store.schema import ranges as ranges_table
+from switchyard.store.tables.schema import events as events_table
+from switchyard.store.tables.schema import jobs as jobs_table
+from switchyard.store.tables.schema import ranges as ranges_table
 from tests.store.rows import NOW_US, an_id, job_row, put_jobs
 
 
@@ -66,10 +54,10 @@ def test_updates_set_columns_of_their_table() -> None:
         clusters.AgentUpdate: schema.agents,
         clusters.ClusterUpdate: schema.clusters,
         clusters.InviteUpdate: schema.invites,
-        group_invites.GroupInviteUpdate: schema_clusters.group_invites,
-        entity_names.EntityNameUpdate: schema_entities.entity_names,
-        execution_maps.MapUpdate: schema_maps.execution_maps,
-        executions.ExecutionUpdate: schema_executions.executions,
+        group_invites.GroupInviteUpdate: clusters_tables.group_invites,
+        entity_names.EntityNameUpdate: entities_tables.entity_names,
+        execution_maps.MapUpdate: maps_tables.execution_maps,
+        executions.ExecutionUpdate: executions_tables.executions,
         token_pools.TokenPoolUpdate: schema.token_pools,
     }
     assert set(ColumnUpdate.__subclasses__()) == set(tables)
@@ -87,14 +75,14 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         clusters.AgentRow: schema.agents,
         clusters.ClusterRow: schema.clusters,
         clusters.InviteRow: schema.invites,
-        group_invites.GroupInviteRow: schema_clusters.group_invites,
-        entities.EntityRow: schema_entities.entities,
-        executions.ExecutionRow: schema_executions.executions,
-        execution_maps.MapRow: schema_maps.execution_maps,
-        execution_nodes.NodeRow: schema_executions.execution_nodes,
-        execution_nodes.NodeAttemptRow: schema_executions.execution_attempts,
-        data_files.DataFileRow: schema_executions.data_files,
-        data_files.DataGrantRow: schema_executions.data_grants,
+        group_invites.GroupInviteRow: clusters_tables.group_invites,
+        entities.EntityRow: entities_tables.entities,
+        executions.ExecutionRow: executions_tables.executions,
+        execution_maps.MapRow: maps_tables.execution_maps,
+        execution_nodes.NodeRow: executions_tables.execution_nodes,
+        execution_nodes.NodeAttemptRow: executions_tables.execution_attempts,
+        data_files.DataFileRow: executions_tables.data_files,
+        data_files.DataGrantRow: executions_tables.data_grants,
         graphs.GraphSourceRow: schema.graph_sources,
         layout.LayoutRow: schema.layout,
         namespace_resources.NamespaceReportRow: schema.namespace_reports,

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from switchyard.errors import Rebuilding, Unavailable
-from switchyard.model.tokens import ResourceConstraintsSpec
+from switchyard.model.rules.tokens import ResourceConstraintsSpec
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from switchyard.model.tokens import AllocateRequest
+from switchyard.model.rules.tokens import AllocateRequest
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import TokenPools
 from switchyard.tokens.redis import RedisPools

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from switchyard.errors import Denied
-from switchyard.model.tokens import AllocateRequest
+from switchyard.model.rules.tokens import AllocateRequest
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import TokenPools
 from switchyard.tokens.redis import RedisPools

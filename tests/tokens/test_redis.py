@@ -7,7 +7,7 @@ import time
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.tokens import ResourceConstraintsSpec
+from switchyard.model.rules.tokens import ResourceConstraintsSpec
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import JobToken
 from switchyard.tokens.redis import KEY_PREFIX, RedisPools

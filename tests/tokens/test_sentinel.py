@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from switchyard.errors import Rebuilding, Unavailable
-from switchyard.model.tokens import AllocationStatus
+from switchyard.model.rules.tokens import AllocationStatus
 from switchyard.tokens.pools import JobToken
 from switchyard.tokens.redis import RedisPools
 from switchyard.tokens.redis_connections import RedisConnectionPool

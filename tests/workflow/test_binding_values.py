@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from flyteidl.core import literals_pb2, types_pb2
 
-from switchyard.workflow import binding_values
-from switchyard.workflow.binding_values import BindingFailed, resolve_bindings
+from switchyard.workflow.values import binding_values
+from switchyard.workflow.values.binding_values import BindingFailed, resolve_bindings
 from tests.workflow.builders import TEXT, a_template, task_node
 from tests.workflow.engine_runs import Run, graph_of, literals
 

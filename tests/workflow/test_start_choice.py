@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from switchyard.workflow.entity_id import EntityId, EntityKind
-from switchyard.workflow.execution_state import AttemptFailure, TaskStart
-from switchyard.workflow.start_choice import StartRoom, WaitingStart, choose_starts
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.workflow.engine.execution_state import AttemptFailure, TaskStart
+from switchyard.workflow.engine.start_choice import StartRoom, WaitingStart, choose_starts
 
 TASK = EntityId(EntityKind.TASK, "p", "d", "t", "v1")
 TOO_LARGE = AttemptFailure("ExecutionTooLarge", "too many rows")

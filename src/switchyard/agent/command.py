@@ -17,27 +17,27 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
-from switchyard.agent import credential as credentials
-from switchyard.agent import diagnostic_commands
 from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
-from switchyard.agent.chooser import load_chooser
-from switchyard.agent.client import Connection, ServerAddress, parse_server_url
-from switchyard.agent.credential import AgentCredentials, Credential
 from switchyard.agent.data_folders import make_data_folder
-from switchyard.agent.discover import discover_graph, read_graph
-from switchyard.agent.ending_backend import EndingBackend
-from switchyard.agent.environment import INHERITED_VARIABLES
+from switchyard.agent.doctor import diagnostic_commands
+from switchyard.agent.doctor.discover import discover_graph, read_graph
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
-from switchyard.agent.journal import Journal
-from switchyard.agent.lifetime import Lifetime, check_end_is_known, lifetime_of
+from switchyard.agent.journal.journal import Journal
 from switchyard.agent.log import line, set_up_logging
-from switchyard.agent.loop import FREE_BYTES_MIN, AgentLimits, Loop
-from switchyard.agent.site import read_site
-from switchyard.agent.site_gifts import GiftPath, site_gifts
-from switchyard.agent.site_state import SiteState
+from switchyard.agent.loop.chooser import load_chooser
+from switchyard.agent.loop.ending_backend import EndingBackend
+from switchyard.agent.loop.lifetime import Lifetime, check_end_is_known, lifetime_of
+from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, Loop
+from switchyard.agent.server import credential as credentials
+from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.environment import INHERITED_VARIABLES
+from switchyard.agent.site.site import read_site
+from switchyard.agent.site.site_gifts import GiftPath, site_gifts
+from switchyard.agent.site.site_state import SiteState
 from switchyard.agent.umask import set_private_umask
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed, refuse_plain_http
 from switchyard.errors import (
@@ -49,10 +49,10 @@ from switchyard.errors import (
     Unauthenticated,
     YardError,
 )
+from switchyard.model.cluster.poll import Join, Lease
 from switchyard.model.graph import Graph
-from switchyard.model.names import NAME_HINT, is_name
-from switchyard.model.poll import Join, Lease
-from switchyard.model.quantity import parse_duration_s
+from switchyard.model.jobspec.quantity import parse_duration_s
+from switchyard.model.rules.names import NAME_HINT, is_name
 from switchyard.process_arguments import hide_argument
 
 JOBS_MAX = 100_000  # of one agent: bounds the size of a sync
@@ -315,7 +315,7 @@ def _run_until_signal(loop: Loop, directory: Path, connect: Callable[[], Connect
 
 
 def _join(arguments: argparse.Namespace, servers: list[ServerAddress], journal_id: str, directory: Path) -> Credential:
-    from switchyard.agent.join import join_cluster, own_version
+    from switchyard.agent.server.join import join_cluster, own_version
 
     request = Join(
         cluster=arguments.cluster,

@@ -13,13 +13,13 @@ import pwd
 import stat
 import threading
 
-from switchyard.agent.accounts import LocalAccount
-from switchyard.agent.need import spec_of
-from switchyard.agent.site import Site
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.site.accounts import LocalAccount
+from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.execution import EXECUTION_LABEL
-from switchyard.model.poll import Lease
-from switchyard.model.site_needs import is_below
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.executions.execution import EXECUTION_LABEL
+from switchyard.model.job.site_needs import is_below
 
 PASSABLE, PRIVATE = 0o711, 0o700
 _TOP_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

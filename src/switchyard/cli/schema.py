@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.cli.parser import Parser
+from switchyard.cli.terminal.parser import Parser
 
 ABOUT = """\
 Print the JSON Schema of a job file, the plain form that `yard submit -f` reads. Editors check a file and complete its
@@ -18,7 +18,7 @@ EXAMPLES = """\
 
 
 def main(argv: list[str]) -> int:
-    from switchyard.model.jobfile import job_file_schema
+    from switchyard.model.job.jobfile import job_file_schema
 
     Parser("yard schema", ABOUT, examples=EXAMPLES).parse_args(argv)
     print(msgspec.json.format(msgspec.json.encode(job_file_schema()), indent=2).decode())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from switchyard.cli.bars import BarSegment, print_bars
-from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, has_colour, paint, print_notice
-from switchyard.cli.parser import Parser, Verb, duration_s, run_noun
-from switchyard.cli.table import format_duration
-from switchyard.model.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
+from switchyard.cli.terminal.bars import BarSegment, print_bars
+from switchyard.cli.terminal.connect import connect
+from switchyard.cli.terminal.output import emit, has_colour, paint, print_notice
+from switchyard.cli.terminal.parser import Parser, Verb, duration_s, run_noun
+from switchyard.cli.terminal.table import format_duration
+from switchyard.model.wire.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
 
 ABOUT = """\
 Count what is stored about jobs: the same from every server, and after any restart. `/metrics` has what a server itself

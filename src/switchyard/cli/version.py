@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.cli.connect import connect
-from switchyard.cli.output import emit, print_notice
-from switchyard.cli.parser import Parser, add_shared
+from switchyard.cli.terminal.connect import connect
+from switchyard.cli.terminal.output import emit, print_notice
+from switchyard.cli.terminal.parser import Parser, add_shared
 from switchyard.errors import YardError
 
 

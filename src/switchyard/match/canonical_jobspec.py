@@ -9,9 +9,9 @@ from typing import Any
 from switchyard.errors import Malformed
 from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
 from switchyard.match.requirement import Requirement
-from switchyard.model.constraint import read_constraint
-from switchyard.model.jobspec_counts import is_no_gpu, least_count
-from switchyard.model.quantity import BYTES_MAX
+from switchyard.model.jobspec.constraint import read_constraint
+from switchyard.model.jobspec.counts import is_no_gpu, least_count
+from switchyard.model.jobspec.quantity import BYTES_MAX
 
 TYPE_CHARS_MAX = 64
 

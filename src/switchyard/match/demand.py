@@ -14,8 +14,8 @@ from functools import cached_property
 from hashlib import blake2b
 
 from switchyard.match.requirement import Requirement
-from switchyard.model.constraint import Constraint
 from switchyard.model.graph.units import bytes_per_unit
+from switchyard.model.jobspec.constraint import Constraint
 
 DEPTH_MAX = 32
 NEEDS_MAX = 1000

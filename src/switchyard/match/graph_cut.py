@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from switchyard.model.constraint import Constraint, NodeTraits
 from switchyard.model.graph import Graph
 from switchyard.model.graph.hash_consing import ShapeTable
+from switchyard.model.jobspec.constraint import Constraint, NodeTraits
 
 
 def allowed_part(graph: Graph, constraint: Constraint) -> Graph | None:

@@ -13,9 +13,9 @@ from switchyard.match.demand import Need, NeedKind, walk_needs
 from switchyard.match.outcome import Misfit
 from switchyard.match.requirement import Requirement
 from switchyard.match.tree import Forest, Tree
-from switchyard.model.constraint import Constraint
 from switchyard.model.graph import Graph
-from switchyard.model.quantity import show_bytes
+from switchyard.model.jobspec.constraint import Constraint
+from switchyard.model.jobspec.quantity import show_bytes
 
 VALUES_SHOWN_MAX = 3
 TEXT_CHARS_MAX = 300

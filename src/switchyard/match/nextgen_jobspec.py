@@ -14,7 +14,7 @@ from typing import Any
 from switchyard.errors import Malformed
 from switchyard.match.canonical_jobspec import ResourceReader
 from switchyard.match.demand import Demand, Need, NeedKind
-from switchyard.model.jobspec_counts import least_count
+from switchyard.model.jobspec.counts import least_count
 
 GROUPS_MAX = 100
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from switchyard.match.demand import Demand, Need, NeedKind, PlainResources
 from switchyard.match.requirement import Requirement
-from switchyard.model.job import Resources
-from switchyard.model.quantity import ceil_fraction, parse_amount, parse_bytes
+from switchyard.model.job.job import Resources
+from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes
 
 
 @lru_cache(maxsize=4096)

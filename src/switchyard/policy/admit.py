@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName
-from switchyard.model.execution import ExecutionConfig, is_server_label, server_label_mistakes
-from switchyard.model.job import JobRequest
-from switchyard.model.queue import DEFAULT_QUEUE, queues_with_tags
-from switchyard.model.scope import ScopeKey
-from switchyard.model.spill import pools_in_rules
+from switchyard.model.executions.execution import ExecutionConfig, is_server_label, server_label_mistakes
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.spill import pools_in_rules
+from switchyard.model.rules.queue import DEFAULT_QUEUE, queues_with_tags
+from switchyard.model.rules.scope import ScopeKey
 from switchyard.policy.draft import Draft
 from switchyard.policy.kinds.job_priority import JOB_PRIORITY, bound_priority
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind

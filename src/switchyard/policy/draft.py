@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from switchyard.model.execution import ExecutionConfig
-from switchyard.model.job import JobRequest
-from switchyard.model.scope import Level, ScopeKey, show_key
+from switchyard.model.executions.execution import ExecutionConfig
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.scope import Level, ScopeKey, show_key
 from switchyard.policy.platform import Platform
 
 EMPTY_SCOPE_KEY: ScopeKey = ("", "", "", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.errors import LimitReached, Throttled, YardError
-from switchyard.model.quantity import show_bytes
+from switchyard.model.jobspec.quantity import show_bytes
 
 PER_SERVER, ALL_SERVERS = "each server", "all servers together"
 CONFIG_SECTION = "limits"  # section of the server's config file

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.model.attributes import JobPolicy, UsedValue
-from switchyard.model.execution import ExecutionConfig, QualityOfService
-from switchyard.model.job import JobRequest
-from switchyard.model.scope import Level
+from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.attributes import JobPolicy, UsedValue
+from switchyard.model.rules.scope import Level
 from switchyard.policy.kinds import Kinds
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind

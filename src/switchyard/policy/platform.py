@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from switchyard.model.queue import Queue
+from switchyard.model.rules.queue import Queue
 
 
 @dataclass(frozen=True, slots=True)

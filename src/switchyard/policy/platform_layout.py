@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from switchyard.model.layout import Layout
-from switchyard.model.queue import known_tags
+from switchyard.model.rules.layout import Layout
+from switchyard.model.rules.queue import known_tags
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind, ClusterAssignmentValue
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind, ExecutionClusterLabelValue
 from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue

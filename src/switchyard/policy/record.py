@@ -8,8 +8,8 @@ from hashlib import sha256
 
 import msgspec
 
-from switchyard.model.attributes import JobPolicy, UsedValue
-from switchyard.model.scope import scope_of
+from switchyard.model.rules.attributes import JobPolicy, UsedValue
+from switchyard.model.rules.scope import scope_of
 from switchyard.policy.draft import EMPTY_SCOPE_KEY, Entry
 from switchyard.policy.kinds.kind import Kinds
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from switchyard.model.scope import Level, ScopeKey, level_of
+from switchyard.model.rules.scope import Level, ScopeKey, level_of
 from switchyard.policy.draft import EMPTY_SCOPE_KEY, Entry, Provenance
 from switchyard.policy.kinds import BUILTIN_KINDS, Kinds
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from switchyard.model.verdict import Answer, Verdict
+from switchyard.model.cluster.verdict import Answer, Verdict
 from switchyard.route.operators import ExpressionValue
 from switchyard.route.router import Eligibility
 from switchyard.route.select.selector import Candidate, CandidateQuote, SelectionFailure, SelectionResult, Selector

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from switchyard.match.demand import Demand, Need, PlainResources
 from switchyard.match.engine import Match, Misfit, engine
 from switchyard.match.plain_demand import demand_of_plain
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.verdict import Answer
 from switchyard.model.graph import Graph, NodeKind
-from switchyard.model.quantity import show_bytes
-from switchyard.model.verdict import Answer
+from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.route.member import Member
 from switchyard.route.router import evaluate
 from switchyard.route.routing_request import RoutingRequest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
 from switchyard.model.graph import Graph
 
 

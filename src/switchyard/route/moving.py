@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from switchyard.model.cluster import Load
-from switchyard.model.quote import QuoteOutcome
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.quote import QuoteOutcome
 from switchyard.route.router import Eligibility
 from switchyard.route.select.weighted_draw import WeightedCandidates
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.layout import ClusterWeights
-from switchyard.model.verdict import Answer
+from switchyard.model.cluster.verdict import Answer
+from switchyard.model.rules.layout import ClusterWeights
 from switchyard.route.member import Member
 from switchyard.route.roster import EquivalentClusters
 from switchyard.route.routing_request import RoutingRequest

@@ -12,12 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.match.engine import Match, Misfit
-from switchyard.model.cluster import POLLING_BACKEND, Health
+from switchyard.model.cluster.cluster import POLLING_BACKEND, Health
+from switchyard.model.cluster.quote import Quote
+from switchyard.model.cluster.verdict import Answer, Plan
 from switchyard.model.graph import Graph
-from switchyard.model.image_rules import image_note, image_refusal
-from switchyard.model.quote import Quote
-from switchyard.model.site_needs import site_refusal
-from switchyard.model.verdict import Answer, Plan
+from switchyard.model.job.image_rules import image_note, image_refusal
+from switchyard.model.job.site_needs import site_refusal
 from switchyard.route.member import Member
 from switchyard.route.narrow import RoutingBounds, refuse_zero_weights
 from switchyard.route.roster import MemberIndexes, RosterCache

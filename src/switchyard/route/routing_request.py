@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from switchyard.match.demand import Demand
 from switchyard.match.engine import DEFAULT_ENGINE
-from switchyard.model.site_needs import SiteAsk
+from switchyard.model.job.site_needs import SiteAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from switchyard.model.verdict import Answer, Verdict
+from switchyard.model.cluster.verdict import Answer, Verdict
 
 
 class GroupVerdict(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from switchyard.match.index import MatchIndex
-from switchyard.model.layout import NO_LAYOUT, ClusterWeights, Layout
+from switchyard.model.rules.layout import NO_LAYOUT, ClusterWeights, Layout
 from switchyard.route.member import Member
 from switchyard.route.roster import RosterCache
 

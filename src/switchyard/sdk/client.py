@@ -8,38 +8,33 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, U
 
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import BadRequest
-from switchyard.model.api import (
-    BulkAnswer,
-    CreatedJob,
-    Me,
-    Version,
-)
-from switchyard.model.execution import ExecutionConfig, QualityOfService
-from switchyard.model.files import JobFiles
-from switchyard.model.ids import is_id
-from switchyard.model.image_compatibility import Compatibility
-from switchyard.model.job import JobRequest, JobSpec, Limits, Native, OnLost
-from switchyard.model.quote import Quotes
-from switchyard.model.retry import Retry
-from switchyard.model.selection import Scalar, Select
-from switchyard.model.stats import RouteStats
-from switchyard.model.verdict import Plan
-from switchyard.sdk.administration import AdminCalls
-from switchyard.sdk.bulk_submit import BATCH_JOBS, SubmitResult, submit_batches
-from switchyard.sdk.calls import api_path
-from switchyard.sdk.config import resolve_settings
-from switchyard.sdk.execution_calls import ExecutionCalls
-from switchyard.sdk.file_calls import FileCalls
-from switchyard.sdk.file_names import FileSources
-from switchyard.sdk.follow import OUTAGE_S
-from switchyard.sdk.graphs import GraphCalls, OnProgress
-from switchyard.sdk.handle import JobHandle
-from switchyard.sdk.job_calls import TIMEOUT_S
-from switchyard.sdk.retry_backoff import OnOutage
-from switchyard.sdk.transport import OnRetry, Transport
+from switchyard.model.cluster.quote import Quotes
+from switchyard.model.cluster.selection import Scalar, Select
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.image_compatibility import Compatibility
+from switchyard.model.job.job import JobRequest, JobSpec, Limits, Native, OnLost
+from switchyard.model.job.retry import Retry
+from switchyard.model.wire.api import BulkAnswer, CreatedJob, Me, Version
+from switchyard.model.wire.ids import is_id
+from switchyard.model.wire.stats import RouteStats
+from switchyard.sdk.files.file_calls import FileCalls
+from switchyard.sdk.files.file_names import FileSources
+from switchyard.sdk.jobs.bulk_submit import BATCH_JOBS, SubmitResult, submit_batches
+from switchyard.sdk.jobs.follow import OUTAGE_S
+from switchyard.sdk.jobs.handle import JobHandle
+from switchyard.sdk.jobs.job_calls import TIMEOUT_S
+from switchyard.sdk.rules.administration import AdminCalls
+from switchyard.sdk.rules.execution_calls import ExecutionCalls
+from switchyard.sdk.rules.graphs import GraphCalls, OnProgress
+from switchyard.sdk.transport.calls import api_path
+from switchyard.sdk.transport.config import resolve_settings
+from switchyard.sdk.transport.retry_backoff import OnOutage
+from switchyard.sdk.transport.transport import OnRetry, Transport
 
 if TYPE_CHECKING:
-    from switchyard.sdk.function_calls import FunctionRun
+    from switchyard.sdk.jobs.function_calls import FunctionRun
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -161,7 +156,7 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
         `workdir` name local files, as `upload` takes them; `out` names patterns of files to keep at the end, for
         `fetch`. In an array, `{index}` in a path stands for a file of each task.
         """
-        from switchyard.sdk.request import check_idempotency_key
+        from switchyard.sdk.transport.request import check_idempotency_key
 
         request = self._with_files([self._resolved(self.request(job, **fields))], fields)[0]
         headers = {"Idempotency-Key": os.urandom(16).hex() if key is None else check_idempotency_key(key)}
@@ -210,7 +205,7 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
         Raise the first refusal, with the number of jobs created before it: a request creates all its jobs or none. With
         `each`, a job is created or refused by itself, and the list has an error in place of a refused job's handle.
         """
-        from switchyard.sdk.request import check_idempotency_key
+        from switchyard.sdk.transport.request import check_idempotency_key
 
         if isinstance(jobs, str | Mapping) or not isinstance(jobs, Iterable):
             raise BadRequest(f"Expected a list of jobs, not {type(jobs).__name__} {str(jobs)[:40]!r}.")
@@ -244,9 +239,9 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
 
         The callable raises what `run` raises.
         """
-        from switchyard.model.variable_names import copied_variables
-        from switchyard.sdk.file_request import from_fields
-        from switchyard.sdk.function_calls import (
+        from switchyard.model.job.variable_names import copied_variables
+        from switchyard.sdk.files.file_request import from_fields
+        from switchyard.sdk.jobs.function_calls import (
             COPY_PREFIX,
             RESULT_FILE,
             FunctionRun,
@@ -294,11 +289,11 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
         return self._request(job, fields, "the job")
 
     def _request(self, job: Base, fields: JobFields, where: str) -> JobRequest:
-        from switchyard.sdk.request import build_job_request, with_image_compatibility
+        from switchyard.sdk.transport.request import build_job_request, with_image_compatibility
 
         plain: dict[str, Any] = {**fields}
         if any(plain.get(name) is not None for name in FILE_FIELDS):
-            from switchyard.sdk.file_request import from_fields
+            from switchyard.sdk.files.file_request import from_fields
 
             plain["files"] = from_fields(fields).job_files()
         plain = {name: value for name, value in plain.items() if name == "files" or name not in FILE_FIELDS}
@@ -308,9 +303,9 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
         """Upload the local files that `fields` name, and name their trees in the requests."""
         if fields.get("files") is None and fields.get("workdir") is None:
             return requests
-        from switchyard.sdk.file_request import from_fields
-        from switchyard.sdk.job_uploads import shared_project, upload_requests
-        from switchyard.sdk.request import with_job_files
+        from switchyard.sdk.files.file_request import from_fields
+        from switchyard.sdk.transport.request import with_job_files
+        from switchyard.sdk.uploads.job_uploads import shared_project, upload_requests
 
         files = from_fields(fields)
         pairs = [(files, request.array) for request in requests]

@@ -22,29 +22,29 @@ import uvicorn
 
 from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_OK, Conflict, Unavailable
-from switchyard.server import garbage_collection
-from switchyard.server.background_loops import BackgroundLoops
-from switchyard.server.connections_section import connection_bounds
-from switchyard.server.database_wait import wait_for_database, while_database_restarts
-from switchyard.server.http.acceptor import HttpServer
-from switchyard.server.http.connection_gate import ConnectionGate
+from switchyard.server.commands.database_wait import wait_for_database, while_database_restarts
+from switchyard.server.config.connections_section import connection_bounds
+from switchyard.server.config.platform_config import layout_of
+from switchyard.server.config.settings import Settings
+from switchyard.server.http.connections.acceptor import HttpServer
+from switchyard.server.http.connections.connection_gate import ConnectionGate
 from switchyard.server.http.http_app import HttpApp
+from switchyard.server.loops import garbage_collection
+from switchyard.server.loops.background_loops import BackgroundLoops
+from switchyard.server.loops.postgres_listener import PostgresListener
+from switchyard.server.loops.runtime import ServerRuntime, make_runtime
 from switchyard.server.open_files import raise_open_files
-from switchyard.server.platform_config import layout_of
-from switchyard.server.postgres_listener import PostgresListener
 from switchyard.server.private_files import restrict_file_modes
-from switchyard.server.runtime import ServerRuntime, make_runtime
-from switchyard.server.settings import Settings
 from switchyard.server.wiring import make_services
 from switchyard.service.access.users import prepare_first_start
 from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.reserve.pool_type import refuse_other_pool_type
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import file_lock
-from switchyard.store.database import Database
+from switchyard.store.engine import file_lock
+from switchyard.store.engine.database import Database
 
 if TYPE_CHECKING:
-    from switchyard.server.grpc_port import GrpcPort
+    from switchyard.server.grpc.grpc_port import GrpcPort
 
 log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -112,7 +112,7 @@ async def serve(settings: Settings, server: ServerRuntime, *, home: str = "") ->
 
 
 def _grpc_port(server: ServerRuntime) -> GrpcPort:
-    from switchyard.server.grpc_port import GrpcPort  # takes 0.2 s and 25 MB, and most servers have no such port
+    from switchyard.server.grpc.grpc_port import GrpcPort  # takes 0.2 s and 25 MB, and most servers have no such port
 
     return GrpcPort(server)
 
@@ -138,7 +138,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
             log.warning("a pool or label names a cluster that is not registered", cluster=name)
         token = patiently(partial(prepare_first_start, server.context, is_open=settings.is_open))
         if token is not None and announce:
-            from switchyard.server.first_admin_token import show_first_token
+            from switchyard.server.commands.first_admin_token import show_first_token
 
             show_first_token(settings, token)
         uvloop.run(serve(settings, server, home=home))

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from switchyard.errors import Unavailable
-from switchyard.server.loop_calls import call_on_loop
-from switchyard.service.core.committer import Committer, Deliveries, Write
+from switchyard.server.loops.loop_calls import call_on_loop
+from switchyard.service.core.writes.committer import Committer, Deliveries, Write
 
 COMMIT_WAIT_S_MAX = 30.0  # an accepted change waits no longer for its commit
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from switchyard.errors import LimitReached
-from switchyard.model.file_views import ASKS_IN_POLL_MAX, VIEW_WAIT_S_MAX, FileAnswer, FileAsk
+from switchyard.model.files.file_views import ASKS_IN_POLL_MAX, VIEW_WAIT_S_MAX, FileAnswer, FileAsk
 
 FILES_PER_JOB_MAX = 16  # looked at by one user on this server at once
 FILES_PER_USER_MAX = 32  # of all jobs

@@ -16,16 +16,16 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from switchyard.model.access import Role
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_body
-from switchyard.server.runtime import ServerRuntime
+from switchyard.model.rules.access import Role
+from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_body
+from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.core.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
 from switchyard.service.core.unreadable_rows import unreadable_counts
-from switchyard.service.executions.execution_counts import count_live
+from switchyard.service.executions.calls.execution_counts import count_live
 from switchyard.service.files.outputs import StoredTotals, stored_files
 from switchyard.service.job.live_job_counts import LiveJobCounts, count_live_jobs
 from switchyard.service.token.pool_calls import pools_used
-from switchyard.store.execution_pages import LiveCount
+from switchyard.store.executions.execution_pages import LiveCount
 
 CACHE_S = 5.0  # counts from the database; Prometheus scrapes every server every 15 s or so
 FILES_CACHE_S = 60.0  # counts of all stored objects

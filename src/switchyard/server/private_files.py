@@ -8,8 +8,8 @@ from pathlib import Path
 
 import structlog
 
-from switchyard.store import file_lock
-from switchyard.store.database import Database
+from switchyard.store.engine import file_lock
+from switchyard.store.engine.database import Database
 
 UMASK = 0o077
 DATABASE_FILE_SUFFIXES = (

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from switchyard.service.core.credential import split_credential
+from switchyard.service.core.agents.credential import split_credential
 
 WINDOW_S = 10.0
 LINES_MAX = 200  # in one window, of all addresses; above, events are only counted

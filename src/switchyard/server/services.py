@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.server.settings import Settings
+from switchyard.server.config.settings import Settings
 from switchyard.service.cluster.fit import FitChecker
-from switchyard.service.core.clock import Clock
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.clock import Clock
 from switchyard.service.run.lease import Leasing
 from switchyard.service.submit.bulk import BulkSubmit
 from switchyard.service.submit.submit import Submit

@@ -8,26 +8,26 @@ import structlog
 
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Conflict
-from switchyard.model.log import LogWindow
+from switchyard.model.job.log import LogWindow
 from switchyard.policy.resolve import empty_policy
-from switchyard.server.platform_config import layout_of, platform_of
-from switchyard.server.selection_section import read_selection
+from switchyard.server.config.platform_config import layout_of, platform_of
+from switchyard.server.config.selection_section import read_selection
+from switchyard.server.config.settings import Settings
+from switchyard.server.config.token_pools_section import make_token_pools
 from switchyard.server.services import Services
-from switchyard.server.settings import Settings
-from switchyard.server.token_pools_section import make_token_pools
 from switchyard.service.cluster.fit import FitChecker
-from switchyard.service.core.agent_sessions import SyncRequest
-from switchyard.service.core.change_budget import ChangeBudget
-from switchyard.service.core.clock import Clock, IdGenerator
-from switchyard.service.core.committer import Applier, BatchCall, Committer, apply_calls
+from switchyard.service.core.agents.agent_sessions import SyncRequest
 from switchyard.service.core.context import Context
-from switchyard.service.core.engines import Engines
-from switchyard.service.core.event_watermark import begin_watermark
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.core.process_metrics import ProcessMetrics
-from switchyard.service.core.snapshots import Snapshots
+from switchyard.service.core.snapshots.engines import Engines
+from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.user_usage import UserUsage
+from switchyard.service.core.writes.change_budget import ChangeBudget
+from switchyard.service.core.writes.clock import Clock, IdGenerator
+from switchyard.service.core.writes.committer import Applier, BatchCall, Committer, apply_calls
+from switchyard.service.core.writes.event_watermark import begin_watermark
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.rules.kinds import load_kinds
 from switchyard.service.run.lease import Leasing
@@ -38,10 +38,10 @@ from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, answer_without_commit
 from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.storage.opening import open_store
-from switchyard.store import restore_recovery, schema_check
-from switchyard.store.database import Database, create_schema, read_revisions
-from switchyard.store.database_logs import DatabaseLogs
-from switchyard.store.directory_logs import DirectoryLogs
+from switchyard.store.engine.database import Database, create_schema, read_revisions
+from switchyard.store.files.database_logs import DatabaseLogs
+from switchyard.store.files.directory_logs import DirectoryLogs
+from switchyard.store.tables import restore_recovery, schema_check
 
 log = structlog.get_logger()
 

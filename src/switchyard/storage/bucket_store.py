@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedError, UnauthenticatedError
 
 from switchyard.errors import Unavailable
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.files import SignedUpload
 from switchyard.storage.object_store import (
     OBJECT_BYTES_MAX,
     ObjectDamaged,

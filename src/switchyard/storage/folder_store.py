@@ -22,7 +22,7 @@ import structlog
 
 from switchyard.errors import Unavailable
 from switchyard.log_pace import LogPace
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.files import SignedUpload
 from switchyard.storage.object_store import (
     OBJECT_BYTES_MAX,
     ObjectDamaged,

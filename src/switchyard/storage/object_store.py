@@ -1,4 +1,4 @@
-"""The contract of every store of objects. An object is a chunk or a tree of `model/file_tree.py`, at most 16 MiB.
+"""The contract of every store of objects. An object is a chunk or a tree of `model/files/file_tree.py`, at most 16 MiB.
 
 All calls are sync and safe on many threads. A store that cannot serve now raises `Unavailable` with the reason; the
 address of the store and the reason of the operating system are in its notes, which only an operator reads.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
 
-from switchyard.model.file_tree import HASH_BYTES, TREE_BYTES_MAX, hash_of
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.file_tree import HASH_BYTES, TREE_BYTES_MAX, hash_of
+from switchyard.model.files.files import SignedUpload
 
 OBJECT_BYTES_MAX = TREE_BYTES_MAX  # a tree is the largest object
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.files import SignedUpload
 from switchyard.storage.s3_signature import S3Keys, signed_address
 
 # Objects that were uploaded, and that are not accepted yet. No folder: gateways to a file system remove a folder that

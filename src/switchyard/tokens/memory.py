@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 
-from switchyard.model.tokens import (
+from switchyard.model.rules.tokens import (
     EXHAUSTED_BY,
     GRANTED,
     NO_CONSTRAINTS,

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from switchyard.model.tokens import GRANTED, AllocateRequest, Allocation, PoolTokenRequest, RenewRequest, TokenHolder
+from switchyard.model.rules.tokens import (
+    GRANTED,
+    AllocateRequest,
+    Allocation,
+    PoolTokenRequest,
+    RenewRequest,
+    TokenHolder,
+)
 from switchyard.tokens.pools import JobToken, PoolStatus, TokenPools
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from switchyard.errors import Conflict, Denied, Malformed, NoSuchPool, Rebuilding
-from switchyard.model.tokens import (
+from switchyard.model.rules.tokens import (
     AllocateRequest,
     Allocation,
     PoolTokenRequest,

@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from switchyard.errors import Unavailable
-from switchyard.model.tokens import (
+from switchyard.model.rules.tokens import (
     EXHAUSTED_BY,
     GRANTED,
     AllocateRequest,

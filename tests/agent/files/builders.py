@@ -9,10 +9,10 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from switchyard.agent.files.inputs.staging_errors import ObjectLost
 from switchyard.agent.files.object_client import AttemptRights, TakeObject
-from switchyard.agent.files.staging_errors import ObjectLost
 from switchyard.errors import YardError
-from switchyard.model.file_tree import (
+from switchyard.model.files.file_tree import (
     ZEROS,
     Entry,
     FileEntry,
@@ -23,8 +23,8 @@ from switchyard.model.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.model.file_views import FileAnswer
-from switchyard.model.files import AttemptOutputs, MissingAnswer, OutputRoom, SignedUpload, TreeAnswer
+from switchyard.model.files.file_views import FileAnswer
+from switchyard.model.files.files import AttemptOutputs, MissingAnswer, OutputRoom, SignedUpload, TreeAnswer
 from tests.processes import until
 
 WAIT_S = 60.0

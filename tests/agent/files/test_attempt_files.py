@@ -10,23 +10,25 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent import reported_reasons
 from switchyard.agent.backends import Status
-from switchyard.agent.client import ServerUnreachable
-from switchyard.agent.files import folder_removal, stagings, uploads
+from switchyard.agent.files import folder_removal
 from switchyard.agent.files.attempt_files import AttemptFiles
-from switchyard.agent.files.content_cache import ContentCache
+from switchyard.agent.files.inputs import stagings
+from switchyard.agent.files.inputs.content_cache import ContentCache
 from switchyard.agent.files.object_fetch import READ_TRIES
+from switchyard.agent.files.outputs import uploads
 from switchyard.agent.files.records import FolderRecords, FolderStage
-from switchyard.agent.journal import Journal
-from switchyard.agent.runner import Runner
-from switchyard.agent.site import FilesSite
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop import reported_reasons
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.server.client import ServerUnreachable
+from switchyard.agent.site.site import FilesSite
 from switchyard.errors import BadRequest, Unavailable, YardError
-from switchyard.model.file_tree import CHUNK_BYTES, hash_of
-from switchyard.model.files import JobFiles, OutputState
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease, Report
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
+from switchyard.model.files.files import JobFiles, OutputState
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, a_local
 from tests.agent.files.builders import Objects, Plain, named_in_bytes, wait_until
 
@@ -211,7 +213,7 @@ def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
 
 
 def test_a_full_disk_is_told_in_words(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    from switchyard.agent.files import stage_in
+    from switchyard.agent.files.inputs import stage_in
 
     root = site.objects.put_tree({"x": b"1"})
     write = stage_in.write_at

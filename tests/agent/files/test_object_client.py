@@ -10,15 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from switchyard.agent.client import Connection, ServerUnreachable, parse_server_url
-from switchyard.agent.credential import AgentCredentials, Credential
+from switchyard.agent.files.inputs.staging_errors import ObjectLost
 from switchyard.agent.files.object_client import AttemptRights, ObjectClient, ObjectMismatch
-from switchyard.agent.files.staging_errors import ObjectLost
+from switchyard.agent.server.client import Connection, ServerUnreachable, parse_server_url
+from switchyard.agent.server.credential import AgentCredentials, Credential
 from switchyard.errors import BadRequest, NotFound, Unavailable, YardError
-from switchyard.model.api import Problem
-from switchyard.model.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
-from switchyard.model.file_tree import hash_of
-from switchyard.model.files import SignedUpload
+from switchyard.model.files.file_frames import MEDIA, FrameKind, decode_frames, encode_frame
+from switchyard.model.files.file_tree import hash_of
+from switchyard.model.files.files import SignedUpload
+from switchyard.model.wire.api import Problem
 
 RIGHTS = AttemptRights("J" * 26, 7)
 ONE, TWO = hash_of(b"one"), hash_of(b"two")

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.files import uploads
+from switchyard.agent.files.outputs import uploads
 from switchyard.agent.files.records import FolderRecords, FolderStage
-from switchyard.agent.site import FilesSite
+from switchyard.agent.site.site import FilesSite
 from switchyard.errors import LimitReached, Unavailable
-from switchyard.model.files import AttemptOutputs, JobFiles, OutputRoom, OutputState, RoomLimit
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputRoom, OutputState, RoomLimit
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.files.builders import WAIT_S, wait_until
 from tests.agent.files.test_attempt_files import Site
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.files.room import FilesRoom
+from switchyard.agent.files.inputs.room import FilesRoom
 
 TOO_MUCH = 2**62  # no disk has as much free
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.files import sibling_tasks
-from switchyard.agent.files.sibling_tasks import HOLD_S, SiblingTasks
+from switchyard.agent.files.inputs import sibling_tasks
+from switchyard.agent.files.inputs.sibling_tasks import HOLD_S, SiblingTasks
 
 
 def test_staged_tasks_wait_in_waves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.files.content_cache import ContentCache
-from switchyard.agent.files.folder_writer import FolderWriter, NameTwice
+from switchyard.agent.files.inputs.content_cache import ContentCache
+from switchyard.agent.files.inputs.folder_writer import FolderWriter, NameTwice
+from switchyard.agent.files.inputs.stage_in import StageIn, StageRequest
+from switchyard.agent.files.inputs.staging_errors import FilesUnusable, StagingOver
+from switchyard.agent.files.inputs.staging_space import SpaceClaim, StagingSpace
 from switchyard.agent.files.object_client import AttemptRights
 from switchyard.agent.files.object_fetch import READ_TRIES, StagingProgress
-from switchyard.agent.files.stage_in import StageIn, StageRequest
-from switchyard.agent.files.staging_errors import FilesUnusable, StagingOver
-from switchyard.agent.files.staging_space import SpaceClaim, StagingSpace
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.errors import Unavailable
-from switchyard.model.file_tree import CHUNK_BYTES, FileEntry, FolderEntry, LinkEntry, encode_tree, hash_of
+from switchyard.model.files.file_tree import CHUNK_BYTES, FileEntry, FolderEntry, LinkEntry, encode_tree, hash_of
 from tests.agent.files.builders import Executable, Objects, Plain, content_of_folder, named_in_bytes
 
 LARGE = bytes(range(256)) * (CHUNK_BYTES // 256) + b"x" * CHUNK_BYTES + b"the end"

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.accounts import LocalAccount
-from switchyard.agent.files import output_budget
 from switchyard.agent.files.object_client import AttemptRights
-from switchyard.agent.files.out_patterns import OutPatterns
-from switchyard.agent.files.output_budget import OutputBounds, may_take_more
-from switchyard.agent.files.stage_out import OutputRequest, UploadedOutputs, upload_outputs
+from switchyard.agent.files.outputs import output_budget
+from switchyard.agent.files.outputs.out_patterns import OutPatterns
+from switchyard.agent.files.outputs.output_budget import OutputBounds, may_take_more
+from switchyard.agent.files.outputs.stage_out import OutputRequest, UploadedOutputs, upload_outputs
 from switchyard.agent.files.transfer_threads import TransferThreads
-from switchyard.model.file_tree import CHUNK_BYTES, DEPTH_MAX
-from switchyard.model.files import AttemptOutputs, OutputRoom, RoomLimit
+from switchyard.agent.site.accounts import LocalAccount
+from switchyard.model.files.file_tree import CHUNK_BYTES, DEPTH_MAX
+from switchyard.model.files.files import AttemptOutputs, OutputRoom, RoomLimit
 from tests.agent.files.builders import Executable, Objects, Plain, named_in_bytes
 
 RIGHTS = AttemptRights("J" * 26, 1)
@@ -192,7 +192,7 @@ def test_a_file_that_changes_while_it_is_read_is_skipped(
     tmp_path: Path, objects: Objects, threads: TransferThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that the job left elsewhere goes on writing: no mixture of two contents is kept."""
-    from switchyard.agent.files import stage_out
+    from switchyard.agent.files.outputs import stage_out
 
     (tmp_path / "growing").write_bytes(b"0")
     (tmp_path / "still").write_bytes(b"1")
@@ -298,7 +298,7 @@ def test_the_servers_bounds_of_a_tree_leave_out_what_is_beyond(
 def test_a_folder_with_more_names_than_a_tree_takes_keeps_the_first_ones(
     tmp_path: Path, objects: Objects, threads: TransferThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from switchyard.agent.files import stage_out
+    from switchyard.agent.files.outputs import stage_out
 
     monkeypatch.setattr(stage_out, "TREE_BYTES_MAX", 1000)
     for number in range(50):

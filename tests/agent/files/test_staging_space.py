@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent import reported_reasons
-from switchyard.agent.files import stagings
-from switchyard.agent.site import FilesSite
-from switchyard.model.file_tree import CHUNK_BYTES, decode_tree
-from switchyard.model.files import JobFiles
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.agent.files.inputs import stagings
+from switchyard.agent.loop import reported_reasons
+from switchyard.agent.site.site import FilesSite
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.files.file_tree import CHUNK_BYTES, decode_tree
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.files.builders import wait_until
 from tests.agent.files.small_disk import free_bytes, small_disk
 from tests.agent.files.test_attempt_files import Site

@@ -9,8 +9,8 @@ from typing import Any
 
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.flux_site import FluxSite
-from switchyard.agent.site import Site
+from switchyard.agent.site.flux_site import FluxSite
+from switchyard.agent.site.site import Site
 from tests.flux_bed import FluxInstance
 
 Make = Callable[..., FluxBackend]

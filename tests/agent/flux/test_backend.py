@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.attempt import split_ranges
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
-from switchyard.agent.backends.returns import NotTakenNow
-from switchyard.agent.backends.work_folders import UNENTERED_TEXT
-from switchyard.agent.site import AccountsSite
+from switchyard.agent.backends.shared.returns import NotTakenNow
+from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
+from switchyard.agent.journal.attempt import split_ranges
+from switchyard.agent.site.site import AccountsSite
 from switchyard.errors import Malformed, PolicyRefused, Unavailable
-from switchyard.model.job import JobSpec, Native, Resources
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.job import JobSpec, Native, Resources
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, load_when, status_when
 from tests.agent.flux.builders import Make, a_flux_setting
 from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running

@@ -14,9 +14,9 @@ from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
 from switchyard.agent.backends.flux.follow.job_ids import handle_of
 from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
 from switchyard.agent.backends.flux.follow.states import status_of
-from switchyard.agent.flux_site import FluxSite
+from switchyard.agent.site.flux_site import FluxSite
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 from tests.processes import PATIENCE_S, started_of, until
 
 GOOD = {"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": 9}}

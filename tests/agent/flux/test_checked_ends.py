@@ -12,10 +12,10 @@ from switchyard.agent.backends.flux.follow.job_ids import parse_job_id
 from switchyard.agent.backends.flux.submit.claims import StartClaims
 from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, UNENTERED_CODE, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
-from switchyard.agent.backends.slurm.job_files import SharedFiles
-from switchyard.agent.backends.work_folders import UNENTERED_TEXT
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
+from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease
 
 LEASE = a_lease("true")

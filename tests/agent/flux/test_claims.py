@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.agent.backends.flux.submit.claims import StartClaims
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
-from switchyard.agent.backends.slurm.job_files import SharedFiles
+from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
 from switchyard.errors import Unavailable
 from tests.agent.builders import a_lease
 

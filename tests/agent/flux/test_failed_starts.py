@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.backends.flux.submit.start_guard import WITHDRAWN
-from switchyard.agent.backends.returns import ATTEMPTS_MAX, NotTakenNow
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.agent.backends.shared.returns import ATTEMPTS_MAX, NotTakenNow
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.flux.builders import Make
 from tests.flux_bed import FluxInstance

@@ -9,15 +9,15 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, jobspec_of, resources_of
-from switchyard.agent.flux_site import FluxSite
-from switchyard.agent.need import spec_of
-from switchyard.agent.site import ImageRule, Site
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.site.flux_site import FluxSite
+from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.files import JobFiles
-from switchyard.model.image_rules import ImageRun
-from switchyard.model.job import Native
-from switchyard.model.jobspec_structure import check_canonical
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.image_rules import ImageRun
+from switchyard.model.job.job import Native
+from switchyard.model.jobspec.structure import check_canonical
 from tests.agent.builders import a_lease
 from tests.agent.flux.captures import DRY_RUN_RESOURCES, DRY_RUN_TASKS
 

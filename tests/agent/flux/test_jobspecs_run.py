@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.accounts import AllowList
 from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.need import spec_of
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.site.accounts import AllowList
 from switchyard.errors import PolicyRefused
-from switchyard.model.job import Native
-from switchyard.model.jobspec import from_jobspec
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.job import Native
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+from switchyard.model.jobspec.jobspec import from_jobspec
 from tests.agent.builders import a_lease, end_of
 from tests.agent.flux.builders import a_flux_setting
 from tests.flux_bed import FluxInstance

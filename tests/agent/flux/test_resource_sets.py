@@ -20,7 +20,7 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
 )
 from switchyard.errors import Unavailable
 from switchyard.model.graph.attach import attach_subsystems
-from switchyard.model.job import JobSpec, Resources
+from switchyard.model.job.job import JobSpec, Resources
 from switchyard.route.moving import FreeCapacity
 from tests.agent.flux.captures import R_OF_JOB, R
 

@@ -11,8 +11,8 @@ import pytest
 
 from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.flux_site import FluxSite
-from switchyard.agent.site import Site
+from switchyard.agent.site.flux_site import FluxSite
+from switchyard.agent.site.site import Site
 from switchyard.errors import Unavailable
 from tests.agent.builders import a_lease
 from tests.agent.flux.captures import R

@@ -14,9 +14,9 @@ from switchyard.agent.backends.flux.follow.states import (
     is_launch_failure,
     status_of,
 )
-from switchyard.model.job import Usage
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.job.job import Usage
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.flux.captures import CANCELLED_WAIT_STATUS, EVENTLOG
 
 NOW_S = 1794706500.0

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.agent.site import Site
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.agent.site.site import Site
 from tests.agent.builders import a_graph
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.manifest import job_manifest
-from switchyard.agent.site import Site
+from switchyard.agent.backends.kubernetes.pods.manifest import job_manifest
+from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.decode import convert
-from switchyard.model.execution import ExecutionConfig
-from switchyard.model.job import Native
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.executions.execution import ExecutionConfig
+from switchyard.model.job.job import Native
+from switchyard.model.wire.decode import convert
 from tests.agent.builders import a_lease
 
 Body = dict[str, Any]

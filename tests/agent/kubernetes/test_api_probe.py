@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes import api_probe
-from switchyard.agent.backends.kubernetes.api_probe import ApiProbe
-from switchyard.agent.batch_silence import BatchSilence
-from switchyard.agent.journal import Journal
-from switchyard.agent.runner import Runner
-from switchyard.agent.site import OutageSite
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.backends.kubernetes.api import api_probe
+from switchyard.agent.backends.kubernetes.api.api_probe import ApiProbe
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.batch_silence import BatchSilence
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.site.site import OutageSite
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, PeerHandler, says
 from tests.agent.kubernetes.job_api import JobApi

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal
-from switchyard.agent.backends.kubernetes.apply import (
+from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal
+from switchyard.agent.backends.kubernetes.namespaces.apply import (
     DIGEST_ANNOTATION,
     NAMESPACE_ANNOTATION,
     OWNER_LABEL,
@@ -22,10 +22,10 @@ from switchyard.agent.backends.kubernetes.apply import (
     refusal_text,
     wanted_object,
 )
-from switchyard.agent.backends.kubernetes.namespace_state import NamespaceState, foreign_namespace
-from switchyard.agent.backends.kubernetes.resource_kinds import ResourceKind
-from switchyard.agent.cluster_resources_site import ClusterResourcesSite
-from switchyard.model.namespace_resources import REASON_CHARS_MAX, ObjectState, ObjectStatus
+from switchyard.agent.backends.kubernetes.namespaces.namespace_state import NamespaceState, foreign_namespace
+from switchyard.agent.backends.kubernetes.namespaces.resource_kinds import ResourceKind
+from switchyard.agent.site.cluster_resources_site import ClusterResourcesSite
+from switchyard.model.cluster.namespace_resources import REASON_CHARS_MAX, ObjectState, ObjectStatus
 
 QUOTAS = ResourceKind("v1", "ResourceQuota", "resourcequotas", is_namespaced=True)
 ROLES = ResourceKind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", is_namespaced=False)

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes import cluster as cluster_module
-from switchyard.agent.backends.kubernetes.api_errors import ApiUnavailable
-from switchyard.agent.backends.kubernetes.cluster import VALUE_CHARS_MAX, KubernetesCluster
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.agent.site import Site
+from switchyard.agent.backends.kubernetes.api.api_errors import ApiUnavailable
+from switchyard.agent.backends.kubernetes.nodes import cluster as cluster_module
+from switchyard.agent.backends.kubernetes.nodes.cluster import VALUE_CHARS_MAX, KubernetesCluster
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.agent.site.site import Site
 from tests.agent.builders import a_graph, a_setting
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, PeerHandler, says
 

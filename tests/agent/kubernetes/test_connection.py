@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes import connection as connection_module
-from switchyard.agent.backends.kubernetes.connection import AccessSettings, ClusterConnection
+from switchyard.agent.backends.kubernetes.api import connection as connection_module
+from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
 from switchyard.errors import BadRequest, Malformed
 
 

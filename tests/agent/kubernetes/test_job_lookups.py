@@ -7,9 +7,10 @@ import time
 
 import pytest
 
-from switchyard.agent.backends.kubernetes import background_calls, job_lookups
-from switchyard.agent.backends.kubernetes.job_lookups import JobLookups, JobTraces
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
+from switchyard.agent.backends.kubernetes.api import background_calls
+from switchyard.agent.backends.kubernetes.jobs import job_lookups
+from switchyard.agent.backends.kubernetes.jobs.job_lookups import JobLookups, JobTraces
+from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
 from switchyard.errors import Unavailable
 from tests.agent.builders import a_lease
 from tests.processes import PATIENCE_S, until

@@ -11,17 +11,17 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes import job_remover as remover_module
-from switchyard.agent.backends.kubernetes.api_errors import ApiRefusal, ApiUnavailable
-from switchyard.agent.backends.kubernetes.job_remover import JobRemover
-from switchyard.agent.backends.kubernetes.job_status import CANCELLED
-from switchyard.agent.backends.kubernetes.job_submitter import VANISHED_UID, JobSubmitter
-from switchyard.agent.backends.kubernetes.objects import JobObject, ObjectMeta, PodObject
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
-from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
+from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal, ApiUnavailable
+from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
+from switchyard.agent.backends.kubernetes.jobs import job_remover as remover_module
+from switchyard.agent.backends.kubernetes.jobs.job_remover import JobRemover
+from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED
+from switchyard.agent.backends.kubernetes.jobs.job_submitter import VANISHED_UID, JobSubmitter
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
+from switchyard.agent.backends.kubernetes.namespaces.objects import JobObject, ObjectMeta, PodObject
 from switchyard.errors import YardError
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.kubernetes_site import KubernetesSite, PodSecurity
-from switchyard.agent.site import Site, read_site
+from switchyard.agent.site.kubernetes_site import KubernetesSite, PodSecurity
+from switchyard.agent.site.site import Site, read_site
 from switchyard.errors import YardError
-from switchyard.model.decode import convert
+from switchyard.model.wire.decode import convert
 
 WHOLE = """
 kubernetes:

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.pod_changes import refuse_malformed
-from switchyard.agent.need import spec_of
+from switchyard.agent.backends.kubernetes.pods.pod_changes import refuse_malformed
+from switchyard.agent.loop.need import spec_of
 from switchyard.errors import PolicyRefused
-from switchyard.model.job import JobSpec
-from switchyard.model.pod_part import PodPart
+from switchyard.model.cluster.pod_part import PodPart
+from switchyard.model.job.job import JobSpec
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.job_api import JobApi
 from tests.agent.kubernetes.node_builders import node_object

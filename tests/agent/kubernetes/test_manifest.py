@@ -10,13 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.labels import selector
-from switchyard.agent.backends.kubernetes.manifest import can_share_job, job_name, namespace_of
-from switchyard.agent.kubernetes_names import is_label_value
-from switchyard.agent.site import Site
-from switchyard.model.files import JobFiles
-from switchyard.model.job import Limits
-from switchyard.model.poll import Lease
+from switchyard.agent.backends.kubernetes.pods.labels import selector
+from switchyard.agent.backends.kubernetes.pods.manifest import can_share_job, job_name, namespace_of
+from switchyard.agent.site.kubernetes_names import is_label_value
+from switchyard.agent.site.site import Site
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import Limits
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.manifests import Body, a_site, container_of, of, one, pod_of, refusal, variables_of
 

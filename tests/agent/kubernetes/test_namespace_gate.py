@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from switchyard.agent.backends.kubernetes.namespace_gate import NOT_READ, NOT_RENDERED, NamespaceGate
-from switchyard.model.job import JobSpec
-from switchyard.model.poll import Lease
+from switchyard.agent.backends.kubernetes.namespaces.namespace_gate import NOT_READ, NOT_RENDERED, NamespaceGate
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.job import JobSpec
 
 VISION = ("vision", "development")
 

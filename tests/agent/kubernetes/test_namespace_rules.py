@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.backends.kubernetes.cluster_resources import ClusterResources
-from switchyard.agent.cluster_resources_site import ClusterResourcesSite
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.agent.resource_client import ResourceClient
-from switchyard.model.job import JobSpec
-from switchyard.model.namespace_resources import NamespaceEntry, NamespaceIndex
-from switchyard.model.poll import Lease
+from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
+from switchyard.agent.server.resource_client import ResourceClient
+from switchyard.agent.site.cluster_resources_site import ClusterResourcesSite
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.model.cluster.namespace_resources import NamespaceEntry, NamespaceIndex
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.job import JobSpec
 from tests.agent.kubernetes.api_peer import ApiPeer, says
 
 

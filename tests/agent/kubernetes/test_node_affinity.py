@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.node_affinity import node_affinity
+from switchyard.agent.backends.kubernetes.pods.node_affinity import node_affinity
 from switchyard.errors import PolicyRefused
-from switchyard.model.constraint import NodeTraits, read_constraint
-from switchyard.model.job import JobSpec
+from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
 
 Body = dict[str, Any]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.cluster import node_rules
-from switchyard.agent.backends.kubernetes.node_systems import DiscoveryJob, discovery_manifest, read_answer
-from switchyard.agent.backends.kubernetes.nodes import NodeRules
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.model.decode import convert
+from switchyard.agent.backends.kubernetes.nodes.cluster import node_rules
+from switchyard.agent.backends.kubernetes.nodes.node_systems import DiscoveryJob, discovery_manifest, read_answer
+from switchyard.agent.backends.kubernetes.nodes.nodes import NodeRules
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.model.wire.decode import convert
 
 EVERY = {"operator": "Exists"}
 

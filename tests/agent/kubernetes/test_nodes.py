@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.node_objects import KubernetesNode, NodeInfo, read_node
-from switchyard.agent.backends.kubernetes.nodes import (
+from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, NodeInfo, read_node
+from switchyard.agent.backends.kubernetes.nodes.nodes import (
     NodeRules,
     graph_of_nodes,
     node_properties,

@@ -9,11 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes.logs import LogCollector
-from switchyard.agent.backends.kubernetes.pod_output import PodOutput
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob, record_end
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob, record_end
+from switchyard.agent.backends.kubernetes.pods.logs import LogCollector
+from switchyard.agent.backends.kubernetes.pods.pod_output import PodOutput
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, says
 from tests.agent.kubernetes.objects import a_pod, terminated

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.pod_part import PodPart
+from switchyard.model.cluster.pod_part import PodPart
 from tests.agent.kubernetes.manifests import a_site, of, one, pod_of, refusal
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "run-flyte-workflows.md"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.node_objects import pod_limits, pod_requests
-from switchyard.model.pod_part import PodPart
+from switchyard.agent.backends.kubernetes.nodes.node_objects import pod_limits, pod_requests
+from switchyard.model.cluster.pod_part import PodPart
 from tests.agent.kubernetes.manifests import a_site, of, one, pod_of, refusal
 
 SITE = a_site(kubernetes={"patch_paths": ["/spec"]})

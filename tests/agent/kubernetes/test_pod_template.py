@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.model.files import JobFiles
+from switchyard.model.files.files import JobFiles
 from tests.agent.kubernetes.manifests import Body, a_site, container_of, of, one, pod_of, refusal, variables_of
 
 # ---- Place ----------------------------------------------------------------------------------------

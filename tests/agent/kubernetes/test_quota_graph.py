@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.quota_graph import graph_of_quotas, load_of_quotas
-from switchyard.agent.backends.kubernetes.quotas import NamespaceQuota, read_quota
+from switchyard.agent.backends.kubernetes.namespaces.quota_graph import graph_of_quotas, load_of_quotas
+from switchyard.agent.backends.kubernetes.namespaces.quotas import NamespaceQuota, read_quota
 from switchyard.errors import Unavailable
 
 GPU = "nvidia.com/gpu"

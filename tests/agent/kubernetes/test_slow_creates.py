@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes import background_calls, job_submitter
+from switchyard.agent.backends.kubernetes.api import background_calls
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
+from switchyard.agent.backends.kubernetes.jobs import job_submitter
 from switchyard.errors import PolicyRefused, Unavailable
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.job_api import JobApi
 from tests.processes import PATIENCE_S, until

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.agent.backends.kubernetes.job_status import JobView, status_of
-from switchyard.agent.backends.kubernetes.objects import PodObject
-from switchyard.agent.backends.kubernetes.pod_status import read_pod
-from switchyard.agent.backends.kubernetes.start_choice import choose_starts, double_start_note
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.backends.kubernetes.jobs.job_status import JobView, status_of
+from switchyard.agent.backends.kubernetes.jobs.start_choice import choose_starts, double_start_note
+from switchyard.agent.backends.kubernetes.namespaces.objects import PodObject
+from switchyard.agent.backends.kubernetes.pods.pod_status import read_pod
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.kubernetes.objects import NOW_S, a_condition, a_job, a_pod, ago, running, terminated
 
 GATED = a_condition("PodScheduled", "SchedulingGated", "gates", status="False")

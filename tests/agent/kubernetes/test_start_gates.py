@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.job_status import CANCELLED
-from switchyard.agent.backends.kubernetes.labels import START_GATE
-from switchyard.agent.backends.kubernetes.objects import ObjectMeta, OwnerReference, PodObject, PodObjectSpec
-from switchyard.agent.backends.kubernetes.objects import SchedulingGate as Gate
-from switchyard.agent.backends.kubernetes.start_gates import StartGates
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
-from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
+from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
+from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED
+from switchyard.agent.backends.kubernetes.jobs.start_gates import StartGates
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
+from switchyard.agent.backends.kubernetes.namespaces.objects import ObjectMeta, OwnerReference, PodObject, PodObjectSpec
+from switchyard.agent.backends.kubernetes.namespaces.objects import SchedulingGate as Gate
+from switchyard.agent.backends.kubernetes.pods.labels import START_GATE
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler
 from tests.processes import PATIENCE_S, until

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Status, marker_of
-from switchyard.agent.backends.kubernetes.job_status import CANCELLED, DELETED
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED, DELETED
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 
 DONE = Status(seen=ObservedState.SUCCEEDED, exit_code=0)

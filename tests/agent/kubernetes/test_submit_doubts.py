@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AllowList
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes import job_submitter
 from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.jobs import job_submitter
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.site.accounts import AllowList
 from switchyard.errors import PolicyRefused, Unavailable
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.job_api import JobApi
 

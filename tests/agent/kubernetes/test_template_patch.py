@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.template_patch import merge_patch, patch_template
-from switchyard.agent.kubernetes_site import KubernetesSite
-from switchyard.agent.site import Site
+from switchyard.agent.backends.kubernetes.pods.template_patch import merge_patch, patch_template
+from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.job import JobSpec, Native
-from switchyard.model.pod_part import PodPart
+from switchyard.model.cluster.pod_part import PodPart
+from switchyard.model.job.job import JobSpec, Native
 
 Body = dict[str, Any]
 

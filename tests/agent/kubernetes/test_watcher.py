@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.objects import (
+from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
+from switchyard.agent.backends.kubernetes.namespaces.objects import (
     EventObject,
     EventTarget,
     JobObject,
@@ -15,7 +16,6 @@ from switchyard.agent.backends.kubernetes.objects import (
     ObjectMeta,
     PodObject,
 )
-from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
 from tests.agent.kubernetes.api_peer import ApiPeer, says
 
 NAME = "yard-01abc-1-1"

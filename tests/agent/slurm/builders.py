@@ -10,9 +10,9 @@ from typing import Any
 from unittest import mock
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.slurm.command_runner import CommandResult, CommandRunner
-from switchyard.agent.site import Site, SlurmSite
-from switchyard.model.poll import Lease
+from switchyard.agent.backends.slurm.commands.command_runner import CommandResult, CommandRunner
+from switchyard.agent.site.site import Site, SlurmSite
+from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_lease
 from tests.slurm_bed import SlurmCluster
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AllowList
 from switchyard.agent.backends import marker_of, native_name
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.site import Rates
+from switchyard.agent.site.accounts import AllowList
+from switchyard.agent.site.site import Rates
 from switchyard.errors import PolicyRefused
-from switchyard.model.cluster import Load
-from switchyard.model.job import JobSpec, Native, Resources
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.job.job import JobSpec, Native, Resources
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease, end_of, load_when, status_when
 from tests.agent.slurm.builders import a_slurm_setting
 from tests.processes import until

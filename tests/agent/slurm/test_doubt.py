@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AllowList
-from switchyard.agent.attempt import Stage
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.backends.slurm.command_runner import CommandRunner, CommandTimeout
-from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript
-from switchyard.agent.journal import Journal
-from switchyard.agent.runner import Runner
-from switchyard.agent.site import SlurmSite
+from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner, CommandTimeout
+from switchyard.agent.backends.slurm.jobs.submitted_scripts import SubmittedScript
+from switchyard.agent.journal.attempt import Stage
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.site.accounts import AllowList
+from switchyard.agent.site.site import SlurmSite
 from switchyard.errors import PolicyRefused, Unavailable, YardError
-from switchyard.model.job import JobSpec, Native
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease, Report
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.job.job import JobSpec, Native
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.slurm.builders import a_slurm_setting, given_up_soon
 from tests.processes import until

@@ -8,20 +8,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.slurm.command_runner import CommandRunner
-from switchyard.agent.backends.slurm.evidence import (
-    EndVerdict,
-    ScriptEvidence,
-    ScriptStart,
-    facts_from_notes,
-    judge_end,
-    judge_other_start,
-    needs_evidence,
-)
-from switchyard.agent.backends.slurm.job_files import NOTES_MAX, RemoteFiles, ScriptFiles, SharedFiles
-from switchyard.agent.backends.slurm.parse import handle_of
-from switchyard.agent.backends.slurm.script_notes import Withdrawal, read_evidence, withdraw_jobs
-from switchyard.agent.backends.slurm.states import (
+from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner
+from switchyard.agent.backends.slurm.commands.parse import handle_of
+from switchyard.agent.backends.slurm.commands.script_notes import Withdrawal, read_evidence, withdraw_jobs
+from switchyard.agent.backends.slurm.commands.states import (
     FORGOTTEN_REASON,
     LAUNCH_FAILURE_SIGNAL,
     RERUN_CODE,
@@ -30,9 +20,19 @@ from switchyard.agent.backends.slurm.states import (
     SlurmJobFacts,
     status_of,
 )
-from switchyard.agent.site import SlurmSite
+from switchyard.agent.backends.slurm.jobs.evidence import (
+    EndVerdict,
+    ScriptEvidence,
+    ScriptStart,
+    facts_from_notes,
+    judge_end,
+    judge_other_start,
+    needs_evidence,
+)
+from switchyard.agent.backends.slurm.jobs.job_files import NOTES_MAX, RemoteFiles, ScriptFiles, SharedFiles
+from switchyard.agent.site.site import SlurmSite
 from switchyard.errors import Unavailable
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 
 NATIVE = "24_0"
 S, N, A, R = EndVerdict.SLURM, EndVerdict.NOTED, EndVerdict.ANOTHER, EndVerdict.RERUN

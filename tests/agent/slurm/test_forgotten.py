@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.returns import ATTEMPTS_MAX
+from switchyard.agent.backends.shared.returns import ATTEMPTS_MAX
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.agent.slurm.test_doubt import Clients

@@ -15,15 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import slurm
-from switchyard.agent.backends.slurm import command_lines
-from switchyard.agent.backends.slurm.evidence import ScriptStart
-from switchyard.agent.backends.slurm.option_grammars import GRAMMARS, build_option, check_word
-from switchyard.agent.backends.slurm.options import native_options_refusal
-from switchyard.agent.site import SlurmSite
+from switchyard.agent.backends.slurm.commands import command_lines
+from switchyard.agent.backends.slurm.commands.option_grammars import GRAMMARS, build_option, check_word
+from switchyard.agent.backends.slurm.commands.options import native_options_refusal
+from switchyard.agent.backends.slurm.jobs.evidence import ScriptStart
+from switchyard.agent.site.site import SlurmSite
 from switchyard.errors import Malformed, PolicyRefused
-from switchyard.model.decode import decode_json
-from switchyard.model.job import JobRequest, JobSpec, Native, Resources
-from switchyard.model.native_grammars import NATIVE_GRAMMARS, OPTION
+from switchyard.model.cluster.native_grammars import NATIVE_GRAMMARS, OPTION
+from switchyard.model.job.job import JobRequest, JobSpec, Native, Resources
+from switchyard.model.wire.decode import decode_json
 from tests.agent.builders import a_lease
 
 FOLDER = Path(str(slurm.__file__)).parent

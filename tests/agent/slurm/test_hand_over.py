@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AllowList
-from switchyard.agent.attempt import Stage
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript
-from switchyard.agent.journal import Journal
-from switchyard.agent.need import spec_of
-from switchyard.agent.runner import Runner
+from switchyard.agent.backends.slurm.jobs.submitted_scripts import SubmittedScript
+from switchyard.agent.journal.attempt import Stage
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.site.accounts import AllowList
 from switchyard.errors import Denied, Unavailable
-from switchyard.model.job import Native
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease, Report
+from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.job.job import Native
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease, end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, given_up_soon, runs
 from tests.processes import until

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.slurm.missing_job_decision import (
+from switchyard.agent.backends.slurm.jobs.missing_job_decision import (
     AccountingProgress,
     EndKnowledge,
     MissingJob,

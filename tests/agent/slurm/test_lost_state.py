@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AllowList
 from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.model.job import Native
-from switchyard.model.lifecycle import ObservedState
+from switchyard.agent.site.accounts import AllowList
+from switchyard.model.job.job import Native
+from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import end_of, status_when
 from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
 from tests.processes import until

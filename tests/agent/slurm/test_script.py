@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.slurm.script import script_of
-from switchyard.agent.backends.slurm.states import RERUN_CODE
-from switchyard.model.job import Native
+from switchyard.agent.backends.slurm.commands.script import script_of
+from switchyard.agent.backends.slurm.commands.states import RERUN_CODE
+from switchyard.model.job.job import Native
 from tests.agent.builders import a_lease
 from tests.processes import until
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.states import RERUN_CODE, SEEN_BY_STATE, SlurmJobFacts, status_of
-from switchyard.model.job import Usage
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.agent.backends.slurm.commands.states import RERUN_CODE, SEEN_BY_STATE, SlurmJobFacts, status_of
+from switchyard.model.job.job import Usage
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 
 NOW_S = 1000.0
 # squeue(1), "JOB STATE CODES", of 22.05, 24.11 and 26.05 together.

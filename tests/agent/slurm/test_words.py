@@ -13,19 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting, marker_of
-from switchyard.agent.backends.slurm import command_lines
 from switchyard.agent.backends.slurm.backend import TRANSIENT_ERROR
-from switchyard.agent.backends.slurm.command_runner import CommandRunner, CommandTimeout
-from switchyard.agent.backends.slurm.excluded_nodes import find_excluded_nodes
-from switchyard.agent.backends.slurm.job_files import SharedFiles
-from switchyard.agent.backends.slurm.nodes import SlurmNode, graph_of
-from switchyard.agent.backends.slurm.options import native_options_refusal
-from switchyard.agent.backends.slurm.quotes import read_problem, read_start_delay_s
-from switchyard.agent.backends.slurm.script import script_of, work_folders_of
-from switchyard.agent.rates import cost_of
-from switchyard.agent.site import Rates, Site, SlurmSite, read_site
+from switchyard.agent.backends.slurm.commands import command_lines
+from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner, CommandTimeout
+from switchyard.agent.backends.slurm.commands.options import native_options_refusal
+from switchyard.agent.backends.slurm.commands.script import script_of, work_folders_of
+from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
+from switchyard.agent.backends.slurm.nodes.excluded_nodes import find_excluded_nodes
+from switchyard.agent.backends.slurm.nodes.nodes import SlurmNode, graph_of
+from switchyard.agent.backends.slurm.nodes.quotes import read_problem, read_start_delay_s
+from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.site.site import Rates, Site, SlurmSite, read_site
 from switchyard.errors import Malformed, Unavailable
-from switchyard.model.job import JobSpec, Native, Resources
+from switchyard.model.job.job import JobSpec, Native, Resources
 from tests.agent.builders import a_lease
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import Health
-from switchyard.model.verdict import Answer
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.verdict import Answer
 from switchyard.route.apply_selection import apply_selection
 from switchyard.route.operators import ExpressionValue
 from switchyard.route.router import Eligibility, evaluate, make_plan

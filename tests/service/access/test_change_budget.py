@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Throttled
-from switchyard.model.access import GrantTarget, Role, TokenRequest
-from switchyard.model.api import JobChange
-from switchyard.model.idset import IdSet
-from switchyard.model.scope import Scope
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.rules.access import GrantTarget, Role, TokenRequest
+from switchyard.model.rules.scope import Scope
+from switchyard.model.wire.api import JobChange
 from switchyard.policy.limits import CHANGES_PERIOD_S
-from switchyard.server.config import Config
-from switchyard.server.limits_section import LimitsSection, UserLimitsSection
+from switchyard.server.config.config import Config
+from switchyard.server.config.limits_section import LimitsSection, UserLimitsSection
 from switchyard.service.access import submit_tokens, user_tokens
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import job_control, jobs
 from switchyard.service.rules import attributes
-from switchyard.store import access
+from switchyard.store.access import access
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Denied, Unauthenticated
-from switchyard.model.access import GrantTarget, Role, TokenRequest, UserChange
-from switchyard.model.cluster import ClusterChange, InviteRequest
+from switchyard.model.cluster.cluster import ClusterChange, InviteRequest
+from switchyard.model.rules.access import GrantTarget, Role, TokenRequest, UserChange
 from switchyard.service.access import user_tokens, users
 from switchyard.service.access.submit_tokens import create_cluster_token, create_group_token
 from switchyard.service.cluster import clusters

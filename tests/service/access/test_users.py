@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import BadRequest, Conflict, Denied, LimitReached, NameTaken, NotFound, UnknownName
-from switchyard.model.access import (
+from switchyard.model.cluster.cluster import ClusterChange, ClusterRequest
+from switchyard.model.rules.access import (
     ROLE_RANK,
     Grant,
     GranteeKind,
@@ -18,13 +19,12 @@ from switchyard.model.access import (
     UserChange,
     UserRequest,
 )
-from switchyard.model.api import ProjectRequest
-from switchyard.model.cluster import ClusterChange, ClusterRequest
+from switchyard.model.wire.api import ProjectRequest
 from switchyard.route.member import Member
 from switchyard.service.access import projects, submit_tokens, user_tokens, users
 from switchyard.service.cluster import clusters
 from switchyard.service.core.rights import Actor, Rights, rights_of
-from switchyard.service.core.snapshots import owner_of
+from switchyard.service.core.snapshots.snapshots import owner_of
 from tests.builders import a_member, a_request
 from tests.service.rig import ADMIN, Rig, running
 

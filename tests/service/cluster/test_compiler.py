@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from switchyard.errors import Malformed, Unavailable, YardError
-from switchyard.service.core import graph_compiler
-from switchyard.service.core.graph_compiler import GraphCompiler
+from switchyard.service.core.snapshots import graph_compiler
+from switchyard.service.core.snapshots.graph_compiler import GraphCompiler
 
 SHORT = b"nodes: 2\neach: {core: 4}\nhosts: n[0-1]\n"
 IO = b'{"attach": {"n0": [{"type": "shm"}]}}'

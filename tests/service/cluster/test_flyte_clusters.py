@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from switchyard.errors import Malformed, UnknownName
-from switchyard.model.job import JobRequest
-from switchyard.model.scope import Scope
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.scope import Scope
 from switchyard.route.select.weighted_draw import draw
-from switchyard.server.config import Config, read_config
-from switchyard.server.platform_config import layout_of
+from switchyard.server.config.config import Config, read_config
+from switchyard.server.config.platform_config import layout_of
 from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.rules import attributes
 from tests.builders import a_request

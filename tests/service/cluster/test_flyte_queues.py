@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest
-from switchyard.model.scope import Scope
-from switchyard.server.config import read_config
-from switchyard.server.platform_config import layout_of
+from switchyard.model.rules.scope import Scope
+from switchyard.server.config.config import read_config
+from switchyard.server.config.platform_config import layout_of
 from switchyard.service.cluster.layout import store_file_layout
 from switchyard.service.rules import attributes
 from tests.builders import a_graph, a_request

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Denied, NameTaken, NotFound, Unauthenticated
-from switchyard.model.access import GrantTarget, Role, TokenRequest, UserChange
-from switchyard.model.cluster import ClusterRequest, GroupInviteRequest, NewGroupInvite
-from switchyard.model.poll import Join
+from switchyard.model.cluster.cluster import ClusterRequest, GroupInviteRequest, NewGroupInvite
+from switchyard.model.cluster.poll import Join
+from switchyard.model.rules.access import GrantTarget, Role, TokenRequest, UserChange
 from switchyard.service.access import user_tokens, users
 from switchyard.service.cluster import agent_join, clusters, group_invites
 from tests.service.rig import ADMIN, Rig

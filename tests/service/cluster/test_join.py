@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from switchyard.errors import AgentLives, Denied, Gone, NoSuchCluster, NotFound, Unauthenticated
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange, ClusterRequest, Health, InviteRequest, Load
-from switchyard.model.job import ClusterToken
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Join
+from switchyard.model.cluster.cluster import ClusterChange, ClusterRequest, Health, InviteRequest, Load
+from switchyard.model.cluster.poll import Join
+from switchyard.model.job.job import ClusterToken
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import agent_join, agents, clusters
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts

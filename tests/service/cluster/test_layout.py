@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Conflict, Denied
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.layout import Layout, LayoutPart, SetMember, SetRequest
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.rules.layout import Layout, LayoutPart, SetMember, SetRequest
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.rules.attributes import UNCONDITIONAL
 from switchyard.service.upkeep import move_jobs, route_pending

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.errors import Conflict, Denied
-from switchyard.model.cluster import ClusterChange, InviteRequest, Load
-from switchyard.model.event_kind import EventKind
-from switchyard.model.files import AttemptOutputs, JobFiles, OutputState
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Join, Leave, Left, UnbegunAttempt
+from switchyard.model.cluster.cluster import ClusterChange, InviteRequest, Load
+from switchyard.model.cluster.poll import Join, Leave, Left, UnbegunAttempt
+from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputState
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.run.unbegun import take_back_unbegun

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Conflict, Denied, NotFound, ProofMissing, Unauthenticated
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import InviteRequest, NewInvite
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Join, OutputChunk, proof_line
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.cluster import InviteRequest, NewInvite
+from switchyard.model.cluster.poll import AttemptRef, Join, OutputChunk, proof_line
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs, pilots
 from switchyard.service.upkeep.expire_pilots import JOIN_WITHIN_US, expire_pilots
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts

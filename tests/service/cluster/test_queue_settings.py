@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import UnknownName, YardError
-from switchyard.model.layout import LayoutPart
-from switchyard.model.queue import Queue, QueueLimits
-from switchyard.server.config import read_config
+from switchyard.model.rules.layout import LayoutPart
+from switchyard.model.rules.queue import Queue, QueueLimits
+from switchyard.server.config.config import read_config
 from switchyard.service.cluster import layout, queue_settings
-from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.core.writes.write_condition import WriteCondition
 from switchyard.service.reserve.queue_usage import queue_position
 from tests.builders import a_request
 from tests.service.queued import ANY, FIRST, WIDE, a_job, promote, queued_rig

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest
-from switchyard.model.cluster import Cluster, ClusterChange, Load
+from switchyard.model.cluster.cluster import Cluster, ClusterChange, Load
+from switchyard.model.cluster.selection import Select
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.selection import Select
 from switchyard.service.cluster import clusters
-from switchyard.service.core.cluster_state import MANUAL_VALUES_MAX, selection_values
-from switchyard.service.core.selection_settings import SelectionSettings
+from switchyard.service.core.agents.cluster_state import MANUAL_VALUES_MAX, selection_values
+from switchyard.service.core.snapshots.selection_settings import SelectionSettings
 from switchyard.service.upkeep.route_pending import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent

@@ -11,19 +11,19 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Denied, LimitReached, NameTaken, NotFound, TooLarge, YardError
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import ProjectChange, ProjectRequest
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.wire.api import ProjectChange, ProjectRequest
 from switchyard.service.access import projects
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities import entity_changes, entity_reads, registration
 from switchyard.service.entities.entity_changes import NameQuery
 from switchyard.service.entities.entity_reads import EntityQuery
-from switchyard.store import schema, schema_entities
-from switchyard.store.entity_names import EntityNameKey
-from switchyard.workflow.entity_id import EntityId, EntityKind, read_id
-from switchyard.workflow.filters import ENTITY_COLUMNS, NAME_COLUMNS, read_filters
-from switchyard.workflow.limits import WorkflowLimits
-from switchyard.workflow.list_query import ListOrder
+from switchyard.store.entities.entity_names import EntityNameKey
+from switchyard.store.tables import entities_tables, schema
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, read_id
+from switchyard.workflow.lists.filters import ENTITY_COLUMNS, NAME_COLUMNS, read_filters
+from switchyard.workflow.lists.list_query import ListOrder
+from switchyard.workflow.values.limits import WorkflowLimits
 from tests.service.entities.requests import (
     DOMAIN,
     PROJECT,
@@ -110,7 +110,7 @@ def test_a_description_takes_no_part_in_the_comparison(rig: Rig) -> None:
 
 
 def rows(rig: Rig) -> dict[str, int]:
-    tables = (schema_entities.entities, schema_entities.entity_contents, schema_entities.entity_names, schema.audit)
+    tables = (entities_tables.entities, entities_tables.entity_contents, entities_tables.entity_names, schema.audit)
     with rig.context.database.read() as tx:
         return {table.name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for table in tables}
 
@@ -199,7 +199,7 @@ def test_swaps_at_once_leave_one_active(rig: Rig) -> None:
 def test_the_database_itself_allows_one_active_version(rig: Rig) -> None:
     registered(rig)
     create(rig, plan_request(version="v2"))
-    entities = schema_entities.entities
+    entities = entities_tables.entities
     with rig.context.database.write() as tx, pytest.raises(sa.exc.IntegrityError):
         tx.execute(sa.update(entities).where(entities.c.kind == "launch_plan").values(is_active=True))
 

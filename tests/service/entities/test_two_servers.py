@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from switchyard.errors import YardError
-from switchyard.model.api import ProjectRequest
+from switchyard.model.wire.api import ProjectRequest
 from switchyard.service.access import projects
 from switchyard.service.entities import entity_changes, registration
-from switchyard.store import schema_entities
-from switchyard.workflow.entity_id import EntityId, EntityKind
+from switchyard.store.tables import entities_tables
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind
 from tests.service.entities.requests import DOMAIN, PROJECT, plan_request, task_request, workflow_request
 from tests.service.rig import ADMIN, Rig, running
 
@@ -46,7 +46,7 @@ def test_two_servers_register_the_same_and_in_other_orders(postgres_url: str, tm
         orders = [("p1", "p2"), ("p2", "p1")]
         at_once(*(lambda rig=rig, order=order: work(rig, order) for rig in (first, second) for order in orders))
         with first.context.database.read() as tx:
-            usage = schema_entities.entity_usage
+            usage = entities_tables.entity_usage
             counted = tx.execute(sa.select(usage).order_by(usage.c.project)).all()
     assert sorted(set(answers)) == ["NameTaken", "made"]
     assert answers.count("made") == 2 * ROUNDS
@@ -71,7 +71,7 @@ def test_two_servers_activate_other_versions(postgres_url: str, tmp_path: Path) 
 
         at_once(lambda: work(first, "v1"), lambda: work(second, "v2"))
         with first.context.database.read() as tx:
-            entities = schema_entities.entities
+            entities = entities_tables.entities
             active = sa.select(sa.func.count()).select_from(entities).where(entities.c.is_active)
             assert tx.execute(active).scalar_one() == 1
     assert failures == []

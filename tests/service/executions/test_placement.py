@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from flyteidl.admin import cluster_assignment_pb2, common_pb2
 
 from switchyard.errors import BadRequest, YardError
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
-from switchyard.service.executions import explanations
+from switchyard.service.executions.calls import explanations
 from switchyard.service.job import explanation
-from switchyard.store import schema
-from switchyard.store.schema_executions import executions
+from switchyard.store.tables import schema
+from switchyard.store.tables.executions_tables import executions
 from tests.builders import a_graph
 from tests.service.entities.requests import PROJECT
 from tests.service.executions.bed import ExecutionBed

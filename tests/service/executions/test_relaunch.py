@@ -10,13 +10,14 @@ from flyteidl.core import identifier_pb2
 from msgspec import structs
 
 from switchyard.errors import BadRequest, Conflict, Denied, NotFound
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.site_needs import SiteOffer
+from switchyard.model.job.site_needs import SiteOffer
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
-from switchyard.service.executions import changes, recovered_nodes, relaunch
-from switchyard.service.executions.child_executions import child_name
+from switchyard.service.executions.calls import changes, relaunch
+from switchyard.service.executions.nodes import recovered_nodes
+from switchyard.service.executions.nodes.child_executions import child_name
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.store.execution_recovery import RecoverableNode
+from switchyard.store.executions.execution_recovery import RecoverableNode
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed

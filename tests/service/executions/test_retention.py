@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from switchyard.errors import NotFound
 from switchyard.service.upkeep import retention
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.store import file_collection
-from switchyard.store.schema_executions import execution_attempts, execution_nodes, execution_tags, executions
+from switchyard.store.files import file_collection
+from switchyard.store.tables.executions_tables import execution_attempts, execution_nodes, execution_tags, executions
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import Rig
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import LimitReached
-from switchyard.server.config import Config
-from switchyard.server.files_section import FilesSection
-from switchyard.server.workflows_section import WorkflowsSection
-from switchyard.service.executions import driver
-from switchyard.service.executions.job_starts import JobStarter, trees_over
+from switchyard.server.config.config import Config
+from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.workflows_section import WorkflowsSection
+from switchyard.service.executions.driving import driver
+from switchyard.service.executions.nodes.job_starts import JobStarter, trees_over
 from tests.service.executions.bed import ExecutionBed
 from tests.service.executions.test_turns import a_user, limited
 from tests.service.rig import running

@@ -13,17 +13,18 @@ from flyteidl.admin import common_pb2, launch_plan_pb2
 from flyteidl.core import literals_pb2
 
 from switchyard.errors import Conflict, LimitReached
-from switchyard.model.access import GrantTarget, Role
-from switchyard.server.config import Config
-from switchyard.server.limits_section import LimitsSection
-from switchyard.server.workflows_section import WorkflowsSection
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.server.config.config import Config
+from switchyard.server.config.limits_section import LimitsSection
+from switchyard.server.config.workflows_section import WorkflowsSection
 from switchyard.service.entities import registration
-from switchyard.service.executions import changes, creation, driver, loading, step_plan
-from switchyard.service.executions.child_executions import CHILDREN_MAX, child_name
-from switchyard.service.executions.due_executions import OwnerTurns
-from switchyard.store import executions as store
-from switchyard.store.execution_due import DueExecution
-from switchyard.workflow.engine import step
+from switchyard.service.executions.calls import changes, creation
+from switchyard.service.executions.driving import driver, loading, step_plan
+from switchyard.service.executions.driving.due_executions import OwnerTurns
+from switchyard.service.executions.nodes.child_executions import CHILDREN_MAX, child_name
+from switchyard.store.executions import executions as store
+from switchyard.store.executions.execution_due import DueExecution
+from switchyard.workflow.engine.engine import step
 from tests.processes import until
 from tests.service.entities.requests import PROJECT, plan_request
 from tests.service.executions.bed import ExecutionBed

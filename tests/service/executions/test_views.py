@@ -11,19 +11,20 @@ from flyteidl.admin import cluster_assignment_pb2, common_pb2
 from flyteidl.core import workflow_pb2
 
 from switchyard.errors import BadRequest, BadValue, Conflict, Denied, NotFound, YardError
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.workflow_execution import CreatedExecution, ExecutionNode, LaunchRequest
+from switchyard.model.executions.workflow_execution import CreatedExecution, ExecutionNode, LaunchRequest
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import layout
-from switchyard.service.executions import changes, loading, reads
-from switchyard.service.executions.execution_counts import count_live
-from switchyard.service.executions.execution_lists import execution_details, execution_page
-from switchyard.service.executions.explanations import explain_execution
-from switchyard.service.executions.launches import launch
-from switchyard.service.executions.node_outlines import node_page
+from switchyard.service.executions.calls import changes, reads
+from switchyard.service.executions.calls.execution_counts import count_live
+from switchyard.service.executions.calls.execution_lists import execution_details, execution_page
+from switchyard.service.executions.calls.explanations import explain_execution
+from switchyard.service.executions.driving import loading
+from switchyard.service.executions.driving.launches import launch
+from switchyard.service.executions.nodes.node_outlines import node_page
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.store import execution_pages
-from switchyard.store.execution_pages import ExecutionFilter
-from switchyard.store.executions import ExecutionKey
+from switchyard.store.executions import execution_pages
+from switchyard.store.executions.execution_pages import ExecutionFilter
+from switchyard.store.executions.executions import ExecutionKey
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed

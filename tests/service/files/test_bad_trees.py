@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from switchyard.errors import BadValue, LimitReached, Malformed, TooLarge, YardError
-from switchyard.model.file_frames import OBJECTS_MAX, FrameKind, encode_frame
-from switchyard.model.file_tree import (
+from switchyard.model.files.file_frames import OBJECTS_MAX, FrameKind, encode_frame
+from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
     DEPTH_MAX,
     HEADER,
@@ -25,8 +25,8 @@ from switchyard.model.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.server.config import Config
-from switchyard.server.files_section import FilesSection
+from switchyard.server.config.config import Config
+from switchyard.server.config.files_section import FilesSection
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.outputs import files_usage
 from switchyard.service.files.possession import missing_objects

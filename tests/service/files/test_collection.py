@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from switchyard.errors import Busy, NotFound, UnknownName
-from switchyard.model.api import RetryRequest
-from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
-from switchyard.model.job import JobRequest
-from switchyard.model.lifecycle import ObservedState
-from switchyard.server.config import Config
-from switchyard.server.files_section import FilesSection
-from switchyard.service.core.agent_calls import SEND_OUTPUTS
+from switchyard.model.files.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.wire.api import RetryRequest
+from switchyard.server.config.config import Config
+from switchyard.server.config.files_section import FilesSection
+from switchyard.service.core.agents.agent_calls import SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.outputs import files_of_job, files_usage, record_outputs
@@ -26,7 +26,8 @@ from switchyard.service.files.seal import seal_tree
 from switchyard.service.submit.retry import retry_job
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER
-from switchyard.store import events, file_collection, file_objects
+from switchyard.store.files import file_collection, file_objects
+from switchyard.store.jobs import events
 from tests.builders import a_request
 from tests.service.files.trees import Tree, a_tree, admitted, send, send_outputs
 from tests.service.rig import ADMIN, Rig, running

@@ -8,16 +8,16 @@ import msgspec
 import pytest
 
 from switchyard.errors import Conflict, NotFound
-from switchyard.model.api import JobChange
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState, TaskOutputs
-from switchyard.model.job import JobRequest
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.files.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState, TaskOutputs
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+from switchyard.model.wire.api import JobChange
 from switchyard.service.cluster import clusters
-from switchyard.service.core.agent_calls import READ_INPUTS, SEND_OUTPUTS
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.agents.agent_calls import READ_INPUTS, SEND_OUTPUTS
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.files.output_room import output_room
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.files.reading import plan_agent_read

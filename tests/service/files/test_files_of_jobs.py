@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from switchyard.errors import Conflict, NotFound, UnknownName
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.file_frames import FrameKind, decode_frames
-from switchyard.model.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
-from switchyard.model.job import JobRequest
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.files.file_frames import FrameKind, decode_frames
+from switchyard.model.files.files import AttemptOutputs, JobFiles, ObjectsQuery, OutputState
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import agents
-from switchyard.service.core.agent_calls import READ_INPUTS, SEND_OUTPUTS
+from switchyard.service.core.agents.agent_calls import READ_INPUTS, SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.files.possession import missing_objects

@@ -17,14 +17,14 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.file_frames import MEDIA, FrameKind, encode_frame
-from switchyard.model.file_tree import hash_of
+from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
+from switchyard.model.files.file_tree import hash_of
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.files.reading import SIGNED_FROM_BYTES
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.storage.opening import open_store
-from switchyard.store import file_objects
-from switchyard.store.clock import wall_us
+from switchyard.store.engine.clock import wall_us
+from switchyard.store.files import file_objects
 from tests.processes import PATIENCE_S
 from tests.programs import Server, call, start_server
 from tests.s3_proxy import S3Proxy, s3_proxy

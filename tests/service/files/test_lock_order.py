@@ -10,12 +10,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from switchyard.server.config import Config
-from switchyard.server.files_section import FilesSection
+from switchyard.server.config.config import Config
+from switchyard.server.config.files_section import FilesSection
 from switchyard.service.files.upload_room import release_unused
 from switchyard.service.upkeep.collect_files import FileCollection
-from switchyard.store import file_objects
-from switchyard.store.database import Database
+from switchyard.store.engine.database import Database
+from switchyard.store.files import file_objects
 from tests.processes import PATIENCE_S, until
 from tests.service.files.trees import a_tree, send
 from tests.service.rig import ADMIN, Rig, running

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.model.file_frames import FrameKind, decode_frames
-from switchyard.model.files import JobFiles, ObjectsQuery
+from switchyard.model.files.file_frames import FrameKind, decode_frames
+from switchyard.model.files.files import JobFiles, ObjectsQuery
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import FileLimits, FileStorage
 from switchyard.service.files import lost_objects
@@ -22,7 +22,7 @@ from switchyard.service.files.reading import SIGNED_FROM_BYTES, object_frames, p
 from switchyard.service.files.seal import seal_tree
 from switchyard.storage.folder_store import FolderStore
 from switchyard.storage.opening import open_store
-from switchyard.store import file_objects
+from switchyard.store.files import file_objects
 from tests.builders import a_request
 from tests.s3_service import S3Server, s3_running
 from tests.service.files.trees import Tree, a_tree, send

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Busy, LimitReached, Malformed, YardError
-from switchyard.model.file_frames import FrameKind, encode_frame
-from switchyard.model.file_tree import hash_of
+from switchyard.model.files.file_frames import FrameKind, encode_frame
+from switchyard.model.files.file_tree import hash_of
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import FileLimits, FileStorage
 from switchyard.service.core.upload_grants import UploadGrants
@@ -21,7 +21,7 @@ from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.reading import SIGNED_FROM_BYTES
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.storage.opening import open_store
-from switchyard.store import file_collection, file_objects
+from switchyard.store.files import file_collection, file_objects
 from tests.programs import call
 from tests.s3_service import S3Server, s3_running
 from tests.service.files.trees import frames, send

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from switchyard.errors import BadValue, LimitReached, UnknownName
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import BulkRequest, RetryRequest
-from switchyard.model.files import AttemptOutputs, FileUsage, JobFiles, ObjectsQuery, OutputState
-from switchyard.model.job import JobRequest
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
-from switchyard.server.config import Config
-from switchyard.server.files_section import FilesSection
-from switchyard.service.core.agent_calls import SEND_OUTPUTS
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.files.files import AttemptOutputs, FileUsage, JobFiles, ObjectsQuery, OutputState
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.wire.api import BulkRequest, RetryRequest
+from switchyard.server.config.config import Config
+from switchyard.server.config.files_section import FilesSection
+from switchyard.service.core.agents.agent_calls import SEND_OUTPUTS
 from switchyard.service.files.output_room import output_room
 from switchyard.service.files.outputs import files_of_job, files_usage, record_outputs
 from switchyard.service.files.reading import plan_job_read

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 
 from switchyard.errors import Conflict
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.files import AttemptOutputs, JobFiles, OutputSet, OutputState
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputSet, OutputState
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster.agents import agent_remove
 from switchyard.service.cluster.clusters import cluster_delete
-from switchyard.service.core.agent_calls import SEND_OUTPUTS
+from switchyard.service.core.agents.agent_calls import SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.outputs import files_of_job, record_outputs
-from switchyard.store.schema_files import file_outputs
+from switchyard.store.tables.files_tables import file_outputs
 from tests.builders import a_request
 from tests.service.files.trees import a_tree, admitted, send_outputs
 from tests.service.rig import ADMIN, Rig, RigAgent

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Busy, LimitReached
-from switchyard.model.files import AttemptOutputs, JobFiles, OutputState, TreeSize, UploadQuery, UploadRoom
-from switchyard.server.config import Config
-from switchyard.server.files_section import FilesSection
+from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputState, TreeSize, UploadQuery, UploadRoom
+from switchyard.server.config.config import Config
+from switchyard.server.config.files_section import FilesSection
 from switchyard.service.files import seal, upload_room
 from switchyard.service.files.outputs import files_usage, record_outputs
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
-from switchyard.store import file_collection, file_objects
+from switchyard.store.files import file_collection, file_objects
 from tests.service.files.test_submit_with_files import with_files
 from tests.service.files.trees import Tree, a_tree, send
 from tests.service.rig import ADMIN, Rig, running

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from switchyard.model.file_frames import FrameKind, encode_frame
-from switchyard.model.file_tree import (
+from switchyard.model.files.file_frames import FrameKind, encode_frame
+from switchyard.model.files.file_tree import (
     ZEROS,
     Entry,
     FileEntry,
@@ -16,8 +16,8 @@ from switchyard.model.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.model.files import StoredObjects
-from switchyard.service.core.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_attempt
+from switchyard.model.files.files import StoredObjects
+from switchyard.service.core.agents.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_attempt
 from switchyard.service.core.context import Context
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree

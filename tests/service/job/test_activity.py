@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import JobChange
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.wire.api import JobChange
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import activity, job_groups, job_sorts, task_map
 from switchyard.service.job.job_control import job_change
@@ -16,8 +16,8 @@ from switchyard.service.job.job_sorts import sorted_jobs
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
 from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
-from switchyard.store import job_windows
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs import job_windows
+from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from switchyard.errors import Denied, Throttled
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.bulk_actions import ActedOnJobs, ActOnJobs, BulkAction, JobSelection
-from switchyard.model.job import State
+from switchyard.model.job.bulk_actions import ActedOnJobs, ActOnJobs, BulkAction, JobSelection
+from switchyard.model.job.job import State
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import bulk_change, job_selection, jobs
 from switchyard.service.submit.bulk_retry import retry_many
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 

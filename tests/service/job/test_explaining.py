@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange, ClusterRequest
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.selection import Select
+from switchyard.model.cluster.cluster import ClusterChange, ClusterRequest
+from switchyard.model.cluster.selection import Select
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
 from switchyard.service.job.explanation import job_explain
 from tests.builders import a_graph, a_request

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.selection import Select
-from switchyard.model.verdict import Decision
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.selection import Select
+from switchyard.model.cluster.verdict import Decision
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
 from switchyard.service.lifecycle import decision_history

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import BadRequest, Denied, NoSuchJob
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange, Load
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.verdict import Answer
+from switchyard.model.cluster.cluster import ClusterChange, Load
+from switchyard.model.cluster.verdict import Answer
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
 from switchyard.service.lifecycle.visible_jobs import PREFIX_MIN
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 

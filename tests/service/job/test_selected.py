@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Denied, Malformed
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import CancelMany, JobSelector
-from switchyard.model.job import State
-from switchyard.service.core.clock import IdGenerator
+from switchyard.model.job.job import State
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.wire.api import CancelMany, JobSelector
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.clock import IdGenerator
 from switchyard.service.job import bulk_cancel, job_control, jobs, tasks
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.model.access import GrantTarget, Role
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.job import explanation, jobs, stats
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from tests.builders import a_request

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Room
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import AttemptRef, Room
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.job import task_notes, tasks
 from switchyard.service.job.explanation import job_explain
 from tests.builders import a_graph, a_request

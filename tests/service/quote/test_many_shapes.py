@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from switchyard.model.selection import Select
+from switchyard.model.cluster.selection import Select
 from switchyard.service.quote.quote_decisions import decide_due_jobs
 from tests.builders import a_request
 from tests.service.rig import Rig

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.api import JobChange
-from switchyard.model.cluster import ClusterChange, Load
-from switchyard.model.job import Resources, State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.quote import QuoteGiven, QuoteOutcome
-from switchyard.model.selection import Select
+from switchyard.model.cluster.cluster import ClusterChange, Load
+from switchyard.model.cluster.quote import QuoteGiven, QuoteOutcome
+from switchyard.model.cluster.selection import Select
+from switchyard.model.job.job import Resources, State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.wire.api import JobChange
 from switchyard.service.cluster import clusters
 from switchyard.service.job import job_control, jobs
 from switchyard.service.quote import quote_answers
@@ -22,7 +22,7 @@ from switchyard.service.reserve import inquiries
 from switchyard.service.reserve.quotes import quotes_of, shape_of
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
 from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.store import quotes as store
+from switchyard.store.clusters import quotes as store
 from tests.builders import a_graph, a_request, a_spec
 from tests.service.rig import ADMIN, Rig, RigAgent
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.job import State
-from switchyard.model.quote import CANDIDATES_MAX
+from switchyard.model.cluster.quote import CANDIDATES_MAX
+from switchyard.model.job.job import State
 from switchyard.service.quote.inquiry_delivery import InquiryDelivery
 from switchyard.service.quote.quote_decisions import decide_due_jobs
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Denied, Malformed, NoSuchAttribute, Outdated, UnknownName, YardError
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import ProjectChange
-from switchyard.model.scope import Level, Scope
-from switchyard.server.config import Config, read_config
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.rules.scope import Level, Scope
+from switchyard.model.wire.api import ProjectChange
+from switchyard.server.config.config import Config, read_config
 from switchyard.service.access import projects
-from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.core.writes.write_condition import WriteCondition
 from switchyard.service.rules import attributes
 from tests.service.rig import ADMIN, Rig, running
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from switchyard.errors import PolicyRefused
-from switchyard.model.api import RetryRequest
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.execution import ExecutionConfig, QualityOfService
-from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Lease
-from switchyard.model.retry import Cause, Retry
-from switchyard.model.scope import Scope
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef, Lease
+from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.job.job import JobSpec, State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause, Retry
+from switchyard.model.rules.scope import Scope
+from switchyard.model.wire.api import RetryRequest
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
 from switchyard.service.rules import attributes
@@ -27,7 +27,7 @@ from switchyard.service.upkeep import (
     route_pending,
 )
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.store import concurrency_groups
+from switchyard.store.jobs import concurrency_groups
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 

@@ -9,13 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from switchyard.errors import Malformed
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.scope import LEVEL_RANK, Scope
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.rules.scope import LEVEL_RANK, Scope
 from switchyard.policy.kinds.code_loading_variables import is_code_loading
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import bump_version
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.rules import attributes
-from switchyard.store import attributes as attribute_store
+from switchyard.store.rules import attributes as attribute_store
 from tests.service.rig import ADMIN, Rig, running
 
 CONFIG = "workflow-execution-config"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model import lifecycle
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job import lifecycle
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.job.jobs import job_events
 from switchyard.service.lifecycle import arrays
 from switchyard.service.upkeep.end_backoffs import end_backoffs

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import JournalRefused, PlaceAsked, Resync
-from switchyard.model.poll import Origin, Rotate
+from switchyard.model.cluster.poll import Origin, Rotate
 from switchyard.service.cluster.agents import agent_list, require_place, rotate_credential
-from switchyard.service.core.agent_sessions import (
+from switchyard.service.core.agents.agent_sessions import (
     FOREIGN_NOTED_EVERY_US,
     FOREIGN_REASON,
     RIVAL_ANSWER_US,
@@ -19,7 +19,7 @@ from switchyard.service.core.agent_sessions import (
     SyncRequest,
 )
 from switchyard.service.run.lease import LeaseAnswer
-from switchyard.store.schema import audit
+from switchyard.store.tables.schema import audit
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from msgspec import Raw
 
 from switchyard.errors import Gone, Resync
-from switchyard.model.access import GranteeKind, GrantTarget, Role, UserChange
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Room
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef, Room
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.rules.access import GranteeKind, GrantTarget, Role, UserChange
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters
-from switchyard.service.core.snapshots import owner_of
+from switchyard.service.core.snapshots.snapshots import owner_of
 from switchyard.service.job import jobs
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig

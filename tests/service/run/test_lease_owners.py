@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.access import UserChange, UserRequest
-from switchyard.model.api import JobChange
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import UserChange, UserRequest
+from switchyard.model.wire.api import JobChange
 from switchyard.service.access import users
 from switchyard.service.job import explanation, job_control
 from switchyard.service.upkeep import route_pending

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Busy, NotFound
-from switchyard.model.api import Output
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk
-from switchyard.model.retry import Retry
-from switchyard.service.core import committer as committers
-from switchyard.service.core.committer import BatchCall
+from switchyard.model.cluster.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Retry
+from switchyard.model.wire.api import Output
 from switchyard.service.core.log_store import OutputWrite
+from switchyard.service.core.writes import committer as committers
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.run import logs
 from switchyard.service.upkeep import end_backoffs
 from tests.builders import a_request
@@ -173,7 +173,7 @@ def test_a_late_chunk_after_the_end_is_still_in_its_place(rig: Rig, agent: RigAg
 
 
 def test_output_that_comes_with_the_report_of_the_end_is_there_when_the_end_is(rig: Rig, agent: RigAgent) -> None:
-    from switchyard.model.poll import Report
+    from switchyard.model.cluster.poll import Report
 
     rig.submit()
     held = agent.lease_one()
@@ -243,7 +243,7 @@ def test_more_output_than_fits_into_memory_is_refused_for_now(
 def test_logs_in_a_folder_that_broke_hold_nothing_up(rig: Rig, agent: RigAgent, tmp_path: Path) -> None:
     import dataclasses
 
-    from switchyard.store.directory_logs import DirectoryLogs
+    from switchyard.store.files.directory_logs import DirectoryLogs
 
     (tmp_path / "file").touch()
     broken = dataclasses.replace(rig.context, logs=DirectoryLogs(tmp_path / "file" / "logs"))

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from switchyard.errors import PolicyRefused
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Report
-from switchyard.model.retry import Retry
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Retry
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
-from switchyard.service.core.committer import BatchCall
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.agents.fleet import AgentEntry
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.job import jobs
 from switchyard.service.run import pollers
-from switchyard.store import handovers, restore_recovery
+from switchyard.store.jobs import handovers
+from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
 from tests.match.test_cases import forms_of
 from tests.processes import until

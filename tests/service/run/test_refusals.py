@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
-from switchyard.model.retry import Cause, Retry
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause, Retry
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.job.explanation import job_explain

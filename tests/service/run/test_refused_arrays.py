@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import State, Task
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Report, Room
-from switchyard.model.queue import Queue, QueueLimits
-from switchyard.model.retry import Cause, Retry
-from switchyard.model.scope import Scope
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef, Report, Room
+from switchyard.model.job.job import State, Task
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.retry import Cause, Retry
+from switchyard.model.rules.queue import Queue, QueueLimits
+from switchyard.model.rules.scope import Scope
 from switchyard.service.cluster import clusters, queue_settings
 from switchyard.service.job import jobs, tasks
 from switchyard.service.job.explanation import job_explain

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.log import OUTPUT_BYTES_MAX
-from switchyard.model.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk, Report
+from switchyard.model.cluster.poll import CHUNK_BYTES_MAX, AttemptRef, OutputChunk, Report
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.log import OUTPUT_BYTES_MAX
 from switchyard.service.job import explanation, jobs
 from switchyard.service.run import logs
 from switchyard.service.upkeep.route_pending import route_pending

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.api import Event
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Report
+from switchyard.model.cluster.poll import AttemptRef, Report
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.wire.api import Event
 from switchyard.service.access import users
 from switchyard.service.upkeep import end_backoffs, route_pending
-from switchyard.store import restore_recovery
-from switchyard.store.database import Database
+from switchyard.store.engine.database import Database
+from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef, Lease, Room
-from switchyard.model.retry import Cause, Retry
-from switchyard.model.selection import Select
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef, Lease, Room
+from switchyard.model.cluster.selection import Select
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.retry import Cause, Retry
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.job.explanation import job_explain
@@ -20,8 +20,8 @@ from switchyard.service.lifecycle.array_spread import REFUSED_TASKS_MAX
 from switchyard.service.upkeep import end_backoffs, lose_silent_tasks, route_pending
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
-from switchyard.store import ranges
-from switchyard.store.jobs import JobFilter
+from switchyard.store.engine import ranges
+from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool, quote, say, wait
 from tests.service.rig import ADMIN, Rig, RigAgent

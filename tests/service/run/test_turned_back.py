@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from switchyard.service.core.event_watermark import EventWatermark, begin_watermark, confirm_number, store_turn_back
-from switchyard.store.events import GAPS_MAX, counters_read, event_gaps, event_skip_numbers
+from switchyard.service.core.writes.event_watermark import (
+    EventWatermark,
+    begin_watermark,
+    confirm_number,
+    store_turn_back,
+)
+from switchyard.store.jobs.events import GAPS_MAX, counters_read, event_gaps, event_skip_numbers
 from tests.service.rig import Rig
 
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from switchyard.errors import KeyReused, TooLarge, Unavailable
-from switchyard.model.api import BULK_WHOLE_MAX, BulkRequest
+from switchyard.model.wire.api import BULK_WHOLE_MAX, BulkRequest
 from switchyard.server.bulk_turns import commit_bulk
-from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.submit import bulk_pieces
 from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert
 from switchyard.service.submit.bulk_pieces import BulkPieces

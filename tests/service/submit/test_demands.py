@@ -8,9 +8,9 @@ import pytest
 
 from switchyard.errors import Malformed, PolicyRefused
 from switchyard.match.demand import walk_needs
-from switchyard.model.image_compatibility import Compatibility
-from switchyard.model.job import JobSpec
-from switchyard.model.scope import Scope
+from switchyard.model.job.image_compatibility import Compatibility
+from switchyard.model.job.job import JobSpec
+from switchyard.model.rules.scope import Scope
 from switchyard.service.lifecycle.demands import demand_of_any_jobspec, demand_of_spec, largest_task
 from switchyard.service.rules import attributes
 from tests.builders import a_request

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.service.core.batch import CommitNotice
+from switchyard.service.core.writes.batch import CommitNotice
 from switchyard.service.submit.bulk import BulkInsert
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running

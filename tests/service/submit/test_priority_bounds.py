@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from switchyard.errors import Denied, PolicyRefused
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import BulkRequest, JobChange, RetryRequest
-from switchyard.model.scope import Scope
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.rules.scope import Scope
+from switchyard.model.wire.api import BulkRequest, JobChange, RetryRequest
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import job_control, jobs
 from switchyard.service.rules import attributes

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import RetryRequest
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import ClusterToken, JobRequest, State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Report
-from switchyard.model.selection import Select
-from switchyard.model.verdict import Answer
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import Report
+from switchyard.model.cluster.selection import Select
+from switchyard.model.cluster.verdict import Answer
+from switchyard.model.job.job import ClusterToken, JobRequest, State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.wire.api import RetryRequest
 from switchyard.service.access.submit_tokens import create_cluster_token
 from switchyard.service.cluster import clusters, graphs
 from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import explanation
 from switchyard.service.run import pollers

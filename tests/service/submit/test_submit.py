@@ -11,15 +11,15 @@ import sqlalchemy as sa
 from msgspec import structs
 
 from switchyard.errors import Denied, KeyReused, UnknownName, YardError
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import ClusterToken, State
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.job.job import ClusterToken, State
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
 from switchyard.service.submit.submit import QUICK_GRAPH_SIZE_MAX, AcceptedJob, TooSlowForLoop
-from switchyard.store.schema import idempotency
-from switchyard.store.schema import jobs as jobs_table
+from switchyard.store.tables.schema import idempotency
+from switchyard.store.tables.schema import jobs as jobs_table
 from tests.builders import a_graph, a_group, a_request
 from tests.service.rig import ADMIN, Rig, running
 

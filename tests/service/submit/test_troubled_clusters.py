@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.cluster import Health, Load
-from switchyard.model.files import JobFiles
-from switchyard.model.job import JobRequest, State
-from switchyard.model.verdict import Answer, Verdict
+from switchyard.model.cluster.cluster import Health, Load
+from switchyard.model.cluster.verdict import Answer, Verdict
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import JobRequest, State
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.upkeep import route_pending
 from switchyard.service.upkeep.move_jobs import take_back_unleased

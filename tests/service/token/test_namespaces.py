@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.model.tokens import AllocateRequest, PoolTokenRequest, RenewRequest
+from switchyard.model.rules.tokens import AllocateRequest, PoolTokenRequest, RenewRequest
 from switchyard.service.token import pool_calls
 from tests.service.rig import ADMIN, Rig
 

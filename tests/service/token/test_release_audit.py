@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.tokens import AllocateRequest, PoolTokenRequest
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.rules.tokens import AllocateRequest, PoolTokenRequest
 from switchyard.service.access import users
 from switchyard.service.token import pool_calls
 from tests.service.rig import ADMIN

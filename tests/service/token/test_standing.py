@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import BadRequest, UnknownName
-from switchyard.model.scope import Scope
-from switchyard.model.verdict import Explanation
+from switchyard.model.cluster.verdict import Explanation
+from switchyard.model.rules.scope import Scope
 from switchyard.service.job import explanation
 from switchyard.service.rules import attributes
 from tests.builders import a_request

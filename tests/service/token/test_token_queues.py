@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Rebuilding
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
-from switchyard.model.quote import QuoteGiven
-from switchyard.model.selection import Select
-from switchyard.model.tokens import AllocateRequest, TokenPoolChange
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.cluster.quote import QuoteGiven
+from switchyard.model.cluster.selection import Select
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.tokens import AllocateRequest, TokenPoolChange
 from switchyard.server.metrics import Metrics
 from switchyard.service.job import explanation
 from switchyard.service.quote.inquiry_delivery import InquiryDelivery

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Conflict, Resync
-from switchyard.model.access import GrantTarget, Role, UserChange
-from switchyard.model.api import JobChange
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.rules.access import GrantTarget, Role, UserChange
+from switchyard.model.wire.api import JobChange
 from switchyard.service.access import users
 from switchyard.service.cluster import agents, clusters, graphs
 from switchyard.service.job import explanation, job_control, jobs
@@ -20,8 +20,8 @@ from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import LOST_AFTER_S, lose_silent_attempts
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.store import jobs as job_store
-from switchyard.store import leases
+from switchyard.store.jobs import jobs as job_store
+from switchyard.store.jobs import leases
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -247,7 +247,7 @@ def test_an_agent_that_leased_and_was_never_seen_again_is_judged_too(rig: Rig) -
     agent = rig.cluster("alpha")
     held = leased(rig, agent, "fail", "5m")
     with rig.context.database.write() as tx:
-        from switchyard.store import clusters as cluster_store
+        from switchyard.store.clusters import clusters as cluster_store
 
         cluster_store.agent_change(tx, agent.id, cluster_store.AgentUpdate(seen_us=None))
     silence(rig, 400)

@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
-from switchyard.model.retry import Retry
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Retry
 from switchyard.service.upkeep.end_backoffs import end_backoffs
 from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
-from switchyard.store import clusters, events, execution_nodes
-from switchyard.store.execution_nodes import NodeRow
+from switchyard.store.clusters import clusters
+from switchyard.store.executions import execution_nodes
+from switchyard.store.executions.execution_nodes import NodeRow
+from switchyard.store.jobs import events
 from tests.builders import a_request
 from tests.service.rig import Rig, RigAgent
 

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import Room
+from switchyard.model.cluster.selection import Select
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.job import State
-from switchyard.model.poll import Room
-from switchyard.model.selection import Select
+from switchyard.model.job.job import State
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import move_jobs
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.store import quotes
+from switchyard.store.clusters import quotes
 from tests.builders import a_request
 from tests.service.lines import in_line_at_full, of_one_cluster, pool, quote, say, two, wait
 from tests.service.rig import ADMIN, Rig

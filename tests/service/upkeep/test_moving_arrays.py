@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Room
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef, Room
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.cluster import clusters
 from switchyard.service.upkeep.move_jobs import JobMover
-from switchyard.store import jobs as job_store
+from switchyard.store.jobs import jobs as job_store
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, of_one_cluster, say, two, wait
 from tests.service.rig import ADMIN, Rig

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.model.api import JobChange
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Room
-from switchyard.model.queue import Queue, QueueLimits
+from switchyard.model.cluster.poll import AttemptRef, Room
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.queue import Queue, QueueLimits
+from switchyard.model.wire.api import JobChange
 from switchyard.service.cluster import queue_settings
 from switchyard.service.job import job_control
 from switchyard.service.upkeep.route_pending import route_pending

@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, UnknownName
-from switchyard.model.job import JobRequest
-from switchyard.model.layout import LayoutPart
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Room
-from switchyard.model.queue import Queue, QueueLimits
-from switchyard.model.scope import Scope
+from switchyard.model.cluster.poll import AttemptRef, Room
+from switchyard.model.job.job import JobRequest
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.layout import LayoutPart
+from switchyard.model.rules.queue import Queue, QueueLimits
+from switchyard.model.rules.scope import Scope
 from switchyard.service.cluster import layout, queue_settings
 from switchyard.service.upkeep import route_pending
 from tests.builders import a_request

@@ -9,9 +9,7 @@ import msgspec
 import pytest
 
 from switchyard.errors import Denied, NotFound
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.api import ProjectChange
-from switchyard.model.namespace_resources import (
+from switchyard.model.cluster.namespace_resources import (
     ClusterObject,
     NamespaceEntry,
     NamespaceReport,
@@ -19,18 +17,20 @@ from switchyard.model.namespace_resources import (
     ObjectStatus,
     ResourceReport,
 )
-from switchyard.model.scope import Scope
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.model.rules.scope import Scope
+from switchyard.model.wire.api import ProjectChange
 from switchyard.service.access import projects
 from switchyard.service.cluster import clusters, graphs
 from switchyard.service.core.resource_set import TAKEN, resource_set_of
-from switchyard.service.core.resource_templates import ResourceTemplates, VariableSource
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.core.snapshots.resource_templates import ResourceTemplates, VariableSource
+from switchyard.service.core.writes.write_condition import WriteCondition
 from switchyard.service.rules import attributes, namespace_status
 from switchyard.service.upkeep import render_namespaces
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.render_namespaces import NamespaceRendering
-from switchyard.store.namespace_resources import NamespaceRow
+from switchyard.store.rules.namespace_resources import NamespaceRow
 from tests.builders import a_graph
 from tests.service.rig import ADMIN, Rig, RigAgent
 

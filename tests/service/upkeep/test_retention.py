@@ -11,17 +11,17 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import KeyReused, NoSuchJob
-from switchyard.model.job import JobRequest, JobSpec, OnLost, State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef, Lease, OutputChunk, Report
+from switchyard.model.cluster.poll import AttemptRef, Lease, OutputChunk, Report
+from switchyard.model.job.job import JobRequest, JobSpec, OnLost, State
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.access import users
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import settle_dependencies
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, RetentionChore, RetentionTerms
-from switchyard.store import jobs as job_store
-from switchyard.store import schema
-from switchyard.store.new_rows import NewJobRow
+from switchyard.store.engine.new_rows import NewJobRow
+from switchyard.store.jobs import jobs as job_store
+from switchyard.store.tables import schema
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import patch
 
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import ClusterChange
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
 from switchyard.service.core.rights import Actor
 from switchyard.service.placement import evaluation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from switchyard.model.access import GrantTarget, Role
+from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.job import jobs
 from switchyard.service.upkeep import settle_dependencies
 from tests.builders import a_request

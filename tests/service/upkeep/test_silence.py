@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Resync
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import AttemptRef
-from switchyard.model.retry import Cause, Retry
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.retry import Cause, Retry
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.upkeep.end_backoffs import end_backoffs
@@ -18,7 +18,7 @@ from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.store import clusters as cluster_store
+from switchyard.store.clusters import clusters as cluster_store
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

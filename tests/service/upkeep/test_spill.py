@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.model.api import JobChange
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.verdict import Answer, Verdict
-from switchyard.server.config import Config
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.verdict import Answer, Verdict
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.wire.api import JobChange
+from switchyard.server.config.config import Config
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, job_control
 from switchyard.service.rules.attributes import UNCONDITIONAL
@@ -106,8 +106,8 @@ spill: {default: [reject after 7d], pools: {main: [after 10m try pool burst]}}
 
 
 def test_rules_come_from_the_request_else_the_scope_else_the_config(sqlite_url: str, tmp_path: Path) -> None:
-    from switchyard.model.decode import load_yaml
-    from switchyard.model.scope import Scope
+    from switchyard.model.rules.scope import Scope
+    from switchyard.model.wire.decode import load_yaml
     from switchyard.service.rules import attributes
 
     config = msgspec.convert(load_yaml(CONFIGURED, where="here"), Config)

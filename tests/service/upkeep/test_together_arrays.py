@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import AttemptRef
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.cluster import clusters
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks

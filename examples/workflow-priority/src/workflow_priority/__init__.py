@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from switchyard.model.job import JobRequest, Priority
+from switchyard.model.job.job import JobRequest, Priority
 from switchyard.policy.draft import REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 

@@ -23,15 +23,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from switchyard.agent.accounts import LocalAccount
-from switchyard.agent.site import Site
-from switchyard.model.cluster import Load
+from switchyard.agent.site.accounts import LocalAccount
+from switchyard.agent.site.site import Site
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.cluster.quote import QUOTE_VALID_S
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec, Usage
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.quote import QUOTE_VALID_S
-from switchyard.model.retry import Cause
+from switchyard.model.job.job import JobSpec, Usage
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 
 REFRESH_S = 3600.0  # where there is no cluster to ask
 TERMINAL_STATES = frozenset(

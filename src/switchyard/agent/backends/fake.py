@@ -23,7 +23,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from switchyard.agent import clock
 from switchyard.agent.backends import (
     REFRESH_S,
     BackendQuote,
@@ -34,9 +33,10 @@ from switchyard.agent.backends import (
     WorkFolder,
     marker_of,
 )
-from switchyard.agent.backends.contact import Contact
-from switchyard.agent.backends.work_folders import WorkFolders
-from switchyard.agent.need import (
+from switchyard.agent.backends.shared.contact import Contact
+from switchyard.agent.backends.shared.work_folders import WorkFolders
+from switchyard.agent.loop import clock
+from switchyard.agent.loop.need import (
     OccupiedResources,
     ResourceNeed,
     load_of,
@@ -48,11 +48,11 @@ from switchyard.agent.need import (
 )
 from switchyard.agent.private_files import replace_file
 from switchyard.errors import PolicyRefused, Unavailable
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.lifecycle import ObservedState
 
 TICK_S = 0.02  # how often a watch checks for changes
 

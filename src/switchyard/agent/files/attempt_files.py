@@ -18,24 +18,24 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from switchyard.agent.attempt import Attempt, AttemptKey, Stage
 from switchyard.agent.backends import Backend, Status
-from switchyard.agent.files.content_cache import ContentCache
 from switchyard.agent.files.file_views import FileViews
+from switchyard.agent.files.inputs.content_cache import ContentCache
+from switchyard.agent.files.inputs.room import FilesRoom
+from switchyard.agent.files.inputs.sibling_tasks import SiblingTasks
+from switchyard.agent.files.inputs.staging_space import StagingSpace
+from switchyard.agent.files.inputs.stagings import PATIENCE_S, GiftsOf, Preparation, Stagings
 from switchyard.agent.files.object_client import ObjectStoreCalls
+from switchyard.agent.files.outputs.uploads import Uploads
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
-from switchyard.agent.files.room import FilesRoom
-from switchyard.agent.files.sibling_tasks import SiblingTasks
-from switchyard.agent.files.staging_space import StagingSpace
-from switchyard.agent.files.stagings import PATIENCE_S, GiftsOf, Preparation, Stagings
 from switchyard.agent.files.transfer_threads import TransferThreads
-from switchyard.agent.files.uploads import Uploads
-from switchyard.agent.need import spec_of
-from switchyard.agent.site import FilesSite
+from switchyard.agent.journal.attempt import Attempt, AttemptKey, Stage
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.site.site import FilesSite
 from switchyard.errors import YardError
-from switchyard.model.file_views import FileAsk
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.files.file_views import FileAsk
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 
 FETCHES_AT_ONCE = 4
 SENDS_AT_ONCE = 3  # other than fetches: a large upload does not delay the start of jobs

@@ -13,16 +13,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from switchyard.agent.accounts import find_account
-from switchyard.agent.attempt import AttemptKey
 from switchyard.agent.files.object_client import ObjectStoreCalls
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
 from switchyard.agent.files.timed_queue import TimedQueue
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.files.view_reads import FilePart, NotThere, NotViewable, read_part
+from switchyard.agent.journal.attempt import AttemptKey
 from switchyard.agent.log import line
+from switchyard.agent.site.accounts import find_account
 from switchyard.errors import YardError
-from switchyard.model.file_views import VIEW_WAIT_S_MAX, FileAnswer, FileAsk, ViewState
+from switchyard.model.files.file_views import VIEW_WAIT_S_MAX, FileAnswer, FileAsk, ViewState
 
 LOOKS_AT_ONCE = 2  # a file system that hangs holds up one of them
 LOOK_EVERY_S = 0.5  # as often as the output of jobs is read

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchyard.agent.site import Site
+from switchyard.agent.site.site import Site
 
 
 @dataclass(frozen=True, slots=True)

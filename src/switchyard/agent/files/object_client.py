@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from switchyard.agent.client import Connection, ServerUnreachable
-from switchyard.agent.files.staging_errors import ObjectLost
+from switchyard.agent.files.inputs.staging_errors import ObjectLost
 from switchyard.agent.log import line
+from switchyard.agent.server.client import Connection, ServerUnreachable
 from switchyard.errors import BadRequest, NotFound, Unavailable, YardError
-from switchyard.model.file_frames import BadFrame, FrameKind, decode_frames, encode_frame
-from switchyard.model.file_tree import TREE_BYTES_MAX, hash_of
-from switchyard.model.file_views import FileAnswer
-from switchyard.model.files import (
+from switchyard.model.files.file_frames import BadFrame, FrameKind, decode_frames, encode_frame
+from switchyard.model.files.file_tree import TREE_BYTES_MAX, hash_of
+from switchyard.model.files.file_views import FileAnswer
+from switchyard.model.files.files import (
     AttemptOutputs,
     MissingAnswer,
     MissingQuery,

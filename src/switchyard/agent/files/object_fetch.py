@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from switchyard.agent.files.content_cache import ContentCache
-from switchyard.agent.files.folder_writer import TreePath, read_span, show_path, write_at
+from switchyard.agent.files.inputs.content_cache import ContentCache
+from switchyard.agent.files.inputs.folder_writer import TreePath, read_span, show_path, write_at
+from switchyard.agent.files.inputs.staging_errors import ObjectLost, StagingOver
 from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls, TakeObject
-from switchyard.agent.files.staging_errors import ObjectLost, StagingOver
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.files.tree_levels import TreeFolder
 from switchyard.agent.log import line
 from switchyard.errors import YardError
-from switchyard.model.file_tree import TREE_BYTES_MAX, hash_of
+from switchyard.model.files.file_tree import TREE_BYTES_MAX, hash_of
 
 READ_TRIES = 3  # without an object more; then the staging as a whole waits and begins again
 READ_PAUSE_S = 0.2  # before the second try; then twice as long

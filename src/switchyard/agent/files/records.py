@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from switchyard.agent.attempt import AttemptKey
+from switchyard.agent.journal.attempt import AttemptKey
 from switchyard.agent.log import line
 from switchyard.agent.private_files import replace_file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from switchyard.agent.files.folder_writer import TreePath
-from switchyard.model.file_tree import CHUNK_BYTES, FolderEntry
+from switchyard.agent.files.inputs.folder_writer import TreePath
+from switchyard.model.files.file_tree import CHUNK_BYTES, FolderEntry
 
 FOLDERS_AT_ONCE = 200  # whose entries are in memory
 FOLDERS_BYTES = 16 * 2**20  # of their trees, as estimated from the counts in the trees above them

@@ -12,11 +12,11 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchyard.agent.accounts import LocalAccount
-from switchyard.agent.files.folder_writer import FOLDER_FLAGS, TreePath, read_span, show_path
-from switchyard.model.file_tree import is_inside
-from switchyard.model.file_views import TAIL_BYTES, VIEW_BYTES_MAX, link_target, split_name, version_of
-from switchyard.model.site_needs import SITE_FOLDER
+from switchyard.agent.files.inputs.folder_writer import FOLDER_FLAGS, TreePath, read_span, show_path
+from switchyard.agent.site.accounts import LocalAccount
+from switchyard.model.files.file_tree import is_inside
+from switchyard.model.files.file_views import TAIL_BYTES, VIEW_BYTES_MAX, link_target, split_name, version_of
+from switchyard.model.job.site_needs import SITE_FOLDER
 
 LINKS_MAX = 8  # on the way to one file
 FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from switchyard.errors import Malformed
+from switchyard.model.cluster.hostlist import compress_hosts
 from switchyard.model.graph.graph import AttachedVertex, Graph
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments, read_subsystem
-from switchyard.model.hostlist import compress_hosts
 
 HOSTS_MAX = 1_000_000  # the walk visits every host
 

@@ -14,12 +14,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
 from switchyard.model.graph.units import bytes_of
-from switchyard.model.hostlist import expand_hosts, parse_hosts
-from switchyard.model.image_rules import ImageOffers
-from switchyard.model.job import COUNT_MAX
-from switchyard.model.quantity import Int64
-from switchyard.model.site_needs import SiteOffer
+from switchyard.model.job.image_rules import ImageOffers
+from switchyard.model.job.job import COUNT_MAX
+from switchyard.model.job.site_needs import SiteOffer
+from switchyard.model.jobspec.quantity import Int64
 
 SHAPES_MAX = 100_000  # a cluster of 100,000 nodes that all differ; real ones have some dozens
 DEPTH_MAX = 64

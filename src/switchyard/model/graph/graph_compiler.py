@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import load_yaml, refuse_duplicates
 from switchyard.model.graph import jgf, node_groups
 from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.graph.graph import Graph
 from switchyard.model.graph.subsystem import Attachments, read_subsystem
+from switchyard.model.wire.decode import load_yaml, refuse_duplicates
 
 # Up to this size a JSON is also searched for keys that stand twice; of tens of megabytes that would take seconds.
 SEARCHED_BYTES_MAX = 2**20

@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.errors import Malformed
+from switchyard.model.cluster.hostlist import compress_hosts
 from switchyard.model.graph.fields import read_properties
 from switchyard.model.graph.further_subsystems import FurtherEdge, attach_further
 from switchyard.model.graph.graph import COUNTED_TYPES, DEPTH_MAX, HOST_TYPES, NODES_MAX, AttachedVertex, Graph
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
-from switchyard.model.hostlist import compress_hosts
-from switchyard.model.job import COUNT_MAX
+from switchyard.model.job.job import COUNT_MAX
 
 VERTICES_MAX = 5_000_000
 SIZE_MAX = 2**63 - 1

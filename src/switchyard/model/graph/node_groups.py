@@ -20,16 +20,16 @@ import msgspec
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import convert
+from switchyard.model.cluster.hostlist import HostRange, compress_hosts, expand_hosts, format_hosts, parse_hosts
+from switchyard.model.cluster.idset import IdSet
 from switchyard.model.graph.fields import check_fields
 from switchyard.model.graph.graph import NODES_MAX, AttachedVertex, FieldValue, Graph, TypeName
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
-from switchyard.model.hostlist import HostRange, compress_hosts, expand_hosts, format_hosts, parse_hosts
-from switchyard.model.idset import IdSet
-from switchyard.model.job import COUNT_MAX, Amount, Count
-from switchyard.model.names import LabelKey
-from switchyard.model.quantity import parse_bytes
+from switchyard.model.job.job import COUNT_MAX, Amount, Count
+from switchyard.model.jobspec.quantity import parse_bytes
+from switchyard.model.rules.names import LabelKey
+from switchyard.model.wire.decode import convert
 
 # Hosts are told apart only where there are subsystems; then each costs a line in memory.
 NAMED_HOSTS_MAX = 1_000_000

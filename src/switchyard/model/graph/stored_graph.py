@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.errors import Malformed
-from switchyard.model.decode_pieces import PIECE_BYTES, PieceReader
 from switchyard.model.graph.graph import Graph
+from switchyard.model.wire.decode_pieces import PIECE_BYTES, PieceReader
 
 _ANY = 2**62  # it was accepted once
 _pieces = PieceReader(Graph, values_max=_ANY, rest_values_max=_ANY, is_checked=False)

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import convert
+from switchyard.model.cluster.hostlist import HostRange, parse_hosts
 from switchyard.model.graph.fields import check_fields
 from switchyard.model.graph.graph import ATTACHED_MAX, AttachedVertex, FieldValue
-from switchyard.model.hostlist import HostRange, parse_hosts
+from switchyard.model.wire.decode import convert
 
 RESERVED_NAMES = ("cluster", "containment")
 SUBSYSTEM_NAME_PATTERN = r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9_])?(?!\n)$"

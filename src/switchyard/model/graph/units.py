@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from switchyard.model.quantity import parse_amount
+from switchyard.model.jobspec.quantity import parse_amount
 
 # What these types mean when their unit is left out: Fluxion's graphs count them so.
 DEFAULT_UNITS = {"memory": "GB", "storage": "GB"}

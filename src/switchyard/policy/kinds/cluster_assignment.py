@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from switchyard.model.names import Name
-from switchyard.model.spill import SpillTexts, parse_rules, pools_in_rules
+from switchyard.model.job.spill import SpillTexts, parse_rules, pools_in_rules
+from switchyard.model.rules.names import Name
 from switchyard.policy.draft import REQUEST, Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

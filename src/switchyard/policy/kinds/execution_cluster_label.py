@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from switchyard.model.names import Name
-from switchyard.model.scope import Level
+from switchyard.model.rules.names import Name
+from switchyard.model.rules.scope import Level
 from switchyard.policy.draft import REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.names import Name
+from switchyard.model.rules.names import Name
 from switchyard.policy.draft import REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

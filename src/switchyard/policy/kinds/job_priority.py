@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from switchyard.model.job import PRIORITY_MAX, Priority
-from switchyard.model.scope import Level
+from switchyard.model.job.job import PRIORITY_MAX, Priority
+from switchyard.model.rules.scope import Level
 from switchyard.policy.draft import Draft, Entry, Provenance
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

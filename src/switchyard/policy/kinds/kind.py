@@ -10,9 +10,9 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.errors import Conflict, UnknownName
-from switchyard.model.decode import convert
-from switchyard.model.job import JobRequest
-from switchyard.model.scope import ROW_LEVELS, Level
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.scope import ROW_LEVELS, Level
+from switchyard.model.wire.decode import convert
 from switchyard.policy.draft import Draft, Entry
 from switchyard.policy.platform import Platform
 

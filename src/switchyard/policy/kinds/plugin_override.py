@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.names import Name
+from switchyard.model.rules.names import Name
 from switchyard.policy.draft import Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

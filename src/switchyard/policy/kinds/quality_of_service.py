@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from switchyard.model.execution import QualityOfService
-from switchyard.model.quantity import parse_duration_s
+from switchyard.model.executions.execution import QualityOfService
+from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.policy.draft import REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.job import COUNT_MAX, Limits, Resources
-from switchyard.model.quantity import is_amount_above, parse_amount, parse_kubernetes
+from switchyard.model.job.job import COUNT_MAX, Limits, Resources
+from switchyard.model.jobspec.quantity import is_amount_above, parse_amount, parse_kubernetes
 from switchyard.policy.draft import Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform

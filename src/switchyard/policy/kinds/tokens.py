@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.tokens import TOKENS_OF_JOB_MAX, UNITS_MAX, Namespace
+from switchyard.model.rules.tokens import TOKENS_OF_JOB_MAX, UNITS_MAX, Namespace
 from switchyard.policy.draft import REQUEST, Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.errors import Malformed
-from switchyard.model.execution import ExecutionConfig, server_label_mistakes
-from switchyard.model.scope import Level
+from switchyard.model.executions.execution import ExecutionConfig, server_label_mistakes
+from switchyard.model.rules.scope import Level
 from switchyard.policy.draft import LAUNCH_PLAN_SOURCE, REQUEST, Draft, Entry
 from switchyard.policy.kinds.code_loading_variables import is_code_loading
 from switchyard.policy.kinds.kind import Kind, Merge

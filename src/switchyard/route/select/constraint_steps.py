@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import load_yaml
+from switchyard.model.wire.decode import load_yaml
 from switchyard.route.expression import Expression, parse_expression
 
 TEXT_CHARS_MAX = 16 * 1024

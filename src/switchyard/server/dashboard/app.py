@@ -15,7 +15,9 @@ from switchyard.server.dashboard import session
 from switchyard.server.dashboard.page_route import GZIP, HTML, NO_STORE, PageRoute, accepts_gzip, theme_of
 from switchyard.server.dashboard.pages import audit, clusters, executions, job, jobs, overview, plan, pools, rules
 from switchyard.server.dashboard.rendering import STATIC_TYPES, Renderer
-from switchyard.server.http.asgi_messages import (
+from switchyard.server.http.bodies.body_bounds import SMALL_BODY
+from switchyard.server.http.bodies.body_decoding import read_bounded
+from switchyard.server.http.connections.asgi_messages import (
     AsgiReceive,
     AsgiScope,
     AsgiSend,
@@ -27,9 +29,7 @@ from switchyard.server.http.asgi_messages import (
     send_not_allowed,
     send_problem,
 )
-from switchyard.server.http.body_bounds import SMALL_BODY
-from switchyard.server.http.body_decoding import read_bounded
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.loops.runtime import ServerRuntime
 
 PAGES = (
     overview.PAGE,

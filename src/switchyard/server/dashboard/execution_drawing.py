@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.model.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
+from switchyard.model.executions.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
 from switchyard.server.dashboard.formats import duration, phase_look, phase_words
 from switchyard.server.dashboard.timeline import BAR_WIDTH_MIN, WIDTH, time_ticks
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 
 from markupsafe import Markup
 
-from switchyard.model.names import HIDDEN_CHARACTERS
-from switchyard.model.quantity import show_bytes
+from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.model.rules.names import HIDDEN_CHARACTERS
 
 # Characters that would reorder or hide the text around them; line breaks and tabs are for CSS to show.
 _UNSHOWN = re.compile(rf"[\x00-\x08\x0b-\x1f{HIDDEN_CHARACTERS}]")

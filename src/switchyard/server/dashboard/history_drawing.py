@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
 from switchyard.server.dashboard.formats import duration
-from switchyard.store.cluster_samples import ClusterSample
+from switchyard.store.clusters.cluster_samples import ClusterSample
 
 WIDTH, HEIGHT = 1000, 100
 

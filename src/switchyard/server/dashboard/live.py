@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from switchyard.errors import YardError
-from switchyard.model.access import ROLE_RANK, Role
-from switchyard.model.ids import LENGTH, is_id
+from switchyard.model.rules.access import ROLE_RANK, Role
+from switchyard.model.wire.ids import LENGTH, is_id
 from switchyard.server.dashboard.page import WebPage
 from switchyard.server.dashboard.rendering import Renderer
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, wait_for_disconnect
 from switchyard.server.http.call import Call
+from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, wait_for_disconnect
 from switchyard.server.http.event_stream import (
     RETRY_MS,
     FollowerStalled,
@@ -28,8 +28,8 @@ from switchyard.server.http.event_stream import (
     cut_off,
     send_part,
 )
-from switchyard.server.runtime import ServerRuntime
-from switchyard.server.wakeup_hub import wait_for_first
+from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.server.loops.wakeup_hub import wait_for_first
 from switchyard.service.core.rights import Actor
 
 STREAM_HEADERS = [

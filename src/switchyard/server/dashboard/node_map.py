@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
 from switchyard.model.graph.graph import COUNTED_TYPES, Graph, NodeKind, Shape, vertex_amount
-from switchyard.model.quantity import show_bytes
+from switchyard.model.jobspec.quantity import show_bytes
 
 COLUMNS = 60
 STEP, SQUARE = 10, 9  # units: a square and the space beside it

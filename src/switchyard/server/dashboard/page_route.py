@@ -12,11 +12,19 @@ from switchyard.server.dashboard.live import stream_fragments
 from switchyard.server.dashboard.page import WebPage, without_empty_fields
 from switchyard.server.dashboard.rendering import Renderer, compress
 from switchyard.server.dashboard.session import THEME_COOKIE, read_cookies
-from switchyard.server.http.asgi_messages import JSON, AsgiReceive, AsgiScope, AsgiSend, encode, header, send_body
 from switchyard.server.http.call import Call, read_query
+from switchyard.server.http.connections.asgi_messages import (
+    JSON,
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    encode,
+    header,
+    send_body,
+)
 from switchyard.server.http.endpoint import Endpoint, check_query
 from switchyard.server.http.endpoint_route import EndpointRoute
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.loops.runtime import ServerRuntime
 
 HTML = (b"content-type", b"text/html; charset=utf-8")
 NO_STORE = (b"cache-control", b"no-store")

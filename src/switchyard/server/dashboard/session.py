@@ -13,8 +13,8 @@ from time import monotonic
 from urllib.parse import parse_qsl, urlsplit
 
 from switchyard.errors import Denied, Malformed, Throttled
-from switchyard.model.access import TokenRequest
-from switchyard.server.http.asgi_messages import AsgiScope, header
+from switchyard.model.rules.access import TokenRequest
+from switchyard.server.http.connections.asgi_messages import AsgiScope, header
 from switchyard.service.access import user_tokens
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor

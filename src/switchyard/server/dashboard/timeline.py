@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.model.api import Event
-from switchyard.model.job import Job, State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.wire.api import Event
 from switchyard.server.dashboard.formats import duration
 
 WIDTH = 1000  # units of the drawing; the page scales it

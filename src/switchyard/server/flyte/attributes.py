@@ -10,10 +10,10 @@ import msgspec
 from flyteidl.admin import matchable_resource_pb2 as matchable
 
 from switchyard.errors import NoSuchAttribute
-from switchyard.model.access import Role
-from switchyard.model.attributes import AttributeRow
-from switchyard.model.decode import convert
-from switchyard.model.scope import Scope
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.attributes import AttributeRow
+from switchyard.model.rules.scope import Scope
+from switchyard.model.wire.decode import convert
 from switchyard.server.flyte.bindings import answer_class
 from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
 from switchyard.server.flyte.kinds import BY_NUMBER, from_matching_attributes, to_matching_attributes, type_name

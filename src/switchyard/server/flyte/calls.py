@@ -18,7 +18,7 @@ from switchyard.server.flyte import (
     signals,
 )
 from switchyard.server.flyte.attributes import PROJECT, PROJECT_DOMAIN, WORKFLOW
-from switchyard.workflow.entity_id import EntityKind
+from switchyard.workflow.compile.entity_id import EntityKind
 
 HEAVY_BYTES_MIN = 16 * 1024  # of a request that is compiled: nearly all workflows are smaller
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed, not_installed_error
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_problem
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_problem
+from switchyard.server.loops.runtime import ServerRuntime
 
 if TYPE_CHECKING:
     from switchyard.server.flyte.data_app import FlyteDataApp

@@ -5,9 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from switchyard.errors import Malformed, MethodNotAllowed, NotFound, TooLarge
-from switchyard.model.file_tree import CHUNK_BYTES, chunk_spans
+from switchyard.model.files.file_tree import CHUNK_BYTES, chunk_spans
 from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
-from switchyard.server.http.asgi_messages import (
+from switchyard.server.grpc.limiter import current_caller
+from switchyard.server.http.bodies.object_bodies import PIECE_BYTES, PIECES_MAX, UPLOAD_BYTES_HELD
+from switchyard.server.http.connections.asgi_messages import (
     PART_BYTES,
     USER_BYTES_HEADERS,
     AsgiReceive,
@@ -18,12 +20,10 @@ from switchyard.server.http.asgi_messages import (
     header,
     send_json,
 )
-from switchyard.server.http.object_bodies import PIECE_BYTES, PIECES_MAX, UPLOAD_BYTES_HELD
-from switchyard.server.limiter import current_caller
-from switchyard.server.runtime import ServerRuntime
-from switchyard.service.executions import data_proxy
-from switchyard.service.executions.data_proxy import UPLOAD_BYTES_MAX, DataUpload
-from switchyard.store.data_files import DataGrantRow
+from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.service.executions.calls import data_proxy
+from switchyard.service.executions.calls.data_proxy import UPLOAD_BYTES_MAX, DataUpload
+from switchyard.store.engine.data_files import DataGrantRow
 
 
 class FlyteDataApp:

@@ -12,9 +12,9 @@ from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotServed
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.executions import data_proxy, flyte_urls
-from switchyard.service.executions.data_proxy import DataAddress
-from switchyard.service.executions.reads import read_key
+from switchyard.service.executions.calls import data_proxy, flyte_urls
+from switchyard.service.executions.calls.data_proxy import DataAddress
+from switchyard.service.executions.calls.reads import read_key
 
 
 def create_upload_location(url: str, context: Context, actor: Actor, request: Any) -> Any:

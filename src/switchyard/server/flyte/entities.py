@@ -12,9 +12,9 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities import entity_changes, entity_reads, registration
 from switchyard.service.entities.entity_reads import EntityPage, EntityQuery, StoredEntity
-from switchyard.workflow.entity_id import EntityId, EntityKind, id_mistakes, read_id, to_message
-from switchyard.workflow.filters import ENTITY_COLUMNS, read_filters, read_order, read_page
-from switchyard.workflow.list_query import ListOrder
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, id_mistakes, read_id, to_message
+from switchyard.workflow.lists.filters import ENTITY_COLUMNS, read_filters, read_order, read_page
+from switchyard.workflow.lists.list_query import ListOrder
 
 
 def create_task(context: Context, actor: Actor, request: Any) -> Any:

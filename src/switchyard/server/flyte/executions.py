@@ -12,13 +12,13 @@ from switchyard.server.flyte.grpc_status import FlyteInvalid
 from switchyard.server.flyte.spans import execution_span
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.executions import changes, creation, reads, relaunch
-from switchyard.service.executions.execution_times import execution_times
-from switchyard.service.executions.reads import ExecutionQuery, ExecutionView, read_key
-from switchyard.store.executions import ExecutionKey, ExecutionRow
-from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
-from switchyard.workflow.execution_state import ExecutionPhase
-from switchyard.workflow.filters import EXECUTION_COLUMNS, read_filters, read_order, read_page
+from switchyard.service.executions.calls import changes, creation, reads, relaunch
+from switchyard.service.executions.calls.reads import ExecutionQuery, ExecutionView, read_key
+from switchyard.service.executions.driving.execution_times import execution_times
+from switchyard.store.executions.executions import ExecutionKey, ExecutionRow
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, to_message
+from switchyard.workflow.engine.execution_state import ExecutionPhase
+from switchyard.workflow.lists.filters import EXECUTION_COLUMNS, read_filters, read_order, read_page
 
 PREFIX = "execution"
 _Phase = core_execution_pb2.WorkflowExecution

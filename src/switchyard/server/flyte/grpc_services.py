@@ -16,12 +16,12 @@ from switchyard.server.console_paths import AUTHORIZE_PATH, CLIENT_ID, SIGN_IN_C
 from switchyard.server.flyte.bindings import SERVICES, answer_class, request_class
 from switchyard.server.flyte.calls import CALLS, FlyteCall
 from switchyard.server.flyte.grpc_status import code_of
-from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake
-from switchyard.server.grpc_message import message_reader
+from switchyard.server.grpc.grpc_intake import CallContext, GrpcMethod, MessageIntake
+from switchyard.server.grpc.grpc_message import message_reader
+from switchyard.server.grpc.limiter import current_caller
 from switchyard.server.http.authenticate import bearer_token
-from switchyard.server.limiter import current_caller
-from switchyard.server.loop_calls import run_on_thread
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.loops.loop_calls import run_on_thread
+from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.core.rights import Actor
 
 AUTHORIZATION = "authorization"

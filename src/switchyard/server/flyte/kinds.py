@@ -10,7 +10,7 @@ from flyteidl.admin import matchable_resource_pb2
 from google.protobuf import json_format
 
 from switchyard.errors import Malformed
-from switchyard.model.quantity import parse_duration_s
+from switchyard.model.jobspec.quantity import parse_duration_s
 
 ProtoJson = dict[str, Any]
 MatchingAttributes = matchable_resource_pb2.MatchingAttributes

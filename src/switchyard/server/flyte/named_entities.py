@@ -11,9 +11,9 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities import entity_changes
 from switchyard.service.entities.entity_changes import NameQuery
-from switchyard.store.entity_names import EntityNameKey, EntityNameRow
-from switchyard.workflow.entity_id import KINDS_BY_NUMBER, EntityKind
-from switchyard.workflow.filters import NAME_COLUMNS, read_filters, read_order, read_page
+from switchyard.store.entities.entity_names import EntityNameKey, EntityNameRow
+from switchyard.workflow.compile.entity_id import KINDS_BY_NUMBER, EntityKind
+from switchyard.workflow.lists.filters import NAME_COLUMNS, read_filters, read_order, read_page
 
 PREFIX = "named_entity"
 

@@ -10,11 +10,11 @@ from flyteidl.core import catalog_pb2, execution_pb2, identifier_pb2, literals_p
 from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.executions import reads
-from switchyard.service.executions.reads import AttemptView, NodeView, read_key
-from switchyard.store.executions import ExecutionKey
-from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
-from switchyard.workflow.filters import NODE_COLUMNS, read_filters, read_page
+from switchyard.service.executions.calls import reads
+from switchyard.service.executions.calls.reads import AttemptView, NodeView, read_key
+from switchyard.store.executions.executions import ExecutionKey
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, to_message
+from switchyard.workflow.lists.filters import NODE_COLUMNS, read_filters, read_page
 
 SORT_KEYS = ("", "created_at")
 NODE_PREFIX = "node_execution"

@@ -10,8 +10,8 @@ from flyteidl.admin import common_pb2, project_pb2, version_pb2
 
 from switchyard import __version__
 from switchyard.errors import NotFound
-from switchyard.model.api import Project, ProjectChange, ProjectRequest
-from switchyard.model.decode import convert
+from switchyard.model.wire.api import Project, ProjectChange, ProjectRequest
+from switchyard.model.wire.decode import convert
 from switchyard.server.flyte.grpc_status import FlyteInvalid, FlyteNotFound
 from switchyard.service.access import projects as service
 from switchyard.service.core.context import Context

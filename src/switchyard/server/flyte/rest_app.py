@@ -10,7 +10,10 @@ from urllib.parse import unquote
 
 from switchyard.errors import YardError
 from switchyard.server.flyte.grpc_status import CODES, FlyteNotFound, FlyteNotServed, code_of, http_of, message_of
-from switchyard.server.http.asgi_messages import (
+from switchyard.server.http.bodies.body_bounds import ENTITY_BODY, INLINE_BYTES, LAYOUT_BODY
+from switchyard.server.http.bodies.body_decoding import read_bounded, refuse_large
+from switchyard.server.http.call import read_query
+from switchyard.server.http.connections.asgi_messages import (
     JSON,
     AsgiReceive,
     AsgiScope,
@@ -20,10 +23,7 @@ from switchyard.server.http.asgi_messages import (
     retry_after,
     send_body,
 )
-from switchyard.server.http.body_bounds import ENTITY_BODY, INLINE_BYTES, LAYOUT_BODY
-from switchyard.server.http.body_decoding import read_bounded, refuse_large
-from switchyard.server.http.call import read_query
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.loops.runtime import ServerRuntime
 
 if TYPE_CHECKING:
     from switchyard.server.flyte.bindings import Binding

@@ -10,10 +10,10 @@ from flyteidl.core import literals_pb2, types_pb2
 from switchyard.server.flyte.node_executions import refuse_filters
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.executions import signals
-from switchyard.service.executions.reads import read_key
-from switchyard.store.execution_signals import SignalRow
-from switchyard.workflow.filters import read_page
+from switchyard.service.executions.calls import signals
+from switchyard.service.executions.calls.reads import read_key
+from switchyard.store.executions.execution_signals import SignalRow
+from switchyard.workflow.lists.filters import read_page
 
 
 def get_or_create(context: Context, actor: Actor, request: Any) -> Any:

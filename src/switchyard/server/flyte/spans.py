@@ -7,10 +7,10 @@ from typing import Any
 
 from flyteidl.core import identifier_pb2, metrics_pb2
 
-from switchyard.service.executions.execution_times import ExecutionTimes
-from switchyard.store.execution_nodes import NodeAttemptRow
-from switchyard.store.execution_pages import NodeStateRow
-from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
+from switchyard.service.executions.driving.execution_times import ExecutionTimes
+from switchyard.store.executions.execution_nodes import NodeAttemptRow
+from switchyard.store.executions.execution_pages import NodeStateRow
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, to_message
 
 DEPTH_ALL = -1
 

@@ -1,14 +1,14 @@
-"""Let an agent's call in by the one table of `service/core/agent_calls.py`."""
+"""Let an agent's call in by the one table of `service/core/agents/agent_calls.py`."""
 
 from __future__ import annotations
 
 import re
 
 from switchyard.errors import Malformed
-from switchyard.model.poll import INCARNATION_HEADER, OPAQUE_ID_CHARS_MAX, OPAQUE_ID_PATTERN
-from switchyard.server.http.asgi_messages import AsgiScope, header
-from switchyard.server.runtime import ServerRuntime
-from switchyard.service.core.agent_calls import (
+from switchyard.model.cluster.poll import INCARNATION_HEADER, OPAQUE_ID_CHARS_MAX, OPAQUE_ID_PATTERN
+from switchyard.server.http.connections.asgi_messages import AsgiScope, header
+from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.service.core.agents.agent_calls import (
     AGENT_CALLS,
     AgentAttempt,
     AgentCaller,

@@ -7,13 +7,13 @@ import random
 
 from switchyard.connection import is_loopback
 from switchyard.errors import Denied, Gone, Throttled, Unauthenticated
-from switchyard.server.http.asgi_messages import SCOPE_CALLER, AsgiScope, header
-from switchyard.server.limiter import AGENT_PREFIX, SERVER, Limiter, current_caller
-from switchyard.server.workers import Workers
+from switchyard.server.grpc.limiter import AGENT_PREFIX, SERVER, Limiter, current_caller
+from switchyard.server.http.connections.asgi_messages import SCOPE_CALLER, AsgiScope, header
+from switchyard.server.loops.workers import Workers
 from switchyard.service.cluster.agents import finish_rotation, is_next_credential
+from switchyard.service.core.agents.credential import secret_matches, split_credential
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.credential import secret_matches, split_credential
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor, local_admin
 
 # A flood of bad tokens must not become a flood of queries.

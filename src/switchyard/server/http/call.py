@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from switchyard.errors import BadValue, ConditionMissing, Malformed
-from switchyard.model.api import Page
-from switchyard.model.ids import LENGTH, is_id
-from switchyard.model.names import KEY_PATTERN
-from switchyard.server.http.asgi_messages import AsgiScope, header
+from switchyard.model.rules.names import KEY_PATTERN
+from switchyard.model.wire.api import Page
+from switchyard.model.wire.ids import LENGTH, is_id
+from switchyard.server.http.connections.asgi_messages import AsgiScope, header
+from switchyard.server.loops.wakeups import Wakeups
 from switchyard.server.services import Services
-from switchyard.server.wakeups import Wakeups
 from switchyard.service.cluster.graphs import GraphCaller
-from switchyard.service.core.agent_calls import AgentAttempt
+from switchyard.service.core.agents.agent_calls import AgentAttempt
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.write_condition import WriteCondition
+from switchyard.service.core.writes.write_condition import WriteCondition
 
 T = TypeVar("T")
 _KEY_BYTES_MAX = 200

@@ -8,17 +8,17 @@ from enum import Enum, StrEnum, auto
 from typing import Any
 
 from switchyard.errors import Malformed
+from switchyard.model.executions.workflow_execution import EXECUTION_NAME_PATTERN
 from switchyard.model.graph.subsystem import SUBSYSTEM_NAME_PATTERN
-from switchyard.model.ids import ID_PATTERN
-from switchyard.model.names import NAME_PATTERN
-from switchyard.model.tokens import NAMESPACE_PATTERN
-from switchyard.model.workflow_execution import EXECUTION_NAME_PATTERN
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend
-from switchyard.server.http.body_bounds import SMALL_BODY, BodyBound
+from switchyard.model.rules.names import NAME_PATTERN
+from switchyard.model.rules.tokens import NAMESPACE_PATTERN
+from switchyard.model.wire.ids import ID_PATTERN
+from switchyard.server.http.bodies.body_bounds import SMALL_BODY, BodyBound
 from switchyard.server.http.call import Call
+from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend
 from switchyard.server.http.job_wait import JobWait
 from switchyard.server.http.query_parameters import REPEATS_MAX, QueryParameter
-from switchyard.server.runtime import ServerRuntime
+from switchyard.server.loops.runtime import ServerRuntime
 
 AsgiHandler = Callable[[ServerRuntime, AsgiScope, AsgiReceive, AsgiSend], Awaitable[None]]
 
@@ -48,7 +48,7 @@ class BodyForm(Enum):
 
     JSON = auto()
     OPTIONAL_JSON = auto()  # no body means `{}`
-    FRAMES = auto()  # many objects, read by the `serve` function (`http/object_bodies.py`)
+    FRAMES = auto()  # many objects, read by the `serve` function (`bodies/object_bodies.py`)
     UPLOAD = auto()  # large: read in pieces, compressed or not, and handed to the handler undecoded
 
 

@@ -8,10 +8,14 @@ from functools import partial
 from typing import Any
 
 from switchyard.errors import Denied, Internal, Malformed, NotFound, UnknownName, YardError
-from switchyard.model.decode import JsonReader
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.wire.decode import JsonReader
 from switchyard.server.http.agent_admission import read_incarnation, rule_of
-from switchyard.server.http.asgi_messages import (
+from switchyard.server.http.authenticate import bearer, has_agent_credential, refuse_foreign_origin
+from switchyard.server.http.bodies.body_decoding import decode_body, read_bounded
+from switchyard.server.http.bodies.upload import read_upload
+from switchyard.server.http.call import Call, read_idempotency_key, read_query
+from switchyard.server.http.connections.asgi_messages import (
     JSON,
     USER_BYTES_HEADERS,
     AsgiReceive,
@@ -22,16 +26,12 @@ from switchyard.server.http.asgi_messages import (
     header,
     send_body,
 )
-from switchyard.server.http.authenticate import bearer, has_agent_credential, refuse_foreign_origin
-from switchyard.server.http.body_decoding import decode_body, read_bounded
-from switchyard.server.http.call import Call, read_idempotency_key, read_query
 from switchyard.server.http.endpoint import BodyForm, Caller, Endpoint, check_query
 from switchyard.server.http.job_wait import wait_for_job
-from switchyard.server.http.upload import read_upload
-from switchyard.server.runtime import ServerRuntime
-from switchyard.server.workers import Workers
-from switchyard.service.core.agent_calls import AgentCaller, AttemptNeed, CallingProcess, admit_call
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.server.loops.workers import Workers
+from switchyard.service.core.agents.agent_calls import AgentCaller, AttemptNeed, CallingProcess, admit_call
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.rights import Actor, Rights
 from switchyard.service.upkeep.quarantine import explain_damage
 

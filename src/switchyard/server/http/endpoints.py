@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from switchyard.server.http.endpoint import Endpoint
-from switchyard.server.http.resources import (
+from switchyard.server.http.resources.access import audit, grants, projects, server_info, submit_tokens, tokens, users
+from switchyard.server.http.resources.clusters import (
     agent_files,
     agent_poll,
     agents,
-    attributes,
-    audit,
     cluster_resources,
     cluster_sets,
     clusters,
-    events,
-    executions,
-    file_views,
-    files,
-    grants,
     graphs,
     invites,
-    job_actions,
-    jobs,
     layout,
-    projects,
-    queues,
-    quotes,
-    server_info,
     stats,
-    submissions,
-    submit_tokens,
-    token_pools,
-    tokens,
-    users,
 )
+from switchyard.server.http.resources.files import file_views, files
+from switchyard.server.http.resources.jobs import events, executions, job_actions, jobs, quotes, submissions
+from switchyard.server.http.resources.rules import attributes, queues, token_pools
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *server_info.ENDPOINTS,

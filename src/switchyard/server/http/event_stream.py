@@ -15,15 +15,21 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from switchyard.errors import Denied, Malformed, YardError
-from switchyard.model.access import Role
-from switchyard.model.api import Event
-from switchyard.server.http.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, header, wait_for_disconnect
+from switchyard.model.rules.access import Role
+from switchyard.model.wire.api import Event
 from switchyard.server.http.call import Call, read_query
-from switchyard.server.http.connection_gate import reset_on_close
+from switchyard.server.http.connections.asgi_messages import (
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    header,
+    wait_for_disconnect,
+)
+from switchyard.server.http.connections.connection_gate import reset_on_close
 from switchyard.server.http.endpoint import check_query
 from switchyard.server.http.query_parameters import SEQ_MAX, QueryParameter
-from switchyard.server.runtime import ServerRuntime
-from switchyard.server.wakeup_hub import wait_for_first
+from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.server.loops.wakeup_hub import wait_for_first
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import jobs
 

@@ -13,7 +13,8 @@ from switchyard.server.dashboard.app import DashboardApp
 from switchyard.server.flyte.data_address import FlyteDataRoute
 from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
 from switchyard.server.flyte.rest_app import FlyteRestApp
-from switchyard.server.http.asgi_messages import (
+from switchyard.server.grpc.limiter import ANONYMOUS, current_address, current_caller
+from switchyard.server.http.connections.asgi_messages import (
     JSON,
     AsgiReceive,
     AsgiScope,
@@ -27,14 +28,13 @@ from switchyard.server.http.asgi_messages import (
     send_not_allowed,
     send_problem,
 )
-from switchyard.server.http.connection_gate import client_network
+from switchyard.server.http.connections.connection_gate import client_network
 from switchyard.server.http.endpoint import AsgiHandler
 from switchyard.server.http.endpoint_route import EndpointRoute
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.openapi import document
-from switchyard.server.limiter import ANONYMOUS, current_address, current_caller
+from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.server.metrics import Metrics, serve_metrics
-from switchyard.server.runtime import ServerRuntime
 
 UNVERSIONED_PATHS = frozenset({"/healthz", "/readyz", "/metrics", "/v1/openapi.json"})  # not in the table: GET alone
 READ_METHODS = ("GET", "HEAD")

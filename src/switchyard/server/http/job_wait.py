@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from switchyard.model.ids import LENGTH, is_id
-from switchyard.server.http.asgi_messages import AsgiReceive, wait_for_disconnect
+from switchyard.model.wire.ids import LENGTH, is_id
 from switchyard.server.http.call import Call
-from switchyard.server.runtime import ServerRuntime
-from switchyard.server.wakeup_hub import wait_for_first
+from switchyard.server.http.connections.asgi_messages import AsgiReceive, wait_for_disconnect
+from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.server.loops.wakeup_hub import wait_for_first
 
 UNANNOUNCED_REREAD_S = 1.0  # how late a request hears of a change at another server that is not announced
 REREADS_PER_SECOND = 50  # that all waiting requests of one user make without having been woken

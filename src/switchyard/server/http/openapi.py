@@ -8,10 +8,10 @@ from importlib.metadata import version
 from typing import Any
 
 from switchyard.errors import ERRORS_BY_CODE
-from switchyard.model.api import Problem
-from switchyard.model.file_frames import MEDIA as OBJECTS_MEDIA
-from switchyard.model.names import KEY_PATTERN
-from switchyard.model.schema import schemas_of
+from switchyard.model.files.file_frames import MEDIA as OBJECTS_MEDIA
+from switchyard.model.rules.names import KEY_PATTERN
+from switchyard.model.wire.api import Problem
+from switchyard.model.wire.schema import schemas_of
 from switchyard.server.http.endpoint import PATH_PATTERNS, BodyForm, Caller, Endpoint
 from switchyard.server.http.endpoints import ENDPOINTS
 from switchyard.server.http.query_parameters import SEQ_MAX

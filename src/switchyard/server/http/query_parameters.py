@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.model.ids import ID_PATTERN
-from switchyard.model.idset import INDEX_MAX
-from switchyard.model.job import State
-from switchyard.model.names import TEXT_PATTERN
-from switchyard.model.quantity import DURATION_S_MAX
-from switchyard.server.settings import ServerBounds
+from switchyard.model.cluster.idset import INDEX_MAX
+from switchyard.model.job.job import State
+from switchyard.model.jobspec.quantity import DURATION_S_MAX
+from switchyard.model.rules.names import TEXT_PATTERN
+from switchyard.model.wire.ids import ID_PATTERN
+from switchyard.server.config.settings import ServerBounds
 
 SEQ_MAX = 2**63 - 1  # of events
 SECONDS_MAX = 10**6  # a longer wait is a mistake; the server itself waits less

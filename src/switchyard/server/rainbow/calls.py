@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, Denied, Malformed, MethodNotAllowed, NotFound
-from switchyard.model.cluster import ClusterChange
-from switchyard.model.decode import JsonReader, convert
-from switchyard.model.job import ClusterToken
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.names import NAME_HINT, is_name
-from switchyard.model.poll import BATCH_MAX, Report
-from switchyard.model.selection import Scalar
-from switchyard.model.verdict import FitAnswer, FitRequest
-from switchyard.server.config import RainbowSection
-from switchyard.server.limiter import Limiter
+from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.poll import BATCH_MAX, Report
+from switchyard.model.cluster.selection import Scalar
+from switchyard.model.cluster.verdict import FitAnswer, FitRequest
+from switchyard.model.job.job import ClusterToken
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.names import NAME_HINT, is_name
+from switchyard.model.wire.decode import JsonReader, convert
+from switchyard.server.config.config import RainbowSection
+from switchyard.server.grpc.limiter import Limiter
 from switchyard.server.rainbow import jobspecs
 from switchyard.server.rainbow.messages import (
     AcceptJobsResponse,
@@ -33,11 +33,11 @@ from switchyard.server.rainbow.messages import (
 from switchyard.server.rainbow.secret_guesses import SecretGuessLimiter, caller_address
 from switchyard.server.services import Services
 from switchyard.service.cluster import clusters, graphs, poller_access
-from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.agents.credential import split_credential
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.credential import split_credential
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor, rights_of
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.lifecycle.transitions import HANDED_OVER_REASON
 from switchyard.service.run import pollers
 from switchyard.service.submit import rainbow

@@ -17,15 +17,15 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused, YardError
 from switchyard.server.commits import COMMIT_WAIT_S_MAX, deliver_to_loop, settle_future
-from switchyard.server.grpc_intake import CallContext, GrpcMethod, MessageIntake, peer_address
-from switchyard.server.grpc_message import message_reader
-from switchyard.server.loop_calls import run_on_thread
+from switchyard.server.grpc.grpc_intake import CallContext, GrpcMethod, MessageIntake, peer_address
+from switchyard.server.grpc.grpc_message import message_reader
+from switchyard.server.loops.loop_calls import run_on_thread
+from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.server.rainbow import calls
 from switchyard.server.rainbow.calls import RainbowServer
 from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.server.rainbow.secret_guesses import SecretGuessLimiter, caller_address
-from switchyard.server.runtime import ServerRuntime
-from switchyard.service.core.committer import DeliverResults, Write
+from switchyard.service.core.writes.committer import DeliverResults, Write
 from switchyard.service.run.pollers import ReceivedJobs
 from switchyard.service.submit.rainbow import NumberedInsert
 from switchyard.service.submit.submit import TooSlowForLoop

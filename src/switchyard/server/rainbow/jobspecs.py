@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Malformed
-from switchyard.model.decode import convert, load_yaml
-from switchyard.model.job import ClusterToken, JobRequest, JobSpec, Resources
-from switchyard.model.jobspec import from_jobspec
-from switchyard.model.names import Title
-from switchyard.model.quantity import parse_amount, parse_bytes, parse_duration_s
-from switchyard.model.selection import Select
+from switchyard.model.cluster.selection import Select
+from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Resources
+from switchyard.model.jobspec.jobspec import from_jobspec
+from switchyard.model.jobspec.quantity import parse_amount, parse_bytes, parse_duration_s
+from switchyard.model.rules.names import Title
+from switchyard.model.wire.decode import convert, load_yaml
 from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 
 JOBSPEC_NAME = "the jobspec"

@@ -8,16 +8,16 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, NameTaken, NotFound
-from switchyard.model.access import Role
-from switchyard.model.api import Project, ProjectChange, ProjectRequest
-from switchyard.model.execution import server_label_mistakes
+from switchyard.model.executions.execution import server_label_mistakes
+from switchyard.model.rules.access import Role
+from switchyard.model.wire.api import Project, ProjectChange, ProjectRequest
 from switchyard.service.access.users import DEFAULT_PROJECT, project_row
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import read_or_default
-from switchyard.store import access
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.access import access
 
 
 def project_list(context: Context, actor: Actor) -> list[Project]:

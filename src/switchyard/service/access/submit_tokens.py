@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from switchyard.errors import BadRequest, Denied, UnknownName
-from switchyard.model.access import GrantTarget, Role
-from switchyard.model.cluster import SubmitConsent, SubmitToken
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.cluster.cluster import SubmitConsent, SubmitToken
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.submit_tokens import create_submit_token
-from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import access, submit_tokens
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.access import access, submit_tokens
 
 
 def create_cluster_token(context: Context, actor: Actor, name: str, account: str = "") -> SubmitToken:

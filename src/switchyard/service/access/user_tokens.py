@@ -5,14 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.errors import LimitReached, NotFound, UnknownName
-from switchyard.model.access import NewToken, Role, Token, TokenRequest
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.rules.access import NewToken, Role, Token, TokenRequest
+from switchyard.service.core.agents.credential import make_credential
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.credential import make_credential
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.token_makers import lock_parent_token
-from switchyard.store import access, clusters, group_invites, submit_tokens
+from switchyard.service.core.snapshots.token_makers import lock_parent_token
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.access import access, submit_tokens
+from switchyard.store.clusters import clusters, group_invites
 
 USER_TOKENS_MAX = 1000  # live tokens of one user
 

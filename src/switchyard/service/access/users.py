@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, Denied, NameTaken, NotFound, UnknownName
-from switchyard.model.access import (
+from switchyard.model.rules.access import (
     EVERYONE,
     ROLE_RANK,
     Grant,
@@ -19,14 +19,14 @@ from switchyard.model.access import (
     UserChange,
     UserRequest,
 )
-from switchyard.model.api import AuditEntry, Me, Page
+from switchyard.model.wire.api import AuditEntry, Me, Page
 from switchyard.service.access.user_tokens import make_token
-from switchyard.service.core.audit import audit_entry, record_audit
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor, grant_applies
 from switchyard.service.core.unreadable_rows import read_or_default
-from switchyard.store import access, submit_tokens
+from switchyard.service.core.writes.audit import audit_entry, record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.access import access, submit_tokens
 
 FIRST_ADMIN = "admin"
 DEFAULT_PROJECT = "default"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from switchyard.errors import AgentLives, Denied, Gone, ProofMissing, Unauthenticated
-from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
-from switchyard.model.names import printable_line
-from switchyard.model.namespace_resources import BACKEND
-from switchyard.model.poll import Join, Joined
+from switchyard.model.cluster.cluster import POLLING_BACKEND, ClusterRequest
+from switchyard.model.cluster.namespace_resources import BACKEND
+from switchyard.model.cluster.poll import Join, Joined
+from switchyard.model.rules.names import printable_line
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.cluster.group_invites import count_use, lock_group_invite, open_cluster
 from switchyard.service.cluster.pilots import find_proof
@@ -18,12 +18,12 @@ from switchyard.service.cluster.served_namespaces import (
     need_declared_backend,
     serves_any,
 )
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.agents.credential import make_credential, secret_matches, split_credential
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.credential import make_credential, secret_matches, split_credential
-from switchyard.service.core.token_makers import maker_problem
-from switchyard.store import clusters
+from switchyard.service.core.snapshots.token_makers import maker_problem
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.clusters import clusters
 
 
 def join_agent(context: Context, token: str, request: Join, *, is_open: bool) -> Joined:

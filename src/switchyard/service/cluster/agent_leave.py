@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from switchyard.errors import Conflict, Denied, Gone
-from switchyard.model.names import printable_line
-from switchyard.model.poll import Leave, Left
+from switchyard.model.cluster.poll import Leave, Left
+from switchyard.model.rules.names import printable_line
 from switchyard.service.cluster.agents import require_place
 from switchyard.service.cluster.clusters import give_up_outputs, refuse_while_jobs_live, remove_registration
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.fleet import AgentEntry
-from switchyard.store import clusters, events, pilots
-from switchyard.store.clock_jumps import AMNESTY_COUNTER
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.clusters import clusters, pilots
+from switchyard.store.engine.clock_jumps import AMNESTY_COUNTER
+from switchyard.store.jobs import events
 
 # An agent that was killed cannot leave. By then, what it held is lost and decided by the jobs' `on_lost`.
 SILENT_US = 600_000_000

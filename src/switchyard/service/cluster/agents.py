@@ -10,21 +10,21 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from switchyard.errors import NotFound, YardError
-from switchyard.model.access import Role
-from switchyard.model.cluster import POLLING_BACKEND, Agent, AgentChange
-from switchyard.model.poll import Rotate, Rotated
-from switchyard.model.rival import Rival
+from switchyard.model.cluster.cluster import POLLING_BACKEND, Agent, AgentChange
+from switchyard.model.cluster.poll import Rotate, Rotated
+from switchyard.model.job.rival import Rival
+from switchyard.model.rules.access import Role
 from switchyard.route.member import Member
 from switchyard.service.cluster.clusters import give_up_outputs, refuse_while_jobs_live
-from switchyard.service.core.agent_sessions import read_rival, refuse_foreign_process
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.agents.agent_sessions import read_rival, refuse_foreign_process
+from switchyard.service.core.agents.credential import hash_secret, make_credential, secret_matches
+from switchyard.service.core.agents.fleet import AgentEntry
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.credential import hash_secret, make_credential, secret_matches
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import clusters
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.clusters import clusters
 
 # A new credential that is not used in this time becomes invalid: its answer was lost, perhaps to somebody else.
 NEXT_CREDENTIAL_US = 600_000_000

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from switchyard.service.core.cluster_sample import sample_of
+from switchyard.service.core.agents.cluster_sample import sample_of
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import cluster_samples
-from switchyard.store.cluster_samples import ClusterSample
+from switchyard.store.clusters import cluster_samples
+from switchyard.store.clusters.cluster_samples import ClusterSample
 
 SAMPLES_MAX = 5000  # a week of samples, every five minutes, and many changes of health
 

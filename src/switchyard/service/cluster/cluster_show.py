@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.model.cluster import Cluster
+from switchyard.model.cluster.cluster import Cluster
 from switchyard.service.cluster.clusters import cluster_view
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import backlog, file_outputs
+from switchyard.store.files import file_outputs
+from switchyard.store.jobs import backlog
 
 BACKLOG_MAX = 10_000  # count at most so many jobs: a few milliseconds
 

@@ -8,8 +8,7 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.errors import Conflict, Denied, NameTaken, NoSuchCluster, NotFound
-from switchyard.model.access import ROLE_RANK, GranteeKind, GrantTarget, Role
-from switchyard.model.cluster import (
+from switchyard.model.cluster.cluster import (
     Cluster,
     ClusterChange,
     ClusterRequest,
@@ -18,20 +17,25 @@ from switchyard.model.cluster import (
     InviteRequest,
     NewInvite,
 )
-from switchyard.model.selection import Scalar, StateValue
+from switchyard.model.cluster.selection import Scalar, StateValue
+from switchyard.model.rules.access import ROLE_RANK, GranteeKind, GrantTarget, Role
 from switchyard.route.member import Member
 from switchyard.service.cluster.served_namespaces import encode_patterns, need_right_to_serve, serve_invited
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
-from switchyard.service.core.cluster_state import set_manual_values, state_values
+from switchyard.service.core.agents.cluster_state import set_manual_values, state_values
+from switchyard.service.core.agents.credential import make_credential
+from switchyard.service.core.agents.fleet import ClusterEntry
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.credential import make_credential
-from switchyard.service.core.fleet import ClusterEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.token_makers import lock_parent_token
-from switchyard.service.core.visible_clusters import visible_cluster
+from switchyard.service.core.snapshots.token_makers import lock_parent_token
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.reserve.quotes import quote_record_of
-from switchyard.store import access, clusters, file_outputs, graphs, leases, namespace_resources, submit_tokens
+from switchyard.store.access import access, submit_tokens
+from switchyard.store.clusters import clusters, graphs
+from switchyard.store.files import file_outputs
+from switchyard.store.jobs import leases
+from switchyard.store.rules import namespace_resources
 
 CONFIG_FILE_ACTOR = "config file"  # actor in the audit log for clusters named in the server's config file
 DISABLED_REASON = "the server's file does not enable it"

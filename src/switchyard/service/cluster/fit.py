@@ -13,8 +13,8 @@ import msgspec
 
 from switchyard.match.demand import Demand
 from switchyard.match.engine import Misfit
-from switchyard.model.access import Role
-from switchyard.model.verdict import Fit, FitAnswer, FitRequest
+from switchyard.model.cluster.verdict import Fit, FitAnswer, FitRequest
+from switchyard.model.rules.access import Role
 from switchyard.route.member import Member
 from switchyard.route.world import World
 from switchyard.service.core.context import Context

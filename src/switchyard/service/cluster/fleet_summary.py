@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as package_version
 
-from switchyard.model.access import Role
-from switchyard.model.cluster import Agent, Cluster, Health
+from switchyard.model.cluster.cluster import Agent, Cluster, Health
+from switchyard.model.rules.access import Role
 from switchyard.route.member import Member
 from switchyard.service.cluster.agents import agent_seen_by
 from switchyard.service.cluster.clusters import cluster_views, visible_members

@@ -15,19 +15,19 @@ import msgspec
 import structlog
 
 from switchyard.errors import Busy, Conflict, Denied, Malformed, NotFound
-from switchyard.model.access import Role
-from switchyard.model.cluster import GraphInfo, Subsystem
+from switchyard.model.cluster.cluster import GraphInfo, Subsystem
 from switchyard.model.graph import Graph
-from switchyard.model.image_rules import ImageOffers
-from switchyard.model.site_needs import SiteOffer
+from switchyard.model.job.image_rules import ImageOffers
+from switchyard.model.job.site_needs import SiteOffer
+from switchyard.model.rules.access import Role
 from switchyard.route.member import Member
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.agents.fleet import AgentEntry
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import clusters, graphs
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.clusters import clusters, graphs
 
 log = structlog.get_logger()
 

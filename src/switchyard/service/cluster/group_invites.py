@@ -9,23 +9,18 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.errors import Denied, NotFound, Unauthenticated
-from switchyard.model.access import Role
-from switchyard.model.cluster import (
-    ClusterRequest,
-    GroupInvite,
-    GroupInviteRequest,
-    NewGroupInvite,
-)
-from switchyard.model.poll import Join
+from switchyard.model.cluster.cluster import ClusterRequest, GroupInvite, GroupInviteRequest, NewGroupInvite
+from switchyard.model.cluster.poll import Join
+from switchyard.model.rules.access import Role
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.cluster.served_namespaces import encode_patterns
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch
+from switchyard.service.core.agents.credential import make_credential, secret_matches
 from switchyard.service.core.context import Context
-from switchyard.service.core.credential import make_credential, secret_matches
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.token_makers import lock_parent_token, maker_problem
-from switchyard.store import clusters, group_invites
+from switchyard.service.core.snapshots.token_makers import lock_parent_token, maker_problem
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.clusters import clusters, group_invites
 
 
 def group_invite_create(context: Context, actor: Actor, group: str, request: GroupInviteRequest) -> NewGroupInvite:

@@ -13,8 +13,9 @@ import msgspec
 import structlog
 
 from switchyard.errors import BadRequest, BadValue, Conflict, Malformed, NotFound, UnknownName
-from switchyard.model.access import Role
-from switchyard.model.layout import (
+from switchyard.model.job.spill import pools_in_rules
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.layout import (
     CLUSTER_SETS_MAX,
     NO_LAYOUT,
     STICKY_VALUE,
@@ -29,23 +30,23 @@ from switchyard.model.layout import (
     has_right_form,
     set_mistakes,
 )
-from switchyard.model.names import NAME_HINT, is_name
-from switchyard.model.queue import Queues, known_tags
-from switchyard.model.spill import pools_in_rules
+from switchyard.model.rules.names import NAME_HINT, is_name
+from switchyard.model.rules.queue import Queues, known_tags
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind, ClusterAssignmentValue
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind, ExecutionClusterLabelValue
 from switchyard.policy.kinds.execution_queue import ExecutionQueueKind, ExecutionQueueValue
 from switchyard.service.cluster.clusters import register_configured_cluster
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.layout_snapshot import FILE_PART, LayoutSnapshot, load_layout_snapshot
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.snapshots.layout_snapshot import FILE_PART, LayoutSnapshot, load_layout_snapshot
 from switchyard.service.core.unreadable_rows import read_or_default
-from switchyard.service.core.write_condition import WriteCondition
-from switchyard.store import attributes, clusters
-from switchyard.store import layout as layout_store
-from switchyard.store.database import Tx
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.core.writes.write_condition import WriteCondition
+from switchyard.store.clusters import clusters
+from switchyard.store.clusters import layout as layout_store
+from switchyard.store.engine.database import Tx
+from switchyard.store.rules import attributes
 
 log = structlog.get_logger()
 PartKey = tuple[LayoutPart, str]

@@ -12,24 +12,25 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from switchyard.errors import Conflict, ProofMissing, Unauthenticated
-from switchyard.model.cluster import Invite
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.log import Stream
-from switchyard.model.poll import Join, proof_line
+from switchyard.model.cluster.cluster import Invite
+from switchyard.model.cluster.poll import Join, proof_line
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.log import Stream
 from switchyard.service.cluster.agent_leave import UPKEEP_ACTOR, LeaderCommit, are_agents_silent, note_why_removed
 from switchyard.service.cluster.clusters import invite_view, lock_invite, remove_registration
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch
+from switchyard.service.core.agents.credential import secret_matches
 from switchyard.service.core.context import Context
-from switchyard.service.core.credential import secret_matches
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.visible_jobs import need_job_control, visible_job
-from switchyard.store import clusters, jobs, pilots
-from switchyard.store.pilots import PilotRow
+from switchyard.store.clusters import clusters, pilots
+from switchyard.store.clusters.pilots import PilotRow
+from switchyard.store.jobs import jobs
 
 # From the end of a pilot's job until jobs that ran in it may run again. Their processes end with the pilot's agent, two
-# seconds after it at the latest (agent/backends/supervisor.py).
+# seconds after it at the latest (agent/backends/local/supervisor.py).
 JOBS_END_US = 5_000_000
 PROOF_BYTES_MAX = 2**16  # of the job's output that are searched: programs that start an agent may print a little first
 

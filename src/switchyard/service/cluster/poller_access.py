@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import msgspec
 
 from switchyard.errors import Denied, NameTaken
-from switchyard.model.access import GrantTarget
-from switchyard.model.cluster import POLLING_BACKEND, ClusterRequest
-from switchyard.model.poll import Join
+from switchyard.model.cluster.cluster import POLLING_BACKEND, ClusterRequest
+from switchyard.model.cluster.poll import Join
+from switchyard.model.rules.access import GrantTarget
 from switchyard.service.cluster import graphs
 from switchyard.service.cluster.agent_join import new_agent_row, use_join_token
 from switchyard.service.cluster.agents import finish_rotation, is_next_credential
 from switchyard.service.cluster.clusters import register_cluster, restrict_to_submit_tokens
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.agents.credential import make_credential, secret_matches, split_credential
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.credential import make_credential, secret_matches, split_credential
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.submit_tokens import create_submit_token
-from switchyard.store import clusters
-from switchyard.store import graphs as graph_store
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.clusters import clusters
+from switchyard.store.clusters import graphs as graph_store
 
 POLLER_AGENT_NAME = "poller"
 

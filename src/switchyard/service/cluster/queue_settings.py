@@ -5,16 +5,16 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from switchyard.errors import Malformed, NotFound, UnknownName
-from switchyard.model.access import Role
-from switchyard.model.layout import Layout, LayoutPart, LayoutView
-from switchyard.model.native_grammars import NAMES
-from switchyard.model.queue import DEFAULT_QUEUE, PLAIN_QUEUE, DomainTags, Queue, QueueView, known_tags
+from switchyard.model.cluster.native_grammars import NAMES
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.layout import Layout, LayoutPart, LayoutView
+from switchyard.model.rules.queue import DEFAULT_QUEUE, PLAIN_QUEUE, DomainTags, Queue, QueueView, known_tags
 from switchyard.service.cluster.layout import etag_of, layout_view, put_part, refuse_lost_tags, visible_clusters
 from switchyard.service.core.context import Context
-from switchyard.service.core.layout_snapshot import LayoutSnapshot
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.write_condition import WriteCondition
-from switchyard.store.database import Tx
+from switchyard.service.core.snapshots.layout_snapshot import LayoutSnapshot
+from switchyard.service.core.writes.write_condition import WriteCondition
+from switchyard.store.engine.database import Tx
 
 BUILT_IN = "built-in"  # the source of the default queue while it is not configured
 

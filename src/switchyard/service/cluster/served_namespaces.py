@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import msgspec
 
 from switchyard.errors import Conflict, Denied
-from switchyard.model.access import Role
-from switchyard.model.cluster import POLLING_BACKEND, InviteRequest
-from switchyard.model.namespace_resources import BACKEND
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.cluster.cluster import POLLING_BACKEND, InviteRequest
+from switchyard.model.cluster.namespace_resources import BACKEND
+from switchyard.model.rules.access import Role
 from switchyard.service.core.context import bump_version
 from switchyard.service.core.rights import Actor
-from switchyard.store import clusters
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.clusters import clusters
 
 ALL_NAMESPACES = ("*",)
 

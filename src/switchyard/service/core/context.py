@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 
 from switchyard.policy.render import NAMESPACE_TEMPLATE
 from switchyard.route.moving import MovingSettings
-from switchyard.service.core.batch import Batch, Topic
-from switchyard.service.core.change_budget import ChangeBudget
-from switchyard.service.core.committer import Committer
-from switchyard.service.core.engines import Engines
 from switchyard.service.core.file_storage import FileStorage
-from switchyard.service.core.graph_compiler import GraphCompiler
 from switchyard.service.core.log_store import LogStore
 from switchyard.service.core.process_metrics import ProcessMetrics
-from switchyard.service.core.selection_settings import SelectionSettings
-from switchyard.service.core.snapshots import Snapshots
-from switchyard.service.core.token_settings import TokenSettings
+from switchyard.service.core.snapshots.engines import Engines
+from switchyard.service.core.snapshots.graph_compiler import GraphCompiler
+from switchyard.service.core.snapshots.selection_settings import SelectionSettings
+from switchyard.service.core.snapshots.snapshots import Snapshots
+from switchyard.service.core.snapshots.token_settings import TokenSettings
 from switchyard.service.core.user_usage import UserUsage
-from switchyard.store.database import Database, Tx
-from switchyard.store.database_logs import DatabaseLogs
-from switchyard.store.events import counter_take
-from switchyard.workflow.limits import WorkflowLimits
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.core.writes.change_budget import ChangeBudget
+from switchyard.service.core.writes.committer import Committer
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.files.database_logs import DatabaseLogs
+from switchyard.store.jobs.events import counter_take
+from switchyard.workflow.values.limits import WorkflowLimits
 
 
 @dataclass(frozen=True)

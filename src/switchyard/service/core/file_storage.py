@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from switchyard.errors import LimitReached, Unavailable
-from switchyard.model.quantity import show_bytes
+from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.release_pace import ReleasePace
 from switchyard.service.core.upload_grants import UploadGrants
 from switchyard.storage.object_store import ObjectStore

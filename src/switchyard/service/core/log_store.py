@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from switchyard.model.log import LogPiece, Stream
-from switchyard.model.poll import OutputChunk
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.poll import OutputChunk
+from switchyard.model.job.log import LogPiece, Stream
 from switchyard.service.core.user_usage import UserUsage
-from switchyard.store.database import Tx
-from switchyard.store.database_logs import leased_attempt_owners
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.engine.database import Tx
+from switchyard.store.files.database_logs import leased_attempt_owners
 
 
 class LogStore(Protocol):
-    """The database (`store/database_logs.py`) or a directory (`store/directory_logs.py`); both pass one contract suite.
+    """The database (`database_logs.py`) or a directory (`directory_logs.py`), both in `store/files`;
+    both pass one contract suite.
 
     Pieces may arrive twice, out of order and with other boundaries. Readers get every byte once and in order. Gaps are
     bytes that were dropped because of the size limit.

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from switchyard.model.namespace_resources import BACKEND, NamespaceEntry
-from switchyard.service.core.fleet import AgentEntry, ClusterEntry
-from switchyard.store import namespace_resources
-from switchyard.store.database import Tx
-from switchyard.store.namespace_resources import NamespaceRow
+from switchyard.model.cluster.namespace_resources import BACKEND, NamespaceEntry
+from switchyard.service.core.agents.fleet import AgentEntry, ClusterEntry
+from switchyard.store.engine.database import Tx
+from switchyard.store.rules import namespace_resources
+from switchyard.store.rules.namespace_resources import NamespaceRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from switchyard.errors import Denied
-from switchyard.model.access import EVERYONE, ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
+from switchyard.model.rules.access import EVERYONE, ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
 from switchyard.route.member import Member
 from switchyard.route.world import World
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from switchyard.model.access import GrantTarget
+from switchyard.model.rules.access import GrantTarget
 from switchyard.route.member import Member
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.agents.credential import hash_secret, make_credential, secret_matches, split_credential
+from switchyard.service.core.agents.fleet import SubmitTokenEntry
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.credential import hash_secret, make_credential, secret_matches, split_credential
-from switchyard.service.core.fleet import SubmitTokenEntry
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots import Snapshots
-from switchyard.service.core.token_makers import lock_parent_token, maker_problem
-from switchyard.store import submit_tokens
+from switchyard.service.core.snapshots.snapshots import Snapshots
+from switchyard.service.core.snapshots.token_makers import lock_parent_token, maker_problem
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.access import submit_tokens
 
 _EMPTY_SECRET_HASH = hash_secret("")
 

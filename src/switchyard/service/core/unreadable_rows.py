@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 
 log = structlog.get_logger()
 T = TypeVar("T")

@@ -15,17 +15,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from switchyard.errors import YardError
-from switchyard.model.idset import IdSet
+from switchyard.model.cluster.idset import IdSet
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES, UserLimits, exceeds_limit, limit_refusal
 from switchyard.service.core.unreadable_rows import read_or_default
-from switchyard.store import usage as store
-from switchyard.store.database import Tx
-from switchyard.store.new_rows import NewJobRow
+from switchyard.store.engine.database import Tx
+from switchyard.store.engine.new_rows import NewJobRow
+from switchyard.store.jobs import usage as store
 
 if TYPE_CHECKING:
-    from switchyard.service.core.batch import Batch
-    from switchyard.service.core.committer import Committer
-    from switchyard.store.database import Database
+    from switchyard.service.core.writes.batch import Batch
+    from switchyard.service.core.writes.committer import Committer
+    from switchyard.store.engine.database import Database
 
 COUNT_INTERVAL_S = 1.0  # between two rounds; every round recounts the users near a limit
 NEAR_LIMIT_SHARE = 0.5  # a user who has used this share of a limit is near it

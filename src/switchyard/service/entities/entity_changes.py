@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from switchyard.errors import BadRequest, NotFound
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.entities.entity_reads import PAGE_ROWS_MAX
 from switchyard.service.entities.scope import missing_entity, require_read, require_write, stored_key
-from switchyard.store import entities as store
-from switchyard.store import entity_names, schedules
-from switchyard.workflow.entity_id import EntityId, EntityKind
-from switchyard.workflow.list_query import ListFilter, ListOrder
+from switchyard.store.entities import entities as store
+from switchyard.store.entities import entity_names
+from switchyard.store.executions import schedules
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.workflow.lists.list_query import ListFilter, ListOrder
 
 DESCRIPTION_CHARS_MAX = 1000
 STATES = (0, 1, 2)  # Flyte's: active, archived, system-generated

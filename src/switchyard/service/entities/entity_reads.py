@@ -14,10 +14,10 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.known_signatures import closure_tasks
 from switchyard.service.entities.scope import missing_entity, require_read, stored_key
-from switchyard.store import entities as store
-from switchyard.store.database import Tx
-from switchyard.workflow.entity_id import EntityId, EntityKind, to_message
-from switchyard.workflow.list_query import ListFilter, ListOrder
+from switchyard.store.engine.database import Tx
+from switchyard.store.entities import entities as store
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, to_message
+from switchyard.workflow.lists.list_query import ListFilter, ListOrder
 
 PAGE_ROWS_MAX = 1000  # a larger page ends there, with a token for the rest
 PAGE_BYTES_MAX = 3 * 2**20  # of the contents on a page: gRPC clients take 4 MiB unless told otherwise

@@ -8,13 +8,13 @@ from typing import Any
 from flyteidl.admin import launch_plan_pb2
 from flyteidl.core import interface_pb2
 
-from switchyard.model.access import Role
+from switchyard.model.rules.access import Role
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.entities.scope import missing_entity, stored_key
-from switchyard.store import entities as store
-from switchyard.workflow.entity_id import EntityId, EntityKind, read_id
-from switchyard.workflow.signature import Signature, of_interface, of_launch_plan
+from switchyard.store.entities import entities as store
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, read_id
+from switchyard.workflow.compile.signature import Signature, of_interface, of_launch_plan
 
 
 def find_signatures(context: Context, actor: Actor, wanted: Iterable[EntityId]) -> dict[EntityId, Signature]:

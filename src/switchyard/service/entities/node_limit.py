@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from switchyard.errors import BadRequest
 from switchyard.service.core.context import Context
-from switchyard.workflow.limits import CONFIG_SECTION
+from switchyard.workflow.values.limits import CONFIG_SECTION
 
 DIGITS_MAX = 12  # of a number that is shown
 

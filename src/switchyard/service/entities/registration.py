@@ -15,11 +15,11 @@ from flyteidl.admin import launch_plan_pb2
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, LimitReached, Malformed, TooLarge
-from switchyard.model.quantity import show_bytes
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch
+from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.entities.known_signatures import (
     find_signatures,
     task_sizes,
@@ -28,15 +28,15 @@ from switchyard.service.entities.known_signatures import (
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write, stored_key
 from switchyard.service.entities.taken import refuse_taken
-from switchyard.store import entities as store
-from switchyard.workflow.compiler import WorkflowSource, compile_workflow, count_nodes
-from switchyard.workflow.content import content_bytes, content_digest
-from switchyard.workflow.entity_id import EntityId, EntityKind, id_mistakes, read_id
-from switchyard.workflow.launch_plan_checks import expected_inputs, launch_plan_mistakes
-from switchyard.workflow.limits import CONFIG_SECTION
-from switchyard.workflow.nesting import check_launch_plan_depth, check_task_depth, check_workflow_depth
-from switchyard.workflow.references import references
-from switchyard.workflow.task_checks import task_mistakes
+from switchyard.store.entities import entities as store
+from switchyard.workflow.compile.compiler import WorkflowSource, compile_workflow, count_nodes
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, id_mistakes, read_id
+from switchyard.workflow.compile.launch_plan_checks import expected_inputs, launch_plan_mistakes
+from switchyard.workflow.compile.references import references
+from switchyard.workflow.compile.task_checks import task_mistakes
+from switchyard.workflow.values.content import content_bytes, content_digest
+from switchyard.workflow.values.limits import CONFIG_SECTION
+from switchyard.workflow.values.nesting import check_launch_plan_depth, check_task_depth, check_workflow_depth
 
 ENTITY_BYTES_MAX = 4 * 2**20  # of a request; over HTTP it comes as JSON, which is longer
 CLOSURE_BYTES_MAX = 16 * 2**20  # of a compiled workflow with its tasks: flytekit reads 20 MiB

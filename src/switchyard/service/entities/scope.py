@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from switchyard.errors import BadRequest, NotFound
-from switchyard.model.access import Role
+from switchyard.model.rules.access import Role
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.store import access
-from switchyard.store.database import Tx
-from switchyard.store.entities import EntityKey
-from switchyard.workflow.entity_id import EntityId
+from switchyard.store.access import access
+from switchyard.store.engine.database import Tx
+from switchyard.store.entities.entities import EntityKey
+from switchyard.workflow.compile.entity_id import EntityId
 
 
 def require_read(actor: Actor, project: str, domain: str) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from switchyard.errors import BadRequest, NameTaken
 from switchyard.service.core.context import Context
 from switchyard.service.entities.scope import stored_key
-from switchyard.store import entities as store
-from switchyard.workflow.content import is_same
-from switchyard.workflow.difference import describe_difference
-from switchyard.workflow.entity_id import EntityId
+from switchyard.store.entities import entities as store
+from switchyard.workflow.compile.difference import describe_difference
+from switchyard.workflow.compile.entity_id import EntityId
+from switchyard.workflow.values.content import is_same
 
 
 def refuse_taken(context: Context, entity: EntityId, kind: type[Any], digest: bytes, body: bytes) -> None:

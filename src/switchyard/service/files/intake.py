@@ -13,16 +13,16 @@ import contextlib
 from dataclasses import dataclass, field
 
 from switchyard.errors import BadValue, Busy, Malformed, TooLarge, YardError
-from switchyard.model.file_frames import BODY_BYTES_MAX, OBJECTS_MAX, BadFrame, Frame, FrameKind, FrameReader
-from switchyard.model.file_tree import CHUNK_BYTES, HEADER, hash_of
-from switchyard.model.files import StoredObjects
-from switchyard.service.core.agent_calls import AgentAttempt
-from switchyard.service.core.batch import Batch
+from switchyard.model.files.file_frames import BODY_BYTES_MAX, OBJECTS_MAX, BadFrame, Frame, FrameKind, FrameReader
+from switchyard.model.files.file_tree import CHUNK_BYTES, HEADER, hash_of
+from switchyard.model.files.files import StoredObjects
+from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import coarse_room
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.files.possession import held_objects, large_write, sender_of
 from switchyard.service.files.upload_addresses import agent_limit_refusal, user_limit_refusal
-from switchyard.store import attempt_uploads, file_objects
+from switchyard.store.files import attempt_uploads, file_objects
 
 GROUP_BYTES = 8 * 2**20  # put into the store together
 OTHERS_STORED = "Correct the body and send it again; the objects before the mistake are stored."

@@ -16,10 +16,10 @@ from collections.abc import Collection
 import structlog
 
 from switchyard.errors import YardError
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.store import file_objects, file_trees
-from switchyard.store.database import Tx
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.engine.database import Tx
+from switchyard.store.files import file_objects, file_trees
 
 LOSSES_CHECKED_MAX = 10_000  # compared with the objects of a tree; with more, the tree is walked
 log = structlog.get_logger()

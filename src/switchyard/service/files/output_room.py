@@ -5,14 +5,14 @@ What an agent is told says little of the other files of the job's owner and proj
 
 from __future__ import annotations
 
-from switchyard.model.files import OutputRoom, RoomLimit
-from switchyard.model.quantity import show_bytes
-from switchyard.service.core.agent_calls import AgentAttempt
+from switchyard.model.files.files import OutputRoom, RoomLimit
+from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import CONFIG_SECTION, ROOM_STEPS, coarse_room
-from switchyard.store import file_objects, file_outputs, file_trees
-from switchyard.store.database import Tx
-from switchyard.store.file_outputs import OutputRow
+from switchyard.store.engine.database import Tx
+from switchyard.store.files import file_objects, file_outputs, file_trees
+from switchyard.store.files.file_outputs import OutputRow
 
 
 def output_room(context: Context, attempt: AgentAttempt) -> OutputRoom:

@@ -5,25 +5,25 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.errors import BadRequest, BadValue, Conflict, LimitReached, NotFound, UnknownName
-from switchyard.model.access import Role
-from switchyard.model.event_kind import EventKind
-from switchyard.model.files import AttemptOutputs, FilesOfJob, FilesUsage, FileUsage, OutputSet, OutputState
-from switchyard.model.idset import IdSet
-from switchyard.model.job import JobSpec
-from switchyard.service.core.agent_calls import AgentAttempt, are_outputs_settled, find_attempt
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.files.files import AttemptOutputs, FilesOfJob, FilesUsage, FileUsage, OutputSet, OutputState
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import JobSpec
+from switchyard.model.rules.access import Role
+from switchyard.service.core.agents.agent_calls import AgentAttempt, are_outputs_settled, find_attempt
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.files.output_room import replaced_tree
 from switchyard.service.lifecycle.file_references import refuse_outputs_over_limit
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import attempt_uploads, file_objects, file_outputs, file_trees
-from switchyard.store.file_objects import StoredTotals
-from switchyard.store.file_outputs import OutputOnCluster, OutputRow
-from switchyard.store.file_trees import OUT, FileRef, TreeRow
-from switchyard.store.job_rows import JobDetails
+from switchyard.store.files import attempt_uploads, file_objects, file_outputs, file_trees
+from switchyard.store.files.file_objects import StoredTotals
+from switchyard.store.files.file_outputs import OutputOnCluster, OutputRow
+from switchyard.store.files.file_trees import OUT, FileRef, TreeRow
+from switchyard.store.jobs.job_rows import JobDetails
 
 EVENTS = {OutputState.READY: EventKind.OUTPUTS_READY, OutputState.FAILED: EventKind.OUTPUTS_FAILED}
 

@@ -11,14 +11,14 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from switchyard.errors import Unavailable
-from switchyard.model.files import MissingAnswer
-from switchyard.service.core.agent_calls import AgentAttempt
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.committer import BatchCall
+from switchyard.model.files.files import MissingAnswer
+from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.files.lost_objects import note_losses, owner_has_losses
 from switchyard.service.files.upload_addresses import upload_addresses
-from switchyard.store import attempt_uploads, file_objects
+from switchyard.store.files import attempt_uploads, file_objects
 
 R = TypeVar("R")
 LARGE_WRITE_WAIT_S = 60  # large writes of other users come in between

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from switchyard.errors import NotFound
-from switchyard.model.file_frames import FrameKind, encode_head
-from switchyard.model.files import ObjectsQuery
-from switchyard.service.core.agent_calls import AgentAttempt
+from switchyard.model.files.file_frames import FrameKind, encode_head
+from switchyard.model.files.files import ObjectsQuery
+from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.lost_objects import note_losses
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import file_objects, file_trees
-from switchyard.store.database import Tx
+from switchyard.store.engine.database import Tx
+from switchyard.store.files import file_objects, file_trees
 
 FRAME_BYTES = 40  # of a frame besides its object
 LARGE_FRAME_BYTES = 2**20  # such an object is sent as it was read: a copy of it costs more than one more part

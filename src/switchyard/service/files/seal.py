@@ -10,19 +10,19 @@ from __future__ import annotations
 from functools import partial
 
 from switchyard.errors import Busy, Unavailable
-from switchyard.model.files import TreeAnswer
-from switchyard.model.idset import INDEX_MAX, IdSet
-from switchyard.model.quantity import show_bytes
-from switchyard.service.core.agent_calls import AgentAttempt
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.idset import INDEX_MAX, IdSet
+from switchyard.model.files.files import TreeAnswer
+from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import files_refusal
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.files.lost_objects import has_losses, note_losses
 from switchyard.service.files.possession import held_objects, large_write, stored_objects
 from switchyard.service.files.tree_walk import TreeWalk, WalkedTree
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
-from switchyard.store import attempt_uploads, file_objects, file_trees
-from switchyard.store.file_trees import TreeRow
+from switchyard.store.files import attempt_uploads, file_objects, file_trees
+from switchyard.store.files.file_trees import TreeRow
 
 
 def seal_tree(context: Context, owner: str, root: str, *, attempt: AgentAttempt | None = None) -> TreeAnswer:

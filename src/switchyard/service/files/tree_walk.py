@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from switchyard.errors import BadValue
-from switchyard.model.file_tree import (
+from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
     DEPTH_MAX,
     FILES_MAX,
@@ -24,7 +24,7 @@ from switchyard.model.file_tree import (
     climb_of,
     decode_tree,
 )
-from switchyard.model.files import OBJECTS_ASKED_MAX
+from switchyard.model.files.files import OBJECTS_ASKED_MAX
 
 LOOKUP_OBJECTS = 2000  # hashes that are looked up together
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from switchyard.errors import YardError
-from switchyard.model.file_tree import CHUNK_BYTES
-from switchyard.model.files import SignedUpload
-from switchyard.model.quantity import show_bytes
+from switchyard.model.files.file_tree import CHUNK_BYTES
+from switchyard.model.files.files import SignedUpload
+from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import coarse_room, files_refusal
 from switchyard.service.files.reading import SIGNED_FROM_BYTES
-from switchyard.store import file_objects
+from switchyard.store.files import file_objects
 
 
 def upload_addresses(

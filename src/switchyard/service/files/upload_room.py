@@ -15,17 +15,17 @@ from functools import partial
 from typing import NamedTuple
 
 from switchyard.errors import Busy
-from switchyard.model.access import Role
-from switchyard.model.files import UploadQuery, UploadRoom
-from switchyard.model.quantity import show_bytes
-from switchyard.service.core.batch import Batch
+from switchyard.model.files.files import UploadQuery, UploadRoom
+from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.model.rules.access import Role
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import files_refusal
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.files.possession import large_write
 from switchyard.service.files.upload_addresses import user_limit_refusal
-from switchyard.store import file_collection, file_objects, file_outputs, file_trees
-from switchyard.store.file_trees import common_digests
+from switchyard.store.files import file_collection, file_objects, file_outputs, file_trees
+from switchyard.store.files.file_trees import common_digests
 
 OBJECTS_READ = 20_000  # objects of the user that are compared with all trees of the user at once
 PARTS_READ = 64  # rows of trees in memory at a time: 8 MiB

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from switchyard.model.ids import make_id
+from switchyard.model.wire.ids import make_id
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.placement.decision_counts import pool_and_label
-from switchyard.store import route_counts
+from switchyard.store.clusters import route_counts
 
 READ_MAX = 10_000  # jobs read, twice: some 100 ms of CPU
 GROUPS_MAX = 5000

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from switchyard.errors import BadRequest, Denied, Malformed
-from switchyard.model.api import CancelledMany, CancelMany, JobSelector
-from switchyard.model.ids import is_id, make_id
-from switchyard.model.job import State
-from switchyard.model.lifecycle import LIVE_STATES
-from switchyard.model.names import printable_line
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import LIVE_STATES
+from switchyard.model.rules.names import printable_line
+from switchyard.model.wire.api import CancelledMany, CancelMany, JobSelector
+from switchyard.model.wire.ids import is_id, make_id
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.job.jobs import request_cancel
 from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, visible_filter
-from switchyard.store import jobs
-from switchyard.store.job_rows import JobRow
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
 
 PIECE_JOBS = 50  # in one transaction, which takes some tens of milliseconds: a submit waits for at most one
 

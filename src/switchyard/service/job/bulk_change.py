@@ -5,18 +5,18 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.errors import Denied, YardError
-from switchyard.model.api import JobChange
-from switchyard.model.blocker import Blocker, has_blocker
-from switchyard.model.bulk_actions import ActedOnJobs, ActOnJobs, BulkAction, RefusedJob
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.change_budget import JOB_CHANGE_UNITS
+from switchyard.model.job.blocker import Blocker, has_blocker
+from switchyard.model.job.bulk_actions import ActedOnJobs, ActOnJobs, BulkAction, RefusedJob
+from switchyard.model.wire.api import JobChange
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.writes.change_budget import JOB_CHANGE_UNITS
 from switchyard.service.job.bulk_cancel import PIECE_JOBS, cancel_jobs
 from switchyard.service.job.job_control import change_update
 from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, visible_filter
-from switchyard.store import jobs
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def change_many(context: Context, actor: Actor, wanted: ActOnJobs) -> ActedOnJobs:

@@ -6,22 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from switchyard.model.access import Role
-from switchyard.model.blocker import Blocker, has_blocker, is_held_back
-from switchyard.model.cluster import Health
-from switchyard.model.image_rules import image_note, image_refusal
-from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.queue import QueuePosition
-from switchyard.model.spill import spill_notes
-from switchyard.model.verdict import Answer, Decision, Explanation, Plan, Verdict
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.verdict import Answer, Decision, Explanation, Plan, Verdict
+from switchyard.model.job.blocker import Blocker, has_blocker, is_held_back
+from switchyard.model.job.image_rules import image_note, image_refusal
+from switchyard.model.job.job import JobSpec, State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.spill import spill_notes
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.queue import QueuePosition
 from switchyard.route.router import TAKES_NO_FILES, TAKES_NOTHING, Eligibility
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots import Snapshots, owner_of
+from switchyard.service.core.snapshots.snapshots import Snapshots, owner_of
 from switchyard.service.job.jobs import array_tally, silence_reason, wait_reason
 from switchyard.service.job.task_notes import task_notes
 from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
@@ -38,8 +38,9 @@ from switchyard.service.reserve.queue_usage import queue_position
 from switchyard.service.reserve.quotes import quotes_of
 from switchyard.service.reserve.token_needs import needs_of_row, tasks_at_once_of_row
 from switchyard.service.reserve.token_position import token_hints, token_notes, token_position
-from switchyard.store import jobs, ranges
-from switchyard.store.job_rows import AttemptOnCluster, DependencyRow, JobDetails
+from switchyard.store.engine import ranges
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import AttemptOnCluster, DependencyRow, JobDetails
 
 
 def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:

@@ -7,19 +7,19 @@ from itertools import islice
 import msgspec
 
 from switchyard.errors import BadRequest, Conflict, PolicyRefused
-from switchyard.model.api import JobChange
-from switchyard.model.blocker import Blocker, change_blocked, has_blocker, is_held_back
-from switchyard.model.event_kind import EventKind
-from switchyard.model.idset import IdSet
-from switchyard.model.job import CancelledTasks, Job, State
-from switchyard.model.lifecycle import FINAL_STATES, make_transition, unassign
-from switchyard.model.taskset import read_delayed_tasks
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.blocker import Blocker, change_blocked, has_blocker, is_held_back
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import CancelledTasks, Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES, make_transition, unassign
+from switchyard.model.job.taskset import read_delayed_tasks
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.wire.api import JobChange
 from switchyard.policy.kinds.job_priority import JOB_PRIORITY, nearest_priority, priority_refusal
-from switchyard.service.core.batch import Batch, Topic
-from switchyard.service.core.change_budget import JOB_CHANGE_UNITS
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.core.writes.change_budget import JOB_CHANGE_UNITS
 from switchyard.service.job.jobs import array_tally, cancelled_view, job_view
 from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
@@ -28,9 +28,9 @@ from switchyard.service.lifecycle.transitions import life_of, record_step, step_
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, visible_job
 from switchyard.service.lifecycle.wait_clock import start_wait_clock
-from switchyard.store import jobs, unreadable_jobs
-from switchyard.store.job_rows import JobDetails, JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs, unreadable_jobs
+from switchyard.store.jobs.job_rows import JobDetails, JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 INDEXES_CHECKED_MAX = 10_000  # indexes searched for an unknown one to name in the error
 # Blockers that a release removes from a job whose row was repaired: the router decides about the job again.

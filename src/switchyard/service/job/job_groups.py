@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from switchyard.model.queue import queue_of_lane
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.queue import queue_of_lane
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_filter
-from switchyard.store import job_groups
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs import job_groups
+from switchyard.store.jobs.jobs import JobFilter
 
-READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/job_windows.py)
+READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/jobs/job_windows.py)
 GROUPS_MAX = 1000  # read; of more groups the largest are counted
 GROUPED_BY = tuple(job_groups.GROUP_COLUMNS)
 NONE = ""  # the name of jobs that have no value, such as pending jobs without a cluster

@@ -7,18 +7,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from switchyard.errors import Denied
-from switchyard.model.blocker import Blocker, has_blocker
-from switchyard.model.bulk_actions import BulkAction, JobSelection, ReasonCount, SelectedCount, SelectedJob
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES, LIVE_STATES
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.blocker import Blocker, has_blocker
+from switchyard.model.job.bulk_actions import BulkAction, JobSelection, ReasonCount, SelectedCount, SelectedJob
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES, LIVE_STATES
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import array_tally
 from switchyard.service.lifecycle.retry_keys import retry_key
 from switchyard.service.lifecycle.visible_jobs import need_job_control, visible_filter
-from switchyard.store import jobs
-from switchyard.store.job_rows import JobDetails
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobDetails
 
 FIRST_JOBS = 10  # named in each round
 RETRIED_BY_DEFAULT = (State.FAILED,)  # without a filter by state, as `yard retry` does

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.job import Job
+from switchyard.model.job.job import Job
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import job_view
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_filter
-from switchyard.store import job_sorts
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs import job_sorts
+from switchyard.store.jobs.jobs import JobFilter
 
-READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/job_windows.py)
+READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/jobs/job_windows.py)
 ORDERS = job_sorts.ORDERS
 
 

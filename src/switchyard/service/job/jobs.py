@@ -9,21 +9,21 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.access import Role
-from switchyard.model.api import Event, Page
-from switchyard.model.blocker import Blocker, has_blocker
-from switchyard.model.event_kind import EventKind
-from switchyard.model.idset import IdSet
-from switchyard.model.job import CancelledTasks, Job, State, TaskCounts, Usage
-from switchyard.model.lifecycle import FINAL_STATES, cancel
-from switchyard.model.names import printable_line
-from switchyard.model.queue import queue_of_lane
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.blocker import Blocker, has_blocker
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import CancelledTasks, Job, State, TaskCounts, Usage
+from switchyard.model.job.lifecycle import FINAL_STATES, cancel
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.names import printable_line
+from switchyard.model.rules.queue import queue_of_lane
+from switchyard.model.wire.api import Event, Page
 from switchyard.route.router import TAKES_NO_FILES, TAKES_NOTHING
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.bounds import decode_bounds
@@ -38,10 +38,12 @@ from switchyard.service.lifecycle.visible_jobs import (
     visible_job,
 )
 from switchyard.service.reserve.token_needs import needs_of_row
-from switchyard.store import events, file_outputs, jobs, ranges
-from switchyard.store.job_columns import replaced_columns, require_readable
-from switchyard.store.job_rows import JobDetails, JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.engine import ranges
+from switchyard.store.files import file_outputs
+from switchyard.store.jobs import events, jobs
+from switchyard.store.jobs.job_columns import replaced_columns, require_readable
+from switchyard.store.jobs.job_rows import JobDetails, JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 REMOVED = "(removed)"  # a cluster that is no longer registered
 HAS_OUTPUTS = '"out":'  # in the text of a spec whose outputs are collected; others cost no query

@@ -6,14 +6,14 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from switchyard.model.blocker import Blocker
-from switchyard.model.cluster import Health
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.queue import queue_of_lane
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.rules.queue import queue_of_lane
 from switchyard.route.apply_selection import NO_CANDIDATE_LEFT
 from switchyard.service.core.context import Context
-from switchyard.store import live_job_counts
+from switchyard.store.jobs import live_job_counts
 
 OTHER = "other"
 # Prefixes of our reasons, each with its category. A reason itself contains names and numbers.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.access import Role
-from switchyard.model.queue import DEFAULT_QUEUE, Queue, queue_named
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.queue import DEFAULT_QUEUE, Queue, queue_named
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.reserve.queue_usage import cores_by_project

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from switchyard.model.ids import make_id
-from switchyard.model.queue import queue_of_lane
-from switchyard.model.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
+from switchyard.model.rules.queue import queue_of_lane
+from switchyard.model.wire.ids import make_id
+from switchyard.model.wire.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.live_job_counts import blocked_category, reason_category
 from switchyard.service.lifecycle.decision_history import readable_verdicts
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
 from switchyard.service.placement.decision_counts import pool_and_label, rejecting_step
-from switchyard.store import decision_events, route_counts
+from switchyard.store.clusters import route_counts
+from switchyard.store.jobs import decision_events
 
 LOOK_MAX = 10_000  # jobs read: 60 ms of CPU
 GROUPS_MAX = 5000  # groups of jobs with the same route; the largest are counted

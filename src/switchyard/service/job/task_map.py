@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.task_states import state_codes
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.task_states import state_codes
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import ranges
+from switchyard.store.engine import ranges
 
 MAP_TASKS_MAX = 200_000  # of a larger array only the counts are shown: the map would have no readable cells
 RANGES_MAX = 20_000  # of an array that was leased in more ranges only the counts are shown

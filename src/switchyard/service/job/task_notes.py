@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.idset import IdSet
-from switchyard.model.task_states import read_task
-from switchyard.service.core.fleet import Fleet
-from switchyard.store import events, ranges
-from switchyard.store.database import Tx
-from switchyard.store.job_rows import JobDetails
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.task_states import read_task
+from switchyard.service.core.agents.fleet import Fleet
+from switchyard.store.engine import ranges
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import events
+from switchyard.store.jobs.job_rows import JobDetails
 
 RANGES_READ_MAX = 5000  # of one array; of a larger one the first ranges are told
 TASKS_READ_MAX = 20_000  # of one array, told by index; of a larger one they are counted

@@ -9,11 +9,11 @@ from itertools import islice
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest
-from switchyard.model.event_kind import EventKind
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State, Task, TaskAttempt
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.task_states import TaskState, read_task
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State, Task, TaskAttempt
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.task_states import TaskState, read_task
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import HAS_OUTPUTS
@@ -21,8 +21,10 @@ from switchyard.service.job.task_notes import REMOVED, read_task_reason
 from switchyard.service.lifecycle.transitions import refused_clusters
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import events, file_outputs, ranges
-from switchyard.store.job_rows import JobDetails
+from switchyard.store.engine import ranges
+from switchyard.store.files import file_outputs
+from switchyard.store.jobs import events
+from switchyard.store.jobs.job_rows import JobDetails
 
 SCAN_MAX = 10_000  # tasks read for one page: a few milliseconds
 ATTEMPTS_TOLD_MAX = 10  # of one task, the last ones: each may have been refused

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from switchyard.errors import BadRequest
-from switchyard.model.idset import IdSet
-from switchyard.model.job import CancelledTasks, State
-from switchyard.model.task_states import TaskState, live_positions, new_task_states, read_task, write_task
-from switchyard.model.taskset import TaskSet
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.job import CancelledTasks, State
+from switchyard.model.job.task_states import TaskState, live_positions, new_task_states, read_task, write_task
+from switchyard.model.job.taskset import TaskSet
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_job import ArrayJob
-from switchyard.store import ranges
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.engine import ranges
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 CANCELLED_RANGES_MAX = 5000  # ranges of unleased tasks that one request may cancel: each becomes a row
 

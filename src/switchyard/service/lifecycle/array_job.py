@@ -7,12 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.task_states import count_running, live_positions
-from switchyard.model.taskset import TaskSet, add_delayed_tasks, read_delayed_tasks, write_delayed_tasks
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.task_states import count_running, live_positions
+from switchyard.model.job.taskset import TaskSet, add_delayed_tasks, read_delayed_tasks, write_delayed_tasks
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.lifecycle.array_spread import (
     BEGUN,
     lessee_ids,
@@ -21,7 +21,7 @@ from switchyard.service.lifecycle.array_spread import (
     write_avoided_tasks,
 )
 from switchyard.service.lifecycle.together import free_from_cluster
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 @dataclass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.job import State
-from switchyard.model.task_states import new_task_states
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.job import State
+from switchyard.model.job.task_states import new_task_states
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_job import ArrayJob, RangeState
 from switchyard.service.lifecycle.together import keep_on_cluster
-from switchyard.store import ranges
+from switchyard.store.engine import ranges
 
 
 @dataclass(frozen=True, slots=True)

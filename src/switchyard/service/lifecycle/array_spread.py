@@ -11,9 +11,9 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.model.idset import IdSet, parse_array
-from switchyard.model.task_states import count_running, live_positions
-from switchyard.model.taskset import TaskSet
+from switchyard.model.cluster.idset import IdSet, parse_array
+from switchyard.model.job.task_states import count_running, live_positions
+from switchyard.model.job.taskset import TaskSet
 from switchyard.route.router import Eligibility
 from switchyard.route.spread import spread_names
 from switchyard.route.world import World

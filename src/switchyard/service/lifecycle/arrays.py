@@ -10,9 +10,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.model.event_kind import EVENT_OF_STATE, EventKind
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import (
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.event_kind import EVENT_OF_STATE, EventKind
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import (
     ATTEMPTS_MAX,
     FINAL_STATES,
     LifecycleState,
@@ -22,17 +23,11 @@ from switchyard.model.lifecycle import (
     apply_report,
     mark_lost,
 )
-from switchyard.model.names import printable_line
-from switchyard.model.poll import Report
-from switchyard.model.retry import Cause
-from switchyard.model.task_states import (
-    TaskState,
-    cancelling_positions,
-    read_task,
-    write_task,
-)
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.job.retry import Cause
+from switchyard.model.job.task_states import TaskState, cancelling_positions, read_task, write_task
+from switchyard.model.rules.names import printable_line
 from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob, RangeState
 from switchyard.service.lifecycle.array_spread import (
     add_avoided_tasks,
@@ -41,10 +36,11 @@ from switchyard.service.lifecycle.array_spread import (
     may_run_elsewhere,
 )
 from switchyard.service.lifecycle.refusals import is_refused_before_start
-from switchyard.store import jobs, ranges
-from switchyard.store.job_columns import TALLY_COLUMNS, replaced_columns
-from switchyard.store.job_update import JobUpdate
-from switchyard.store.new_rows import RangeUpdate
+from switchyard.store.engine import ranges
+from switchyard.store.engine.new_rows import RangeUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_columns import TALLY_COLUMNS, replaced_columns
+from switchyard.store.jobs.job_update import JobUpdate
 
 PREEMPTED_WAIT_US = 1_000_000  # the array stays on its cluster: do not retry at once where a task was preempted
 

@@ -9,17 +9,17 @@ from msgspec import Struct
 
 from switchyard.errors import UnknownName
 from switchyard.match.demand import Demand
-from switchyard.model.job import JobRequest, JobSpec
-from switchyard.model.jobspec_version_1 import version_1_refusal
-from switchyard.model.quantity import parse_duration_s
-from switchyard.model.site_needs import SiteAsk
-from switchyard.model.spill import opened_pools, parse_rule, pools_in_rules
+from switchyard.model.job.job import JobRequest, JobSpec
+from switchyard.model.job.site_needs import SiteAsk
+from switchyard.model.job.spill import opened_pools, parse_rule, pools_in_rules
+from switchyard.model.jobspec.quantity import parse_duration_s
+from switchyard.model.jobspec.version_1 import version_1_refusal
 from switchyard.policy.draft import Draft
 from switchyard.route.router import Eligibility, evaluate
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.world import World
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.selection_settings import NamedAlgorithm
+from switchyard.service.core.snapshots.selection_settings import NamedAlgorithm
 
 
 class Bounds(Struct, frozen=True, omit_defaults=True):
@@ -42,7 +42,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     parameters: str = ""  # the job's parameters for that algorithm, as JSON
     is_array: bool = False
     order: tuple[str, ...] = ()  # the clusters in the request's order, for steps that do not sort
-    spill: tuple[str, ...] = ()  # spill rules (model/spill.py)
+    spill: tuple[str, ...] = ()  # spill rules (model/job/spill.py)
     spill_from: str = ""  # where the spill rules come from
     within_s: int | None = None  # the job's `expires_after`, if it has spill rules, which may end the wait sooner
     settled: str | None = None

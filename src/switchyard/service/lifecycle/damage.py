@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Unreadable
-from switchyard.model.idset import IdSet
-from switchyard.model.job import JobSpec, OnLost, State, Usage
-from switchyard.model.taskset import TaskSet, read_delayed_tasks
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.job import JobSpec, OnLost, State, Usage
+from switchyard.model.job.taskset import TaskSet, read_delayed_tasks
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.lifecycle.array_spread import read_avoided_tasks
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import read_avoided_clusters
-from switchyard.store.job_columns import job_column_damage
+from switchyard.store.jobs.job_columns import job_column_damage
 
 DAMAGE_CHARS_MAX = 200
 NEXT_STEP = "`yard cancel` ends it; `yard release` lets it go on once an operator has repaired the row."
@@ -39,7 +39,7 @@ _READERS: dict[str, Callable[[Any], object]] = {
 
 
 def damage_of(row: Any) -> str:
-    """Return the first unreadable column of a job with the error; empty: none. `row`: from store/unreadable_jobs.py."""
+    """Return the first unreadable column of a job with the error; empty: none. `row`: from `unreadable_jobs.py`."""
     if damage := job_column_damage(row):
         return damage[:DAMAGE_CHARS_MAX]
     for name, read in _READERS.items():

@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import State
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.model.verdict import Answer, Decision, Verdict
+from switchyard.model.cluster.verdict import Answer, Decision, Verdict
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.apply_selection import NO_CANDIDATE_LEFT
 from switchyard.route.verdicts import decode_verdicts
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.unreadable_rows import log_unreadable
-from switchyard.store import decision_events
-from switchyard.store.database import Tx
-from switchyard.store.job_rows import AttemptOnCluster, JobDetails, JobRow
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import decision_events
+from switchyard.store.jobs.job_rows import AttemptOnCluster, JobDetails, JobRow
 
 FIRST_KEPT, LAST_KEPT = 10, 40  # `waits` events of one job
 SHOWN_MAX = 100  # decisions in one explanation

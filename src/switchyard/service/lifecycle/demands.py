@@ -15,10 +15,10 @@ from switchyard.match.demand import Demand, Need, NeedKind, walk_needs
 from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement
-from switchyard.model.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
-from switchyard.model.job import JobSpec
-from switchyard.model.jobspec_structure import check_canonical, check_dictionary
-from switchyard.model.jobspec_tasks import check_task_counts, check_task_group
+from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
+from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.structure import check_canonical, check_dictionary
+from switchyard.model.jobspec.tasks import check_task_counts, check_task_group
 
 DEMANDS_CACHE_MAX = 1024  # most jobs of a user differ only in their command
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from switchyard.model.quantity import show_bytes
+from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.file_storage import FileLimits, coarse_room, files_refusal
-from switchyard.store import file_trees
-from switchyard.store.database import Tx
-from switchyard.store.file_trees import OwnedTree, TreeRow
+from switchyard.store.engine.database import Tx
+from switchyard.store.files import file_trees
+from switchyard.store.files.file_trees import OwnedTree, TreeRow
 
 
 def refuse_project_over_limit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from switchyard.errors import PolicyRefused
-from switchyard.store import handovers
+from switchyard.store.jobs import handovers
 
 
 def handover_row(

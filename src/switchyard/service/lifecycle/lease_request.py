@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from switchyard.model.poll import Room
+from switchyard.model.cluster.poll import Room
 
 LOOK_PAST_MAX = 100  # jobs checked behind jobs that do not fit, over all lanes
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Report
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 
 
 def is_refused_before_start(item: Report, state: State | None) -> bool:

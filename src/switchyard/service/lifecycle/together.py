@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from switchyard.model.cluster import Health
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.world import World
 from switchyard.service.lifecycle.bounds import decode_bounds, encode_bounds
 

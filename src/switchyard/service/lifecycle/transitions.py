@@ -9,10 +9,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from switchyard.model.blocker import Blocker, change_blocked
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import (
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.blocker import Blocker, change_blocked
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import JobSpec, State
+from switchyard.model.job.lifecycle import (
     ATTEMPTS_MAX,
     FINAL_STATES,
     LifecycleState,
@@ -20,19 +21,20 @@ from switchyard.model.lifecycle import (
     Transition,
     make_transition,
 )
-from switchyard.model.names import printable_line
-from switchyard.model.poll import Report
-from switchyard.model.queue import counted_lane
-from switchyard.model.retry import Cause, retry_delay_s
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.job.retry import Cause, retry_delay_s
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.names import printable_line
+from switchyard.model.rules.queue import counted_lane
 from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.arrays import read_on_lost
 from switchyard.service.lifecycle.bounds import decode_bounds
-from switchyard.store import clusters, jobs, ranges
-from switchyard.store.job_rows import AttemptRow, JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import clusters
+from switchyard.store.engine import ranges
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import AttemptRow, JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 RETURN_WAIT_S_MAX = 600  # between two tries on a cluster that keeps returning a job
 HANDED_OVER_REASON = "handed over, end not reported"

@@ -1,7 +1,7 @@
 """Redact jobs for a reader: remove the names of hidden clusters and other users' secrets.
 
 Environment values often hold passwords. Only the job's owner and operators of its project see them and the other
-secrets of a spec (`model/spec_secrets.py`), and only the owner sees join tokens. The owner sees where a job ran; other
+secrets of a spec (`spec_secrets.py`), and only the owner sees join tokens. The owner sees where a job ran; other
 readers see only visible clusters.
 """
 
@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.access import ROLE_RANK, Role
-from switchyard.model.attributes import JobPolicy
-from switchyard.model.job import JobSpec
-from switchyard.model.spec_secrets import (
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.spec_secrets import (
     hide_join_tokens,
     may_hold_join_token,
     may_hold_secrets,
     redact_policy,
     redact_spec,
 )
+from switchyard.model.rules.access import ROLE_RANK, Role
+from switchyard.model.rules.attributes import JobPolicy
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor

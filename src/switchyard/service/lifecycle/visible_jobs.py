@@ -8,19 +8,19 @@ from dataclasses import replace
 import msgspec
 
 from switchyard.errors import BadRequest, Denied, NoSuchJob
-from switchyard.model.access import Role
-from switchyard.model.attributes import JobPolicy
-from switchyard.model.ids import LENGTH, is_id
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.service.core.audit import record_job_audit
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.attributes import JobPolicy
+from switchyard.model.wire.ids import LENGTH, is_id
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.writes.audit import record_job_audit
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.store import jobs
-from switchyard.store.database import Tx
-from switchyard.store.job_rows import JobDetails, JobRow
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobDetails, JobRow
 
 PREFIX_MIN = 6
 

@@ -8,15 +8,15 @@ from types import MappingProxyType
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from switchyard.model.blocker import Blocker
-from switchyard.model.job import State
-from switchyard.model.lifecycle import assign, reject
-from switchyard.model.verdict import Plan
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import assign, reject
 from switchyard.route.placement import NeedStatus, Placement, decide_placement
 from switchyard.route.router import Eligibility, make_plan
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.decision_history import (
@@ -35,9 +35,10 @@ from switchyard.service.reserve.inquiries import ask_for_rulings
 from switchyard.service.reserve.queue_places import enqueue_for_place, leave_queue, needs_place
 from switchyard.service.reserve.quotes import quote_use_row
 from switchyard.service.reserve.token_reservations import hold_for_tokens, needs_tokens
-from switchyard.store import jobs, quotes
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import quotes
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 NO_PLACES: Mapping[str, int] = MappingProxyType({})
 

@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from switchyard.model.queue import queue_of_lane
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.model.verdict import Answer, Plan, Verdict
+from switchyard.model.cluster.verdict import Answer, Plan, Verdict
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.queue import queue_of_lane
 from switchyard.route.router import STEPS
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.process_metrics import OUTCOMES, LabelValues, ProcessMetrics
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.bounds import decode_bounds
-from switchyard.store.job_rows import JobRow
+from switchyard.store.jobs.job_rows import JobRow
 
 SPILL_STEP = "spill"  # not a step of the router
 BOUNDS_CACHE_MAX = 4096  # most jobs of a user have the same bounds, or none

@@ -8,12 +8,12 @@ from typing import Protocol
 
 import msgspec
 
-from switchyard.model.job import JobSpec
-from switchyard.model.spill import opened_pools
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.spill import opened_pools
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
-from switchyard.service.core.snapshots import missing_owner_reason, owner_of
+from switchyard.service.core.snapshots.snapshots import missing_owner_reason, owner_of
 from switchyard.service.lifecycle.bounds import decode_bounds, evaluate_with_spill, time_limit_s_of
 from switchyard.service.lifecycle.decision_history import is_same_reason
 from switchyard.service.lifecycle.demands import demand_of_spec

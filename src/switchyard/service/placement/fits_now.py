@@ -5,7 +5,7 @@ from __future__ import annotations
 from switchyard.match.demand import Demand
 from switchyard.match.engine import Misfit, engine
 from switchyard.match.free_graph import free_part
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
 from switchyard.route.member import Member
 from switchyard.service.core.context import Context
 

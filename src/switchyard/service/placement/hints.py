@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from switchyard.model.attributes import JobPolicy
-from switchyard.model.scope import Level
+from switchyard.model.rules.attributes import JobPolicy
+from switchyard.model.rules.scope import Level
 from switchyard.route.hints import find_hints, join_names
 from switchyard.route.router import Eligibility
 from switchyard.route.routing_request import RoutingRequest

@@ -5,16 +5,16 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from switchyard.model.blocker import Blocker, change_blocked
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, make_transition
-from switchyard.model.poll import Report
-from switchyard.model.retry import Cause
-from switchyard.model.verdict import Plan
+from switchyard.model.cluster.poll import Report
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.job.blocker import Blocker, change_blocked
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState, make_transition
+from switchyard.model.job.retry import Cause
 from switchyard.route.router import REASONS_SHOWN_MAX
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
 from switchyard.service.lifecycle.transitions import (
     life_of,
@@ -23,8 +23,8 @@ from switchyard.service.lifecycle.transitions import (
     refused_clusters,
     retry_due_us,
 )
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def is_refused_everywhere(decided: Plan) -> bool:

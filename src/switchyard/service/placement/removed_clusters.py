@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import OnLost, State
-from switchyard.model.lifecycle import make_transition
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import make_transition
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
 from switchyard.service.lifecycle.arrays import read_on_lost
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.together import WAITS, free_from_cluster
 from switchyard.service.lifecycle.transitions import life_of, record_step
-from switchyard.store import clusters
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import clusters
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate | None:

@@ -8,14 +8,14 @@ from dataclasses import replace
 import msgspec
 
 from switchyard.errors import BadRequest
-from switchyard.model.job import JobSpec
-from switchyard.model.quote import Quote, QuoteOutcome
-from switchyard.model.selection import Scalar
+from switchyard.model.cluster.quote import Quote, QuoteOutcome
+from switchyard.model.cluster.selection import Scalar
+from switchyard.model.job.job import JobSpec
 from switchyard.route.apply_selection import apply_selection
 from switchyard.route.operators import ExpressionValue
 from switchyard.route.router import Eligibility
 from switchyard.route.select.selector import SelectionFailure, reads_quotes
-from switchyard.service.core.cluster_state import selection_values, to_selection_value
+from switchyard.service.core.agents.cluster_state import selection_values, to_selection_value
 from switchyard.service.core.context import Context
 from switchyard.service.lifecycle.bounds import Bounds
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility

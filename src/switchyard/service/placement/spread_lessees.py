@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switchyard.model.verdict import Plan
+from switchyard.model.cluster.verdict import Plan
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context

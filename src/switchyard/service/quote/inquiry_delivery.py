@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from switchyard.model.quote import QUOTES_MAX, QuoteAsk
+from switchyard.model.cluster.quote import QUOTES_MAX, QuoteAsk
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.reserve.inquiries import OPEN_INQUIRIES_MAX
-from switchyard.store import quotes as store
+from switchyard.store.clusters import quotes as store
 
 INQUIRY_LOOK_US = 61_000_000  # no inquiry is open for longer than this
 

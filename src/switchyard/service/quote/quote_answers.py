@@ -7,19 +7,19 @@ from math import isfinite
 
 import msgspec
 
-from switchyard.model.job import JobSpec
-from switchyard.model.names import printable_line
-from switchyard.model.quote import QUOTE_REASON_CHARS_MAX, QUOTE_VALID_S, QuoteGiven, QuoteOutcome
+from switchyard.model.cluster.quote import QUOTE_REASON_CHARS_MAX, QUOTE_VALID_S, QuoteGiven, QuoteOutcome
+from switchyard.model.job.job import JobSpec
+from switchyard.model.rules.names import printable_line
 from switchyard.route.member import Member
 from switchyard.route.quote_estimate import estimate_cost
-from switchyard.service.core.batch import Batch, Topic
-from switchyard.service.core.cluster_state import selection_values
+from switchyard.service.core.agents.cluster_state import selection_values
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.reserve.quotes import time_limit_s
-from switchyard.store import jobs
-from switchyard.store import quotes as store
+from switchyard.store.clusters import quotes as store
+from switchyard.store.jobs import jobs
 
 ETA_S_MAX = 366 * 86_400.0
 COST_MAX = 1e12

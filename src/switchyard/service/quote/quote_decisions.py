@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from typing import cast
 
-from switchyard.model.blocker import Blocker, change_blocked
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.blocker import Blocker, change_blocked
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.route.router import Eligibility
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.placement.apply_rulings import apply_rulings
 from switchyard.service.placement.evaluation import EvaluatedJob, evaluate_again, spilled_of
 from switchyard.service.quote.quote_answers import record_silent_clusters
 from switchyard.service.reserve.quotes import QuoteWindow
-from switchyard.store import jobs
-from switchyard.store import quotes as store
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import quotes as store
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_update import JobUpdate
 
 ROUND_MAX = 100  # jobs decided in one transaction, from one read of the backlogs
 MEASURED_MAX = 1000  # jobs checked for a start in one round

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from switchyard.model.job import JobSpec
+from switchyard.model.job.job import JobSpec
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.reserve.quotes import shape_of
-from switchyard.store import jobs
-from switchyard.store import quotes as store
-from switchyard.store.job_rows import JobRow
+from switchyard.store.clusters import quotes as store
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
 
 OPEN_INQUIRIES_MAX = 256  # per cluster; further inquiries are not sent and count as unanswered (`_OpenInquiries`)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
-from switchyard.store import token_pools as store
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.store.rules import token_pools as store
 
 
 def note_lease(context: Context, namespace: str, lease_s: int) -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import structlog
 
 from switchyard.errors import Conflict
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.store import leaders
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.engine import leaders
 
 log = structlog.get_logger()
 POOL_TYPE_LEASE = "token pools"  # the leader row whose holder is the pool type

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import UNSET
 
-from switchyard.model.blocker import Blocker, change_blocked, has_blocker
-from switchyard.model.queue import PLACES_MAX, Queue, Queues, project_of_lane, queue_named, queue_of_lane
-from switchyard.model.verdict import Plan
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.job.blocker import Blocker, change_blocked, has_blocker
+from switchyard.model.rules.queue import PLACES_MAX, Queue, Queues, project_of_lane, queue_named, queue_of_lane
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.decision_history import record_wait_reason
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def needs_place(queues: Queues, lane: str) -> bool:

@@ -9,9 +9,9 @@ from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from switchyard.model.blocker import Blocker
-from switchyard.model.job import State
-from switchyard.model.queue import (
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import State
+from switchyard.model.rules.queue import (
     AHEAD_MAX,
     Queue,
     QueuePosition,
@@ -24,10 +24,10 @@ from switchyard.model.queue import (
 )
 from switchyard.route.queue_order import FairQueue, QueuedJob
 from switchyard.service.core.context import Context
-from switchyard.store import queues as store
-from switchyard.store.database import Tx
-from switchyard.store.job_columns import is_readable
-from switchyard.store.job_rows import JobRow
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs.job_columns import is_readable
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.rules import queues as store
 
 CORES_CACHE_US = 1_000_000  # core counts are cached this long; leases given by other servers show up after it
 READ_SHARE = 20  # reading the counts takes at most a twentieth of the time: a slow read is cached longer

@@ -8,18 +8,18 @@ from hashlib import sha256
 
 import msgspec
 
-from switchyard.model.job import JobSpec
-from switchyard.model.quantity import parse_duration_s
-from switchyard.model.quote import CANDIDATES_MAX, Quote, QuoteOutcome, QuoteRecord
+from switchyard.model.cluster.quote import CANDIDATES_MAX, Quote, QuoteOutcome, QuoteRecord
+from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.route.member import Member
 from switchyard.route.quote_estimate import BacklogWork, QuoteAccuracy, backlog_s, clusters_to_ask, expected_start_s
 from switchyard.route.router import Eligibility
 from switchyard.route.select.selector import CandidateQuote
 from switchyard.service.core.context import Context
 from switchyard.service.lifecycle.demands import demand_of_spec
-from switchyard.store import jobs
-from switchyard.store import quotes as store
-from switchyard.store.database import Tx
+from switchyard.store.clusters import quotes as store
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import jobs
 
 PLACEHOLDER_COMMAND = ["true"]  # a quote depends on what a job needs, not on its command
 TRACK_MAX = 100  # latest starts that measure how accurate the quotes of a cluster are

@@ -8,8 +8,8 @@ from typing import Protocol
 import msgspec
 
 from switchyard.errors import BadRequest, UnknownName
-from switchyard.model.attributes import JobPolicy
-from switchyard.model.idset import IdSet, parse_array
+from switchyard.model.cluster.idset import IdSet, parse_array
+from switchyard.model.rules.attributes import JobPolicy
 from switchyard.policy.admit import AdmittedJob
 from switchyard.service.core.context import Context
 

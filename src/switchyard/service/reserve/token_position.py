@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from switchyard.errors import YardError
-from switchyard.model.blocker import Blocker
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.service.core.context import Context
 from switchyard.service.reserve.token_needs import needs_of_row
 from switchyard.service.reserve.token_queue import fair_order, impossible_reason, token_waiter_of
-from switchyard.store.database import Tx
-from switchyard.store.token_pools import job_needing_tokens
+from switchyard.store.engine.database import Tx
+from switchyard.store.rules.token_pools import job_needing_tokens
 
 WAITERS_READ_MAX = 2000  # jobs that need tokens, read for one explanation
 

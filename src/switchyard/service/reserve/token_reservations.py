@@ -13,12 +13,12 @@ from dataclasses import replace
 import msgspec
 import structlog
 
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.model.verdict import Plan
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.router import Eligibility
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
 from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.reserve.queue_places import needs_place
 from switchyard.service.reserve.token_needs import needs_of_row, token_wait_reason
 from switchyard.service.reserve.token_queue import (
@@ -31,8 +31,8 @@ from switchyard.service.reserve.token_queue import (
     return_tokens,
     token_waiter_of,
 )
-from switchyard.store import events
-from switchyard.store import token_pools as store
+from switchyard.store.jobs import events
+from switchyard.store.rules import token_pools as store
 from switchyard.tokens.pools import JobToken
 
 log = structlog.get_logger()

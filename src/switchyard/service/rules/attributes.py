@@ -11,21 +11,29 @@ import msgspec
 from msgspec import Struct
 
 from switchyard.errors import BadRequest, BadValue, Malformed, NoSuchAttribute, UnknownName
-from switchyard.model.access import Role
-from switchyard.model.api import AuditEntry, Page
-from switchyard.model.attributes import AttributeRow, Domain, EffectiveAttribute, EffectiveField, KindInfo, PolicyView
-from switchyard.model.scope import LEVEL_RANK, Level, Scope, scope_of
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.attributes import (
+    AttributeRow,
+    Domain,
+    EffectiveAttribute,
+    EffectiveField,
+    KindInfo,
+    PolicyView,
+)
+from switchyard.model.rules.scope import LEVEL_RANK, Level, Scope, scope_of
+from switchyard.model.wire.api import AuditEntry, Page
 from switchyard.policy.draft import Entry
 from switchyard.policy.kinds.kind import Kind
 from switchyard.policy.resolve import EffectiveRules, Policy
-from switchyard.service.core.audit import audit_entry, record_audit
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import read_or_default
-from switchyard.service.core.write_condition import WriteCondition
-from switchyard.store import access, attributes
-from switchyard.store.database import Tx
+from switchyard.service.core.writes.audit import audit_entry, record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.core.writes.write_condition import WriteCondition
+from switchyard.store.access import access
+from switchyard.store.engine.database import Tx
+from switchyard.store.rules import attributes
 
 ROWS_MAX = 200_000  # every server caches all rows: about 100 MB
 VALUE_BYTES_MAX = 2**20

@@ -8,21 +8,21 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.errors import BadRequest, UnknownName
-from switchyard.model.access import Role
-from switchyard.model.rendering import RenderedFile, Rendering, RenderingChange
+from switchyard.model.cluster.rendering import RenderedFile, Rendering, RenderingChange
+from switchyard.model.rules.access import Role
 from switchyard.policy.rendered_objects import hide_secrets
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
-from switchyard.service.core.resource_templates import (
+from switchyard.service.core.rights import Actor
+from switchyard.service.core.snapshots.resource_templates import (
     ResourceTemplates,
     fill_templates,
     platform_values,
     read_templates,
     scope_values,
 )
-from switchyard.service.core.rights import Actor
-from switchyard.store import renders
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.rules import renders
 
 MISTAKES_MAX = 50
 

@@ -8,9 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from switchyard.errors import Denied, NotFound
-from switchyard.model.access import Role
-from switchyard.model.api import Page
-from switchyard.model.namespace_resources import (
+from switchyard.model.cluster.namespace_resources import (
     BACKEND,
     ClusterObject,
     NamespaceEntry,
@@ -22,17 +20,19 @@ from switchyard.model.namespace_resources import (
     ResourceReport,
     serves_namespace,
 )
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.access import Role
+from switchyard.model.wire.api import Page
 from switchyard.route.member import Member
-from switchyard.service.core.batch import Batch
+from switchyard.service.core.agents.fleet import AgentEntry, ClusterEntry
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry, ClusterEntry
 from switchyard.service.core.resource_set import version_for_agent
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
-from switchyard.service.core.visible_clusters import visible_cluster
-from switchyard.store import namespace_resources
-from switchyard.store.namespace_resources import NamespaceReportRow
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.rules import namespace_resources
+from switchyard.store.rules.namespace_resources import NamespaceReportRow
 
 CURSOR_DIGITS_MAX = 10  # of the place of an object: a report has far fewer
 TEMPLATES = "templates"  # stands in the place of an object's name where nothing could be rendered

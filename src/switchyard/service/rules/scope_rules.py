@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Denied
-from switchyard.model.access import Role
-from switchyard.model.attributes import AttributeRow, EffectiveField
-from switchyard.model.scope import Level, Scope, ScopeKey, scope_of
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.attributes import AttributeRow, EffectiveField
+from switchyard.model.rules.scope import Level, Scope, ScopeKey, scope_of
 from switchyard.policy.draft import Entry
 from switchyard.policy.kinds.kind import Kind
 from switchyard.service.core.context import Context

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from switchyard.service.core.batch import Batch
-from switchyard.store import concurrency_groups as store
-from switchyard.store.leases import LeaseCandidate
+from switchyard.service.core.writes.batch import Batch
+from switchyard.store.jobs import concurrency_groups as store
+from switchyard.store.jobs.leases import LeaseCandidate
 
 
 class ConcurrencyGroups:

@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 import msgspec
 
 from switchyard.errors import BadRequest
-from switchyard.model.file_views import FileAnswer, FileAsk
-from switchyard.model.job import JobSpec
-from switchyard.service.core.batch import Batch, CommitNotice
+from switchyard.model.files.file_views import FileAnswer, FileAsk
+from switchyard.model.job.job import JobSpec
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch, CommitNotice
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import visible_job
 from switchyard.service.run.logs import select_attempt
-from switchyard.store import file_outputs, file_views
+from switchyard.store.files import file_outputs, file_views
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,20 +12,20 @@ import msgspec
 from msgspec.structs import replace as replaced
 
 from switchyard.errors import Gone, Resync, YardError
-from switchyard.model.cluster import POLLING_BACKEND
-from switchyard.model.event_kind import EventKind
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State
-from switchyard.model.layout import Layout
-from switchyard.model.poll import BATCH_MAX, AttemptRef, Lease, Room, Stop
-from switchyard.model.quantity import parse_duration_s
-from switchyard.model.queue import queue_named, queue_of_lane
-from switchyard.model.task_states import cancelling_positions, live_positions
+from switchyard.model.cluster.cluster import POLLING_BACKEND
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.cluster.poll import BATCH_MAX, AttemptRef, Lease, Room, Stop
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State
+from switchyard.model.job.task_states import cancelling_positions, live_positions
+from switchyard.model.jobspec.quantity import parse_duration_s
+from switchyard.model.rules.layout import Layout
+from switchyard.model.rules.queue import queue_named, queue_of_lane
 from switchyard.route.queue_order import BypassTimes, FairQueue, QueuedJob
-from switchyard.service.core.agent_sessions import SyncRequest, begin_session, rival_answer
-from switchyard.service.core.batch import Batch, Topic
-from switchyard.service.core.snapshots import Access
+from switchyard.service.core.agents.agent_sessions import SyncRequest, begin_session, rival_answer
+from switchyard.service.core.snapshots.snapshots import Access
 from switchyard.service.core.unreadable_rows import read_each
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_lease import lease_tasks
 from switchyard.service.lifecycle.array_spread import lessee_ids, queue_room
 from switchyard.service.lifecycle.arrays import BatchArrays
@@ -35,10 +35,12 @@ from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
 from switchyard.service.run.concurrency_groups import ConcurrencyGroups
 from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.service.run.unknown_attempts import attempts_to_stop
-from switchyard.store import clusters, leases, ranges
-from switchyard.store.job_columns import require_readable
-from switchyard.store.leases import LeaseCandidate, LeasedJob
-from switchyard.store.ranges import HeldRange
+from switchyard.store.clusters import clusters
+from switchyard.store.engine import ranges
+from switchyard.store.engine.ranges import HeldRange
+from switchyard.store.jobs import leases
+from switchyard.store.jobs.job_columns import require_readable
+from switchyard.store.jobs.leases import LeaseCandidate, LeasedJob
 
 # How often in turn a cluster whose array is locked asks again at once. Then the next sweep wakes its agents.
 ASK_AGAIN_MAX = 20

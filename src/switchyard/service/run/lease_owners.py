@@ -11,20 +11,28 @@ from typing import Protocol
 
 from msgspec import UNSET
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import State
-from switchyard.model.lifecycle import ObservedState, ReportAnswer, Transition, make_transition, return_lease, unassign
-from switchyard.model.poll import Report
-from switchyard.model.task_states import live_positions, read_task
-from switchyard.service.core.agent_sessions import SyncRequest
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.snapshots import Access, owner_problem
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import (
+    ObservedState,
+    ReportAnswer,
+    Transition,
+    make_transition,
+    return_lease,
+    unassign,
+)
+from switchyard.model.job.task_states import live_positions, read_task
+from switchyard.service.core.agents.agent_sessions import SyncRequest
+from switchyard.service.core.snapshots.snapshots import Access, owner_problem
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.transitions import cancelling_reason, life_of, record_step, step_update
-from switchyard.store import access as access_store
-from switchyard.store import jobs, leases, ranges
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.access import access as access_store
+from switchyard.store.engine import ranges
+from switchyard.store.jobs import jobs, leases
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 class OwnedJob(Protocol):

@@ -8,21 +8,22 @@ from dataclasses import dataclass
 import structlog
 
 from switchyard.errors import BadRequest, NotFound, YardError
-from switchyard.model.api import Chunk, Output
-from switchyard.model.idset import IdSet
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.log import STREAMS, Stream
-from switchyard.model.poll import OutputChunk
-from switchyard.model.task_states import read_task
-from switchyard.model.taskset import TaskSet, read_delayed_tasks
+from switchyard.model.cluster.idset import IdSet
+from switchyard.model.cluster.poll import OutputChunk
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.log import STREAMS, Stream
+from switchyard.model.job.task_states import read_task
+from switchyard.model.job.taskset import TaskSet, read_delayed_tasks
+from switchyard.model.wire.api import Chunk, Output
 from switchyard.service.core.context import Context
 from switchyard.service.core.log_store import keep_output
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import jobs, ranges
-from switchyard.store.database import Tx
-from switchyard.store.job_rows import JobRow
+from switchyard.store.engine import ranges
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
 
 ANSWER_BYTES_MAX = 2**20  # of one answer; a small answer is quick, and the client asks for the next
 

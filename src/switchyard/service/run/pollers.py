@@ -16,15 +16,15 @@ from threading import Lock
 import msgspec
 
 from switchyard.errors import Denied
-from switchyard.model.cluster import POLLING_BACKEND
-from switchyard.model.lifecycle import FINAL_STATES, ObservedState, ReportAnswer, assign, return_lease
-from switchyard.model.poll import BATCH_MAX, Lease, Report
-from switchyard.model.queue import uncounted_lane
+from switchyard.model.cluster.cluster import POLLING_BACKEND
+from switchyard.model.cluster.poll import BATCH_MAX, Lease, Report
+from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer, assign, return_lease
+from switchyard.model.rules.queue import uncounted_lane
 from switchyard.route.member import Member
-from switchyard.service.core.batch import Batch, Topic
-from switchyard.service.core.committer import BatchCall
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
+from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.lifecycle.transitions import (
@@ -36,9 +36,9 @@ from switchyard.service.lifecycle.transitions import (
 )
 from switchyard.service.run.lease import LeaseAnswer, Leasing
 from switchyard.service.run.report import ReportAnswers, ReportWrite, apply_reports
-from switchyard.store import handovers, jobs
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import handovers, jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 ANSWER_BYTES = 4 * 2**20 - 64 * 1024  # gRPC clients accept 4 MiB, including a little framing
 WIRE_BYTES = 32  # framing of one job in the answer

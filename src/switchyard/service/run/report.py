@@ -9,8 +9,9 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import (
+from switchyard.model.cluster.poll import OutputChunk, Report
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import (
     LifecycleState,
     ObservedState,
     ReportAnswer,
@@ -19,14 +20,13 @@ from switchyard.model.lifecycle import (
     apply_report,
     refuse_lease,
 )
-from switchyard.model.names import printable_line
-from switchyard.model.poll import OutputChunk, Report
-from switchyard.model.retry import Cause
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.retry import Cause
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.names import printable_line
 from switchyard.service.core.log_store import LogStore, keep_output
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.user_usage import UserUsage
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.refusals import is_refused_before_start
@@ -41,11 +41,11 @@ from switchyard.service.lifecycle.transitions import (
     step_update,
     tolerates_preemption,
 )
-from switchyard.store import jobs
-from switchyard.store.database_logs import DatabaseLogs
-from switchyard.store.job_columns import replaced_columns
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.files.database_logs import DatabaseLogs
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_columns import replaced_columns
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 _UNCHANGED = {(State.SUBMITTED, ObservedState.SUBMITTED), (State.RUNNING, ObservedState.RUNNING)}
 REFUSALS_MAX = 100  # clusters that may refuse a job before the fault is looked for in the job

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import BATCH_MAX, Leave, Report
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import BATCH_MAX, Leave, Report
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
-from switchyard.service.core.fleet import AgentEntry
 from switchyard.service.run.report import ReportWrite
 
 

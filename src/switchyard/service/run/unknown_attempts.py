@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
 
-from switchyard.model.lifecycle import adopt_attempt
-from switchyard.service.core.agent_sessions import SyncRequest
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.lifecycle import adopt_attempt
+from switchyard.service.core.agents.agent_sessions import SyncRequest
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
-from switchyard.store import jobs, restore_recovery
+from switchyard.store.jobs import jobs
+from switchyard.store.tables import restore_recovery
 
 SORT_RUN = 5_000  # attempts sorted in one call, which takes some milliseconds
 JobFence = tuple[str, int]

@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import BadRequest, KeyReused, Malformed, TooLarge, YardError
-from switchyard.model.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem, BulkRequest, CreatedJob, Problem
-from switchyard.model.decode import JsonReader, refuse_many_values
-from switchyard.model.ids import make_id, read_id
-from switchyard.model.job import REQUEST_BYTES_MAX, REQUEST_VALUES_MAX, JobRequest
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.clock import IdGenerator
+from switchyard.model.job.job import REQUEST_BYTES_MAX, REQUEST_VALUES_MAX, JobRequest
+from switchyard.model.wire.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem, BulkRequest, CreatedJob, Problem
+from switchyard.model.wire.decode import JsonReader, refuse_many_values
+from switchyard.model.wire.ids import make_id, read_id
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.writes.clock import IdGenerator
 from switchyard.service.submit.job_files import refused_inserts
 from switchyard.service.submit.new_job import JobInsert, insert_job
 from switchyard.service.submit.submit import Submit
-from switchyard.store import jobs
-from switchyard.store.job_rows import IdempotencyClaim
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import IdempotencyClaim
 
 ERRORS_SHOWN_MAX = 20  # errors listed in one refusal
 VALUES_CHECKED_FROM_BYTES = 16 * 1024  # size of one job; a smaller job cannot have too many values

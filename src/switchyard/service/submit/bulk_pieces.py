@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from switchyard.errors import YardError
-from switchyard.model.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem
+from switchyard.model.wire.api import BULK_WHOLE_MAX, BulkAnswer, BulkItem
 from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, id_at, writes_with_positions
 
 PIECE_JOBS = 2_000  # jobs in one transaction, which takes some tenths of a second

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from switchyard.errors import KeyReused, YardError
-from switchyard.model.api import RetryRequest
-from switchyard.model.bulk_actions import ActedOnJobs, RefusedJob
+from switchyard.model.job.bulk_actions import ActedOnJobs, RefusedJob
+from switchyard.model.wire.api import RetryRequest
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.retry_keys import retry_key

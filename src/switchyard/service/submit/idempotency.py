@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.errors import KeyReused
-from switchyard.model.api import CreatedJob
-from switchyard.service.core.batch import Batch
+from switchyard.model.wire.api import CreatedJob
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.store import jobs
-from switchyard.store.database import Tx
-from switchyard.store.job_rows import IdempotencyClaim
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import IdempotencyClaim
 
 
 @dataclass(frozen=True, slots=True)

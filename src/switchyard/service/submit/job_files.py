@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.errors import BadValue, UnknownName, YardError
-from switchyard.model.idset import IdSet, parse_array
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.idset import IdSet, parse_array
 from switchyard.service.core.file_storage import FileLimits, show_period
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.file_references import owned_trees, refuse_project_over_limit
 from switchyard.service.submit.new_job import JobInsert, unknown_dependencies
-from switchyard.store import file_trees
-from switchyard.store.file_trees import IN, FileRef, TreeRow
+from switchyard.store.files import file_trees
+from switchyard.store.files.file_trees import IN, FileRef, TreeRow
 
 SEND_AGAIN = "Send the files again with a new job: `yard submit --in`."
 UPLOAD_IT = "Upload the files, then submit again: `yard submit --in` does both; else `POST /v1/files/trees` says how."

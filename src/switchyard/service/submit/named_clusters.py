@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from switchyard.errors import Denied, UnknownName
-from switchyard.model.access import Role
-from switchyard.model.job import JobRequest
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.access import Role
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots import Snapshots
+from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.submit_tokens import find_submit_token
 
 

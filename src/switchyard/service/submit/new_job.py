@@ -11,32 +11,33 @@ from typing import TypedDict, cast
 import msgspec
 
 from switchyard.errors import UnknownName
-from switchyard.model.access import Role
-from switchyard.model.api import CreatedJob
-from switchyard.model.blocker import Blocker
-from switchyard.model.files import JobFiles
-from switchyard.model.idset import parse_array
-from switchyard.model.job import JobRequest, JobSpec, State
-from switchyard.model.lifecycle import LifecycleState, assign, reject
-from switchyard.model.quantity import parse_duration_s
-from switchyard.model.queue import lane_of
-from switchyard.model.spill import reject_rule
-from switchyard.model.verdict import Plan
+from switchyard.model.cluster.idset import parse_array
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.files.files import JobFiles
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import JobRequest, JobSpec, State
+from switchyard.model.job.lifecycle import LifecycleState, assign, reject
+from switchyard.model.job.spill import reject_rule
+from switchyard.model.jobspec.quantity import parse_duration_s
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.queue import lane_of
+from switchyard.model.wire.api import CreatedJob
 from switchyard.policy.admit import AdmittedJob
 from switchyard.policy.draft import Draft
 from switchyard.policy.record import PolicyRecord
 from switchyard.route.select.weighted_draw import draw
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.placement.eligibility_cache import CachedEligibility
 from switchyard.service.reserve.inquiries import JobInquiry, inquiry_of
 from switchyard.service.reserve.quotes import quote_use_row
-from switchyard.store import jobs, quotes
-from switchyard.store.job_rows import DependencyCondition, DependencyRow
-from switchyard.store.new_rows import NewJobRow
+from switchyard.store.clusters import quotes
+from switchyard.store.engine.new_rows import NewJobRow
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import DependencyCondition, DependencyRow
 
 INTEGER_MAX = 2**63 - 1  # the largest integer that the database stores
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.process_metrics import ProcessMetrics
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.placement.decision_counts import decision_key, rejecting_step
 from switchyard.service.submit.new_job import JobInsert
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from switchyard.errors import YardError
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.submit.new_job import JobInsert
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from switchyard.model.job import JobRequest, JobSpec
-from switchyard.model.quote import Quote, QuoteOutcome, Quotes
+from switchyard.model.cluster.quote import Quote, QuoteOutcome, Quotes
+from switchyard.model.job.job import JobRequest, JobSpec
 from switchyard.route.router import Eligibility
 from switchyard.route.select.quote_selectors import rounded_cost, rounded_start_s
 from switchyard.route.select.selector import CandidateQuote
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.reserve.inquiries import ask_clusters, inquiry_of
 from switchyard.service.reserve.quotes import QuoteWindow, gather_quotes, quotes_for_selection, shape_of
 from switchyard.service.submit.submit import Submit

@@ -10,19 +10,19 @@ from typing import Any
 from msgspec.structs import replace
 
 from switchyard.errors import Denied, PolicyRefused
-from switchyard.model.job import ClusterToken, JobRequest
-from switchyard.model.verdict import Answer
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.verdict import Answer
+from switchyard.model.job.job import ClusterToken, JobRequest
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots import owner_of, submit_token_owner
+from switchyard.service.core.snapshots.snapshots import owner_of, submit_token_owner
 from switchyard.service.core.submit_tokens import find_submit_token
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.bounds import decode_bounds, encode_bounds
 from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
-from switchyard.store import handovers
+from switchyard.store.jobs import handovers
 
 HOW_TO_BE_ADMITTED = "Show a submit token of that cluster: its administrator makes one (`yard cluster token NAME`)."
 

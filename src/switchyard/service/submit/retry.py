@@ -7,28 +7,28 @@ from dataclasses import replace
 import msgspec
 
 from switchyard.errors import BadRequest, Conflict, Malformed
-from switchyard.model.api import CreatedJob, RetryRequest
-from switchyard.model.execution import is_server_label
-from switchyard.model.idset import TEXT_CHARS_MAX, IdSet
-from switchyard.model.job import JobRequest, JobSpec, State, native_problem
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.selection import Select
-from switchyard.model.task_states import succeeded_positions
-from switchyard.model.taskset import TaskSet
+from switchyard.model.cluster.idset import TEXT_CHARS_MAX, IdSet
+from switchyard.model.cluster.selection import Select
+from switchyard.model.executions.execution import is_server_label
+from switchyard.model.job.job import JobRequest, JobSpec, State, native_problem
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.task_states import succeeded_positions
+from switchyard.model.job.taskset import TaskSet
+from switchyard.model.wire.api import CreatedJob, RetryRequest
 from switchyard.policy.admit import scope_key_of
 from switchyard.policy.kinds.job_priority import JOB_PRIORITY, nearest_priority
 from switchyard.policy.original_request import restore_request
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.submit_tokens import clusters_with_older_token
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.bounds import decode_bounds, retry_bounds
 from switchyard.service.lifecycle.transitions import AvoidedCluster
 from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, policy_of, visible_job
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.submit import Submit
-from switchyard.store import ranges
-from switchyard.store.job_rows import JobDetails, JobRow
+from switchyard.store.engine import ranges
+from switchyard.store.jobs.job_rows import JobDetails, JobRow
 
 
 def retry_request(context: Context, actor: Actor, ref: str, wanted: RetryRequest) -> tuple[JobRequest, JobDetails]:

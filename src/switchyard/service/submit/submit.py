@@ -17,18 +17,18 @@ from msgspec.structs import replace
 from switchyard.errors import KeyReused, YardError
 from switchyard.match.demand import Demand
 from switchyard.match.engine import DEFAULT_ENGINE
-from switchyard.model.access import Role
-from switchyard.model.attributes import JobPolicy
-from switchyard.model.job import JobRequest, JobSpec
-from switchyard.model.queue import queue_named, queue_of_lane
-from switchyard.model.verdict import Plan
+from switchyard.model.cluster.verdict import Plan
+from switchyard.model.job.job import JobRequest, JobSpec
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.attributes import JobPolicy
+from switchyard.model.rules.queue import queue_named, queue_of_lane
 from switchyard.policy.admit import NO_LABELS, AdmittedJob, admit
 from switchyard.route.placement import NeedStatus, Placement, decide_placement
 from switchyard.route.router import Eligibility, make_plan
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.bounds import (
     Bounds,
     RetryBounds,
@@ -67,8 +67,9 @@ from switchyard.service.submit.new_job import (
 from switchyard.service.submit.new_job_counts import count_new_jobs
 from switchyard.service.submit.pending_wakeup import PendingWakeup
 from switchyard.service.submit.usage_limits import refuse_job_over_limit, refuse_jobs_over_limit
-from switchyard.store import jobs, quotes
-from switchyard.store.queues import places_taken
+from switchyard.store.clusters import quotes
+from switchyard.store.jobs import jobs
+from switchyard.store.rules.queues import places_taken
 
 RULINGS_CACHE_MAX = 4096  # cached rulings, one per shape and actor, for one version of the snapshots
 QUICK_CLASSES_MAX = 64  # different clusters to match on the event loop: some milliseconds

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from switchyard.errors import LimitReached
-from switchyard.model.idset import IdSet, parse_array
-from switchyard.model.job import JobRequest
+from switchyard.model.cluster.idset import IdSet, parse_array
+from switchyard.model.job.job import JobRequest
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.store import jobs
+from switchyard.store.jobs import jobs
 
 
 def refuse_job_over_limit(context: Context, actor: Actor, request: JobRequest, *, is_quick: bool) -> None:

@@ -10,9 +10,8 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Conflict, Denied, Malformed, NoSuchPool, Unavailable, UnknownName, YardError
-from switchyard.model.access import Role
-from switchyard.model.api import Page
-from switchyard.model.tokens import (
+from switchyard.model.rules.access import Role
+from switchyard.model.rules.tokens import (
     POOLS_MAX,
     AllocateRequest,
     Allocation,
@@ -29,13 +28,14 @@ from switchyard.model.tokens import (
     checked_lease_s,
     is_namespace,
 )
-from switchyard.service.core.audit import record_audit
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.wire.api import Page
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.token_settings import PoolEntry
+from switchyard.service.core.snapshots.token_settings import PoolEntry
+from switchyard.service.core.writes.audit import record_audit
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.reserve.pool_leases import note_lease
-from switchyard.store import token_pools as store
+from switchyard.store.rules import token_pools as store
 from switchyard.tokens.pools import PoolStatus, no_such_pool, pool_rebuilding, quota_conflict
 
 NAMES_LISTED = 50

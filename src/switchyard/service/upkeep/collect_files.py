@@ -19,13 +19,13 @@ from functools import partial
 from itertools import islice
 from time import monotonic
 
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import show_period
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import is_paused
-from switchyard.store import attempt_uploads, file_collection, file_objects
-from switchyard.store.file_trees import common_digests
+from switchyard.store.files import attempt_uploads, file_collection, file_objects
+from switchyard.store.files.file_trees import common_digests
 
 JOBS_MAX = 200  # per transaction, as trees and objects below
 TREES_MAX = 100

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from switchyard.model.blocker import Blocker, change_blocked
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.job.blocker import Blocker, change_blocked
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import jobs
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def end_backoffs(context: Context, leadership: Leadership) -> int:

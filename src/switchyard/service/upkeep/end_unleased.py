@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from switchyard.model.event_kind import EVENT_OF_STATE
-from switchyard.model.job import State
-from switchyard.model.lifecycle import LifecycleState, Transition, make_transition, unassign
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.event_kind import EVENT_OF_STATE
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import LifecycleState, Transition, make_transition, unassign
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
 from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def end_unleased_job(batch: Batch, row: JobRow, to: State, reason: str) -> JobUpdate:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import life_of
 from switchyard.service.lifecycle.wait_clock import expiry_cause
 from switchyard.service.placement.decision_counts import count_spill_rejection
 from switchyard.service.upkeep.end_unleased import end_unleased_job
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import jobs
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def expire_jobs(context: Context, leadership: Leadership) -> int:

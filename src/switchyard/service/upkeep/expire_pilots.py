@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import cancel
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import cancel
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.transitions import cancel_update, life_of
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import pilots
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import pilots
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 JOIN_WITHIN_US = 600_000_000  # from the start of a job to the join of its agent, on slow nodes
 NOT_STARTED = "cancelled by the server: the pilot did not start in time"

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from switchyard.model.blocker import Blocker
-from switchyard.model.job import State
-from switchyard.model.lifecycle import unassign
-from switchyard.model.queue import Queue, project_of_lane, queue_named, queue_of_lane
-from switchyard.model.taskset import TaskSet
+from switchyard.model.job.blocker import Blocker
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import unassign
+from switchyard.model.job.taskset import TaskSet
+from switchyard.model.rules.queue import Queue, project_of_lane, queue_named, queue_of_lane
 from switchyard.route.queue_order import FairQueue
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.decision_history import record_wait_reason
@@ -44,11 +44,11 @@ from switchyard.service.reserve.token_queue import (
 )
 from switchyard.service.reserve.token_reservations import take_tokens_of_queue
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import jobs
-from switchyard.store import queues as store
-from switchyard.store.database import Tx
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.engine.database import Tx
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
+from switchyard.store.rules import queues as store
 
 ROUNDS_MAX = 20  # rounds of one queue before the next queue
 ARRAYS_MAX = 1000  # arrays with places read in one round

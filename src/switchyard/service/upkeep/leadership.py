@@ -8,12 +8,13 @@ from functools import partial
 
 import structlog
 
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.reserve.pool_type import release_pool_type, renew_pool_type
-from switchyard.store import clock_jumps, events, jobs, leaders
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.engine import clock_jumps, leaders
+from switchyard.store.jobs import events, jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 log = structlog.get_logger()
 LEADER_ROW = "upkeep"

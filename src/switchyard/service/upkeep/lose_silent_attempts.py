@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from switchyard.model.job import OnLost
-from switchyard.model.lifecycle import ObservedState, mark_lost
-from switchyard.model.poll import Report
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.job import OnLost
+from switchyard.model.job.lifecycle import ObservedState, mark_lost
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.transitions import life_of, record_step, retry_due_us, step_update
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import clusters, events, jobs, leases, ranges
-from switchyard.store.clock_jumps import AMNESTY_COUNTER
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import clusters
+from switchyard.store.engine import ranges
+from switchyard.store.engine.clock_jumps import AMNESTY_COUNTER
+from switchyard.store.jobs import events, jobs, leases
+from switchyard.store.jobs.job_update import JobUpdate
 
 LOST_AFTER_S = 3600  # default of a job whose on_lost gives no time
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from switchyard.model.cluster import Health
-from switchyard.model.job import OnLost
-from switchyard.model.lifecycle import ObservedState, ReportAnswer
-from switchyard.model.poll import Report
-from switchyard.model.task_states import live_positions
-from switchyard.service.core.batch import Batch
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.poll import Report
+from switchyard.model.job.job import OnLost
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.task_states import live_positions
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.arrays import BatchArrays, read_on_lost
 from switchyard.service.lifecycle.together import free_from_cluster
 from switchyard.service.lifecycle.transitions import retry_due_us
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import LOST_AFTER_S, lost_reason
-from switchyard.store import clusters, events, jobs, ranges
-from switchyard.store.clock_jumps import AMNESTY_COUNTER
-from switchyard.store.job_rows import JobRow
+from switchyard.store.clusters import clusters
+from switchyard.store.engine import ranges
+from switchyard.store.engine.clock_jumps import AMNESTY_COUNTER
+from switchyard.store.jobs import events, jobs
+from switchyard.store.jobs.job_rows import JobRow
 
 
 def lose_silent_tasks(context: Context, leadership: Leadership) -> int:

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 import msgspec
 
-from switchyard.model.cluster import Health
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import JobSpec, State
-from switchyard.model.lifecycle import LifecycleState, Transition, make_transition, reassign, unassign
-from switchyard.model.queue import queue_named, queue_of_lane
-from switchyard.model.spill import opened_pools
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import JobSpec, State
+from switchyard.model.job.lifecycle import LifecycleState, Transition, make_transition, reassign, unassign
+from switchyard.model.job.spill import opened_pools
+from switchyard.model.rules.queue import queue_named, queue_of_lane
 from switchyard.route.member import Member
 from switchyard.route.moving import (
     HANDOVERS_BEFORE_BACKOFF,
@@ -31,8 +31,8 @@ from switchyard.route.moving import (
 from switchyard.route.router import Eligibility
 from switchyard.route.select.selector import reads_quotes
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.bounds import Bounds, decode_bounds
 from switchyard.service.lifecycle.demands import demand_of_spec
@@ -46,9 +46,10 @@ from switchyard.service.placement.fits_now import fits_now
 from switchyard.service.reserve.quotes import QuoteWindow, quote_use_row
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.move_update import move_update, new_lessees
-from switchyard.store import backlog, clusters, jobs, leases, quotes
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.clusters import clusters, quotes
+from switchyard.store.jobs import backlog, jobs, leases
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 T = TypeVar("T")
 ROUNDS_MAX = 20  # transactions that take back jobs in one round: ten thousand jobs

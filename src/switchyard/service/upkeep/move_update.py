@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from switchyard.model.job import State
-from switchyard.model.lifecycle import Transition
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import Transition
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import spread_text
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import archive_attempt
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def new_lessees(

@@ -14,20 +14,21 @@ from typing import Any
 import structlog
 
 from switchyard.errors import Unreadable, YardError
-from switchyard.model.blocker import Blocker, change_blocked, has_blocker
-from switchyard.model.job import State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.unreadable import UNREADABLE_ERRORS
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.blocker import Blocker, change_blocked, has_blocker
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.damage import NEXT_STEP, damage_of, unreadable_error
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.visible_jobs import visible_job
-from switchyard.store import leases, quotes, unreadable_jobs
-from switchyard.store.database import Database, Tx
-from switchyard.store.job_columns import COLUMN_KINDS, readable_row
+from switchyard.store.clusters import quotes
+from switchyard.store.engine.database import Database, Tx
+from switchyard.store.jobs import leases, unreadable_jobs
+from switchyard.store.jobs.job_columns import COLUMN_KINDS, readable_row
 
 PAGE = 1000  # rows read in one query
 SWEEP_S = 600.0  # pause after a check of all live jobs that found no damage

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import monotonic
 
-from switchyard.model.lifecycle import reassign
-from switchyard.model.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.lifecycle import reassign
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.moving import pick_taker
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids, may_spread, spread_text
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import life_of
@@ -23,10 +23,10 @@ from switchyard.service.placement.evaluation import evaluate_again, spilled_of
 from switchyard.service.reserve.quotes import QuoteWindow
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.move_update import move_update
-from switchyard.store import jobs
-from switchyard.store import spread_arrays as store
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs import spread_arrays as store
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 ARRAYS_MAX = 10_000  # arrays read after one change
 ROUND_S_MAX = 0.5  # time for evaluations in one round; the rest follows in the next rounds

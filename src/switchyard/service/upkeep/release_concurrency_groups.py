@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import concurrency_groups
+from switchyard.store.jobs import concurrency_groups
 
 
 def release_concurrency_groups(context: Context, leadership: Leadership) -> int:

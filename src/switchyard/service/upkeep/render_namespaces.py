@@ -20,10 +20,9 @@ import msgspec
 from switchyard.errors import BadRequest
 from switchyard.policy.render import is_scope_named
 from switchyard.policy.rendered_objects import read_objects
-from switchyard.service.core.batch import Batch, Topic
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.resource_set import TAKEN
-from switchyard.service.core.resource_templates import (
+from switchyard.service.core.snapshots.resource_templates import (
     PlatformValues,
     ResourceTemplates,
     ScopeValues,
@@ -33,9 +32,10 @@ from switchyard.service.core.resource_templates import (
     read_templates,
     scope_values,
 )
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import namespace_resources
-from switchyard.store.namespace_resources import NamespaceRow, NewNamespaceRow
+from switchyard.store.rules import namespace_resources
+from switchyard.store.rules.namespace_resources import NamespaceRow, NewNamespaceRow
 
 ROUND_US = 200_000  # length of one round; the next round continues
 ROWS_MAX = 50  # per transaction

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from switchyard.model.event_kind import EventKind
-from switchyard.model.job import State
-from switchyard.model.lifecycle import Transition
-from switchyard.service.core.batch import Batch
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import Transition
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.transitions import life_of, record_step
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import jobs
-from switchyard.store.job_rows import JobRow
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_rows import JobRow
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def report_late_jobs(context: Context, leadership: Leadership) -> int:

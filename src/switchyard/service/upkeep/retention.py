@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 
-from switchyard.model.ids import make_id
+from switchyard.model.wire.ids import make_id
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER, Leadership
-from switchyard.store import attributes, events, execution_due, execution_retention, jobs, retention, usage
+from switchyard.store.executions import execution_due, execution_retention
+from switchyard.store.jobs import events, jobs, retention, usage
+from switchyard.store.rules import attributes
 
 JOBS_MAX = 200  # jobs per transaction: about ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output is deleted in one transaction: up to 16 MiB per job, if the bound allows

@@ -6,15 +6,15 @@ from collections.abc import Collection
 
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
-from switchyard.service.core.batch import Batch
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.placement.apply_rulings import apply_rulings
 from switchyard.service.placement.evaluation import evaluate_changed
 from switchyard.service.placement.route_budget import RouteBudget
 from switchyard.service.reserve.token_queue import TokenReservations, TokenWaiter
 from switchyard.service.reserve.token_reservations import split_off_token_waiters, take_tokens_of_waiters
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import jobs
+from switchyard.store.jobs import jobs
 
 PENDING_PAGE_MAX = 5000  # pending jobs read in one query
 

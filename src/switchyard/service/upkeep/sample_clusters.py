@@ -12,12 +12,12 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from switchyard.service.core.batch import Batch
-from switchyard.service.core.cluster_sample import sample_of
+from switchyard.service.core.agents.cluster_sample import sample_of
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store import cluster_samples
-from switchyard.store.cluster_samples import ClusterSample
+from switchyard.store.clusters import cluster_samples
+from switchyard.store.clusters.cluster_samples import ClusterSample
 
 LOOK_US = 5_000_000  # between two looks at all clusters
 LOAD_US = 300_000_000  # between two samples of one cluster whose health does not change

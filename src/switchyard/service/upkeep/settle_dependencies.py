@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from switchyard.model.blocker import Blocker, change_blocked, is_held_back
-from switchyard.model.job import State
-from switchyard.service.core.batch import Batch, Topic
+from switchyard.model.job.blocker import Blocker, change_blocked, is_held_back
+from switchyard.model.job.job import State
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.wait_clock import start_wait_clock
 from switchyard.service.upkeep.end_unleased import end_unleased_job
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store import jobs
-from switchyard.store.job_update import JobUpdate
+from switchyard.store.jobs import jobs
+from switchyard.store.jobs.job_update import JobUpdate
 
 
 def settle_dependencies(context: Context, leadership: Leadership) -> int:

@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from switchyard.store.schema import metadata
+from switchyard.store.tables.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

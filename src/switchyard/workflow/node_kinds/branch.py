@@ -11,12 +11,12 @@ from typing import Any
 
 from flyteidl.core import workflow_pb2
 
-from switchyard.workflow.branch_conditions import NoArm, choose_arm
-from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
-from switchyard.workflow.execution_graph import GraphWorkflow
-from switchyard.workflow.execution_state import NodePhase, NodeProgress, execution_error
+from switchyard.workflow.compile.references import branch_arms
+from switchyard.workflow.engine.branch_conditions import NoArm, choose_arm
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace, RunScope
+from switchyard.workflow.engine.execution_graph import GraphWorkflow
+from switchyard.workflow.engine.execution_state import NodePhase, NodeProgress, execution_error
 from switchyard.workflow.node_kinds.kind import EngineNodeKind
-from switchyard.workflow.references import branch_arms
 
 SKIPPED_ROWS_MAX = 100  # arms of one branch that are recorded as not taken
 _NO_TEMPLATE = workflow_pb2.WorkflowTemplate()

@@ -7,11 +7,11 @@ from typing import Any
 
 from flyteidl.core import literals_pb2, types_pb2
 
-from switchyard.workflow.casting import Caster
-from switchyard.workflow.engine_run import EngineRun, NodePlace
-from switchyard.workflow.execution_checks import value_mistake
-from switchyard.workflow.execution_state import NodePhase, NodeProgress, SignalRequest, execution_error
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace
+from switchyard.workflow.engine.execution_checks import value_mistake
+from switchyard.workflow.engine.execution_state import NodePhase, NodeProgress, SignalRequest, execution_error
 from switchyard.workflow.node_kinds.kind import EngineNodeKind
+from switchyard.workflow.values.casting import Caster
 
 BOOLEAN = types_pb2.LiteralType(simple=types_pb2.BOOLEAN)
 

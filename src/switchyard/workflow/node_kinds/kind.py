@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
-from switchyard.workflow.execution_state import AttemptEnd, NodeProgress
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace, RunScope
+from switchyard.workflow.engine.execution_state import AttemptEnd, NodeProgress
 
 
 class EngineNodeKind(ABC):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from switchyard.workflow.engine_run import EngineRun, NodePlace
-from switchyard.workflow.entity_id import EntityId, EntityKind, read_id
-from switchyard.workflow.execution_state import AttemptFailure, NodeProgress, TaskStart
+from switchyard.workflow.compile.entity_id import EntityId, EntityKind, read_id
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace
+from switchyard.workflow.engine.execution_state import AttemptFailure, NodeProgress, TaskStart
 from switchyard.workflow.node_kinds.single_attempt import SingleAttemptKind, fail_node
 
 # Somebody stopped the child, and not because its parent stops.

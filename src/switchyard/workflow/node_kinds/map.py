@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from switchyard.workflow.engine_run import EngineRun, NodePlace
-from switchyard.workflow.execution_state import CANCELLED, NodePhase, NodeProgress, TaskStart, execution_error
-from switchyard.workflow.map_elements import MapRefused, gather_outputs, map_shape
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace
+from switchyard.workflow.engine.execution_state import CANCELLED, NodePhase, NodeProgress, TaskStart, execution_error
+from switchyard.workflow.engine.map_elements import MapRefused, gather_outputs, map_shape
 from switchyard.workflow.node_kinds.single_attempt import SingleAttemptKind, fail_node
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from switchyard.workflow.engine_run import EngineRun, NodePlace
-from switchyard.workflow.execution_state import (
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace
+from switchyard.workflow.engine.execution_state import (
     SYSTEM,
     USER,
     AttemptEnd,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from switchyard.workflow.dynamic_workflow import no_inputs
-from switchyard.workflow.engine_run import EngineRun, NodePlace, RunScope
-from switchyard.workflow.execution_state import (
+from switchyard.workflow.compile.dynamic_workflow import no_inputs
+from switchyard.workflow.engine.engine_run import EngineRun, NodePlace, RunScope
+from switchyard.workflow.engine.execution_state import (
     CANCELLED,
     SYSTEM,
     USER,

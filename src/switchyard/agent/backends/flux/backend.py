@@ -33,22 +33,22 @@ from switchyard.agent.backends.flux.submit.claims import StartClaims
 from switchyard.agent.backends.flux.submit.jobspec import JobPlace, bare_jobspec, image_problem, jobspec_of
 from switchyard.agent.backends.flux.submit.native_options import native_refusal, read_native_options
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, task_name
-from switchyard.agent.backends.returns import NotTakenNow, limit_returns
-from switchyard.agent.backends.slurm.job_files import SharedFiles
-from switchyard.agent.backends.submissions import SubmissionRegister
-from switchyard.agent.backends.work_folders import WorkFolders
-from switchyard.agent.flux_site import ACCOUNTS_ADVICE
-from switchyard.agent.images import graph_with_offers
-from switchyard.agent.job_accounts import JobAccounts
+from switchyard.agent.backends.shared.returns import NotTakenNow, limit_returns
+from switchyard.agent.backends.shared.submissions import SubmissionRegister
+from switchyard.agent.backends.shared.work_folders import WorkFolders
+from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
 from switchyard.agent.log import line
-from switchyard.agent.need import spec_of
-from switchyard.agent.rates import cost_of
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.site.flux_site import ACCOUNTS_ADVICE
+from switchyard.agent.site.images import graph_with_offers
+from switchyard.agent.site.job_accounts import JobAccounts
 from switchyard.errors import Malformed, PolicyRefused, Unavailable, YardError
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.lifecycle import ObservedState
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 REFRESH_S = 1.0  # between two checks of the connection; events need none

@@ -16,36 +16,36 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, Trouble, WorkFolder, marker_of
-from switchyard.agent.backends.kubernetes.api_probe import ApiProbe
-from switchyard.agent.backends.kubernetes.attempt_status import AttemptStatuses
-from switchyard.agent.backends.kubernetes.cluster import KubernetesCluster
-from switchyard.agent.backends.kubernetes.cluster_resources import ClusterResources
-from switchyard.agent.backends.kubernetes.command import leave_out
-from switchyard.agent.backends.kubernetes.gang_services import GangServices
-from switchyard.agent.backends.kubernetes.image_policy import kubernetes_image_offers
-from switchyard.agent.backends.kubernetes.job_remover import JobRemover
-from switchyard.agent.backends.kubernetes.job_status import CANCELLED
-from switchyard.agent.backends.kubernetes.job_submitter import AGENT_LABEL, JobSubmitter
-from switchyard.agent.backends.kubernetes.labels import selector
-from switchyard.agent.backends.kubernetes.logs import LogCollector
-from switchyard.agent.backends.kubernetes.manifest import can_share_job, job_manifest, namespace_of
-from switchyard.agent.backends.kubernetes.pod_changes import refuse_malformed
-from switchyard.agent.backends.kubernetes.pod_output import PodOutput
-from switchyard.agent.backends.kubernetes.site_access import open_api
-from switchyard.agent.backends.kubernetes.start_gates import StartGates
-from switchyard.agent.backends.kubernetes.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.submitted_job import SubmittedJob
-from switchyard.agent.backends.kubernetes.watcher import KubernetesWatcher
-from switchyard.agent.backends.work_folders import WorkFolders
-from switchyard.agent.need import spec_of
+from switchyard.agent.backends.kubernetes.api.api_probe import ApiProbe
+from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
+from switchyard.agent.backends.kubernetes.jobs.attempt_status import AttemptStatuses
+from switchyard.agent.backends.kubernetes.jobs.gang_services import GangServices
+from switchyard.agent.backends.kubernetes.jobs.job_remover import JobRemover
+from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED
+from switchyard.agent.backends.kubernetes.jobs.job_submitter import AGENT_LABEL, JobSubmitter
+from switchyard.agent.backends.kubernetes.jobs.start_gates import StartGates
+from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
+from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
+from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
+from switchyard.agent.backends.kubernetes.namespaces.site_access import open_api
+from switchyard.agent.backends.kubernetes.nodes.cluster import KubernetesCluster
+from switchyard.agent.backends.kubernetes.pods.command import leave_out
+from switchyard.agent.backends.kubernetes.pods.image_policy import kubernetes_image_offers
+from switchyard.agent.backends.kubernetes.pods.labels import selector
+from switchyard.agent.backends.kubernetes.pods.logs import LogCollector
+from switchyard.agent.backends.kubernetes.pods.manifest import can_share_job, job_manifest, namespace_of
+from switchyard.agent.backends.kubernetes.pods.pod_changes import refuse_malformed
+from switchyard.agent.backends.kubernetes.pods.pod_output import PodOutput
+from switchyard.agent.backends.shared.work_folders import WorkFolders
+from switchyard.agent.loop.need import spec_of
 from switchyard.agent.private_files import replace_file
-from switchyard.agent.site_gifts import site_offer
+from switchyard.agent.site.site_gifts import site_offer
 from switchyard.errors import PolicyRefused
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
-from switchyard.model.poll import Lease
-from switchyard.model.quantity import parse_bytes
+from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.quantity import parse_bytes
 
 RANGE_MAX = 1000  # tasks in one Job: a lease has no more
 REFRESH_S = 0.5

@@ -19,43 +19,49 @@ from typing import ClassVar
 
 from msgspec.structs import replace
 
-from switchyard.agent.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
 from switchyard.agent.backends import BackendQuote, OutputPiece, Setting, Status, Trouble, WorkFolder
-from switchyard.agent.backends.returns import limit_returns
-from switchyard.agent.backends.slurm import command_lines
-from switchyard.agent.backends.slurm.cluster import SlurmCluster
-from switchyard.agent.backends.slurm.command_runner import (
+from switchyard.agent.backends.shared.returns import limit_returns
+from switchyard.agent.backends.shared.submissions import SubmissionRegister
+from switchyard.agent.backends.shared.work_folders import WorkFolders
+from switchyard.agent.backends.slurm.commands import command_lines
+from switchyard.agent.backends.slurm.commands.command_runner import (
     NO_ANSWER_ERROR,
     SSH_FAILED_CODE,
     CommandResult,
     CommandRunner,
 )
-from switchyard.agent.backends.slurm.container_ends import ContainerEnds
-from switchyard.agent.backends.slurm.job_files import RemoteFiles, ScriptFiles, SharedFiles
-from switchyard.agent.backends.slurm.job_tracker import JobTracker, TrackerSnapshot
-from switchyard.agent.backends.slurm.option_grammars import JOB
-from switchyard.agent.backends.slurm.options import native_options_refusal
-from switchyard.agent.backends.slurm.parse import JOB_NAME_PREFIX, handle_of, read_sacct, read_sbatch, split_handle
-from switchyard.agent.backends.slurm.quotes import read_problem, read_start_delay_s
-from switchyard.agent.backends.slurm.removal_jobs import RemovalJobs
-from switchyard.agent.backends.slurm.script import script_of, work_folders_of
-from switchyard.agent.backends.slurm.script_notes import task_file
-from switchyard.agent.backends.slurm.squeue import ask_squeue
-from switchyard.agent.backends.slurm.states import SlurmJobFacts, status_of
-from switchyard.agent.backends.slurm.submitted_scripts import SubmittedScript, merge_leases
-from switchyard.agent.backends.submissions import SubmissionRegister
-from switchyard.agent.backends.work_folders import WorkFolders
-from switchyard.agent.images import container_program, graph_with_offers, kubernetes_problem
-from switchyard.agent.job_accounts import JobAccounts
+from switchyard.agent.backends.slurm.commands.option_grammars import JOB
+from switchyard.agent.backends.slurm.commands.options import native_options_refusal
+from switchyard.agent.backends.slurm.commands.parse import (
+    JOB_NAME_PREFIX,
+    handle_of,
+    read_sacct,
+    read_sbatch,
+    split_handle,
+)
+from switchyard.agent.backends.slurm.commands.script import script_of, work_folders_of
+from switchyard.agent.backends.slurm.commands.script_notes import task_file
+from switchyard.agent.backends.slurm.commands.squeue import ask_squeue
+from switchyard.agent.backends.slurm.commands.states import SlurmJobFacts, status_of
+from switchyard.agent.backends.slurm.jobs.container_ends import ContainerEnds
+from switchyard.agent.backends.slurm.jobs.job_files import RemoteFiles, ScriptFiles, SharedFiles
+from switchyard.agent.backends.slurm.jobs.job_tracker import JobTracker, TrackerSnapshot
+from switchyard.agent.backends.slurm.jobs.removal_jobs import RemovalJobs
+from switchyard.agent.backends.slurm.jobs.submitted_scripts import SubmittedScript, merge_leases
+from switchyard.agent.backends.slurm.nodes.cluster import SlurmCluster
+from switchyard.agent.backends.slurm.nodes.quotes import read_problem, read_start_delay_s
 from switchyard.agent.log import line
-from switchyard.agent.need import need_of, room_of, spec_of, total_need
-from switchyard.agent.rates import cost_of
+from switchyard.agent.loop.need import need_of, room_of, spec_of, total_need
+from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.site.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
+from switchyard.agent.site.images import container_program, graph_with_offers, kubernetes_problem
+from switchyard.agent.site.job_accounts import JobAccounts
 from switchyard.errors import PolicyRefused, Unavailable, YardError
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job import JobSpec
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
+from switchyard.model.job.job import JobSpec
+from switchyard.model.job.lifecycle import ObservedState
 
 RANGE_MAX = 1000  # tasks in one submission: a lease has no more
 FIND_DAYS = 8  # how far back sacct is searched for a name; no intent is older

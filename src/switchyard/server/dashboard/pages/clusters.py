@@ -6,8 +6,8 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from switchyard.model.access import Role
-from switchyard.model.cluster import Health
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.rules.access import Role
 from switchyard.server.dashboard.history_drawing import WIDTH as HISTORY_WIDTH
 from switchyard.server.dashboard.history_drawing import HistoryDrawing, draw_history
 from switchyard.server.dashboard.node_map import LEVELS, draw_nodes, draw_tree
@@ -17,10 +17,10 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.service.cluster import agents, cluster_history, cluster_show, clusters, graphs
 from switchyard.service.cluster.fleet_summary import search_clusters, trouble_first
-from switchyard.service.core.visible_clusters import visible_cluster
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.job import jobs
-from switchyard.store.cluster_samples import ClusterSample
-from switchyard.store.jobs import JobFilter
+from switchyard.store.clusters.cluster_samples import ClusterSample
+from switchyard.store.jobs.jobs import JobFilter
 
 ROWS = 100  # clusters on a page
 JOBS_SHOWN = 12

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.access import Role
-from switchyard.model.workflow_execution import PHASES
+from switchyard.model.executions.workflow_execution import PHASES
+from switchyard.model.rules.access import Role
 from switchyard.server.dashboard.execution_drawing import draw_gantt, draw_graph
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import ID_CURSOR
-from switchyard.server.http.resources.executions import (
+from switchyard.server.http.resources.jobs.executions import (
     EXECUTION_FILTERS,
     PLACE_CURSOR,
     execution_key,
@@ -29,7 +29,7 @@ MORE_FIELDS = ("project", "domain", "owner", "cluster", "pool", "label")
 
 def load_list(call: Call) -> PageValues:
     need_flyteidl()
-    from switchyard.service.executions.execution_lists import execution_page
+    from switchyard.service.executions.calls.execution_lists import execution_page
 
     wanted = read_execution_filter(call)
     page = execution_page(call.context, call.actor, wanted, before=call.id_cursor, limit=ROWS)
@@ -47,9 +47,9 @@ def load_list(call: Call) -> PageValues:
 
 def load_one(call: Call) -> PageValues:
     need_flyteidl()
-    from switchyard.service.executions.execution_lists import execution_details
-    from switchyard.service.executions.explanations import explain_execution
-    from switchyard.service.executions.node_outlines import node_page
+    from switchyard.service.executions.calls.execution_lists import execution_details
+    from switchyard.service.executions.calls.explanations import explain_execution
+    from switchyard.service.executions.nodes.node_outlines import node_page
 
     context, actor, key = call.context, call.actor, execution_key(call)
     details = execution_details(context, actor, key)

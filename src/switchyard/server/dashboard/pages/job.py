@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.access import Role
-from switchyard.model.idset import INDEX_MAX
-from switchyard.model.job import Job, JobSpec, State
-from switchyard.model.lifecycle import FINAL_STATES
-from switchyard.model.verdict import Answer, Explanation, Verdict
+from switchyard.model.cluster.idset import INDEX_MAX
+from switchyard.model.cluster.verdict import Answer, Explanation, Verdict
+from switchyard.model.job.job import Job, JobSpec, State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.rules.access import Role
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.dashboard.task_drawing import draw_task_map
 from switchyard.server.dashboard.timeline import draw_timeline

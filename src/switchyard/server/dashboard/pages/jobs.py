@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from switchyard.server.dashboard.formats import count
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import ID_CURSOR, VIEW_FILTERS, QueryParameter
-from switchyard.server.http.resources.jobs import read_job_filter
+from switchyard.server.http.resources.jobs.jobs import read_job_filter
 from switchyard.service.job import job_groups, job_sorts, jobs
 
 ROWS = 50  # a page of jobs on a screen

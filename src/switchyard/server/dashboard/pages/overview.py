@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.model.access import ROLE_RANK, Role
-from switchyard.model.cluster import Cluster, Health
-from switchyard.model.job import State
+from switchyard.model.cluster.cluster import Cluster, Health
+from switchyard.model.job.job import State
+from switchyard.model.rules.access import ROLE_RANK, Role
 from switchyard.server.dashboard.charts import draw_columns, draw_flows
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
@@ -14,7 +14,7 @@ from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.service.cluster.fleet_summary import fleet_summary, troubled_agents
 from switchyard.service.job import activity, job_groups, live_job_counts, queue_shares, stats
 from switchyard.service.token import pool_calls
-from switchyard.store.jobs import JobFilter
+from switchyard.store.jobs.jobs import JobFilter
 
 SPANS = {"hour": (3600, 60), "day": (86_400, 48)}  # seconds, and columns in the drawing
 CLUSTERS_MAX = 24  # cards; of more clusters those in trouble and the fullest are shown

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from switchyard.errors import Malformed, YardError
-from switchyard.model.decode import JsonReader
-from switchyard.model.job import JobRequest
-from switchyard.model.names import escape_hidden
-from switchyard.model.verdict import Answer, Plan
+from switchyard.model.cluster.verdict import Answer, Plan
+from switchyard.model.job.job import JobRequest
+from switchyard.model.rules.names import escape_hidden
+from switchyard.model.wire.decode import JsonReader
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from switchyard.model.cluster import Health
-from switchyard.model.layout import ClusterSet
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.rules.layout import ClusterSet
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.dashboard.pages.rules import json_text
 from switchyard.server.http.call import Call

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.names import escape_hidden
-from switchyard.model.scope import Scope
+from switchyard.model.rules.names import escape_hidden
+from switchyard.model.rules.scope import Scope
 from switchyard.server.dashboard.page import PageValues, WebPage
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
-from switchyard.server.http.resources.attributes import scope_of
+from switchyard.server.http.resources.rules.attributes import scope_of
 from switchyard.service.access import projects
 from switchyard.service.rules import attributes, scope_rules
 

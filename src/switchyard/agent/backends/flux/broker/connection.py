@@ -22,9 +22,9 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.backends.contact import Contact
-from switchyard.agent.flux_site import FluxSite
+from switchyard.agent.backends.shared.contact import Contact
 from switchyard.agent.log import line
+from switchyard.agent.site.flux_site import FluxSite
 from switchyard.errors import Unavailable
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from typing import Any
 from msgspec import Struct
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.flux.broker.connection import BrokerConnection
 from switchyard.agent.backends.flux.cluster.load import load_from_nodes
 from switchyard.agent.backends.flux.cluster.node_systems import ask_flux_nodes
@@ -23,9 +22,10 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     with_queues,
 )
 from switchyard.agent.backends.flux.cluster.waiting_reasons import disabled_reason, waiting_reasons
-from switchyard.agent.backends.node_systems import NodeSystems, own_program
+from switchyard.agent.backends.shared.cluster_facts import ClusterFactsFile
+from switchyard.agent.backends.shared.node_systems import NodeSystems, own_program
 from switchyard.errors import Unavailable
-from switchyard.model.cluster import Load
+from switchyard.model.cluster.cluster import Load
 from switchyard.model.graph import Graph
 
 WHERE = "the resources of the Flux instance"

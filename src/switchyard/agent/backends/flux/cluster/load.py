@@ -9,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from switchyard.agent.backends.flux.cluster.resource_sets import FluxNode
-from switchyard.model.cluster import Load, NodeRest, load_of
+from switchyard.model.cluster.cluster import Load, NodeRest, load_of
 from switchyard.model.graph import Graph
 
 WAITING_STATES = ("depend", "priority", "sched")

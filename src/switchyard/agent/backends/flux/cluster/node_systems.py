@@ -8,10 +8,10 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from switchyard.agent.backends.node_systems import ask_each_node
-from switchyard.agent.flux_site import FluxSite
+from switchyard.agent.backends.shared.node_systems import ask_each_node
+from switchyard.agent.site.flux_site import FluxSite
 from switchyard.errors import Unavailable
-from switchyard.model.hostlist import expand_hosts, parse_hosts
+from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
 
 ANSWER_S = 60.0  # a node without a free core does not answer
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from switchyard.agent.backends import BackendQuote
 from switchyard.agent.backends.flux.cluster.resource_sets import FluxNode
-from switchyard.agent.need import OccupiedResources, ResourceNeed, estimate_occupied, need_of, quote_of
-from switchyard.model.job import JobSpec
-from switchyard.model.poll import Room
-from switchyard.model.quantity import ceil_fraction, parse_amount
+from switchyard.agent.loop.need import OccupiedResources, ResourceNeed, estimate_occupied, need_of, quote_of
+from switchyard.model.cluster.poll import Room
+from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount
 
 EXPIRATION_MAX_S = 2**33  # later: the job has no time limit
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Unavailable
+from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
+from switchyard.model.cluster.idset import IdSet
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.hostlist import expand_hosts, parse_hosts
-from switchyard.model.idset import IdSet
-from switchyard.model.names import LABEL_KEY_PATTERN
+from switchyard.model.rules.names import LABEL_KEY_PATTERN
 
 _PROPERTY = re.compile(LABEL_KEY_PATTERN)
 

@@ -21,12 +21,12 @@ from switchyard.agent.backends.flux.follow.states import is_launch_failure
 from switchyard.agent.backends.flux.submit.claims import StartClaims
 from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, UNENTERED_CODE
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
-from switchyard.agent.backends.work_folders import UNENTERED_TEXT
+from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
 from switchyard.agent.log import line
 from switchyard.errors import YardError
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.poll import Lease
-from switchyard.model.retry import Cause
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 
 SECOND_START_TEXT = "the cluster started it a second time, which was refused: it may have run in part"
 

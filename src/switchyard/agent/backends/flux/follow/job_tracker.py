@@ -18,7 +18,7 @@ from switchyard.agent.backends.flux.follow.events import FluxJobFacts, JobEvent,
 from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
 from switchyard.agent.backends.flux.follow.states import status_of
 from switchyard.agent.log import line
-from switchyard.model.lifecycle import ObservedState
+from switchyard.model.job.lifecycle import ObservedState
 
 log = logging.getLogger(__name__)
 

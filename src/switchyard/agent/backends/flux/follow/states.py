@@ -12,9 +12,9 @@ import signal
 
 from switchyard.agent.backends import Status, signal_name
 from switchyard.agent.backends.flux.follow.events import FluxJobFacts, JobException
-from switchyard.model.job import Usage
-from switchyard.model.lifecycle import ObservedState
-from switchyard.model.retry import Cause
+from switchyard.model.job.job import Usage
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
 
 WAITS, RUNS = ObservedState.SUBMITTED, ObservedState.RUNNING
 SEEN_BY_EVENT: dict[str, ObservedState] = {

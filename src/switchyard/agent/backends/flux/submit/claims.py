@@ -13,9 +13,9 @@ from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.follow.job_ids import parse_job_id
 from switchyard.agent.backends.flux.submit.start_guard import AGAIN_SUFFIX, UNENTERED_SUFFIX, WITHDRAWN
 from switchyard.agent.backends.flux.submit.submissions import FluxSubmission, task_name
-from switchyard.agent.backends.slurm.job_files import SharedFiles
+from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
 from switchyard.errors import Unavailable
-from switchyard.model.poll import Lease
+from switchyard.model.cluster.poll import Lease
 
 UNKNOWN_JOB = 0  # an id that no job has: of a job that ran and that Flux has purged
 

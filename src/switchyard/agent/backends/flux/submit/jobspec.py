@@ -2,7 +2,7 @@
 
 A job with `tasks` has a slot for each of its tasks, and Flux starts the command once in each slot. With `nodes`, the
 slots are spread evenly over so many nodes, as `flux submit -N` spreads them. A job that was written as a jobspec keeps
-its own resources, as version 1 can say them (`model/jobspec_version_1.py`).
+its own resources, as version 1 can say them (`model/jobspec/version_1.py`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.submit.native_options import NativeOptions, read_native_options
 from switchyard.agent.backends.flux.submit.start_guard import CommandBody, guarded_command, has_template, plain_body
-from switchyard.agent.backends.slurm.script_images import ScriptVariable, run_command
-from switchyard.agent.environment import FILES_VARIABLE, job_variables
-from switchyard.agent.images import CONTAINER_PROGRAMS, kubernetes_problem, rule_of
-from switchyard.agent.need import spec_of
-from switchyard.agent.site import ImageRule, Site
+from switchyard.agent.backends.slurm.commands.script_images import ScriptVariable, run_command
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.site.environment import FILES_VARIABLE, job_variables
+from switchyard.agent.site.images import CONTAINER_PROGRAMS, kubernetes_problem, rule_of
+from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
-from switchyard.model.job import JobSpec, Native
-from switchyard.model.jobspec_version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
-from switchyard.model.poll import Lease
-from switchyard.model.quantity import ceil_fraction, parse_amount, parse_duration_s
-from switchyard.model.variable_names import is_shell_name
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.job.job import JobSpec, Native
+from switchyard.model.job.variable_names import is_shell_name
+from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_duration_s
+from switchyard.model.jobspec.version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 
 VERSION = 1
 SYSTEM_KEY = "switchyard"  # in `attributes.system`: whose attempt it is

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from switchyard.errors import PolicyRefused
-from switchyard.model.job import Native, native_problem
+from switchyard.model.job.job import Native, native_problem
 
 URGENCY_DEFAULT = 16
 URGENCY_MAX = 31

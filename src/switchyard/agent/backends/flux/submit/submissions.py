@@ -6,8 +6,8 @@ import msgspec
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.flux.follow.job_ids import handle_of
-from switchyard.agent.backends.submissions import Submission
-from switchyard.model.poll import Lease
+from switchyard.agent.backends.shared.submissions import Submission
+from switchyard.model.cluster.poll import Lease
 
 
 class FluxSubmission(Submission, frozen=True, omit_defaults=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""The connection to an API server: calls, watches, rights, errors."""

@@ -1,0 +1,1 @@
+"""Jobs of Kubernetes for attempts: create, start gates, gangs, states, removal."""

@@ -1,0 +1,1 @@
+"""Namespaces and the objects that the server renders for them."""

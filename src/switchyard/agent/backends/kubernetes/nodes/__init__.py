@@ -1,0 +1,1 @@
+"""What the cluster has, and how busy it is."""

@@ -1,0 +1,1 @@
+"""Pods: what is asked for, what they say, their output."""

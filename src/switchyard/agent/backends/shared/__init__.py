@@ -1,0 +1,1 @@
+"""What several backends need: folders of jobs, containers, programs on nodes."""

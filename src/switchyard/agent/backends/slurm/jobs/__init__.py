@@ -1,0 +1,1 @@
+"""Following jobs of Slurm to an end that is believed."""

@@ -1,0 +1,1 @@
+"""What the cluster has, how busy it is, when a job could start."""

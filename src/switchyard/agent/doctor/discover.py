@@ -1,0 +1,143 @@
+"""Finds the sockets, cores, memory, GPUs and storage that a process on this machine may use. Never writes.
+
+The result is in the short form that `--graph` reads. The facts of `discover_system` become the subsystem `system` of
+the one node.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import socket
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from switchyard.agent.doctor.discover_system import run_probe_command, system_facts
+from switchyard.errors import NotFound, Unavailable
+from switchyard.model.graph import Graph
+from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM
+from switchyard.model.jobspec.quantity import show_bytes
+
+GPU_DEVICE = re.compile(r"nvidia[0-9]+\Z")
+CGROUP_DEPTH_MAX = 64
+NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
+FILE_BYTES_MAX = 256 * 2**20  # the server's bound
+
+GraphDescription = dict[str, Any]
+
+
+def discover_graph(storage: Path, *, root: Path = Path("/")) -> Graph:
+    """This machine as a graph of one node; cgroup limits and the CPU affinity count as the machine's size."""
+    machine = describe_machine(storage, root=root)
+    return compile_graph(machine, {SYSTEM_SUBSYSTEM: describe_system(root=root)}, where="this machine")
+
+
+def describe_machine(storage: Path, *, root: Path = Path("/")) -> GraphDescription:
+    """This machine in the short form."""
+    cores = _cores(root)
+    node = {
+        "socket": _sockets(root, cores),
+        "core": cores,
+        "gpu": _gpus(root),
+        "memory": _exact_size(_memory_bytes(root)),
+        "storage": _exact_size(shutil.disk_usage(storage).total),
+    }
+    properties = {"arch": platform.machine(), "os": platform.system().lower()}
+    return {"nodes": 1, "each": node, "properties": properties, "hosts": host_name()}
+
+
+def describe_system(*, root: Path = Path("/")) -> GraphDescription:
+    """The system of this machine as a subsystem with one node."""
+    return {"attach": {host_name(): [{"type": SYSTEM_SUBSYSTEM, **system_facts(root)}]}}
+
+
+def host_name() -> str:
+    """The host's name, without characters that mean something in a list of hosts."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", socket.gethostname())[:255] or "localhost"
+
+
+def read_graph(path: Path) -> Graph:
+    """Read the operator's description, in any form that the server takes."""
+    try:
+        if path.stat().st_size > FILE_BYTES_MAX:
+            raise Unavailable(f"The graph file {path} has over {FILE_BYTES_MAX} bytes.")
+        content = path.read_bytes()
+    except FileNotFoundError as exc:
+        raise NotFound(f"There is no graph file {path}.", next_step="Check the path given with --graph.") from exc
+    except OSError as exc:
+        raise Unavailable(f"The graph file {path} cannot be read: {exc.strerror}.") from exc
+    return compile_graph(content, where=str(path))
+
+
+def _exact_size(size: int) -> str | int:
+    text = show_bytes(size)
+    return size if "." in text else text
+
+
+def _sockets(root: Path, cores: int) -> int:
+    """How many sockets the usable cores are on; 1 if the sockets have different numbers of them."""
+    packages = Counter(
+        (_words(root / f"sys/devices/system/cpu/cpu{number}/topology/physical_package_id") or ["0"])[0]
+        for number in os.sched_getaffinity(0)
+    )
+    is_even = len(set(packages.values())) == 1 and sum(packages.values()) == cores
+    return len(packages) if is_even else 1
+
+
+def _cores(root: Path) -> int:
+    cores = float(len(os.sched_getaffinity(0)))
+    for folder in _cgroups(root, "cpu"):
+        quota, period = 0, 0
+        if (words := _words(folder / "cpu.max")) and words[0] != "max":
+            quota, period = int(words[0]), int(words[1])
+        elif words := _words(folder / "cpu.cfs_quota_us"):
+            quota, period = int(words[0]), int((_words(folder / "cpu.cfs_period_us") or ["100000"])[0])
+        if quota > 0 and period > 0:
+            cores = min(cores, quota / period)
+    return max(1, int(cores))
+
+
+def _memory_bytes(root: Path) -> int:
+    match = re.search(r"^MemTotal:\s+([0-9]+) kB", (root / "proc/meminfo").read_text(), re.MULTILINE)
+    size = int(match[1]) * 1024 if match else 0
+    for folder in _cgroups(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            words = _words(folder / name)
+            if words and words[0].isdigit() and int(words[0]) < NO_LIMIT_BYTES:
+                size = min(size, int(words[0])) if size else int(words[0])
+    return size
+
+
+def _gpus(root: Path) -> int:
+    devices = [path for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name)]
+    if devices:
+        return len(devices)
+    return sum(1 for line in run_probe_command(["nvidia-smi", "-L"]).splitlines() if line.startswith("GPU "))
+
+
+def _cgroups(root: Path, controller: str) -> list[Path]:
+    """The folders of this process's cgroup and of all cgroups above it, of version 2 and 1: their limits apply."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    folders: list[Path] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / (controller if controllers else "")
+        relative = Path(path.lstrip("/"))
+        folders += [base / part for part in [relative, *relative.parents][:CGROUP_DEPTH_MAX]]
+    return folders
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []

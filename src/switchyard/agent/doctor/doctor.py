@@ -1,0 +1,338 @@
+"""`yard agent doctor`: checks everything an agent needs, and says what to do.
+
+Each check is a function of its arguments that returns findings. A batch system gets one small job; nothing else is
+changed.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import socket
+import sqlite3
+import ssl
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from switchyard.agent.backends import Backend, Setting
+from switchyard.agent.backends.local.supervisor_program import probe_supervisor
+from switchyard.agent.backends.registry import load_backend
+from switchyard.agent.doctor.canary import FLUX_ADVICE, POD_ADVICE, run_canary
+from switchyard.agent.doctor.discover import discover_graph
+from switchyard.agent.doctor.doctor_files import check_files, check_shared, seen_by_nodes
+from switchyard.agent.doctor.doctor_finding import Finding
+from switchyard.agent.doctor.doctor_images import check_images
+from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes, project_of
+from switchyard.agent.files.folders import FilesFolders, files_folders
+from switchyard.agent.journal.journal_rows import check_schema, find_damage
+from switchyard.agent.loop.loop import FREE_BYTES_MIN
+from switchyard.agent.server import credential as credentials
+from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.environment import INHERITED_VARIABLES
+from switchyard.agent.site.flux_site import ACCOUNTS_ADVICE
+from switchyard.agent.site.job_accounts import JobAccounts
+from switchyard.agent.site.site import Site, runs_over_ssh
+from switchyard.connection import refuse_plain_http
+from switchyard.errors import YardError
+from switchyard.model.cluster.cluster import Agent
+from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.model.wire.api import Version
+
+CHECK_S_MAX = 5.0  # for one step of the connection to a server
+SKEW_S_MAX = 5.0  # a wrong clock affects certificates and logs, not jobs
+CERT_DAYS_MIN = 14.0  # enough time to renew a certificate
+PROXIES = ("http_proxy", "https_proxy", "all_proxy")
+KUBERNETES = "kubernetes"  # the kind of the backend, and the check whether its API answers
+JOIN_ADVICE = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorTarget:
+    """What to check."""
+
+    urls: Sequence[str]
+    directory: Path | None
+    backend: str | None
+    ca_file: str | None
+    environment: Mapping[str, str]
+    site: Site = field(default_factory=Site)
+    cluster: str = ""  # if no agent has joined yet
+    user: str | None = None  # the owner of the small job
+    namespaces: Sequence[str] = ()  # of Kubernetes, to look at; empty: those that the site names
+    wait_s: float = 60.0  # for the end of the small job
+    is_plain_allowed: bool = False  # http:// to another machine
+
+
+def run_checks(patient: DoctorTarget) -> list[Finding]:
+    """Run all checks, in the order of their dependencies."""
+    findings: list[Finding] = []
+    reached: list[ServerAddress] = []
+    for url in patient.urls:
+        try:
+            server = parse_server_url(url)
+        except YardError as exc:
+            findings.append(Finding("url", False, exc.detail, exc.next_step))
+            continue
+        way = list(_check_connection(server, patient))
+        try:
+            refuse_plain_http(url, is_plain_allowed=patient.is_plain_allowed)
+        except YardError as exc:
+            way.append(Finding("tls", False, exc.detail, exc.next_step))
+        findings += way
+        if all(step.is_ok for step in way):  # else the credential is not sent to this server
+            reached.append(server)
+    findings.append(_proxy(patient, is_reached=bool(reached)))
+    credential, finding = _load_credential(patient.directory)
+    agent = None
+    if credential is None or patient.directory is None:
+        findings.append(finding)
+    else:
+        agent, finding = _credential(credential, patient.directory, reached, patient.ca_file)
+        findings.append(finding)
+    if patient.directory is not None:
+        findings += _folder(patient.directory)
+    kind = patient.backend or (agent.backend if agent else None)
+    folders = files_folders(
+        patient.site, kind, patient.directory, credential.cluster if credential else patient.cluster
+    )
+    if kind == "local" and patient.directory is not None and (why := probe_supervisor(patient.directory)):
+        advice = "Make room on the disk. The agent writes its supervisor anew before the next job; else restart it."
+        findings.append(Finding("supervisor", False, f"no job can be started: {why}", advice))
+    findings += check_files(patient.site, kind, folders)
+    findings += check_images(patient.site, kind, patient.environment)
+    if kind == KUBERNETES:
+        findings += check_kubernetes(patient.site.kubernetes, patient.environment, namespaces=patient.namespaces)
+        if any(finding.check == KUBERNETES and finding.is_ok is False for finding in findings):
+            return findings  # the backend would say the same
+    findings += _backend(patient, kind, folders)
+    return findings
+
+
+def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[Finding]:
+    """Check name, port, certificate, answer and clock, up to the first failure."""
+    try:
+        places = {str(info[4][0]) for info in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)}
+    except OSError as exc:
+        yield Finding(
+            "dns", False, f"{server.host}: {exc.strerror or exc}", "Check the name in --server, and DNS here."
+        )
+        return
+    yield Finding("dns", True, f"{server.host} is {', '.join(sorted(places))}")
+    try:
+        line = socket.create_connection((server.host, server.port), CHECK_S_MAX)
+    except OSError as exc:
+        advice = "Is the server running, and does a firewall let this machine out to that port?"
+        yield Finding("tcp", False, f"{server.host}:{server.port}: {exc.strerror or exc}", advice)
+        return
+    with line:
+        yield Finding("tcp", True, f"{server.host}:{server.port} takes connections")
+        if server.is_tls:
+            finding = _tls(line, server, patient.ca_file)
+            yield finding
+            if not finding.is_ok:
+                return
+    yield from _check_server(server, patient.ca_file)
+
+
+def _tls(line: socket.socket, server: ServerAddress, ca_file: str | None) -> Finding:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+        with context.wrap_socket(line, server_hostname=server.host) as tls:
+            until_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))
+            kind = tls.version()
+    except ssl.SSLCertVerificationError as exc:
+        advice = "Give --ca-file the certificate of the authority, or renew the server's certificate."
+        return Finding("tls", False, f"the certificate does not hold: {exc.verify_message}", advice)
+    except (OSError, KeyError) as exc:
+        return Finding("tls", False, f"no TLS at {server.url}: {exc}", "Is it http:// there, or is --ca-file wrong?")
+    days = (until_s - time.time()) / 86_400
+    detail = f"{kind}, the certificate holds {days:.0f} more days"
+    return Finding("tls", days > CERT_DAYS_MIN, detail, "" if days > CERT_DAYS_MIN else "Renew the certificate.")
+
+
+def _check_server(server: ServerAddress, ca_file: str | None) -> Iterator[Finding]:
+    with closing(Connection([server], ca_file=ca_file)) as connection:
+        begun = time.time()
+        try:
+            version = msgspec.json.decode(connection.get("/v1/version", timeout_s=CHECK_S_MAX), type=Version)
+        except (YardError, msgspec.DecodeError) as exc:
+            yield Finding("server", False, f"{server.url}: {exc}", "Does this URL lead to a Switchyard server?")
+            return
+        ended = time.time()
+    yield Finding("server", True, f"{server.url} is version {version.version}, {(ended - begun) * 1000:.0f} ms away")
+    # The server read its clock at some moment in between.
+    skew_s = version.now_us / 1_000_000 - (begun + ended) / 2
+    is_ok = abs(skew_s) - (ended - begun) / 2 <= SKEW_S_MAX
+    how = "behind" if skew_s > 0 else "ahead of"
+    detail = f"this clock is {abs(skew_s):.1f} s {how} the server's"
+    yield Finding("clock", is_ok, detail, "" if is_ok else "Set the clocks: run an NTP service on both machines.")
+
+
+def _proxy(patient: DoctorTarget, *, is_reached: bool) -> Finding:
+    variables = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
+    if not variables:
+        return Finding("proxy", True, "none is set")
+    if is_reached:
+        return Finding("proxy", True, f"{', '.join(sorted(variables))} set, and not needed: the way is direct")
+    advice = "The agent goes to its server directly and uses no proxy: let this machine out to that port."
+    return Finding("proxy", False, f"{', '.join(sorted(variables))} set, and no server was reached", advice)
+
+
+def _load_credential(directory: Path | None) -> tuple[Credential | None, Finding]:
+    if directory is None:
+        return None, Finding(
+            "credential", None, "no agent's folder was given", "Name it: --data DIR or --cluster NAME."
+        )
+    try:
+        credential = credentials.load_credential(directory)
+    except YardError as exc:
+        return None, Finding("credential", False, exc.detail, exc.next_step)
+    return credential, Finding("credential", None, f"no agent has joined from {directory}", JOIN_ADVICE)
+
+
+def _credential(
+    credential: Credential, directory: Path, reached: Sequence[ServerAddress], ca_file: str | None
+) -> tuple[Agent | None, Finding]:
+    path = directory / credentials.CREDENTIAL_FILE
+    if path.stat().st_mode & 0o077:
+        return None, Finding("credential", False, f"others may read {path}", f"chmod 600 {path}")
+    if not reached:
+        return None, Finding("credential", None, f"agent {credential.name} of {credential.cluster}: no server to ask")
+    # Only the newest credential, and nothing is written: an agent may be running here.
+    with closing(
+        Connection(reached, ca_file=ca_file, bearer=AgentCredentials(directory, credential).bearer)
+    ) as connection:
+        try:
+            agent = msgspec.json.decode(connection.get("/v1/agents/self", timeout_s=CHECK_S_MAX), type=Agent)
+        except YardError as exc:
+            return None, Finding(
+                "credential", False, f"agent {credential.name} of {credential.cluster}: {exc.detail}", exc.next_step
+            )
+        except msgspec.DecodeError as exc:
+            return None, Finding("credential", False, f"the answer cannot be read: {exc}", "Compare `yard version`.")
+    state = "alive" if agent.is_live else "silent"
+    paused = f", paused {agent.reason}".rstrip() if agent.is_paused else ""
+    return agent, Finding("credential", True, f"agent {agent.name} of cluster {agent.cluster}, {state}{paused}")
+
+
+def _folder(directory: Path) -> Iterator[Finding]:
+    try:
+        usage = shutil.disk_usage(directory)
+    except OSError as exc:
+        yield Finding("disk", False, f"{directory}: {exc.strerror}", "Give the agent's own folder with --data.")
+        return
+    detail = f"{show_bytes(usage.free)} of {show_bytes(usage.total)} free in {directory}"
+    is_ok = usage.free >= FREE_BYTES_MIN
+    advice = f"The agent takes nothing new below {show_bytes(FREE_BYTES_MIN)}: make room."
+    yield Finding("disk", is_ok, detail, "" if is_ok else advice)
+    journal = directory / "journal.db"
+    if not journal.exists():
+        yield Finding("journal", None, "there is none yet")
+        return
+    trouble, live = check_journal(journal)
+    if trouble:
+        advice = "Stop the agent and start it again: it puts a damaged journal aside and finds its jobs at the backend."
+        yield Finding("journal", False, f"{journal}: {trouble}", advice)
+    else:
+        yield Finding("journal", True, f"whole; {live} attempt{'' if live == 1 else 's'} not settled")
+
+
+def check_journal(path: Path) -> tuple[str, int]:
+    """What is wrong with a journal (empty: nothing), and how many attempts are not settled. Reads only."""
+    try:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=CHECK_S_MAX)) as db:
+            problem = find_damage(db)
+            check_schema(db)
+            return problem, int(db.execute("SELECT count(*) FROM attempts WHERE settled_s IS NULL").fetchone()[0])
+    except sqlite3.Error as exc:
+        return str(exc), 0
+
+
+def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
+    if kind is None:
+        yield Finding("backend", None, "not known which", "Name it: --backend KIND.")
+        return
+    # Inside the agent's folder: the nodes of a batch system may see it, unlike /tmp.
+    place = patient.directory if patient.directory and patient.directory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="yard-doctor-", dir=place) as folder:
+        try:
+            make = load_backend(kind)
+            graph = None if make.finds_graph else discover_graph(Path(folder))
+            environment = {
+                name: patient.environment[name] for name in INHERITED_VARIABLES if name in patient.environment
+            }
+            setting = Setting(
+                cluster="doctor",
+                directory=Path(folder),
+                graph=graph,
+                site=patient.site,
+                environment=environment,
+                agent_environment=patient.environment,
+            )
+            with closing(make(setting)) as backend:
+                backend.refresh()
+                yield _check_backend(kind, backend)
+                if kind not in ("fake", KUBERNETES):  # they start no programs under accounts of this machine
+                    yield _accounts(patient.site, advice=ACCOUNTS_ADVICE if kind == "flux" else "")
+                if kind == KUBERNETES:
+                    yield _pod_canary(patient, backend)
+                elif backend.has_queue:
+                    yield from _canary(patient, backend, folders)
+        except (YardError, OSError) as exc:
+            advice = exc.next_step if isinstance(exc, YardError) else ""
+            yield Finding("backend", False, f"{kind}: {exc}", advice)
+
+
+def _check_backend(kind: str, backend: Backend) -> Finding:
+    graph, state = backend.describe(), backend.state()
+    resources = f"nodes {graph.nodes}, cores {graph.cores}, GPUs {graph.gpus}"
+    return Finding("backend", True, f"{kind} answers: {resources}; {state.running} running, {state.queued} queued")
+
+
+def _accounts(site: Site, *, advice: str) -> Finding:
+    """Whether users' jobs have separate accounts. Sharing is no fault, but is reported. `advice`: of the backend."""
+    sharing = JobAccounts(
+        site, is_root_allowed=False, is_elsewhere=runs_over_ssh(shlex.split(site.slurm.prefix))
+    ).sharing()
+    if sharing is None:
+        return Finding("accounts", True, "each user's jobs run under an account of their own")
+    return Finding("accounts", None, sharing.detail, advice or sharing.advice)
+
+
+def _pod_canary(patient: DoctorTarget, backend: Backend) -> Finding:
+    """Run a small job in the first namespace that was named, or in that of the project `default`."""
+    site = patient.site.kubernetes
+    if not site.image:
+        advice = "Name a small image with /bin/echo in it: `kubernetes: {image: …}` in the site's file."
+        return Finding("canary", None, "there is no image for a small job", advice)
+    place = project_of(site, patient.namespaces[0]) if patient.namespaces else None
+    project, domain = place or ("default", "development")
+    song = run_canary(
+        backend,
+        owner=patient.user or "doctor",
+        wait_s=patient.wait_s,
+        project=project,
+        domain=domain,
+        advice=POD_ADVICE,
+    )
+    return Finding("canary", song.is_ok, song.detail, song.advice)
+
+
+def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
+    if patient.site.accounts is not None and patient.user is None:
+        yield Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
+        return
+    is_remote = runs_over_ssh(shlex.split(patient.site.slurm.prefix))
+    with seen_by_nodes(None if is_remote else folders) as marker:
+        advice = FLUX_ADVICE if backend.kind == "flux" else ""
+        song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s, marker=marker, advice=advice)
+    yield Finding("canary", song.is_ok, song.detail, song.advice)
+    if folders is not None and not is_remote:
+        yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)

@@ -1,0 +1,1 @@
+"""Input files, from the server to the folder of a job."""

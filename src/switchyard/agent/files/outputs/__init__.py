@@ -1,0 +1,1 @@
+"""Output files, from the folder of a job to the server."""

@@ -1,0 +1,1 @@
+"""What an agent must not forget: attempts and reports, in a file."""

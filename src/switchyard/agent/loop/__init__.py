@@ -1,0 +1,1 @@
+"""The work of an agent: poll, run, report, answer quotes."""

@@ -1,0 +1,508 @@
+"""Starts, watches and ends attempts through the backend, and records the results in the journal. It knows no server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
+from switchyard.agent.backends.shared.returns import NotTakenNow
+from switchyard.agent.files.attempt_files import AttemptFiles
+from switchyard.agent.journal.attempt import Attempt, AttemptChange, AttemptKey, Stage, submit_batches
+from switchyard.agent.journal.journal import PURGE_MAX, Journal
+from switchyard.agent.log import attempt_lines, line
+from switchyard.agent.loop.attempt_reports import end_attempt, end_fields, reports_of
+from switchyard.agent.loop.batch_silence import BatchSilence
+from switchyard.agent.loop.chooser import ChoiceCache, Chooser, PriorityChooser
+from switchyard.agent.loop.ending_backend import CanWithdraw, EndingBackend, withdraw_waiting
+from switchyard.agent.loop.need import need_of, room_of, spec_of, total_need
+from switchyard.agent.loop.parallel_calls import call_in_parallel
+from switchyard.agent.loop.reported_reasons import ReportedReasons
+from switchyard.agent.site.site import OutageSite
+from switchyard.errors import Unavailable, YardError
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.poll import Lease, Room
+from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Cause
+
+RESUBMIT_AFTER_S = 1.0  # after a submit that failed for a temporary reason
+SILENT_LOOKUP_S = 10.0  # between two look-ups of an attempt while the batch system is silent: each may hang
+SUBMIT_S_MAX = 1.0  # for submits in one round: running jobs are checked between rounds
+# Errors of our own code. A job that meets one waits, since it may be submitted; the other jobs go on.
+DEFECTS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, AssertionError, RuntimeError)
+CANCELS_MAX = 5000  # in one round, for the same reason
+CANCEL_RETRY_S = 5.0  # a cancelled attempt that still runs is cancelled again after this
+PURGE_EVERY_S = 60.0
+WITHDRAW_EVERY_S = 10.0  # while the batch system is silent: each look reads a file of every queued attempt
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOutcome:
+    """The result of one submit: native ids of the submitted attempts, and the error for the others."""
+
+    batch: list[Attempt]
+    handed: list[tuple[Attempt, str]]
+    error: YardError | None = None
+
+
+class Runner:
+    """Used by one thread, except for `load` and `room`."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        backend: Backend,
+        chooser: Chooser | None = None,
+        files: AttemptFiles | None = None,
+        *,
+        silence: BatchSilence | None = None,
+        on_cancel: Callable[[], None] = lambda: None,
+        hold: Callable[[Lease], str] = lambda _: "",
+        is_disk_short: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """`on_cancel` is called after the backend was asked to cancel attempts. `hold`: why a job may not start yet."""
+        self._is_disk_short = is_disk_short
+        self._emptied: set[AttemptKey] = set()  # settled attempts whose folders were removed to make room
+        self._silence = silence or BatchSilence(backend.trouble, OutageSite())
+        self._hold = hold
+        self._on_cancel = on_cancel
+        self._journal = journal
+        self._backend = backend
+        self._late_reason = backend.late_reason if isinstance(backend, EndingBackend) else lambda _: ""
+        self._files = files
+        self._picker = ChoiceCache(chooser or PriorityChooser())
+        self._native: dict[AttemptKey, str] = {}  # submitted in this incarnation, not yet written down as such
+        self._submitted_at: dict[AttemptKey, float] = {}
+        self._retry_at: dict[AttemptKey, float] = {}
+        self._cancelled_at: dict[AttemptKey, float] = {}
+        self._unknown: dict[AttemptKey, str] = {}
+        self._reasons = ReportedReasons()
+        self._purged_at = 0.0
+        self._withdrawn_at = float("-inf")
+        # Intents of an earlier incarnation: the backend may have them, so they are looked up before a submit.
+        self._maybe_submitted = {
+            attempt.key for attempt in journal.attempts() if attempt.stage is Stage.INTENT
+        } | journal.unreadable_keys
+
+    def adopt(self) -> int:
+        """Add attempts to the journal that the backend has and the journal lost. Returns their number."""
+        lost = [lease for lease in self._backend.held() if not self._journal.knows((lease.job, lease.fence))]
+        lost.sort(key=lambda lease: lease.fence)
+        adopted = self._journal.take(lost)
+        changes = []
+        for attempt in adopted:
+            log.warning(line("adopted", job=attempt.lease.job, fence=attempt.lease.fence))
+            # They stay intents, which are looked up before a submit: the backend may not be able to answer now.
+            self._maybe_submitted.add(attempt.key)
+            with contextlib.suppress(YardError):
+                if (native_id := self._backend.find(attempt.marker)) is not None:
+                    changes.append(AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
+        self._journal.apply(changes)
+        if self._files is not None:
+            self._files.start({attempt.key for attempt in self._journal.attempts() if attempt.is_live})
+        return len(adopted)
+
+    def load(self) -> Load:
+        return self._backend.state()
+
+    def room(self) -> Room | None:
+        """Free resources, less those of leased attempts that are not submitted yet. None: the backend queues."""
+        if self._backend.has_queue:
+            return None
+        waiting = [
+            attempt for attempt in self._journal.attempts() if attempt.is_live and self._native_id_of(attempt) is None
+        ]
+        return room_of(self._backend.state(), less=total_need(need_of(spec_of(attempt.lease)) for attempt in waiting))
+
+    def run_once(self, *, may_start: bool) -> bool:
+        """Do one round of work. True: there are new reports, or resources became free."""
+        self._journal.flush()
+        before = self._end_unstarted() + (
+            self._give_back() + self._withdraw_silent() + self._stage() if may_start else []
+        )
+        self._journal.apply(before)
+        refused = self._start() if may_start else []
+        self._journal.apply(refused)
+        self._cancel()
+        seen = self._poll_backend()
+        self._journal.apply(seen)
+        changes = before + refused + seen
+        self._forget(changes)
+        self._purge()
+        return bool(changes)
+
+    def _native_id_of(self, attempt: Attempt) -> str | None:
+        return attempt.native_id or self._native.get(attempt.key)
+
+    def _end_unstarted(self) -> list[AttemptChange]:
+        """End unwanted attempts that were never submitted. Those that may have been submitted are looked up first."""
+        changes = []
+        for attempt in self._journal.attempts():
+            is_unwanted = attempt.is_cancel_asked or attempt.is_stopped
+            if not attempt.is_live or not is_unwanted or self._native_id_of(attempt) is not None:
+                continue
+            if attempt.key in self._maybe_submitted:
+                try:
+                    native_id = self._backend.find(attempt.marker)
+                except YardError as exc:
+                    log.info(line("not-found-yet", job=attempt.lease.job, fence=attempt.lease.fence, why=exc.detail))
+                    continue  # the backend cannot say yet; try again in the next round
+                if native_id is not None:
+                    self._native[attempt.key] = native_id
+                    continue
+            status = Status(seen=ObservedState.CANCELLED, reason="cancelled before it started")
+            changes.append(end_attempt(attempt, status))
+        return changes
+
+    def _waiting(self) -> list[Attempt]:
+        """Attempts to submit, in the order in which they were leased."""
+        return [
+            attempt
+            for attempt in self._journal.attempts()
+            if attempt.is_live
+            and self._native_id_of(attempt) is None
+            and not attempt.is_stopped
+            and not attempt.is_cancel_asked
+        ]
+
+    def _give_back(self) -> list[AttemptChange]:
+        """Return attempts that the chooser rejects, that come too late, or whose batch system is silent for too long.
+
+        None of these may be at the backend.
+        """
+        waiting, silence = self._waiting(), self._silence.give_back_reason()
+        choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
+        changes = []
+        for attempt in waiting:
+            reason = choice.returned.get(attempt.key) or self._late_reason(attempt.lease) or silence
+            if reason and attempt.key not in self._maybe_submitted:
+                status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
+                changes.append(end_attempt(attempt, status))
+        return changes
+
+    def _withdraw_silent(self) -> list[AttemptChange]:
+        """Return attempts at a batch system that is silent for too long, if the backend can keep them from beginning.
+
+        Whatever the batch system does with them later, nothing of them runs.
+        """
+        reason, now = self._silence.give_back_reason(), time.monotonic()
+        if not reason or not isinstance(self._backend, CanWithdraw) or now - self._withdrawn_at < WITHDRAW_EVERY_S:
+            return []
+        self._withdrawn_at = now
+        queued = {
+            self._native_id_of(attempt) or attempt.marker: attempt
+            for attempt in self._journal.attempts()
+            if attempt.is_live and attempt.stage is not Stage.RUNNING
+        }
+        status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
+        changes = []
+        for name in withdraw_waiting(self._backend, queued):
+            attempt = queued[name]
+            native_id = self._native_id_of(attempt)
+            changes.append(
+                end_attempt(attempt, status)
+                if native_id is None
+                else self._change_for_status(attempt, native_id, status)
+            )
+        return [change for change in changes if change is not None]
+
+    def _stage(self) -> list[AttemptChange]:
+        """Stage the files of waiting attempts. Returns the ends of those whose files cannot be had."""
+        changes: list[AttemptChange] = []
+        for attempt in self._waiting() if self._files is not None else ():
+            if self._files is None or self._files.is_staged(attempt) or self._is_at_backend(attempt):
+                continue
+            preparation = self._files.prepare(attempt)
+            if preparation.failure:
+                seen = ObservedState.RETURNED if preparation.is_given_back else ObservedState.FAILED
+                changes.append(end_attempt(attempt, Status(seen=seen, reason=preparation.failure, cause=Cause.CLUSTER)))
+            elif not preparation.is_ready:
+                self._report_waiting(attempt, preparation.text)
+        return changes
+
+    def _is_at_backend(self, attempt: Attempt) -> bool:
+        """Whether the backend may have it, although its folder is not known as complete: never write in that folder."""
+        if attempt.key not in self._maybe_submitted:
+            return False
+        try:
+            native_id = self._backend.find(attempt.marker)
+        except YardError:
+            return True  # not known yet
+        if native_id is not None:
+            self._native[attempt.key] = native_id
+        return native_id is not None
+
+    def _report_waiting(self, attempt: Attempt, text: str) -> None:
+        """Report what the attempt waits for: after a moment, then every 10 s if it changed."""
+        self._submitted_at.setdefault(attempt.key, time.monotonic())
+        if self._should_report_reason(attempt.key, text):
+            self._reasons.record(attempt.key, text)
+            for report in reports_of(attempt, Status(seen=ObservedState.SUBMITTED, reason=text)):
+                self._journal.queue_report(attempt.key, report)
+
+    def _start(self) -> list[AttemptChange]:
+        """Submit in the chooser's order until an attempt does not fit. It and all after it stay pending."""
+        if (silence := self._silence.now()) is not None:
+            self._wait_for_answer(silence.text.partition(": ")[0])
+            return []
+        living = {attempt.lineage: attempt.key for attempt in reversed(self._journal.attempts()) if attempt.is_live}
+        refused: list[AttemptChange] = []
+        now = time.monotonic()
+        if self._files is not None:
+            self._files.begin_round()
+        waiting = {attempt.key: attempt for attempt in self._waiting()}
+        choice = self._picker.pick([attempt.lease for attempt in waiting.values()], self._backend.state)
+        ready = [
+            waiting[key]
+            for key in choice.order
+            # Skip a job of which an older attempt still lives here, and an attempt that failed a moment ago. If the
+            # poller changed the attempt after `living` was made, the next round decides.
+            if key in waiting
+            and living.get(waiting[key].lineage) == key
+            and self._retry_at.get(key, 0.0) <= now
+            and (self._files is None or self._files.may_start(waiting[key]))
+            and not self._is_held(waiting[key])
+        ]
+        batches = list(submit_batches(ready, self._backend.range_max))
+        for first in range(0, len(batches), self._backend.submits_at_once):
+            wave = batches[first : first + self._backend.submits_at_once]
+            if not self._has_room(wave[0][0]):
+                break
+            outcomes = call_in_parallel(self._submit, wave)
+            self._record_submitted([pair for outcome in outcomes for pair in outcome.handed])
+            refused += [change for outcome in outcomes for change in self._not_submitted(outcome)]
+            if time.monotonic() - now > SUBMIT_S_MAX:
+                self._backend.wake()  # submit the others in the next round, after a check of running jobs
+                break
+        return refused
+
+    def _wait_for_answer(self, reason: str) -> None:
+        """While the batch system is silent, only look up attempts in doubt: some surely did not leave the agent."""
+        began = time.monotonic()
+        for attempt in self._waiting():
+            key, now = attempt.key, time.monotonic()
+            is_due = key in self._maybe_submitted and self._retry_at.get(key, 0.0) <= now
+            if is_due and now - began < SUBMIT_S_MAX:
+                self._retry_at[key] = now + SILENT_LOOKUP_S
+                if not self._is_at_backend(attempt):
+                    self._maybe_submitted.discard(key)
+            if self._native_id_of(attempt) is None:
+                self._report_waiting(attempt, reason)
+
+    def _is_held(self, attempt: Attempt) -> bool:
+        """Whether the attempt must wait before its first submit; the reason is reported."""
+        reason = self._hold(attempt.lease)
+        if not reason or self._is_at_backend(attempt):
+            return False
+        self._report_waiting(attempt, reason)
+        return True
+
+    def _has_room(self, attempt: Attempt) -> bool:
+        if self._backend.has_queue:
+            return True
+        state = self._backend.state()
+        is_idle = (
+            not state.running and not state.queued
+        )  # a job larger than the cluster still starts when nothing else runs
+        return is_idle or need_of(spec_of(attempt.lease)).fits(room_of(state, less=total_need(())))
+
+    def _submit(self, batch: list[Attempt]) -> SubmitOutcome:
+        """Submit one attempt, or neighbouring tasks of an array. Look up attempts that may have been submitted before.
+
+        Several submits run in parallel, so this changes nothing of the runner.
+        """
+        handed: list[tuple[Attempt, str]] = []
+        try:
+            for attempt in batch:
+                if attempt.key in self._maybe_submitted and not self._backend.is_submit_repeatable:
+                    native_id = self._backend.find(attempt.marker)
+                    handed += [(attempt, native_id)] if native_id is not None else []
+            known = {attempt.key for attempt, _ in handed}
+            new = [attempt for attempt in batch if attempt.key not in known]
+            for part in submit_batches(new, self._backend.range_max):
+                leases = [attempt.lease for attempt in part]
+                several = self._backend.submit_range(leases) if len(leases) > 1 else [self._backend.submit(leases[0])]
+                handed += zip(part, several, strict=True)
+        except YardError as exc:
+            return SubmitOutcome(batch, handed, exc)
+        except DEFECTS as exc:
+            log.exception(line("submit-defect", job=batch[0].lease.job, fence=batch[0].lease.fence))
+            return SubmitOutcome(batch, handed, Unavailable(f"a defect of the agent: {type(exc).__name__}"))
+        return SubmitOutcome(batch, handed)
+
+    def _record_submitted(self, handed: list[tuple[Attempt, str]]) -> None:
+        now = time.monotonic()
+        for attempt, native_id in handed:
+            self._native[attempt.key] = native_id
+            self._submitted_at[attempt.key] = now
+            log.info(line("submitted", job=attempt.lease.job, fence=attempt.lease.fence, native_id=native_id))
+        if not self._backend.is_submit_repeatable:
+            # After a crash before this write, the next start finds the jobs by their markers.
+            self._journal.apply(
+                [
+                    AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id))
+                    for attempt, native_id in handed
+                ]
+            )
+
+    def _not_submitted(self, outcome: SubmitOutcome) -> list[AttemptChange]:
+        """Handle a failed submit: a permanent error ends the attempts, a temporary one is retried after a look-up."""
+        exc = outcome.error
+        if exc is None:
+            return []
+        unsubmitted = [attempt for attempt in outcome.batch if self._native_id_of(attempt) is None]
+        for attempt in unsubmitted:
+            log.warning(line("submit-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
+            self._maybe_submitted.add(attempt.key)
+            self._retry_at[attempt.key] = time.monotonic() + RESUBMIT_AFTER_S
+        if exc.transient:
+            for attempt in unsubmitted:
+                self._report_waiting(attempt, exc.detail)
+            return []
+        seen = ObservedState.RETURNED if isinstance(exc, NotTakenNow) else ObservedState.FAILED
+        return [
+            end_attempt(attempt, Status(seen=seen, reason=exc.detail, cause=Cause.CLUSTER)) for attempt in unsubmitted
+        ]
+
+    def unbegun(self) -> list[AttemptKey]:
+        """After the stop: keep waiting attempts from beginning. Return those that have not begun, and will not."""
+        waiting = [each for each in self._journal.attempts() if each.is_live and each.stage is not Stage.RUNNING]
+        handed = {native_id: each.key for each in waiting if (native_id := self._native_id_of(each)) is not None}
+        kept = {each.key for each in waiting} - set(handed.values()) - self._maybe_submitted
+        return [*kept, *(handed[native_id] for native_id in withdraw_waiting(self._backend, handed))]
+
+    def withdraw(self) -> int:
+        """End attempts that this process started and did not report, because another process is the agent now.
+
+        The server leases those to the other process under the same fence. Attempts it knows to run here go on.
+        """
+        unreported = {queued.key for queued in self._journal.queued()}
+        due = {
+            native_id: attempt
+            for attempt in self._journal.attempts()
+            if attempt.is_live
+            and attempt.key in self._submitted_at
+            and (native_id := self._native_id_of(attempt)) is not None
+            if attempt.stage is not Stage.RUNNING or attempt.key in unreported
+        }
+        if due:
+            self._backend.cancel(due)
+        return len(due)
+
+    def _cancel(self) -> None:
+        """Cancel all due attempts in one call: a thousand tasks of an array are one job of the cluster."""
+        now = time.monotonic()
+        due: dict[str, Attempt] = {}
+        for attempt in self._journal.attempts():
+            native_id = self._native_id_of(attempt)
+            if not attempt.is_live or native_id is None or not (attempt.is_cancel_asked or attempt.is_stopped):
+                continue
+            if now - self._cancelled_at.get(attempt.key, -CANCEL_RETRY_S) < CANCEL_RETRY_S:
+                continue
+            if len(due) == CANCELS_MAX:
+                self._backend.wake()  # cancel the others in the next round
+                break
+            self._cancelled_at[attempt.key] = now
+            due[native_id] = attempt
+        try:
+            if due:
+                self._backend.cancel(due)
+                self._on_cancel()
+        except YardError as exc:
+            first = next(iter(due.values())).lease
+            log.warning(line("cancel-failed", job=first.job, fence=first.fence, others=len(due) - 1, error=exc.detail))
+
+    def _poll_backend(self) -> list[AttemptChange]:
+        asked = {
+            native_id: attempt
+            for attempt in self._journal.attempts()
+            if attempt.is_live and (native_id := self._native_id_of(attempt))
+        }
+        if not asked:
+            return []
+        statuses = self._backend.status(asked)
+        changes = (
+            self._change_for_status(attempt, native_id, statuses[native_id]) for native_id, attempt in asked.items()
+        )
+        return [change for change in changes if change is not None]
+
+    def _change_for_status(self, attempt: Attempt, native_id: str, status: Status) -> AttemptChange | None:
+        if attempt.native_id != native_id:
+            attempt = replace(attempt, native_id=native_id)
+        if status.seen in TERMINAL_STATES:
+            end = status if self._files is None else self._files.collect(attempt, status)
+            return end_attempt(attempt, end) if end is not None else None
+        if status.seen is ObservedState.UNKNOWN:
+            if self._unknown.get(attempt.key) != status.text:
+                self._unknown[attempt.key] = status.text
+                log.warning(line("unknown-state", job=attempt.lease.job, native_id=native_id, text=status.text))
+            return None
+        if status.seen is ObservedState.RUNNING:
+            if attempt.stage is Stage.RUNNING and not self._reasons.is_note_due(attempt.key, status.note):
+                return None
+            self._reasons.record(attempt.key, status.note or "")
+            return AttemptChange(replace(attempt, stage=Stage.RUNNING), reports_of(attempt, status))
+        is_waiting = status.seen is ObservedState.SUBMITTED and attempt.stage is not Stage.RUNNING
+        if is_waiting and self._should_report_reason(attempt.key, status.reason):
+            self._reasons.record(attempt.key, status.reason)
+            return AttemptChange(replace(attempt, stage=Stage.SUBMITTED), reports_of(attempt, status))
+        return None
+
+    def _should_report_reason(self, key: AttemptKey, reason: str) -> bool:
+        return self._reasons.is_due(key, reason, queued_s=time.monotonic() - self._submitted_at.get(key, 0.0))
+
+    def _forget(self, changes: Sequence[AttemptChange]) -> None:
+        for change in changes:
+            if change.attempt.native_id is not None:
+                self._native.pop(change.attempt.key, None)
+        ended = [change for change in changes if not change.attempt.is_live]
+        for text in attempt_lines("ended", ((*change.attempt.key, end_fields(change)) for change in ended)):
+            log.info(text)
+        for change in ended:
+            key = change.attempt.key
+            self._native.pop(key, None)
+            if self._files is not None:
+                self._files.release(key)
+            self._submitted_at.pop(key, None)
+            self._retry_at.pop(key, None)
+            self._cancelled_at.pop(key, None)
+            self._unknown.pop(key, None)
+            self._reasons.forget(key)
+            self._maybe_submitted.discard(key)
+
+    def _purge(self) -> None:
+        self._make_room()
+        now = time.monotonic()
+        if now - self._purged_at < PURGE_EVERY_S:
+            return
+        self._purged_at = now
+        old = self._journal.purgeable()
+        for attempt in old:
+            self._backend.forget(attempt.native_id or attempt.marker)
+            self._emptied.discard(attempt.key)
+        if old:
+            self._journal.purge(old)
+
+    def _make_room(self) -> None:
+        """While the disk is short, remove folders of settled attempts, oldest first. The server has their output.
+
+        Their rows stay: a server that was restored may ask for these attempts again.
+        """
+        if not getattr(self._backend, "has_folders_here", False) or not self._is_disk_short():
+            return
+        removed = 0
+        for attempt in self._journal.settled():
+            if attempt.key in self._emptied:
+                continue
+            self._backend.forget(attempt.native_id or attempt.marker)
+            self._emptied.add(attempt.key)
+            removed += 1
+            if removed == PURGE_MAX or not self._is_disk_short():
+                break
+        if removed:
+            log.warning(line("disk-short", removed=removed))

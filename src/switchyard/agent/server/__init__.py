@@ -1,0 +1,1 @@
+"""The agent's calls to the server: joining, its credential, its connection."""

@@ -1,0 +1,60 @@
+"""`yard login`: check a token with the server and keep it in the user's file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+
+from switchyard.cli.terminal.connect import RETRY_S
+from switchyard.cli.terminal.output import print_notice
+from switchyard.cli.terminal.parser import Parser, add_shared
+from switchyard.connection import refuse_plain_http
+from switchyard.errors import BadRequest
+from switchyard.sdk.client import Client
+from switchyard.sdk.transport.config import clean_token, config_path, load_user_file, resolve_settings, save_user_file
+
+EXAMPLES = """\
+  yard login --server https://yard.example.org
+  yard login --token-stdin < token.txt"""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser(
+        "yard login",
+        "Store a token for a server, after asking the server whether it holds. The server becomes your default one.",
+        examples=EXAMPLES,
+    )
+    parser.add_argument("--token-stdin", action="store_true", help="read the token from stdin instead of asking")
+    parser.add_argument(
+        "--ca-file", metavar="FILE", help="trust the certificates in this file; its name is stored, too"
+    )
+    add_shared(parser, outputs=())
+    args = parser.parse_args(argv)
+    account = resolve_settings(args.server)
+    url = account.url
+    refuse_plain_http(url, is_plain_allowed=account.is_plain_allowed)  # before anybody types a token
+    token = clean_token(sys.stdin.readline() if args.token_stdin else _ask_for_token(url))
+    if not token:
+        raise BadRequest(
+            "No token was given.", next_step="An administrator makes one: `yard token create --user NAME`."
+        )
+    ca_file = os.path.abspath(args.ca_file) if args.ca_file else None  # noqa: PTH100 — a link stays a link
+    with Client(url, token, ca_file=ca_file, retry_s=RETRY_S) as yard:
+        me = yard.whoami()
+    stored = load_user_file(config_path()).with_token(url, token)
+    save_user_file(config_path(), replace(stored, ca_file=ca_file or stored.ca_file))
+    print(f"Signed in to {url} as {me.name}. The token is kept in {config_path()}.")
+    if os.environ.get("YARD_TOKEN"):
+        print_notice("Beware: YARD_TOKEN is set and wins over the stored token.")
+    return 0
+
+
+def _ask_for_token(url: str) -> str:
+    if not sys.stdin.isatty():
+        raise BadRequest(
+            "There is no terminal to ask for the token on.", next_step="Use --token-stdin, or set YARD_TOKEN."
+        )
+    from getpass import getpass
+
+    return getpass(f"Token for {url}: ")

@@ -1,0 +1,191 @@
+"""`yard demo`: run a server, three clusters and 14 jobs on this machine, and explain two placements."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from switchyard.cli.demo.demo_jobs import BIG_JOB, CLUSTERS, JOBS, UNFITTING_JOB, DemoJob, find_faults
+from switchyard.cli.demo.demo_programs import DemoProcesses, choose_port
+from switchyard.cli.demo.demo_view import DemoTable, DemoView, StateChangeLines
+from switchyard.cli.jobs.explain import print_heading
+from switchyard.cli.jobs.verdicts import print_explanation
+from switchyard.cli.terminal.output import paint, print_notice
+from switchyard.cli.terminal.parser import Parser
+from switchyard.errors import EXIT_ERROR, EXIT_OK, TimedOut, YardError
+from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.sdk.client import Client
+
+JOBS_S = 50.0  # for all jobs together; they take about six
+POLL_S = 0.2
+CANCEL_S = 5.0  # for jobs that still run when the demo is stopped
+DEMO_LABEL = "demo"
+
+ABOUT = """\
+Start a server and three clusters on this machine, submit 14 different jobs, show them run, and say why two of
+them went where they went. Everything is real but small: agents with the local backend, on a database of its own."""
+EXAMPLES = """\
+  yard demo
+  DEMO_EXIT=1 yard demo                    stop by itself; exit 0 if every job ended as it must
+
+Without a terminal it stops by itself, too. On a terminal it keeps running until Ctrl-C, so that you can look around."""
+
+
+def main(argv: list[str]) -> int:
+    parser = Parser("yard demo", ABOUT, examples=EXAMPLES)
+    parser.add_argument("--dir", metavar="DIR", help="keep files and logs there (default: a temporary folder)")
+    parser.add_argument("--port", type=int, metavar="P", help="the server's port (default: a free one)")
+    args = parser.parse_args(argv)
+    is_staying = sys.stdout.isatty() and not os.environ.get("DEMO_EXIT")
+    _isolate_environment()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _exit_on_signal)
+    folder = Path(args.dir or tempfile.mkdtemp(prefix="yard-demo-")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    programs = DemoProcesses(folder)
+    is_worth_keeping = True  # keep the logs after a failure
+    try:
+        code = _run(programs, folder, args, is_staying=is_staying)
+        is_worth_keeping = code != EXIT_OK
+    except (KeyboardInterrupt, SystemExit):
+        is_worth_keeping = False
+        raise
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the cleanup is short and must complete
+        programs.stop()
+        if args.dir is None and not is_worth_keeping:
+            shutil.rmtree(folder, ignore_errors=True)
+    return code
+
+
+def _isolate_environment() -> None:
+    """Ignore the user's server, token and file."""
+    for name in ("YARD_URL", "YARD_TOKEN"):
+        os.environ.pop(name, None)
+    os.environ["YARD_CONFIG"] = os.devnull
+
+
+def _exit_on_signal(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _run(programs: DemoProcesses, folder: Path, args: Namespace, *, is_staying: bool) -> int:
+    print(f"Starting a server and the clusters {', '.join(CLUSTERS)}; logs are in {folder}.", flush=True)
+    url = programs.server(args.port or choose_port(usual=is_staying))
+    with Client(url, retry_s=2) as yard:
+        programs.wait_for("The server answers", lambda: _is_answering(url))
+        for cluster, graph in CLUSTERS.items():
+            programs.agent(cluster, graph, url=url)
+        programs.wait_for("The three clusters are up", lambda: _are_all_up(yard))
+        try:
+            ended = _watch(yard, programs, _submit(yard))
+            wrong = [fault for expected, job in ended for fault in find_faults(expected, job, _output(yard, job))]
+            _explain(yard, [job for expected, job in ended if expected.name in (BIG_JOB, UNFITTING_JOB)])
+            _print_outcome(wrong, folder)
+            if is_staying and not wrong:
+                _run_until_interrupt(programs, url)
+            elif not wrong:
+                print(f"The dashboard was at {url}/; stopping everything, as this is no terminal or DEMO_EXIT is set.")
+        finally:
+            _cancel_rest(yard)
+    return EXIT_ERROR if wrong else EXIT_OK
+
+
+def _is_answering(url: str) -> bool:
+    with Client(url, retry_s=0) as probe:
+        try:
+            return bool(probe.version())
+        except YardError:
+            return False
+
+
+def _are_all_up(yard: Client) -> bool:
+    up = {cluster.name for cluster in yard.clusters() if cluster.health is Health.UP}
+    return up >= set(CLUSTERS)
+
+
+def _submit(yard: Client) -> dict[str, DemoJob]:
+    """Submit all demo jobs. Return them by job id."""
+    jobs_by_id: dict[str, DemoJob] = {}
+    for demo_job in JOBS:
+        handle = yard.submit(demo_job.command, name=demo_job.name, labels={DEMO_LABEL: "yes"}, **demo_job.asks)
+        jobs_by_id[handle.id] = demo_job
+    return jobs_by_id
+
+
+def _watch(yard: Client, programs: DemoProcesses, jobs_by_id: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
+    """Show the jobs until all have ended. Cancel the job that is to be cancelled once it runs."""
+    asks = {demo_job.name: " ".join(f"{key}={value}" for key, value in demo_job.asks.items()) for demo_job in JOBS}
+    view: DemoView = DemoTable(len(jobs_by_id), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(jobs_by_id))
+    end = time.monotonic() + JOBS_S
+    with view:
+        while True:
+            jobs = sorted(
+                (job for job in yard.jobs(labels={DEMO_LABEL: "yes"}) if job.id in jobs_by_id), key=lambda job: job.id
+            )
+            view.show(jobs)
+            for job in jobs:
+                if jobs_by_id[job.id].cancel and job.state is State.RUNNING and not job.cancel_requested:
+                    yard.cancel(job.id, reason="the demo shows how")
+            if len(jobs) == len(jobs_by_id) and all(job.state in FINAL_STATES for job in jobs):
+                return [(jobs_by_id[job.id], job) for job in jobs]
+            programs.check()
+            if time.monotonic() > end:
+                late = ", ".join(f"{job.name} is {job.state.value}" for job in jobs if job.state not in FINAL_STATES)
+                raise TimedOut(f"Not all jobs ended within {JOBS_S:g} s: {late}.", next_step="Look at the logs.")
+            time.sleep(POLL_S)
+
+
+def _output(yard: Client, job: Job) -> str:
+    return b"".join(chunk.data for chunk in yard.output(job.id).chunks).decode(errors="replace")
+
+
+def _explain(yard: Client, jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        print(f"\n{paint(f'$ yard explain {job.id}', 'bold')}")
+        explanation = yard.explain(job.id)
+        print_heading(job, explanation)
+        print_explanation(explanation)
+
+
+def _print_outcome(wrong: Sequence[str], folder: Path) -> None:
+    print()
+    if wrong:
+        print_notice("error: " + "; ".join(wrong))
+        print_notice(f"next: Look at the logs in {folder}.")
+    else:
+        print(f"All {len(JOBS)} jobs ended as they must.")
+
+
+def _run_until_interrupt(programs: DemoProcesses, url: str) -> None:
+    """Keep the server and the agents running until Ctrl-C."""
+    print(f"The dashboard is at {url}/ and the API at {url}/v1. In another terminal: YARD_URL={url} yard ls")
+    print("Ctrl-C here stops everything.", flush=True)
+    with suppress(KeyboardInterrupt):
+        while True:
+            programs.check()
+            time.sleep(POLL_S)
+    print("\nStopping.")
+
+
+def _cancel_rest(yard: Client) -> None:
+    """Cancel all live jobs before the agents stop: jobs outlive their agents by design."""
+    end = time.monotonic() + CANCEL_S
+    with suppress(YardError):
+        while live := [job for job in yard.jobs() if job.state not in FINAL_STATES]:
+            for job in live:
+                if not job.cancel_requested:
+                    yard.cancel(job.id)
+            if time.monotonic() > end:
+                return
+            time.sleep(POLL_S)

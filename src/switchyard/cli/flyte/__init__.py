@@ -1,0 +1,1 @@
+"""The commands about executions of Flyte's workflows and tasks."""

@@ -1,0 +1,121 @@
+"""`yard hold`, `yard release` and `yard priority`: change jobs that have not started yet."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from switchyard.cli.jobs.job_action import JobAction, run_action
+from switchyard.cli.jobs.job_selector import add_job_targets
+from switchyard.cli.jobs.job_view import count_ended_tasks, format_job_line
+from switchyard.cli.terminal.connect import connect
+from switchyard.cli.terminal.output import printable
+from switchyard.cli.terminal.parser import Parser, add_shared, no_arguments
+from switchyard.cli.terminal.table import now_us
+from switchyard.model.job.job import Job, State
+from switchyard.model.job.lifecycle import LIVE_STATES
+from switchyard.sdk.client import Client
+
+
+class _Change(NamedTuple):
+    """One command: its help, the jobs it applies to, and its call."""
+
+    about: str
+    examples: str
+    call: Callable[[Client, str, Namespace], Job]
+    past_tense: str
+    states: tuple[State, ...]
+    applies_to: Callable[[Job], bool] = lambda _: True
+    verb: str | None = None  # in a question, where the command's name is no verb
+    format_result: Callable[[Job], str] = lambda job: format_job_line(job, now_us())
+    add_arguments: Callable[[Parser], None] = no_arguments
+
+
+def _add_priority(parser: Parser) -> None:
+    parser.add_argument("priority", type=int, metavar="N", help="higher goes first; 0 is usual")
+
+
+def _format_priority(job: Job) -> str:
+    return f"{job.id}  priority {job.priority}  " + printable(f"{job.state.value} {job.name}")
+
+
+def _has_waiting_work(job: Job) -> bool:
+    """Whether no cluster has the job; of an array, whether tasks wait."""
+    return job.leased_us is None if job.tasks is None else job.tasks.waiting > 0
+
+
+def _format_held(job: Job) -> str:
+    if job.tasks is None:
+        return format_job_line(job, now_us())
+    ended = count_ended_tasks(job.tasks)
+    parts = [
+        f"{job.tasks.waiting} held",
+        f"{job.tasks.live} go on" if job.tasks.live else "",
+        f"{ended} have ended" if ended else "",
+    ]
+    return f"{format_job_line(job, now_us())}\n  tasks: {', '.join(filter(None, parts))}"
+
+
+CHANGES = {
+    "hold": _Change(
+        "Keep jobs from being handed to a cluster, until `yard release`. Jobs that a cluster already has go on.\n"
+        "Of an array, the tasks that wait are held, and those that a cluster has go on.",
+        """\
+  yard hold 01JCQ0V7
+  yard hold --label run=7 --dry-run
+  yard submit --hold -- ./later            held from the start""",
+        lambda yard, job, _: yard.change(job, hold=True),
+        past_tense="held",
+        states=(State.PENDING, State.ASSIGNED, State.SUBMITTED, State.RUNNING),
+        applies_to=lambda job: not job.is_held and _has_waiting_work(job),
+        format_result=_format_held,
+    ),
+    "release": _Change(
+        "Release held jobs.",
+        """\
+  yard release 01JCQ0V7
+  yard release --owner me                  all that you hold""",
+        lambda yard, job, _: yard.change(job, hold=False),
+        past_tense="released",
+        states=(State.PENDING, State.RUNNING),  # RUNNING: a held array with tasks that a cluster has
+        applies_to=lambda job: job.is_held,
+    ),
+    "priority": _Change(
+        "Change the priority of jobs. The cluster itself orders the jobs that its agent already has.",
+        """\
+  yard priority 01JCQ0V7 100               before all with less
+  yard priority --label run=7 -- -5        after all others""",
+        lambda yard, job, args: yard.change(job, priority=args.priority),
+        verb="change the priority of",
+        past_tense="changed",
+        states=tuple(LIVE_STATES),
+        format_result=_format_priority,
+        add_arguments=_add_priority,
+    ),
+}
+
+
+def _run(command: str, argv: list[str]) -> int:
+    change = CHANGES[command]
+    parser = Parser(f"yard {command}", change.about, examples=change.examples)
+    add_job_targets(parser)
+    change.add_arguments(parser)
+    add_shared(parser)
+    args = parser.parse_args(argv)
+    action = JobAction(
+        change.verb or command,
+        change.past_tense,
+        change.states,
+        lambda yard, target: change.call(yard, target.job, args),
+        change.format_result,
+        change.applies_to,
+    )
+    with connect(args) as yard:
+        return run_action(yard, args, action)
+
+
+hold = partial(_run, "hold")
+release = partial(_run, "release")
+priority = partial(_run, "priority")

@@ -1,0 +1,1 @@
+"""The commands about attributes, queues, pools and token pools."""

@@ -1,0 +1,69 @@
+"""A bar on stderr for files that are hashed, uploaded or fetched: bytes and rate. Only on a terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from types import TracebackType
+
+from switchyard.cli.terminal.output import is_live
+from switchyard.cli.terminal.progress import DRAW_S, WIDTH
+from switchyard.cli.terminal.terminal import clear_line
+from switchyard.model.jobspec.quantity import show_bytes
+
+STEP_WORDS = {"hash": "reading", "upload": "sending", "fetch": "fetching"}
+BAR_MIN = 4  # columns; a shorter bar shows nothing
+RATE_AFTER_S = 0.5  # a rate over less time says nothing
+
+
+class TransferBar:
+    """Draws at most every DRAW_S seconds, however often it is called. Threads call it one at a time."""
+
+    def __init__(self) -> None:
+        self._is_shown = is_live(sys.stderr)
+        self._step = ""
+        self._begun_at = self._drawn_at = 0.0
+        self._done_before = self._done = 0
+
+    def __enter__(self) -> TransferBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_shown and self._drawn_at:
+            clear_line(sys.stderr)
+            sys.stderr.flush()
+
+    def __call__(self, step: str, done: int, total: int) -> None:
+        if not self._is_shown or total <= 0:
+            return
+        now = time.monotonic()
+        if step != self._step or done < self._done:
+            # What is done at the first call was there before: it did not travel now, and counts in no rate.
+            self._step, self._begun_at, self._drawn_at, self._done_before = step, now, 0.0, done
+        self._done = done
+        if now - self._drawn_at < DRAW_S and done < total:
+            return
+        self._drawn_at = now
+        passed_s, columns = now - self._begun_at, shutil.get_terminal_size().columns
+        text = format_transfer(step, done, total, passed_s, done_before=self._done_before, columns=columns)
+        # The cursor goes back to the start, so that whatever is printed next takes the bar's place.
+        clear_line(sys.stderr)
+        sys.stderr.write(f"{text}\r")
+        sys.stderr.flush()
+
+
+def format_transfer(
+    step: str, done: int, total: int, passed_s: float, *, done_before: int = 0, columns: int = 80
+) -> str:
+    """`sending ▕██████░░░░░░▏ 12.0MiB of 48.0MiB, 8.1MiB/s`; shorter than the columns, as a line that wraps stays."""
+    word = STEP_WORDS.get(step, step)
+    rate = f", {show_bytes(int((done - done_before) / passed_s))}/s" if passed_s > RATE_AFTER_S else ""
+    counts = f"{show_bytes(done)} of {show_bytes(total)}{rate}"
+    width = min(WIDTH, columns - len(f"{word} ▕▏ {counts} "))
+    if width < BAR_MIN:
+        return f"{word} {counts}"[: max(columns - 1, 0)]
+    full = min(width, width * done // total)
+    return f"{word} ▕{'█' * full}{'░' * (width - full)}▏ {counts}"

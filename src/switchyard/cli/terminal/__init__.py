@@ -1,0 +1,1 @@
+"""What all commands share: arguments, tables, colours, progress, completion."""

@@ -1,0 +1,1 @@
+"""What a cluster is and what it says: load, polls, verdicts, quotes."""

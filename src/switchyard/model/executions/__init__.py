@@ -1,0 +1,1 @@
+"""Executions of workflows, as the API shows them."""

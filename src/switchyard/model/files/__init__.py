@@ -1,0 +1,1 @@
+"""Files of jobs: trees, frames of uploads, views."""

@@ -1,0 +1,1 @@
+"""What a job is: its request, its states, its tasks, its retries."""

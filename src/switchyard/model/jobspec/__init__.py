@@ -1,0 +1,1 @@
+"""Flux's jobspecs: reading them, checking them, counting what they ask."""

@@ -1,0 +1,1 @@
+"""What bounds jobs: attributes, grants, queues, pools, scopes, tokens."""

@@ -1,0 +1,1 @@
+"""From bytes to values and back: messages of the API, bounded decoding, schemas."""

@@ -1,0 +1,1 @@
+"""The output of jobs, from the server to this machine."""

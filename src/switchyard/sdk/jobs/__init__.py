@@ -1,0 +1,1 @@
+"""Submit, follow and change jobs; functions as jobs."""

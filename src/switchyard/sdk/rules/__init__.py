@@ -1,0 +1,1 @@
+"""The calls of administrators and of executions."""

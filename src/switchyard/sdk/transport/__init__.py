@@ -1,0 +1,1 @@
+"""One call of the API: address, token, retries, errors."""

@@ -1,0 +1,1 @@
+"""The input of jobs, from this machine to the server."""

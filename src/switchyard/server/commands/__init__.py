@@ -1,0 +1,1 @@
+"""The commands `yard server` and `yard db`."""

@@ -1,0 +1,1 @@
+"""The configuration file, a module for each section."""

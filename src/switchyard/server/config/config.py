@@ -1,0 +1,414 @@
+"""The server's config file (YAML): every section, checked for shape, all mistakes listed at once."""
+
+from __future__ import annotations
+
+import types
+import typing
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from switchyard.errors import Malformed
+from switchyard.model.executions.execution import (
+    PARALLEL_MAX,
+    AnnotationKey,
+    EnvName,
+    EnvValue,
+    LongText,
+    RawOutput,
+    SecurityContext,
+)
+from switchyard.model.job.log import OUTPUT_BYTES_MAX
+from switchyard.model.jobspec.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.model.rules.layout import WEIGHT_MAX
+from switchyard.model.rules.names import LabelKey, LabelValue, Name
+from switchyard.model.rules.queue import Queue
+from switchyard.model.wire.decode import load_yaml
+from switchyard.server.config.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection
+from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
+from switchyard.server.config.config_positions import with_positions
+from switchyard.server.config.connections_section import ConnectionsSection
+from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.job_priority_section import JobPrioritySection
+from switchyard.server.config.limits_section import LimitsSection
+from switchyard.server.config.moving_section import MovingSection, SpillSection
+from switchyard.server.config.storage_section import StorageSection
+from switchyard.server.config.workflows_section import WorkflowsSection
+
+Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
+RawQuantity = str | int | float
+MISTAKES_MAX = 100
+REFERENCED_SECTIONS = ("domains", "queues", "clusters")  # sections whose names others use
+INVALID_PART: Any = object()
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of all sections."""
+
+
+class ClusterAuth(Section, frozen=True):
+    type: str = ""
+    tokenPath: str = ""
+    certPath: str = ""
+
+
+class ClusterConfig(Section, frozen=True):
+    name: Name
+    endpoint: str = ""
+    enabled: bool = True
+    auth: ClusterAuth = ClusterAuth()
+
+
+class WeightedCluster(Section, frozen=True):
+    id: Name
+    weight: Weight = 1.0
+
+
+class PoolAssignment(Section, frozen=True):
+    pool: Name
+
+
+class ClustersSection(Section, frozen=True):
+    clusterConfigs: list[ClusterConfig] = []
+    poolNameClusterMap: dict[Name, list[WeightedCluster]] = {}
+    labelClusterMap: dict[Name, list[WeightedCluster]] = {}
+    defaultExecutionLabel: Name | None = None
+    clusterPoolAssignments: dict[Name, PoolAssignment] = {}
+    stickyPools: list[Name] = []  # whose jobs no idle cluster takes over
+
+
+class QueueConfig(Queue, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    name: Name
+
+    @property
+    def settings(self) -> Queue:
+        return Queue(**{field: getattr(self, field) for field in Queue.__struct_fields__})
+
+
+class DomainSection(Section, frozen=True):
+    id: Name
+    name: str = ""
+    tags: list[Name] = []
+
+
+class ResourceSetSection(Section, frozen=True):
+    cpu: RawQuantity | None = None
+    gpu: RawQuantity | None = None
+    memory: RawQuantity | None = None
+    ephemeral_storage: RawQuantity | None = None
+    ephemeralStorage: RawQuantity | None = None
+    storage: RawQuantity | None = None
+
+
+class TaskResourcesSection(Section, frozen=True):
+    defaults: ResourceSetSection = ResourceSetSection()
+    limits: ResourceSetSection = ResourceSetSection()
+
+
+class ExecutionConfigSection(Section, frozen=True):
+    max_parallelism: Annotated[int, Meta(ge=0, le=PARALLEL_MAX)] | None = None  # 0: no bound
+    interruptible: bool | None = None
+    overwrite_cache: bool | None = None
+    raw_output_data_config: RawOutput | None = None
+    security_context: SecurityContext | None = None
+    labels: dict[LabelKey, LabelValue] | None = None
+    annotations: dict[AnnotationKey, LongText] | None = None
+    envs: dict[EnvName, EnvValue] | None = None
+
+
+class TierValue(Section, frozen=True):
+    queueingBudget: RawQuantity
+
+
+class QualityOfServiceSection(Section, frozen=True):
+    tierExecutionValues: dict[Name, TierValue] = {}
+    defaultTiers: dict[Name, Name] = {}
+
+
+class RedisConfig(Section, frozen=True):
+    """`hostPaths`: host:port, or of the Sentinels that know `primaryName`; `hostKey`: the password."""
+
+    hostPaths: list[Annotated[str, Meta(min_length=1, max_length=260)]] = []
+    hostKey: str = ""
+    maxRetries: Annotated[int, Meta(ge=0, le=10)] = 3
+    primaryName: str = ""
+
+
+class ResourceManagerSection(Section, frozen=True):
+    """Token pools: where they are kept, their limits, and the tokens that jobs of a task type need (`taskTypes`)."""
+
+    type: typing.Literal["noop", "memory", "redis"] = "noop"
+    resourceMaxQuota: Annotated[int, Meta(ge=0)] = 100
+    redis: RedisConfig = RedisConfig()
+    taskTypes: dict[Name, dict[str, Annotated[int, Meta(ge=0)]]] = {}
+    # The longest lease of a caller; after a loss of what was granted nothing is granted for so long.
+    leaseMax: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "5m"
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.leaseMax)
+
+
+SECRET_CHARS_MIN = 12
+
+
+class RainbowSection(Section, frozen=True):
+    """The Rainbow API on the gRPC port. `handover_ttl`: how long a job without a reported end counts as running."""
+
+    registration_secret: Annotated[str, Meta(min_length=SECRET_CHARS_MIN, max_length=512)]
+    anonymous_match: bool = False
+    receive_lease: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "60s"
+    handover_ttl: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "24h"
+
+    def __post_init__(self) -> None:
+        if len(self.registration_secret.strip()) < SECRET_CHARS_MIN:
+            raise ValueError(f"the registration_secret has under {SECRET_CHARS_MIN} characters: it could be guessed")
+        parse_duration_s(self.receive_lease)
+        parse_duration_s(self.handover_ttl)
+
+    @property
+    def receive_lease_us(self) -> int:
+        return parse_duration_s(self.receive_lease) * 1_000_000
+
+    @property
+    def handover_ttl_us(self) -> int:
+        return parse_duration_s(self.handover_ttl) * 1_000_000
+
+
+class MatchSection(Section, frozen=True):
+    """The engine that checks whether a job fits a cluster, and the engines that users may name (`--match-engine`)."""
+
+    engine: Name = "shapes"
+    allowed: list[Name] = msgspec.field(default_factory=lambda: ["shapes", "walk"])
+
+
+class SelectionSection(Section, frozen=True):
+    """The algorithm that selects a cluster, for jobs that name none.
+
+    `stale`: whether it may use values of clusters that are older than `stale_after`.
+    """
+
+    name: Name = "weighted"
+    options: dict[str, Any] = {}
+    stale: typing.Literal["use", "ignore"] = "use"
+    stale_after: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "3m"
+    quote_deadline_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0  # for clusters that are asked for quotes
+
+    def __post_init__(self) -> None:
+        parse_duration_s(self.stale_after)
+
+    @property
+    def quote_wait_us(self) -> int:
+        return round(self.quote_deadline_s * 1_000_000)
+
+    @property
+    def stale_after_us(self) -> int:
+        return parse_duration_s(self.stale_after) * 1_000_000
+
+
+class LogsSection(Section, frozen=True):
+    """Where the output of jobs is kept. Of a stream longer than `bytes_max`, the first and the last half are kept."""
+
+    store: typing.Literal["database", "directory"] = "database"
+    path: str = ""  # of the directory; relative to the server's data
+    bytes_max: Annotated[int, Meta(ge=1024, le=2**40)] = OUTPUT_BYTES_MAX
+
+
+RetentionPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+
+
+class RetentionSection(Section, frozen=True):
+    """How long ended jobs and executions, output, events and audit entries are kept: 30d, 12h, or seconds; 0 or never:
+    for ever."""
+
+    jobs: RetentionPeriod = "30d"  # from a job's end on; with its attempts, events and output
+    logs: RetentionPeriod = "7d"  # likewise, its output alone
+    events: RetentionPeriod = "30d"
+    audit: RetentionPeriod = "365d"
+    executions: RetentionPeriod = "30d"  # from an execution's end on; with its nodes, their inputs and outputs
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            self.period_us(name)
+
+    def period_us(self, name: str) -> int | None:
+        """None: for ever."""
+        value: int | str = getattr(self, name)
+        return None if value in (0, "0", "never") else parse_duration_s(value) * 1_000_000
+
+
+class MetricsSection(Section, frozen=True):
+    """`anonymous`: everyone who reaches the server may read `/metrics`. Else it needs the role view on the platform."""
+
+    anonymous: bool = False
+
+
+def _domains() -> list[Name | DomainSection]:
+    return [DomainSection("development"), DomainSection("staging"), DomainSection("production")]
+
+
+class Config(Section, frozen=True):
+    """The whole file."""
+
+    clusters: ClustersSection = ClustersSection()
+    queues: list[QueueConfig] = []
+    domains: list[Name | DomainSection] = msgspec.field(default_factory=_domains)
+    task_resources: TaskResourcesSection = TaskResourcesSection()
+    execution_config: ExecutionConfigSection = ExecutionConfigSection()
+    quality_of_service: QualityOfServiceSection = QualityOfServiceSection()
+    job_priority: JobPrioritySection = JobPrioritySection()
+    cluster_resources: ClusterResourcesSection = ClusterResourcesSection()
+    namespace_mapping: NamespaceMappingSection = NamespaceMappingSection()
+    resourcemanager: ResourceManagerSection = ResourceManagerSection()
+    rainbow: RainbowSection | None = None
+    match: MatchSection = MatchSection()
+    selection: SelectionSection = SelectionSection()
+    moving: MovingSection = MovingSection()
+    spill: SpillSection = SpillSection()
+    logs: LogsSection = LogsSection()
+    retention: RetentionSection = RetentionSection()
+    storage: StorageSection = StorageSection()
+    metrics: MetricsSection = MetricsSection()
+    connections: ConnectionsSection = ConnectionsSection()
+    limits: LimitsSection = LimitsSection()
+    files: FilesSection = FilesSection()
+    workflows: WorkflowsSection = WorkflowsSection()
+
+    @property
+    def all_domains(self) -> list[DomainSection]:
+        return [DomainSection(domain) if isinstance(domain, str) else domain for domain in self.domains]
+
+    @property
+    def domain_names(self) -> frozenset[str]:
+        return frozenset(domain.id for domain in self.all_domains)
+
+
+def read_config(text: str, *, where: str) -> Config:
+    """Return the config, or raise one error that lists every mistake."""
+    value = load_yaml(text, where=where)
+    if value is None:
+        return Config()
+    mistakes = find_mistakes(value, Config, "")
+    if mistakes:
+        clusters = value.get("clusters") if isinstance(value, dict) else None
+        mistakes += [*duplicate_clusters(clusters), *unlisted_members(clusters)]
+        listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
+        raise Malformed(
+            f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
+            next_step="Correct them all and start again.",
+        )
+    return msgspec.convert(value, Config)
+
+
+def valid_parts(text: str) -> Config:
+    """Return the valid parts of a config with mistakes, so that mistakes between sections are listed, too.
+
+    Returns an empty config if a section is invalid whose names other sections use: all those names would seem unknown.
+    """
+    try:
+        value = load_yaml(text, where="")
+    except Malformed:
+        return Config()
+    hints = typing.get_type_hints(Config, include_extras=True)
+    sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
+    parts = {name: _valid_part(section, hints[name]) for name, section in sections.items()}
+    if any(parts.get(name) is INVALID_PART for name in REFERENCED_SECTIONS):
+        return Config()
+    sound = {name: section for name, section in parts.items() if section is not INVALID_PART}
+    if sound.get("queues") != sections.get("queues"):  # the mistake may be the very tag that a domain names
+        sound["domains"] = [
+            domain if isinstance(domain, str) else {"id": domain["id"]} for domain in sound.get("domains", [])
+        ]
+        if not sound["domains"]:
+            del sound["domains"]
+    return msgspec.convert(sound, Config)
+
+
+def _valid_part(value: Any, kind: Any) -> Any:
+    """Return a value without its invalid parts; INVALID_PART if they cannot be left out."""
+    if not find_mistakes(value, kind, ""):
+        return value
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated:
+        return _if_valid(_valid_part(value, arguments[0]), kind)
+    if origin in (types.UnionType, typing.Union) and isinstance(value, (list, dict)):
+        kinds = [
+            argument
+            for argument in arguments
+            if typing.get_origin(argument) in (list, dict) or hasattr(argument, "__struct_fields__")
+        ]
+        return _valid_part(value, kinds[0]) if len(kinds) == 1 else INVALID_PART
+    if origin is list and isinstance(value, list):
+        return [sound for item in value if (sound := _valid_part(item, arguments[0])) is not INVALID_PART]
+    if origin is dict and isinstance(value, dict):
+        named = {key: item for key, item in value.items() if not _value_mistakes(key, arguments[0], "")}
+        parts = {key: _valid_part(item, arguments[1]) for key, item in named.items()}
+        return {key: item for key, item in parts.items() if item is not INVALID_PART}
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        named = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
+        parts = {name: _valid_part(item, named[name]) for name, item in value.items() if name in named}
+        return _if_valid({name: item for name, item in parts.items() if item is not INVALID_PART}, kind)
+    return INVALID_PART
+
+
+def _if_valid(value: Any, kind: Any) -> Any:
+    return INVALID_PART if value is INVALID_PART or find_mistakes(value, kind, "") else value
+
+
+def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
+    """List every mistake in a value. msgspec stops at the first, so containers are walked here."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Annotated and isinstance(value, (list, dict)):
+        return find_mistakes(value, arguments[0], path) or _value_mistakes(value, kind, path)
+    if origin is types.UnionType and type(None) in arguments:
+        types_left = [argument for argument in arguments if argument is not type(None)]
+        if value is None and isinstance(types_left[0], type) and issubclass(types_left[0], Section):
+            return find_mistakes({}, types_left[0], path)  # the section is there, but empty
+        if value is None:
+            return []
+        return find_mistakes(value, types_left[0], path) if len(types_left) == 1 else _value_mistakes(value, kind, path)
+    if origin is list and isinstance(value, list):
+        return [
+            mistake
+            for index, item in enumerate(value)
+            for mistake in find_mistakes(item, arguments[0], f"{path}[{index}]")
+        ]
+    if origin is dict and isinstance(value, dict):
+        return [
+            mistake
+            for key, item in value.items()
+            for mistake in (
+                *_value_mistakes(key, arguments[0], f"{path} (name {key!r})"),
+                *find_mistakes(item, arguments[1], _join(path, str(key))),
+            )
+        ]
+    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
+        return _struct_mistakes(value, kind, path)
+    return _value_mistakes(value, kind, path)
+
+
+def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> list[str]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    mistakes = [
+        f"{_join(path, str(key))}: unknown key; known here: {', '.join(fields)}" for key in value if key not in fields
+    ]
+    for name, field in fields.items():
+        if name in value:
+            mistakes += find_mistakes(value[name], hints[field.name], _join(path, name))
+        elif field.required:
+            mistakes.append(f"{_join(path, name)}: missing")
+    return mistakes or _value_mistakes(value, kind, path)  # fields that are valid one by one may contradict each other
+
+
+def _value_mistakes(value: Any, kind: Any, path: str) -> list[str]:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        return [f"{path or 'the file'}: {exc}"]
+    return []
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

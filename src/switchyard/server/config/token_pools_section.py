@@ -1,0 +1,70 @@
+"""The `resourcemanager` section of the config file: the token pools of a server, and the section's mistakes."""
+
+from __future__ import annotations
+
+from switchyard.model.jobspec.quantity import parse_duration_s
+from switchyard.model.rules.tokens import LEASE_S_MAX, QUOTA_MAX, TOKENS_OF_JOB_MAX, UNITS_MAX, is_namespace
+from switchyard.server.config.config import ResourceManagerSection
+from switchyard.service.core.snapshots.token_settings import TokenSettings
+from switchyard.tokens.memory import MemoryPools
+from switchyard.tokens.noop import NoopPools
+from switchyard.tokens.pools import TokenPools
+
+
+def token_mistakes(section: ResourceManagerSection) -> list[str]:
+    """The mistakes in the section."""
+    mistakes: list[str] = []
+    if not 1 <= section.resourceMaxQuota <= QUOTA_MAX:
+        mistakes.append(f"resourcemanager.resourceMaxQuota: from 1 to {QUOTA_MAX}")
+    if not 1 <= _lease_s_max(section) <= LEASE_S_MAX:
+        mistakes.append(f"resourcemanager.leaseMax: from 1 s to {LEASE_S_MAX} s")
+    if section.type == "redis":
+        if not section.redis.hostPaths:
+            mistakes.append("resourcemanager.redis.hostPaths: name the Redis, as host:port")
+        if len(section.redis.hostPaths) > 1 and not section.redis.primaryName:
+            mistakes.append(
+                "resourcemanager.redis.hostPaths: several are Sentinels, and need primaryName; a Redis is one address"
+            )
+    for name, needs in section.taskTypes.items():
+        where = f"resourcemanager.taskTypes.{name}"
+        if len(needs) > TOKENS_OF_JOB_MAX:
+            mistakes.append(f"{where}: at most {TOKENS_OF_JOB_MAX} pools")
+        for namespace, units in needs.items():
+            if not is_namespace(namespace):
+                mistakes.append(f"{where}: {namespace[:80]!r} is not a namespace")
+            if not 0 <= units <= UNITS_MAX:
+                mistakes.append(f"{where}.{namespace}: from 0 to {UNITS_MAX}")
+    return mistakes
+
+
+def make_token_pools(section: ResourceManagerSection) -> TokenSettings:
+    """Make the token pools of a section without mistakes. The server also starts while Redis is unreachable."""
+    lease_s_max = _lease_s_max(section)
+    return TokenSettings(
+        _pools(section, lease_s_max),
+        type=section.type,
+        quota_max=section.resourceMaxQuota,
+        lease_s_max=lease_s_max,
+        task_types=section.taskTypes,
+    )
+
+
+def _pools(section: ResourceManagerSection, lease_s_max: int) -> TokenPools:
+    if section.type == "memory":
+        return MemoryPools(quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
+    if section.type == "redis":
+        from switchyard.tokens.redis import RedisPools
+        from switchyard.tokens.redis_connections import (
+            RedisConnectionPool,
+        )  # takes 60 ms, and most servers have no Redis
+
+        there = section.redis
+        lines = RedisConnectionPool(
+            there.hostPaths, password=there.hostKey, primary=there.primaryName, retries=there.maxRetries
+        )
+        return RedisPools(lines, quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
+    return NoopPools()
+
+
+def _lease_s_max(section: ResourceManagerSection) -> int:
+    return parse_duration_s(section.leaseMax)

@@ -1,0 +1,1 @@
+"""The gRPC port, and what is refused before a message is read."""

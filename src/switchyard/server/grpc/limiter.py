@@ -1,0 +1,145 @@
+"""The limits of users on this server: how often they send requests, and how many they keep open. In memory alone.
+
+`Limiter.count_request` may be called from any thread: Rainbow's calls run on the gRPC port's loop and on threads.
+Open requests are counted on the server's loop alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import Lock
+from time import monotonic
+
+from switchyard.errors import Throttled, YardError
+from switchyard.policy.limits import (
+    JOBS_PER_REQUEST,
+    PER_SERVER,
+    RequestBucket,
+    UserLimits,
+    exceeds_limit,
+    limit_refusal,
+)
+from switchyard.server.grpc.open_request_slots import OpenRequestSlots
+from switchyard.service.core.rights import Actor
+
+# For whom the current task works: a user's name, an agent, or the server itself. Each request is a task of its own, so
+# this is set once, where the credential is read, and is there wherever a thread is needed.
+SERVER = ""
+AGENT_PREFIX = "agent:"  # before the id of an agent; no user can be called so
+ANONYMOUS = ":anonymous"  # all requests without a credential, or before it is read; no user can be called so
+current_caller: ContextVar[str] = ContextVar("caller", default=SERVER)
+current_address: ContextVar[str] = ContextVar("address", default="")  # of the request; empty: none, as of gRPC
+DECISIONS = "decisions"  # a limit that no config file sets: decisions of one user that wait for a thread
+DECISIONS_RETRY_S = 1
+SWEEP_MIN = 10_000  # buckets that are kept before full ones are dropped
+STREAMS_MAX = 500  # streams of events on one server: each costs a query per burst of events
+
+
+class Limiter:
+    """Counts requests and open requests of users. A request costs a look-up and a few floats."""
+
+    def __init__(
+        self,
+        limits_of: Callable[[str], UserLimits],
+        refused: Callable[[str], None],
+        clock: Callable[[], float] = monotonic,
+        *,
+        connections: int = 1000,
+        address_connections: int = 500,
+        uploads: int = 4,
+    ) -> None:
+        """`connections`, `uploads`: how many HTTP connections and uploads the server has in all.
+
+        `address_connections`: how many connections one address may have.
+        """
+        self._limits_of = limits_of
+        self._refused = refused  # called with the name of a limit that refuses
+        self._clock = clock
+        self._buckets: dict[str, RequestBucket] = {}
+        self._buckets_lock = Lock()
+        # The other connections are for agents, whose polls are parked, and for short requests.
+        self.open = {
+            "waits": OpenRequestSlots(connections // 2, connections // 4, "waits"),
+            "streams": OpenRequestSlots(min(STREAMS_MAX, connections // 4), connections // 8, "streams of events"),
+        }
+        # The other half of an address's connections is for its short requests: waits must not keep submits out.
+        self._parked_by_address = OpenRequestSlots(
+            connections, address_connections // 2, "waits and streams", kind="address"
+        )
+        self.uploads = OpenRequestSlots(uploads, max(1, uploads // 2), "uploads of graphs")
+
+    def count_request(self, actor: Actor) -> float:
+        """Count a request of this user. Returns how many seconds it should wait before it begins.
+
+        Raises Throttled for one too many. Administrators have no limit here: they set the limits.
+        """
+        if actor.is_platform_admin:
+            return 0.0
+        limits = self._limits_of(actor.name)
+        if not limits.requests:
+            return 0.0
+        with self._buckets_lock:
+            now_s = self._clock()
+            bucket = self._buckets.get(actor.name)
+            if bucket is None:
+                self._drop_full(now_s)
+                bucket = self._buckets[actor.name] = RequestBucket(limits.burst, now_s)
+            error = bucket.take(limits, now_s)
+            delay_s = bucket.delay_s(limits, now_s) if error is None else 0.0
+        if error is not None:
+            self._refused(error.limit)
+            raise error
+        return delay_s
+
+    def charge_jobs(self, actor: Actor, jobs: int) -> None:
+        """Count a bulk submit, which came as one request, by its number of jobs."""
+        with self._buckets_lock:
+            bucket = self._buckets.get(actor.name)
+            if bucket is not None and not actor.is_platform_admin:
+                bucket.charge(self._limits_of(actor.name), self._clock(), jobs / JOBS_PER_REQUEST)
+
+    @contextmanager
+    def hold_open(self, actor: Actor, name: str) -> Iterator[None]:
+        """Count a wait or a stream (`waits`, `streams`) of this user for as long as the block runs.
+
+        The configured limit does not bind administrators. The slots do: they keep connections free for everybody.
+        """
+        slots, most = self.open[name], getattr(self._limits_of(actor.name), name)
+        used = slots.of(actor.name)
+        if exceeds_limit(most, used, 1) and not actor.is_platform_admin:
+            self._refused(name)
+            raise limit_refusal(name, most, used)
+        with slots.hold(actor.name), self._parked_by_address.hold(current_address.get()):
+            yield
+
+    def calls_of(self, user: str) -> int:
+        """How many requests of this user may wait for a thread; 0: no limit."""
+        return self._limits_of(user).calls
+
+    def calls_refusal(self, most: int, used: int) -> YardError:
+        """One request too many waits for a thread."""
+        self._refused("calls")
+        return limit_refusal("calls", most, used)
+
+    def decisions_refusal(self, most: int, used: int) -> YardError:
+        """One decision too many waits for a decision thread."""
+        self._refused(DECISIONS)
+        error = Throttled(
+            f"{used} decisions of yours that take long wait for a thread, and one user may have {most} waiting on "
+            f"{PER_SERVER}. The number is set in the code.",
+            next_step="Send fewer requests at the same time.",
+        )
+        error.limit, error.retry_after_s = DECISIONS, DECISIONS_RETRY_S
+        return error
+
+    def _drop_full(self, now_s: float) -> None:
+        """Drop buckets that are full again: they say no more than none. Names are those of users, so there are few."""
+        if len(self._buckets) >= SWEEP_MIN:
+            partly_used = {}
+            for name, bucket in self._buckets.items():
+                limits = self._limits_of(name)
+                if bucket.left + (now_s - bucket.at_s) * limits.requests < limits.burst:
+                    partly_used[name] = bucket
+            self._buckets = partly_used

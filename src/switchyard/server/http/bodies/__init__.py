@@ -1,0 +1,1 @@
+"""Bodies of requests: how large, how fast, how many at once."""

@@ -1,0 +1,1 @@
+"""Connections of HTTP: who may open one, and how bytes become requests."""

@@ -1,0 +1,1 @@
+"""Calls about users, projects, grants and tokens."""

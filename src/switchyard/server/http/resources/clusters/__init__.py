@@ -1,0 +1,1 @@
+"""Calls about clusters, and those of their agents."""

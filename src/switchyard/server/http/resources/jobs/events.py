@@ -1,0 +1,37 @@
+"""Events of all jobs: in pages, and as a stream."""
+
+from __future__ import annotations
+
+from switchyard.model.wire.api import Event, Page
+from switchyard.server.http import event_stream
+from switchyard.server.http.call import Call
+from switchyard.server.http.endpoint import Endpoint
+from switchyard.server.http.query_parameters import LIMIT, SEQ_CURSOR, SINCE, QueryParameter
+from switchyard.service.job import jobs
+
+
+def event_list(call: Call) -> Page[Event]:
+    after = max(call.number("cursor", 0), call.number("after", 0))
+    since_s = call.number_or_none("since_s")
+    return jobs.all_events(call.context, call.actor, after=after, limit=call.limit, since_s=since_s)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    Endpoint(
+        "GET",
+        "/v1/events",
+        "The events of all jobs you may view, in order",
+        Page[Event],
+        event_list,
+        query=(QueryParameter("after", "integer", "only after this number"), SINCE, LIMIT, SEQ_CURSOR),
+    ),
+    Endpoint(
+        "GET",
+        "/v1/events/stream",
+        "New events of jobs you may view, as server-sent events, without end; Last-Event-ID resumes the stream",
+        Event,
+        serve=event_stream.stream_events,
+        query=event_stream.PARAMETERS,
+        media="text/event-stream",
+    ),
+)

@@ -1,0 +1,1 @@
+"""Calls about attributes, queues and token pools."""

@@ -1,0 +1,1 @@
+"""What runs beside the calls: threads, wakeups, pauses, the leader's loops."""

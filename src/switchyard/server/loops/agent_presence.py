@@ -1,0 +1,90 @@
+"""Which agents are alive, by their polls at this server. Lives on the event loop, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from switchyard.model.cluster.cluster import Load
+from switchyard.server.loops.agent_processes import AgentProcesses
+from switchyard.server.loops.wakeups import Wakeups
+from switchyard.service.core.agents.fleet import AgentEntry
+from switchyard.service.core.context import Context
+from switchyard.service.core.resource_set import version_for_agent
+
+LIVENESS_BATCH_S = 0.02
+LAST_SEEN_ROUND_US = 1_000_000  # last-seen times are stored to the second: thousands of agents in one statement
+
+
+class AgentPresence:
+    """Polls of agents, and when each agent was last seen."""
+
+    def __init__(self, context: Context, wakeups: Wakeups) -> None:
+        self._context = context
+        self._wakeups = wakeups
+        self._is_batching = False
+        self.processes = AgentProcesses(is_alone=context.database.is_sqlite)
+        self.parked_polls = 0
+        self.empty_polls: dict[str, tuple[object, ...]] = {}  # agent → its last poll that got nothing
+        self._told_resources: dict[str, str] = {}  # agent → the version of namespaces that its last poll was told
+        self.unflushed: dict[str, int] = {}  # agent → when it was last seen, not yet stored
+        self.flushed_loads: dict[str, Load | None] = {}  # agent → the load that is stored
+        self._fleet = context.snapshots.fleet  # whose removed agents and clusters are forgotten
+
+    def note_seen(self, agent_id: str, load: Load | None) -> None:
+        """An agent has polled: it is alive, and this is the load of its cluster.
+
+        A parked poll does not count: if its agent vanished, the server would not notice while the poll is parked.
+        """
+        snapshots, now_us = self._context.snapshots, self._context.now_us()
+        is_changed = load is not None and snapshots.take_load(agent_id, load, now_us)
+        self.unflushed[agent_id] = now_us - now_us % LAST_SEEN_ROUND_US
+        is_changed |= snapshots.mark_seen(agent_id, now_us)
+        if is_changed and not self._is_batching:
+            # When a thousand agents come back at once, clusters are computed anew once for all of them.
+            self._is_batching = True
+            asyncio.get_running_loop().call_later(LIVENESS_BATCH_S, self._update_clusters)
+
+    def forget_removed(self) -> None:
+        """Drop what is kept of agents and clusters that were removed since the last call."""
+        before, self._fleet = self._fleet, self._context.snapshots.fleet
+        if self._fleet is before:
+            return
+        for agent_id in before.agents.keys() - self._fleet.agents.keys():
+            self.empty_polls.pop(agent_id, None)
+            self._told_resources.pop(agent_id, None)
+            self.flushed_loads.pop(agent_id, None)
+            self.processes.forget(agent_id)
+        for cluster_id in before.rows.keys() - self._fleet.rows.keys():
+            self._wakeups.hub.forget(cluster_id)
+
+    def has_new_resources(self, agent: AgentEntry) -> bool:
+        """Whether the objects of namespaces changed since the agent's last poll at this server."""
+        return self._resources(agent) != self._told_resources.get(agent.id, "")
+
+    def tell_resources(self, agent: AgentEntry) -> str:
+        """The version of the objects of all namespaces, for the answer to a poll; empty: nothing is to be applied."""
+        version = self._resources(agent)
+        if version:
+            self._told_resources[agent.id] = version
+        else:
+            self._told_resources.pop(agent.id, None)
+        return version
+
+    def _resources(self, agent: AgentEntry) -> str:
+        snapshots = self._context.snapshots
+        return version_for_agent(snapshots.resources, snapshots.fleet.rows.get(agent.cluster_id), agent)
+
+    def _update_clusters(self) -> None:
+        self._is_batching = False
+        if self._context.snapshots.rebuild_world():
+            self._wakeups.pending_kick.set()
+
+    @contextmanager
+    def parked(self) -> Iterator[None]:
+        self.parked_polls += 1
+        try:
+            yield
+        finally:
+            self.parked_polls -= 1

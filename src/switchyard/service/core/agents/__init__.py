@@ -1,0 +1,1 @@
+"""What all use cases know of agents: their sessions, their fleet, their credentials."""

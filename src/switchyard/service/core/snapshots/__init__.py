@@ -1,0 +1,1 @@
+"""What decisions read: clusters, rules and graphs, kept until they change."""

@@ -1,0 +1,1 @@
+"""Writes of many calls in one transaction, their order, their time, their audit."""

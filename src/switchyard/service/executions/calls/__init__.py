@@ -1,0 +1,1 @@
+"""What callers do with executions: create, list, show, signal, read data."""

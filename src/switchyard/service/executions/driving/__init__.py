@@ -1,0 +1,1 @@
+"""The loop that steps executions: due, load, plan, write."""

@@ -1,0 +1,1 @@
+"""Maps: their elements, their progress, their results."""

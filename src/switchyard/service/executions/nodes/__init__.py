@@ -1,0 +1,1 @@
+"""Nodes of an execution: their jobs, their children, their ends."""

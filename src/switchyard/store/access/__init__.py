@@ -1,0 +1,1 @@
+"""Queries about users, grants and tokens."""

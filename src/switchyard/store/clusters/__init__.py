@@ -1,0 +1,1 @@
+"""Queries about clusters: graphs, samples, pools and labels, quotes, pilots."""

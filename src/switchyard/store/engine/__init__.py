@@ -1,0 +1,1 @@
+"""How the database is reached: connections, transactions, dialects, the clock, locks, leadership."""

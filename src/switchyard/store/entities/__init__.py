@@ -1,0 +1,1 @@
+"""Queries about registered tasks, workflows and launch plans."""

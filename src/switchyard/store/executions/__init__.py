@@ -1,0 +1,1 @@
+"""Queries about executions of workflows, their nodes, maps and schedules."""

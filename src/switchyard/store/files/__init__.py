@@ -1,0 +1,1 @@
+"""Queries about files of jobs and the logs of their output."""

@@ -1,0 +1,1 @@
+"""Queries about jobs: rows, leases, events, lists, groups, arrays, what is removed."""

@@ -1,0 +1,1 @@
+"""Queries about attributes, queues, token pools and the objects of namespaces."""

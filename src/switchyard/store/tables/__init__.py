@@ -1,0 +1,1 @@
+"""The tables, by subject, and whether a database has them. Queries are in the other rooms."""

@@ -1,0 +1,1 @@
+"""One step of an execution: values in, what to start out."""

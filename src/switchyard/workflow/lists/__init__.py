@@ -1,0 +1,1 @@
+"""Filters of lists, and the times of schedules."""

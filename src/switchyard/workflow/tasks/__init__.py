@@ -1,0 +1,1 @@
+"""From a task to the job that runs it."""

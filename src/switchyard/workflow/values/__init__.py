@@ -1,0 +1,1 @@
+"""Values of workflows: literals, bindings, casts, plain forms."""
