@@ -130,7 +130,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
             "408 `too-slow`, closed",
             CODE,
         ),
-        ("nesting of any body", "model.wire.nesting:NESTING_MAX", "levels", MALFORMED, CODE),
+        ("nesting of any body", "model.wire.decode:NESTING_MAX", "levels", MALFORMED, CODE),
         ("values in a job", "server.http.bodies.body_bounds:JOB_BODY.values_max", "", REFUSED, CODE),
         (
             "message on the gRPC port",

@@ -24,7 +24,7 @@ DECODERS = ("decode", "convert", "Decoder", "JsonReader", "decode_json")  # what
 PASSED_ON = {
     "agent/backends/shared/cluster_facts.py",  # Structs of Slurm's and Flux's modules
     "agent/backends/shared/submissions.py",
-    "agent/backends/kubernetes/api/api_answers.py",  # Structs of the backend, built before its watches start
+    "agent/backends/kubernetes/api/api.py",  # Structs of the backend, built before its watches start
     "agent/backends/kubernetes/api/watcher.py",
     "agent/files/object_client.py",
     "agent/server/resource_client.py",
@@ -160,7 +160,7 @@ import switchyard.sdk.client
 from switchyard.model.wire.api import Page
 from switchyard.model.job.job import Job
 from switchyard.sdk.transport.calls import ApiCalls
-from switchyard.sdk.transport.problem import read_problem
+from switchyard.sdk.transport.transport import read_problem
 sys.setswitchinterval(1e-6)
 job = b'{"id":"a","name":"n","owner":"o","project":"p","domain":"d","state":"RUNNING",'
 job += b'"attempt":1,"fence":1,"created_us":1}'

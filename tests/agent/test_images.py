@@ -17,7 +17,7 @@ from switchyard.agent.backends.shared.containers import (
     variables_text,
 )
 from switchyard.agent.backends.shared.jobdir import ExitRecord
-from switchyard.agent.doctor.doctor_images import check_images
+from switchyard.agent.doctor.doctor import check_images
 from switchyard.agent.loop.clock import Stamp
 from switchyard.agent.site.images import graph_with_images, image_offers, rule_of
 from switchyard.agent.site.site import ContainerGpus, ContainersSite, ImagePull, ImageRule, Site, read_site

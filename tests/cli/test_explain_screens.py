@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from switchyard.cli.jobs import verdicts
-from switchyard.cli.jobs.explain_view import print_decisions, print_queue_position
+from switchyard.cli.jobs.explain import print_decisions, print_queue_position
 from switchyard.cli.jobs.verdicts import print_explanation, print_plan
 from switchyard.cli.terminal import bars, table
 from switchyard.cli.terminal.bars import BarSegment, format_bars

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.demo.demo_jobs import JOBS, find_faults
+from switchyard.cli.demo.demo import JOBS, find_faults
 from switchyard.cli.terminal.table import Column, display_width, format_duration, format_table, shorten
 from switchyard.model.job.job import Job, State
 

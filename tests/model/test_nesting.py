@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
 from switchyard.model.job.job import JobRequest
-from switchyard.model.wire import nesting
-from switchyard.model.wire.decode import decode_json, load_yaml
-from switchyard.model.wire.nesting import NESTING_MAX, refuse_deep_json
+from switchyard.model.wire import decode
+from switchyard.model.wire.decode import NESTING_MAX, decode_json, load_yaml, refuse_deep_json
 from switchyard.route.select.constraint_steps import TEXT_CHARS_MAX, read_priorities
 
 SLOW_S = 1.6  # ten times what it takes; before the cure it was 2.7
@@ -35,7 +34,7 @@ def levels(value: Any) -> int:
 @given(VALUES, st.integers(0, 6))
 def test_json_is_refused_exactly_when_it_nests_deeper(value: Any, most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nesting, "NESTING_MAX", most)
+        patch.setattr(decode, "NESTING_MAX", most)
         try:
             refuse_deep_json(json.dumps(value).encode())
         except Malformed:

@@ -21,7 +21,7 @@ from switchyard.server.http.bodies.body_budget import (
     BodyBudget,
     BodyBudgets,
 )
-from switchyard.server.http.bodies.body_reading import read_body
+from switchyard.server.http.bodies.body_decoding import read_body
 from switchyard.server.http.endpoint import BodyForm, Caller
 from switchyard.server.http.endpoints import ENDPOINTS
 

@@ -13,7 +13,7 @@ import structlog.testing
 from switchyard.errors import Busy
 from switchyard.server import refusal_log
 from switchyard.server.config.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
-from switchyard.server.grpc.open_request_slots import OpenRequestSlots
+from switchyard.server.grpc.limiter import OpenRequestSlots
 from switchyard.server.http.connections.connection_gate import (
     ClientConnection,
     ConnectionGate,

@@ -8,13 +8,13 @@ import pytest
 
 from switchyard.errors import Busy
 from switchyard.server.grpc.byte_budget import LARGE_BYTES_MIN
-from switchyard.server.grpc.grpc_intake import _ReadSlots
-from switchyard.server.grpc.grpc_message_budget import (
+from switchyard.server.grpc.grpc_intake import (
     WRONG_SECRET_BYTES_MAX,
     WRONG_SECRET_WINDOW_S,
     WRONG_SECRETS_MAX,
     MessageBudget,
     WrongSecrets,
+    _ReadSlots,
 )
 
 LARGE = LARGE_BYTES_MIN

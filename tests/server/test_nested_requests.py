@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.wire.nesting import NESTING_MAX
+from switchyard.model.wire.decode import NESTING_MAX
 from switchyard.server.http.connections.asgi_messages import answer_errors
 from tests.acceptance.test_rainbow import registered, submitted
 from tests.programs import Answer, Server, call, isolated_env, yard

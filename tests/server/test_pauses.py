@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from switchyard.server.loops.loop_pauses import LoopPause, LoopPauseMeter
+from switchyard.server.loops.runtime import LoopPause, LoopPauseMeter
 from switchyard.service.core.process_metrics import Histogram
 
 PAUSE_S = 0.2

@@ -19,7 +19,7 @@ import pytest
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.rules.access import GrantTarget, Role, TokenRequest
 from switchyard.server import app
-from switchyard.server.grpc.open_request_slots import OpenRequestSlots
+from switchyard.server.grpc.limiter import OpenRequestSlots
 from switchyard.server.http import event_stream
 from switchyard.server.loops.runtime import make_runtime
 from switchyard.service.access import user_tokens

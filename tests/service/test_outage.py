@@ -11,8 +11,8 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
-from switchyard.service.core.writes import outage
-from switchyard.service.core.writes.outage import Outage
+from switchyard.service.core.writes import committer
+from switchyard.service.core.writes.committer import Outage
 from switchyard.service.job import jobs
 from switchyard.store.jobs.failures import ConnectionLost
 from tests.service.rig import ADMIN, running
@@ -49,7 +49,7 @@ def test_a_killed_postgresql_is_unavailable_and_then_as_before(own_postgres: Pos
 def test_a_submit_outlasts_a_restart_of_postgresql(
     own_postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outage, "WAIT_S", 120.0)  # whatever the restart takes on a busy machine
+    monkeypatch.setattr(committer, "WAIT_S", 120.0)  # whatever the restart takes on a busy machine
     with running(migrated(own_postgres), tmp_path) as rig, ThreadPoolExecutor(1) as aside:
         rig.cluster("alpha")
         own_postgres.stop()
@@ -64,7 +64,7 @@ def test_a_submit_outlasts_a_restart_of_postgresql(
 
 
 def test_after_a_long_outage_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outage, "AGAIN_S", 0.0)
+    monkeypatch.setattr(committer, "AGAIN_S", 0.0)
     tries: list[float] = []
 
     def commit() -> None:
@@ -72,7 +72,7 @@ def test_after_a_long_outage_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> No
         raise ConnectionLost
 
     away = Outage()
-    monkeypatch.setattr(outage, "WAIT_S", 0.05)
+    monkeypatch.setattr(committer, "WAIT_S", 0.05)
     with pytest.raises(ConnectionLost):
         away.retry_while_away(commit, is_closed=lambda: False)
     assert len(tries) > 1

@@ -8,6 +8,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import resource
 import secrets
 import signal
 import socket
@@ -33,7 +34,6 @@ from switchyard.server.loops import garbage_collection
 from switchyard.server.loops.background_loops import BackgroundLoops
 from switchyard.server.loops.postgres_listener import PostgresListener
 from switchyard.server.loops.runtime import ServerRuntime, make_runtime
-from switchyard.server.open_files import raise_open_files
 from switchyard.server.private_files import restrict_file_modes
 from switchyard.server.wiring import make_services
 from switchyard.service.access.users import prepare_first_start
@@ -45,6 +45,7 @@ from switchyard.store.engine.database import Database
 
 if TYPE_CHECKING:
     from switchyard.server.grpc.grpc_port import GrpcPort
+
 
 log = structlog.get_logger()
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -211,3 +212,21 @@ def http_server(settings: Settings, server: ServerRuntime) -> HttpServer:
         ssl_keyfile=str(settings.tls_key) if settings.tls_key else None,
     )
     return HttpServer(config, ConnectionGate(settings.connections))
+
+
+FILES_MAX = 1_000_000  # "unlimited" as a number
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit to the hard limit. Returns the limit in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = FILES_MAX if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        except (OSError, ValueError) as exc:  # a sandbox may forbid it
+            log.warning("the limit of open files stays as it is", limit=soft, hard=hard, error=str(exc))
+    now = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    limit = FILES_MAX if now == resource.RLIM_INFINITY else min(now, FILES_MAX)
+    log.info("open files", limit=limit, before=soft)
+    return limit

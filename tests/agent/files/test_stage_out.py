@@ -11,9 +11,8 @@ import pytest
 
 from switchyard.agent.files.object_client import AttemptRights
 from switchyard.agent.files.outputs import output_budget
-from switchyard.agent.files.outputs.out_patterns import OutPatterns
 from switchyard.agent.files.outputs.output_budget import OutputBounds, may_take_more
-from switchyard.agent.files.outputs.stage_out import OutputRequest, UploadedOutputs, upload_outputs
+from switchyard.agent.files.outputs.stage_out import OutPatterns, OutputRequest, UploadedOutputs, upload_outputs
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.site.accounts import LocalAccount
 from switchyard.model.files.file_tree import CHUNK_BYTES, DEPTH_MAX

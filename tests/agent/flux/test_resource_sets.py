@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.flux.cluster.load import load_from_nodes
+from switchyard.agent.backends.flux.cluster.cluster import load_from_nodes
 from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
 from switchyard.agent.backends.flux.cluster.resource_sets import (
     RankResources,

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from switchyard.agent.backends.kubernetes.api import background_calls
-from switchyard.agent.backends.kubernetes.jobs import job_lookups
-from switchyard.agent.backends.kubernetes.jobs.job_lookups import JobLookups, JobTraces
+from switchyard.agent.backends.kubernetes.jobs import job_submitter
+from switchyard.agent.backends.kubernetes.jobs.job_submitter import JobLookups, JobTraces
 from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
 from switchyard.errors import Unavailable
 from tests.agent.builders import a_lease
@@ -63,7 +63,7 @@ def test_many_callers_in_a_row_wait_no_longer_than_one_while_the_api_hangs(api: 
     begun_s = time.monotonic()
     assert [lookups.get(job) for job in several] == [None] * 100
     assert time.monotonic() - begun_s < 10 * WAIT_S
-    assert len(api.began) == job_lookups.AT_ONCE
+    assert len(api.began) == job_submitter.AT_ONCE
     api.answers.set()
     for job in several:
         until(lambda job=job: lookups.get(job) is not None, PATIENCE_S, "it is looked up")

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.backends.kubernetes.nodes.node_cache import ObjectCache
+from switchyard.agent.backends.kubernetes.nodes.cluster import ObjectCache
 from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
 from tests.agent.kubernetes.node_builders import node_object, pod_object
 

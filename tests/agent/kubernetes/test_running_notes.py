@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from switchyard.agent.backends.kubernetes.jobs.attempt_status import running_note
 from switchyard.agent.backends.kubernetes.jobs.job_status import JobView, NodeState
-from switchyard.agent.backends.kubernetes.jobs.running_notes import running_note
 from switchyard.agent.backends.kubernetes.namespaces.objects import PodObject
 from tests.agent.kubernetes.objects import a_job, a_pod, ago, running, terminated
 

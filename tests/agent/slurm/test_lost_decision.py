@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.slurm.jobs.missing_job_decision import (
+from switchyard.agent.backends.slurm.jobs.missing_jobs import (
     AccountingProgress,
     EndKnowledge,
     MissingJob,

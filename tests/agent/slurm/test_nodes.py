@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.nodes.closed_nodes import NAMES_MAX, find_closed_nodes
+from switchyard.agent.backends.slurm.nodes.cluster import NAMES_MAX, find_closed_nodes
 from switchyard.agent.backends.slurm.nodes.nodes import (
     SlurmNode,
     count_jobs,

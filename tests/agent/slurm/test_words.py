@@ -19,7 +19,7 @@ from switchyard.agent.backends.slurm.commands.command_runner import CommandRunne
 from switchyard.agent.backends.slurm.commands.options import native_options_refusal
 from switchyard.agent.backends.slurm.commands.script import script_of, work_folders_of
 from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
-from switchyard.agent.backends.slurm.nodes.excluded_nodes import find_excluded_nodes
+from switchyard.agent.backends.slurm.nodes.cluster import find_excluded_nodes
 from switchyard.agent.backends.slurm.nodes.nodes import SlurmNode, graph_of
 from switchyard.agent.backends.slurm.nodes.quotes import read_problem, read_start_delay_s
 from switchyard.agent.loop.rates import cost_of

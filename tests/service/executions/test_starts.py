@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import LimitReached
-from switchyard.server.config.config import Config
-from switchyard.server.config.files_section import FilesSection
-from switchyard.server.config.workflows_section import WorkflowsSection
+from switchyard.server.config.config import Config, FilesSection, WorkflowsSection
 from switchyard.service.executions.driving import driver
 from switchyard.service.executions.nodes.job_starts import JobStarter, trees_over
 from tests.service.executions.bed import ExecutionBed

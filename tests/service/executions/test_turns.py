@@ -14,9 +14,8 @@ from flyteidl.core import literals_pb2
 
 from switchyard.errors import Conflict, LimitReached
 from switchyard.model.rules.access import GrantTarget, Role
-from switchyard.server.config.config import Config
+from switchyard.server.config.config import Config, WorkflowsSection
 from switchyard.server.config.limits_section import LimitsSection
-from switchyard.server.config.workflows_section import WorkflowsSection
 from switchyard.service.entities import registration
 from switchyard.service.executions.calls import changes, creation
 from switchyard.service.executions.driving import driver, loading, step_plan

@@ -25,8 +25,7 @@ from switchyard.model.files.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.server.config.config import Config
-from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.config import Config, FilesSection
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.outputs import files_usage
 from switchyard.service.files.possession import missing_objects

@@ -14,8 +14,7 @@ from switchyard.model.files.files import AttemptOutputs, JobFiles, ObjectsQuery,
 from switchyard.model.job.job import JobRequest
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.wire.api import RetryRequest
-from switchyard.server.config.config import Config
-from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.config import Config, FilesSection
 from switchyard.service.core.agents.agent_calls import SEND_OUTPUTS
 from switchyard.service.core.rights import Actor
 from switchyard.service.files.intake import ObjectIntake

@@ -10,8 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from switchyard.server.config.config import Config
-from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.config import Config, FilesSection
 from switchyard.service.files.upload_room import release_unused
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.store.engine.database import Database

@@ -13,8 +13,7 @@ from switchyard.errors import Busy, LimitReached, Malformed, YardError
 from switchyard.model.files.file_frames import FrameKind, encode_frame
 from switchyard.model.files.file_tree import hash_of
 from switchyard.service.core.context import Context
-from switchyard.service.core.file_storage import FileLimits, FileStorage
-from switchyard.service.core.upload_grants import UploadGrants
+from switchyard.service.core.file_storage import FileLimits, FileStorage, UploadGrants
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.lost_objects import note_losses
 from switchyard.service.files.possession import missing_objects

@@ -16,8 +16,7 @@ from switchyard.model.job.job import JobRequest
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import BulkRequest, RetryRequest
-from switchyard.server.config.config import Config
-from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.config import Config, FilesSection
 from switchyard.service.core.agents.agent_calls import SEND_OUTPUTS
 from switchyard.service.files.output_room import output_room
 from switchyard.service.files.outputs import files_of_job, files_usage, record_outputs

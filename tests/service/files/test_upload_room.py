@@ -10,8 +10,7 @@ import pytest
 
 from switchyard.errors import Busy, LimitReached
 from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputState, TreeSize, UploadQuery, UploadRoom
-from switchyard.server.config.config import Config
-from switchyard.server.config.files_section import FilesSection
+from switchyard.server.config.config import Config, FilesSection
 from switchyard.service.files import seal, upload_room
 from switchyard.service.files.outputs import files_usage, record_outputs
 from switchyard.service.files.possession import missing_objects

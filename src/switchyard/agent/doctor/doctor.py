@@ -27,7 +27,6 @@ from switchyard.agent.doctor.canary import FLUX_ADVICE, POD_ADVICE, run_canary
 from switchyard.agent.doctor.discover import discover_graph
 from switchyard.agent.doctor.doctor_files import check_files, check_shared, seen_by_nodes
 from switchyard.agent.doctor.doctor_finding import Finding
-from switchyard.agent.doctor.doctor_images import check_images
 from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes, project_of
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.journal.journal_rows import check_schema, find_damage
@@ -37,6 +36,7 @@ from switchyard.agent.server.client import Connection, ServerAddress, parse_serv
 from switchyard.agent.server.credential import AgentCredentials, Credential
 from switchyard.agent.site.environment import INHERITED_VARIABLES
 from switchyard.agent.site.flux_site import ACCOUNTS_ADVICE
+from switchyard.agent.site.images import problem_here
 from switchyard.agent.site.job_accounts import JobAccounts
 from switchyard.agent.site.site import Site, runs_over_ssh
 from switchyard.connection import refuse_plain_http
@@ -336,3 +336,16 @@ def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | Non
     yield Finding("canary", song.is_ok, song.detail, song.advice)
     if folders is not None and not is_remote:
         yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)
+
+
+def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -> list[Finding]:
+    """A finding for each rule that cannot be followed, or one that all can. Slurm's nodes are not looked at."""
+    if kind != "local" or not site.images:
+        return []
+    problems = {rule: problem for rule in site.images if (problem := problem_here(rule, environment))}
+    if not problems:
+        return [Finding("images", True, f"{len(site.images)} rules for images, and this machine can follow them")]
+    return [
+        Finding("images", False, f"{rule.match}: {problem}", "Install it, or change the rule under `images`.")
+        for rule, problem in problems.items()
+    ]

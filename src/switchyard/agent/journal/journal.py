@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.journal import start_counter
 from switchyard.agent.journal.attempt import (
     Attempt,
     AttemptChange,
@@ -55,6 +54,7 @@ from switchyard.agent.journal.journal_rows import (
 )
 from switchyard.agent.log import line
 from switchyard.agent.loop.clock import Stamp
+from switchyard.agent.private_files import replace_file
 from switchyard.errors import Conflict, Unavailable
 from switchyard.log_pace import LogPace
 from switchyard.model.cluster.poll import EVENT_MARK_CHARS_MAX, Lease, Report
@@ -110,15 +110,15 @@ class Journal:
             self._db.close()
 
     def begin(self) -> int:
-        """Claim the next start number durably, before it is sent to the server (start_counter.py)."""
+        """Claim the next start number durably, before it is sent to the server (journal.py)."""
         with self._lock:
             if not self.start:
                 start = self._starts + 1
-                if not start_counter.claim_word(self._claim, start):
-                    claim = start_counter.make_claim(start)
+                if not claim_word(self._claim, start):
+                    claim = make_claim(start)
                     self._write([("INSERT OR REPLACE INTO meta VALUES ('claim', ?)", (claim,))])
                     self._claim = claim
-                self.start, self.claim = start, start_counter.claim_word(self._claim, start)
+                self.start, self.claim = start, claim_word(self._claim, start)
             return self.start
 
     def confirm_identity(self) -> None:
@@ -130,7 +130,7 @@ class Journal:
             save_starts = ("INSERT OR REPLACE INTO meta VALUES ('starts', ?)", (str(self.start),))
             self._write_when_possible([save_starts, ("DELETE FROM meta WHERE key IN ('claim', 'rebuilt')", ())])
             try:
-                start_counter.save_start_count(self._folder, self.start)
+                save_start_count(self._folder, self.start)
             except OSError as exc:  # the journal has the number
                 log.warning(line("start-not-counted", folder=self._folder, error=exc))
 
@@ -337,9 +337,9 @@ class Journal:
 
     def _load_counts(self, meta: dict[str, str]) -> None:
         """`writes` counts the transactions of accepted processes: the server sees which copy of a journal is newest."""
-        saved = start_counter.load_start_count(self._folder)
-        self._starts = max(saved, start_counter.parse_count(meta.get("starts")))
-        self.writes_at_open = self.writes = start_counter.parse_count(meta.get("writes"))
+        saved = load_start_count(self._folder)
+        self._starts = max(saved, parse_count(meta.get("starts")))
+        self.writes_at_open = self.writes = parse_count(meta.get("writes"))
         self._claim = meta.get("claim", "")
         self.event_mark = meta.get("event_mark", "")
         # The server must not take the new journal that replaces a damaged one for an outdated copy.
@@ -472,4 +472,44 @@ class Journal:
 
 
 def _number_of(mark: str) -> int:
-    return start_counter.parse_count(mark.partition(".")[0])
+    return parse_count(mark.partition(".")[0])
+
+
+# Counts the starts on a data folder that the server accepted, in a small file beside the journal.
+#
+# The journal has the number, too. The file survives a damaged journal; a copy of the credential alone has neither.
+#
+# An agent sends the next number to the server, and counts it only after the server accepted it. So a copy that is
+# refused sends the same number at every start. Before it sends, the agent writes a *claim* to its journal: the number
+# and a secret word. If the agent is killed between the acceptance and the count, the next process sends the same number
+# with the same word, and the server recognizes the word.
+
+STARTS_FILE = "starts"
+
+
+def load_start_count(folder: Path) -> int:
+    """The stored count; 0 if there is none or it cannot be read."""
+    try:
+        return parse_count((folder / STARTS_FILE).read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return 0
+
+
+def save_start_count(folder: Path, start: int) -> None:
+    replace_file(folder / STARTS_FILE, f"{start}\n".encode())
+
+
+def make_claim(start: int) -> str:
+    return f"{start} {secrets.token_hex(8)}"
+
+
+def claim_word(claim: str, start: int) -> str:
+    """The word of a claim to this start; empty if the claim is to another start or missing."""
+    number, _, word = claim.partition(" ")
+    return word if number == str(start) else ""
+
+
+def parse_count(text: str | None) -> int:
+    """Parse a stored count; 0 if it cannot be read."""
+    text = (text or "").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0

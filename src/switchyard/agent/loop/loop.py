@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -36,21 +37,64 @@ from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import Chooser
 from switchyard.agent.loop.clock import now_ns
 from switchyard.agent.loop.lifetime import Lifetime
-from switchyard.agent.loop.namespaces import HasNamespaces
 from switchyard.agent.loop.outbox import Outbox
 from switchyard.agent.loop.poller import Poller
 from switchyard.agent.loop.quote_answerer import QuoteAnswerer
-from switchyard.agent.loop.rotation import ROTATE_AFTER_S, Rotation
 from switchyard.agent.loop.runner import Runner
-from switchyard.agent.server.client import Connection
+from switchyard.agent.server.client import Connection, ServerUnreachable
 from switchyard.agent.server.credential import AgentCredentials
 from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.agent.site.site import OutageSite
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
-from switchyard.model.cluster.poll import UNBEGUN_MAX, Leave, Left, UnbegunAttempt
+from switchyard.model.cluster.poll import UNBEGUN_MAX, Lease, Leave, Left, Rotate, Rotated, UnbegunAttempt
 from switchyard.model.cluster.selection import Scalar
 from switchyard.model.jobspec.quantity import show_bytes
+
+ROTATE_AFTER_S = 30 * 86_400.0
+ROTATION_RETRY_S = 60.0  # after a failed rotation; the current credential stays valid
+
+ROTATE_PATH = "/v1/agents/rotate"
+SELF_PATH = "/v1/agents/self"
+
+
+class Rotation:
+    """Used by one thread."""
+
+    def __init__(self, keys: AgentCredentials, connection: Connection, *, after_s: float) -> None:
+        self._keys = keys
+        self._connection = connection
+        self._after_s = after_s
+        self._not_before = 0.0
+
+    def go(self, incarnation: str, *, is_asked: bool) -> bool:
+        """Rotate if it is due or asked for. True: the server accepted the new credential."""
+        if not is_asked and self._keys.age_s() < self._after_s:
+            return False
+        if time.monotonic() < self._not_before:
+            return False
+        self._not_before = time.monotonic() + ROTATION_RETRY_S
+        try:
+            self._rotate(incarnation)
+        except (Gone, Unauthenticated):
+            raise
+        except YardError as exc:
+            log.warning(line("rotation-failed", error=exc.detail))
+            return False
+        log.info(line("rotated"))
+        self._not_before = 0.0
+        return True
+
+    def _rotate(self, incarnation: str) -> None:
+        body = self._connection.post(ROTATE_PATH, msgspec.json.encode(Rotate(incarnation=incarnation)))
+        try:
+            rotated = msgspec.json.decode(body, type=Rotated)
+        except msgspec.DecodeError as exc:
+            raise ServerUnreachable(f"The server's answer to a rotation cannot be read: {exc}.") from exc
+        self._keys.renew(rotated.credential)
+        # The first use ends the old credential. It goes to the same server, on the same connection.
+        self._connection.get(SELF_PATH)
+
 
 LEAVE_PATH = "/v1/agents/leave"
 BACKOFF_S_MIN = 0.1
@@ -403,3 +447,29 @@ class Loop:
             return bool(self._journal.trouble) or self._free_bytes() < self._limits.free_bytes_min
         except OSError:
             return False
+
+
+class ManagesNamespaces(Protocol):
+    """Applies the objects that the server renders for each namespace."""
+
+    def attach(self, server: ResourceClient, on_ready: Callable[[], None]) -> None:
+        """Called once, before the threads start. `on_ready` is to be called when a job that waited may start."""
+
+    def note_version(self, version: str) -> None:
+        """The version of all objects, as the last answer to a poll said it; empty: there are none."""
+
+    def hold(self, lease: Lease) -> str:
+        """Return why a job must not start yet; empty: it may. Never waits."""
+
+    def run_once(self, timeout_s: float) -> None:
+        """Wait for news, at most so long, then apply what is due. Called on its own thread."""
+
+    def stop(self) -> None:
+        """End a wait. Called from other threads."""
+
+
+@runtime_checkable
+class HasNamespaces(Protocol):
+    """A backend with namespaces."""
+
+    namespaces: ManagesNamespaces

@@ -12,7 +12,6 @@ from switchyard.cli.jobs.job_view import EXIT_CODES_HELP, created_job, exit_code
 from switchyard.cli.jobs.verdicts import print_explanation, print_plan
 from switchyard.cli.jobs.wait_view import wait_for_job, write_output
 from switchyard.cli.submit.submit_files import add_files, fetch_after_wait, name_files, send_files, split_files
-from switchyard.cli.submit.submit_native import add_native, native_of
 from switchyard.cli.submit.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.terminal.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.terminal.output import emit, paint, print_notice
@@ -429,3 +428,32 @@ def _add_mode_options(parser: Parser) -> None:
     mode.add_argument("-w", "--wait", action="store_true", help="wait for its end, print its output, exit as it did")
     group.add_argument("--timeout", type=duration_s, metavar="T", help="with --wait: at most this long (90, 15m, 2h)")
     group.add_argument("--key", metavar="KEY", help="idempotency key: submitting again with it gives the same job")
+
+
+def add_native(parser: Parser) -> None:
+    group = parser.add_argument_group("for clusters with a batch system")
+    group.add_argument("--account", metavar="NAME", help="the account to charge")
+    group.add_argument("--qos", metavar="NAME", help="quality of service, by the cluster's own name")
+    group.add_argument("--reservation", metavar="NAME", help="run in this reservation")
+    group.add_argument("--constraint", metavar="TEXT", help="features of its nodes, in the cluster's words: 'a&b'")
+    group.add_argument("--license", action="append", metavar="NAME[:N]", help="a licence; repeatable")
+    group.add_argument("--gpu-type", metavar="NAME", help="the type of the GPUs")
+    group.add_argument("--exclusive", action="store_true", default=None, help="whole nodes")
+    group.add_argument(
+        "--option", action="append", metavar="WORD", help="any other option that the site allows: --option=--nice=5"
+    )
+
+
+def native_of(args: Namespace) -> dict[str, Any]:
+    """Return the native options that flags set."""
+    options = {
+        "account": args.account,
+        "qos": args.qos,
+        "reservation": args.reservation,
+        "constraint": args.constraint,
+        "licenses": args.license,
+        "gpu_type": args.gpu_type,
+        "exclusive": args.exclusive,
+        "options": args.option,
+    }
+    return {name: value for name, value in options.items() if value is not None}

@@ -158,7 +158,7 @@ class Origin(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit
 class Poll(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """`POST /v1/agents/poll`.
 
-    `incarnation` is new at each start: the word of the agent's claim (`start_counter.py`), `-`, and a word of the
+    `incarnation` is new at each start: the word of the agent's claim (`journal.py`), `-`, and a word of the
     process. Only the process that began the agent's session is listened to. `session` is the number of the last sync; a
     poll with `inventory` (at each start, and after any answer that may have been lost) is a sync: the answer then has
     every lease the agent does not know of, and every attempt it should stop. `wait_s` parks the poll until there is

@@ -9,6 +9,7 @@ a broken connection. Retries end `retry_s` after the first failure. Waits and tr
 from __future__ import annotations
 
 import http.client
+import re
 import select
 import socket
 import ssl
@@ -18,10 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+import msgspec
+
+from switchyard import errors
 from switchyard.connection import enable_keepalive
+from switchyard.decoder_warmup import warm_type
 from switchyard.errors import Busy, TooLarge, Unavailable, YardError
 from switchyard.http_head import WholeHeadResponse
-from switchyard.sdk.transport.problem import read_problem
+from switchyard.model.wire.api import Problem
 from switchyard.sdk.transport.retry_backoff import OnOutage, RetryBackoff
 
 BODY_BYTES_MAX = 64 << 20  # the largest response: a full page of large jobs, or the output of one job
@@ -347,3 +352,51 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
         raise YardError(
             f"Cannot use {ca_file} as a CA file: {exc}.", next_step="It must hold PEM certificates."
         ) from exc
+
+
+EXCERPT_CHARS_MAX = 200  # of a foreign response's body: enough to recognise its sender
+
+# For responses without our error code. Gateways send 502 and 504 when the server behind them is away.
+ERRORS_BY_STATUS: dict[int, type[YardError]] = {
+    400: errors.BadRequest,
+    401: errors.Unauthenticated,
+    403: errors.Denied,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    410: errors.Gone,
+    413: errors.TooLarge,
+    415: errors.WrongMedia,
+    422: errors.PolicyRefused,
+    429: errors.Busy,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
+}
+
+
+def read_problem(status: int, body: bytes, *, url: str) -> YardError:
+    """Return the exception of an HTTP error response."""
+    warm_type(Problem)
+    try:
+        problem = msgspec.json.decode(body, type=Problem)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return _foreign_answer_error(status, body, url=url)
+    kind = errors.ERRORS_BY_CODE.get(problem.code) or _error_of_status(status)
+    return kind(problem.detail or problem.title, next_step=problem.next_step)
+
+
+def _foreign_answer_error(status: int, body: bytes, *, url: str) -> YardError:
+    words = re.sub(r"<[^>]*>|[\x00-\x20\x7f]+", " ", body[: 16 * EXCERPT_CHARS_MAX].decode(errors="replace"))
+    excerpt = " ".join(words.split())[:EXCERPT_CHARS_MAX]
+    quoted = f": {excerpt}" if excerpt else ""
+    kind = _error_of_status(status)
+    check = f"Check that {url} is a Switchyard server (--server, YARD_URL), or look at the proxy before it."
+    return kind(f"{url} answered {status}, and not as a Switchyard server does{quoted}", next_step=check)
+
+
+def _error_of_status(status: int) -> type[YardError]:
+    if status in ERRORS_BY_STATUS:
+        return ERRORS_BY_STATUS[status]
+    if 400 <= status < 500:
+        return errors.BadRequest
+    return errors.Internal if status >= 500 else YardError

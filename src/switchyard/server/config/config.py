@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import types
 import typing
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -19,22 +20,104 @@ from switchyard.model.executions.execution import (
     RawOutput,
     SecurityContext,
 )
+from switchyard.model.job.job import Priority
 from switchyard.model.job.log import OUTPUT_BYTES_MAX
-from switchyard.model.jobspec.quantity import DURATION_S_MAX, parse_duration_s
+from switchyard.model.jobspec.quantity import DURATION_S_MAX, parse_bytes, parse_duration_s
 from switchyard.model.rules.layout import WEIGHT_MAX
 from switchyard.model.rules.names import LabelKey, LabelValue, Name
 from switchyard.model.rules.queue import Queue
 from switchyard.model.wire.decode import load_yaml
+from switchyard.policy.kinds.job_priority import HIGHEST_DEFAULT, LOWEST_DEFAULT
 from switchyard.server.config.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
-from switchyard.server.config.files_section import FilesSection
-from switchyard.server.config.job_priority_section import JobPrioritySection
-from switchyard.server.config.limits_section import LimitsSection
+from switchyard.server.config.limits_section import ByteLimit, LimitsSection, LimitValue
 from switchyard.server.config.moving_section import MovingSection, SpillSection
 from switchyard.server.config.storage_section import StorageSection
-from switchyard.server.config.workflows_section import WorkflowsSection
+from switchyard.service.core.file_storage import FileLimits
+from switchyard.workflow.values.limits import WorkflowLimits
+
+_DEFAULTS = WorkflowLimits()
+MissedRuns = Literal["skip", "last", "all"]
+ServerUrl = Annotated[str, Meta(max_length=1024, pattern=r"^(https?://[^\s/?#]+/?)?(?!\n)$")]
+
+
+class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """How much of tasks, workflows and launch plans may be registered and run. 0: no limit. The limit of each user's
+    live executions is `limits.executions`."""
+
+    nodes: LimitValue = _DEFAULTS.nodes  # of one workflow, with its sub-workflows and branches
+    project_entities: LimitValue = _DEFAULTS.project_entities  # versions that one project may register
+    project_bytes: ByteLimit = "10Gi"  # of their contents
+    executions: bool = True  # whether tasks and launch plans may be run
+    project_executions: LimitValue = _DEFAULTS.project_executions  # live ones in one project
+    execution_rows: LimitValue = _DEFAULTS.execution_rows  # nodes of one execution and their attempts
+    execution_bytes: ByteLimit = "256Mi"  # of what the nodes of one execution take and give
+    execution_descendants: LimitValue = _DEFAULTS.execution_descendants  # that nodes of one execution start in all
+    missed_runs: MissedRuns = "last"  # what happens to times of a schedule that no server saw in time
+    url: ServerUrl = ""  # that Flyte's clients reach the HTTP port by, for uploads; empty: the address of `--http`
+
+    def __post_init__(self) -> None:
+        parse_bytes(self.project_bytes)
+        parse_bytes(self.execution_bytes)
+
+    @cached_property
+    def limits(self) -> WorkflowLimits:
+        return WorkflowLimits(
+            self.nodes,
+            self.project_entities,
+            parse_bytes(self.project_bytes),
+            self.executions,
+            self.project_executions,
+            self.execution_rows,
+            parse_bytes(self.execution_bytes),
+            self.execution_descendants,
+            self.missed_runs,
+        )
+
+
+GRACE_S_MIN = 60  # a client must be able to send files and then submit; a seal has half of it
+KeepPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+
+
+class FilesSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """Bytes: 0 is no limit. `keep`: the files of a job from its end on (0 or never: as long as the job)."""
+
+    user_bytes: ByteLimit = "100Gi"  # of all objects that one user holds, each counted once, unused uploads too
+    project_bytes: ByteLimit = "1Ti"  # of the trees that the jobs of a project need, each counted once
+    tree_bytes: ByteLimit = "100Gi"  # of the files of one tree
+    keep: KeepPeriod = "14d"
+    grace: KeepPeriod = "24h"  # what no job needs, from its last use on
+
+    def __post_init__(self) -> None:
+        for name in ("user_bytes", "project_bytes", "tree_bytes"):
+            parse_bytes(getattr(self, name))
+        if self.keep not in (0, "0", "never"):
+            parse_duration_s(self.keep)
+        if parse_duration_s(self.grace) < GRACE_S_MIN:
+            raise ValueError(
+                f"the grace is at least {GRACE_S_MIN} seconds: files are sent before the job that needs them"
+            )
+
+    @cached_property
+    def limits(self) -> FileLimits:
+        keep_us = None if self.keep in (0, "0", "never") else parse_duration_s(self.keep) * 1_000_000
+        return FileLimits(
+            parse_bytes(self.user_bytes),
+            parse_bytes(self.project_bytes),
+            parse_bytes(self.tree_bytes),
+            keep_us,
+            parse_duration_s(self.grace) * 1_000_000,
+        )
+
+
+class JobPrioritySection(Struct, frozen=True, forbid_unknown_fields=True):
+    """The lowest and the highest priority of a job. Rules set others for a domain or a project."""
+
+    lowest: Priority = LOWEST_DEFAULT
+    highest: Priority = HIGHEST_DEFAULT
+
 
 Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 RawQuantity = str | int | float

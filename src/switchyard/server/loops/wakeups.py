@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
 
 import structlog
 
@@ -10,7 +12,6 @@ from switchyard.errors import YardError
 from switchyard.model.cluster.namespace_resources import BACKEND as KUBERNETES
 from switchyard.server.file_asks import FileAsks
 from switchyard.server.loops.loop_calls import call_on_loop
-from switchyard.server.loops.shared_reads import SharedReads
 from switchyard.server.loops.wakeup_hub import WakeupHub
 from switchyard.server.loops.workers import Workers
 from switchyard.service.core.context import Context
@@ -128,3 +129,36 @@ class Wakeups:
             self._woken_resources = snapshots.resources.name
             members = snapshots.world.by_id.values()
             self.hub.wake_polls_in_turn([member.id for member in members if KUBERNETES in member.backends])
+
+
+class SharedReads:
+    """Reads by key, which includes the reader's rights. Of each key at most one read runs and one is next."""
+
+    def __init__(self) -> None:
+        self._running: dict[Hashable, asyncio.Task[Any]] = {}
+        self._next: dict[Hashable, asyncio.Task[Any]] = {}
+
+    async def read(self, key: Hashable, load: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of a read that starts after this call. Callers with the same key share it."""
+        task = self._next.get(key)
+        if task is None:
+            task = self._next[key] = asyncio.ensure_future(self._run(key, load))
+            task.add_done_callback(_note_error)
+        return await asyncio.shield(task)
+
+    async def _run(self, key: Hashable, load: Callable[[], Awaitable[Any]]) -> Any:
+        before = self._running.get(key)
+        if before is not None:
+            await asyncio.wait({before})
+        task = self._running[key] = self._next.pop(key)
+        try:
+            return await load()
+        finally:
+            if self._running.get(key) is task:
+                del self._running[key]
+
+
+def _note_error(task: asyncio.Task[Any]) -> None:
+    """Look at the error: all callers may be gone, and asyncio would log that nobody saw it."""
+    if not task.cancelled():
+        task.exception()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from switchyard.errors import LimitReached, Unavailable
+from switchyard.errors import Busy, LimitReached, Unavailable
 from switchyard.model.jobspec.quantity import show_bytes
-from switchyard.service.core.release_pace import ReleasePace
-from switchyard.service.core.upload_grants import UploadGrants
 from switchyard.storage.object_store import ObjectStore
 
 GIB = 2**30
@@ -96,3 +95,96 @@ def files_refusal(name: str, limit: int, why: str) -> LimitReached:
     )
     error.limit = f"{CONFIG_SECTION}.{name}"
     return error
+
+
+PAUSE_FACTOR = 20  # a pause is so many times as long as the look before it
+PAUSE_US_MAX = 60_000_000
+
+
+class ReleasePace:
+    """One look of a user at a time, and a pause after it. In memory: each server counts its own. Safe on threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._looking: set[str] = set()
+        self._pause_end_us: dict[str, int] = {}
+
+    @contextmanager
+    def look(self, owner: str, steady_us: Callable[[], int]) -> Iterator[None]:
+        """Raises Busy while another look of this user goes on, and in the pause after it."""
+        began_us = steady_us()
+        with self._lock:
+            self._pause_end_us = {user: end_us for user, end_us in self._pause_end_us.items() if end_us > began_us}
+            if owner in self._looking or owner in self._pause_end_us:
+                raise Busy(
+                    "The server has just looked for unused uploads of this user.",
+                    next_step=f"Ask again in a few seconds, at most {PAUSE_US_MAX // 1_000_000}.",
+                )
+            self._looking.add(owner)
+        try:
+            yield
+        finally:
+            ended_us = steady_us()
+            with self._lock:
+                self._looking.discard(owner)
+                self._pause_end_us[owner] = ended_us + min(PAUSE_US_MAX, PAUSE_FACTOR * (ended_us - began_us))
+
+
+# Bytes that users may upload by signed addresses and that are not recorded yet. They count for the user's limit.
+#
+# It is in memory: each server counts the addresses that it gave out itself.
+
+
+@dataclass
+class _OpenUploads:
+    """Of one user: size and end of each address, in the order of the ends."""
+
+    uploads: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    size: int = 0
+
+    def remove(self, digest: bytes) -> None:
+        self.size -= self.uploads.pop(digest, (0, 0))[0]
+
+    def expire(self, now_us: int) -> None:
+        while self.uploads:
+            digest, (_, end_us) = next(iter(self.uploads.items()))
+            if end_us > now_us:
+                return
+            self.remove(digest)
+
+
+class UploadGrants:
+    """Safe on many threads. Times are of the steady clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owners: dict[str, _OpenUploads] = {}
+
+    def reserve(self, owner: str, sizes: Mapping[bytes, int], *, room: int, now_us: int, valid_us: int) -> int:
+        """Count these uploads as open, if they fit into the room. Returns 0, or how many bytes are too many."""
+        with self._lock:
+            self._expire(now_us)
+            mine = self._owners.get(owner, _OpenUploads())
+            again = sum(mine.uploads[digest][0] for digest in sizes if digest in mine.uploads)
+            excess = mine.size - again + sum(sizes.values()) - room
+            if excess > 0:
+                return excess
+            self._owners[owner] = mine
+            for digest, size in sizes.items():
+                mine.remove(digest)
+                mine.uploads[digest] = (size, now_us + valid_us)
+                mine.size += size
+            return 0
+
+    def settle(self, owner: str, digests: Iterable[bytes]) -> None:
+        """These uploads are recorded."""
+        with self._lock:
+            if mine := self._owners.get(owner):
+                for digest in digests:
+                    mine.remove(digest)
+
+    def _expire(self, now_us: int) -> None:
+        for owner, uploads in list(self._owners.items()):
+            uploads.expire(now_us)
+            if not uploads.uploads:
+                del self._owners[owner]

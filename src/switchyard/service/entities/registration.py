@@ -14,7 +14,7 @@ from typing import Any
 from flyteidl.admin import launch_plan_pb2
 from msgspec.structs import replace
 
-from switchyard.errors import BadRequest, LimitReached, Malformed, TooLarge
+from switchyard.errors import BadRequest, LimitReached, Malformed, NameTaken, TooLarge
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
@@ -27,14 +27,14 @@ from switchyard.service.entities.known_signatures import (
 )
 from switchyard.service.entities.node_limit import refuse_many_nodes
 from switchyard.service.entities.scope import require_active_project, require_write, stored_key
-from switchyard.service.entities.taken import refuse_taken
 from switchyard.store.entities import entities as store
 from switchyard.workflow.compile.compiler import WorkflowSource, compile_workflow, count_nodes
+from switchyard.workflow.compile.difference import describe_difference
 from switchyard.workflow.compile.entity_id import EntityId, EntityKind, id_mistakes, read_id
 from switchyard.workflow.compile.launch_plan_checks import expected_inputs, launch_plan_mistakes
 from switchyard.workflow.compile.references import references
 from switchyard.workflow.compile.task_checks import task_mistakes
-from switchyard.workflow.values.content import content_bytes, content_digest
+from switchyard.workflow.values.content import content_bytes, content_digest, is_same
 from switchyard.workflow.values.limits import CONFIG_SECTION
 from switchyard.workflow.values.nesting import check_launch_plan_depth, check_task_depth, check_workflow_depth
 
@@ -224,3 +224,22 @@ def task_limits(context: Context, task: EntityId) -> dict[str, str]:
 
 def _short(text: str) -> str:
     return text.replace("\0", " ")[:DESCRIPTION_CHARS_MAX]
+
+
+def refuse_taken(context: Context, entity: EntityId, kind: type[Any], digest: bytes, body: bytes) -> None:
+    """Raise if the entity is registered. Takes long for large ones: never call it in the committer."""
+    with context.database.read() as tx:
+        row = store.entity_get(tx, stored_key(entity))
+        if row is None:
+            return
+        stored = body if row.digest == digest else store.content_bodies(tx, [row.digest])[bytes(row.digest)]
+    if is_same(kind, stored, body):
+        raise NameTaken(
+            f"{entity.kind.words} with identical structure already exists with id {entity}",
+            next_step="Nothing is left to do: it is registered.",
+        )
+    difference = describe_difference(kind.FromString(stored), kind.FromString(body))
+    raise BadRequest(
+        f"{entity.kind.words} with different structure already exists with id {entity}; its difference: {difference}",
+        next_step="Register it under another version.",
+    )

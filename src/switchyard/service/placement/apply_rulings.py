@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from switchyard.model.cluster.poll import Report
 from switchyard.model.cluster.verdict import Plan
-from switchyard.model.job.blocker import Blocker
-from switchyard.model.job.job import State
-from switchyard.model.job.lifecycle import assign, reject
+from switchyard.model.job.blocker import Blocker, change_blocked
+from switchyard.model.job.event_kind import EventKind
+from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.lifecycle import ObservedState, assign, make_transition, reject
+from switchyard.model.job.retry import Cause
 from switchyard.route.placement import NeedStatus, Placement, decide_placement
-from switchyard.route.router import Eligibility, make_plan
+from switchyard.route.router import REASONS_SHOWN_MAX, Eligibility, make_plan
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
-from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
+from switchyard.service.lifecycle.arrays import read_on_lost
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.decision_history import (
     EarlierVerdicts,
@@ -25,17 +30,22 @@ from switchyard.service.lifecycle.decision_history import (
     record_wait_reason,
     thin_wait_events,
 )
-from switchyard.service.lifecycle.transitions import life_of, record_step
+from switchyard.service.lifecycle.together import WAITS, free_from_cluster
+from switchyard.service.lifecycle.transitions import (
+    life_of,
+    read_avoided_clusters,
+    record_step,
+    refused_clusters,
+    retry_due_us,
+)
 from switchyard.service.placement.decision_counts import count_rerouted
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
-from switchyard.service.placement.refused_jobs import end_refused_job, is_refused_everywhere
-from switchyard.service.placement.removed_clusters import leave_removed_cluster
 from switchyard.service.placement.spread_lessees import spread_of
 from switchyard.service.reserve.inquiries import ask_for_rulings
 from switchyard.service.reserve.queue_places import enqueue_for_place, leave_queue, needs_place
 from switchyard.service.reserve.quotes import quote_use_row
 from switchyard.service.reserve.token_reservations import hold_for_tokens, needs_tokens
-from switchyard.store.clusters import quotes
+from switchyard.store.clusters import clusters, quotes
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
@@ -165,3 +175,68 @@ def _decision_update(  # noqa: PLR0917
         assigned_us=batch.now_us,
         is_ready=row.array is None or bool(row.todo),
     )
+
+
+def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate | None:
+    """Return the update of an array together whose cluster is gone. None: it is no such array.
+
+    With `on_lost` requeue, the rest may go to another cluster. Otherwise the rest fails, as a task of a removed agent.
+    The update is empty if the cluster is missing only in the snapshot: then the array waits.
+    """
+    begun_on = decode_bounds(row.bounds).begun_on if row.array is not None else None
+    if begun_on is None or begun_on in world.by_id:
+        return None
+    name = clusters.cluster_deleted_name(batch.tx, begun_on)
+    if name is None:
+        return JobUpdate()
+    on_lost = read_on_lost(row)
+    reason = f"{WAITS}cluster {name}, which had begun its tasks, was removed"
+    if on_lost is OnLost.REQUEUE:
+        batch.job_event(row, EventKind.REQUEUED, f"{reason}; on_lost is requeue: the rest may run on another cluster")
+        batch.topics.add(Topic.PENDING)
+        return JobUpdate(bounds=free_from_cluster(row.bounds), reason="")
+    reason += f", and on_lost is {on_lost.value}: the rest failed"
+    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
+    record_step(batch, row, step)
+    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
+    return ended.merged(drop_unleased_tasks(row, State.FAILED))
+
+
+def is_refused_everywhere(decided: Plan) -> bool:
+    """Return whether the job is rejected because clusters refused it that could have run it."""
+    return decided.outcome == "reject" and any(verdict.step == "refused" for verdict in decided.verdicts)
+
+
+def end_refused_job(batch: Batch, world: World, row: JobRow) -> JobUpdate:
+    """Return the update of a job that all clusters refused: a retry if its policy grants one, else its failure.
+
+    An array retries as a whole: nothing of it began. If it fails, all tasks that no cluster took have failed.
+    """
+    reason, refusal = _refusal_reason(world, row), Report(row.id, row.fence, ObservedState.FAILED, cause=Cause.CLUSTER)
+    due_us = retry_due_us(batch, replace(row, array=None), refusal)
+    if due_us is not None:
+        batch.job_event(row, EventKind.RETRYING, reason)
+        avoided = read_avoided_clusters(row.avoid).items()
+        tried_last = {cluster_id: replace(avoid, is_refused=False) for cluster_id, avoid in avoided}
+        return JobUpdate(
+            reason=reason,
+            tries=row.tries + 1,
+            wake_us=due_us,
+            blocked=change_blocked(row.blocked, add=Blocker.BACKOFF, remove=Blocker.QUEUE),
+            avoid=msgspec.json.encode(tried_last).decode(),
+        )
+    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
+    record_step(batch, row, step)
+    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
+    return ended.merged(drop_unleased_tasks(row, State.FAILED))
+
+
+def _refusal_reason(world: World, row: JobRow) -> str:
+    """Return the reason of the one cluster that refused the job, or the reasons of several, with their names."""
+    refusals = refused_clusters(row)
+    if len(refusals) == 1:
+        return refusals[0][1]
+    names = {cluster_id: world.by_id[cluster_id].name for cluster_id, _ in refusals if cluster_id in world.by_id}
+    shown = sorted(f"{names.get(cluster_id, '(removed)')}: {why}" for cluster_id, why in refusals)
+    more = len(shown) - REASONS_SHOWN_MAX
+    return "; ".join(shown[:REASONS_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")

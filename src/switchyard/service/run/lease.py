@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from heapq import merge
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,6 +19,7 @@ from switchyard.model.cluster.idset import IdSet
 from switchyard.model.cluster.poll import BATCH_MAX, AttemptRef, Lease, Room, Stop
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import adopt_attempt
 from switchyard.model.job.task_states import cancelling_positions, live_positions
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.layout import Layout
@@ -31,16 +34,17 @@ from switchyard.service.lifecycle.array_spread import lessee_ids, queue_room
 from switchyard.service.lifecycle.arrays import BatchArrays
 from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
+from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
-from switchyard.service.run.concurrency_groups import ConcurrencyGroups
 from switchyard.service.run.lease_owners import LeaseOwners
-from switchyard.service.run.unknown_attempts import attempts_to_stop
 from switchyard.store.clusters import clusters
 from switchyard.store.engine import ranges
 from switchyard.store.engine.ranges import HeldRange
-from switchyard.store.jobs import leases
+from switchyard.store.jobs import concurrency_groups as store
+from switchyard.store.jobs import jobs, leases
 from switchyard.store.jobs.job_columns import require_readable
 from switchyard.store.jobs.leases import LeaseCandidate, LeasedJob
+from switchyard.store.tables import restore_recovery
 
 # How often in turn a cluster whose array is locked asks again at once. Then the next sweep wakes its agents.
 ASK_AGAIN_MAX = 20
@@ -419,3 +423,80 @@ def build_lease(row: LeaseSource, cluster: str, *, native: str | None, job: str,
         known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),
     )
+
+
+class ConcurrencyGroups:
+    """The groups of the queued jobs. The count of each group is read under a lock that all servers take."""
+
+    def __init__(self, batch: Batch, rows: Iterable[LeaseCandidate]) -> None:
+        self._batch = batch
+        self._parked: dict[str, list[str]] = {}  # job ids by reason
+        names = sorted({row.crowd for row in rows if row.crowd is not None})
+        if names:
+            store.concurrency_group_lock(batch.tx, names)
+        self._live = store.concurrency_group_live_counts(batch.tx, names) if names else {}
+
+    def is_locked(self, row: LeaseCandidate) -> bool:
+        """Return whether the job's group is locked. Locking further groups later could deadlock two servers."""
+        return row.crowd is None or row.crowd in self._live
+
+    def limit(self, row: LeaseCandidate, size: int) -> int:
+        """Return how many of `size` tasks the job's group allows now. If none is allowed, note the job to be parked."""
+        if row.crowd is None or not size:
+            return size
+        assert row.crowd_max is not None, "require_readable_candidates has checked it"
+        free = max(0, row.crowd_max - self._live[row.crowd])
+        if not free:
+            reason = f"waits: {row.crowd_max} jobs of workflow {row.workflow} run, and no more may (max_parallelism)"
+            self._parked.setdefault(reason, []).append(row.id)
+        return min(size, free)
+
+    def add_running(self, row: LeaseCandidate, count: int) -> None:
+        if row.crowd is not None:
+            self._live[row.crowd] += count
+
+    def park(self) -> None:
+        for reason, job_ids in self._parked.items():
+            store.concurrency_group_park(self._batch.tx, job_ids, reason)
+
+
+# Handle attempts that an agent has and the database does not know: adopt them after a restore, else stop them.
+#
+# An agent may name 100,000 attempts. One sort or set difference of that size holds the interpreter lock for a tenth of
+# a second and delays all other threads, so this module works item by item or in short runs.
+
+SORT_RUN = 5_000  # attempts sorted in one call, which takes some milliseconds
+JobFence = tuple[str, int]
+
+
+def attempts_to_stop(batch: Batch, request: SyncRequest, known: set[JobFence]) -> list[JobFence]:
+    """Return the attempts that are not leased to this agent and cannot be adopted, sorted."""
+    unknown = [attempt for attempt in request.inventory if attempt not in known]
+    adopted = _adopt(batch, request, unknown)
+    return sort_in_runs(attempt for attempt in unknown if attempt not in adopted)
+
+
+def sort_in_runs(attempts: Iterable[JobFence]) -> list[JobFence]:
+    """Sort in short runs: other threads get the interpreter in between."""
+    remaining = iter(attempts)
+    runs: list[list[JobFence]] = []
+    while run := sorted(islice(remaining, SORT_RUN)):
+        runs.append(run)
+    return runs[0] if len(runs) == 1 else list(merge(*runs))
+
+
+def _adopt(batch: Batch, request: SyncRequest, unknown: list[JobFence]) -> set[JobFence]:
+    """Adopt attempts that the agent has had since before a database restore. Returns the adopted attempts."""
+    fences: dict[str, int] = {}
+    for job, fence in unknown:
+        fences[job] = max(fence, fences.get(job, fence))  # the last attempt of a job replaced the earlier ones
+    job_ids = restore_recovery.job_ids_from_backup(batch.tx, list(fences))
+    adopted: set[JobFence] = set()
+    for row in jobs.job_lock(batch.tx, job_ids).values() if job_ids else ():
+        step = adopt_attempt(life_of(row), fences[row.id])
+        update = adoption_update(batch, row, request.agent_id, step) if step is not None else None
+        if step is not None and update is not None:
+            jobs.job_update_many(batch.tx, {row.id: update})
+            record_step(batch, row, step)
+            adopted.add((row.id, fences[row.id]))
+    return adopted

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from time import perf_counter
@@ -14,21 +14,26 @@ from typing import Any, NamedTuple
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from switchyard.errors import KeyReused, YardError
+from switchyard.errors import Denied, KeyReused, LimitReached, UnknownName, YardError
 from switchyard.match.demand import Demand
 from switchyard.match.engine import DEFAULT_ENGINE
+from switchyard.model.cluster.idset import IdSet, parse_array
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.job.job import JobRequest, JobSpec
 from switchyard.model.rules.access import Role
 from switchyard.model.rules.attributes import JobPolicy
 from switchyard.model.rules.queue import queue_named, queue_of_lane
 from switchyard.policy.admit import NO_LABELS, AdmittedJob, admit
+from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.route.placement import NeedStatus, Placement, decide_placement
 from switchyard.route.router import Eligibility, make_plan
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
+from switchyard.service.core.process_metrics import ProcessMetrics
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.writes.batch import Batch
+from switchyard.service.core.snapshots.snapshots import Snapshots
+from switchyard.service.core.submit_tokens import find_submit_token
+from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.bounds import (
     Bounds,
     RetryBounds,
@@ -39,6 +44,7 @@ from switchyard.service.lifecycle.bounds import (
     time_limit_s_of,
 )
 from switchyard.service.lifecycle.demands import check_demand, demand_of_spec, largest_task
+from switchyard.service.placement.decision_counts import decision_key, rejecting_step
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.placement.hints import job_hints
 from switchyard.service.placement.select_cluster import SelectionCache
@@ -54,7 +60,6 @@ from switchyard.service.reserve.token_needs import (
 from switchyard.service.reserve.token_position import token_hints, token_shortage_reason
 from switchyard.service.submit.idempotency import AcceptedJob, answer_for_used_key, claim_keys
 from switchyard.service.submit.job_files import refer_to_trees, refused_inserts
-from switchyard.service.submit.named_clusters import named_clusters
 from switchyard.service.submit.new_job import (
     JobInsert,
     blocked_by_request,
@@ -64,9 +69,6 @@ from switchyard.service.submit.new_job import (
     new_job,
     with_quote_wait,
 )
-from switchyard.service.submit.new_job_counts import count_new_jobs
-from switchyard.service.submit.pending_wakeup import PendingWakeup
-from switchyard.service.submit.usage_limits import refuse_job_over_limit, refuse_jobs_over_limit
 from switchyard.store.clusters import quotes
 from switchyard.store.jobs import jobs
 from switchyard.store.rules.queues import places_taken
@@ -427,3 +429,116 @@ def _is_long(world: World, demand: Demand, engine: str) -> bool:
 def answer_without_commit(write: JobInsert) -> AcceptedJob:
     """Return the answer to a submit without a commit. Benchmarks measure the upper bound with it."""
     return AcceptedJob(write.created, is_new=True)
+
+
+def count_new_jobs(tally: ProcessMetrics, batch: Batch, writes: Sequence[JobInsert]) -> None:
+    """Count the jobs of this batch once it is committed."""
+    if not writes:
+        return
+    keys = [
+        decision_key(write.row.bounds, write.row.lane, write.created.cluster, write.created.state.lower())
+        for write in writes
+    ]
+    rejected = [rejecting_step(write.kept.ruling.verdicts) for write in writes if write.created.state == "REJECTED"]
+
+    def count() -> None:
+        tally.decided(keys, rejected)
+        tally.accepted.add(amount=len(keys))
+
+    batch.settled.append(count)
+
+
+def named_clusters(
+    snapshots: Snapshots, actor: Actor, request: JobRequest
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Return the allowed clusters (none: all) and those with a submit token. An invalid token denies the request."""
+    world = snapshots.world
+    by_token: set[str] = set()
+    for entry in request.clusters:
+        member = world.by_name.get(entry.name)
+        if find_submit_token(snapshots, member, entry.token) is None or member is None:
+            raise Denied(
+                f"The submit token for cluster {entry.name} is not valid.",
+                next_step="Correct or remove it under `clusters:` in your file: one invalid token denies the request.",
+            )
+        by_token.add(member.id)
+    allowed = frozenset(by_token) if request.clusters else None
+    if request.cluster is None:
+        return allowed, frozenset(by_token)
+    member = world.by_name.get(request.cluster)
+    if member is None or not (member.id in by_token or actor.may_cluster(Role.VIEW, member)):
+        known = ", ".join(m.name for m in world.members if actor.may_cluster(Role.VIEW, m)) or "none"
+        raise UnknownName(f"There is no cluster {request.cluster!r}.", next_step=f"Known clusters: {known}.")
+    if member.id not in by_token:
+        actor.need_cluster(Role.SUBMIT, member)
+    pinned = frozenset({member.id})
+    return (pinned if allowed is None else allowed & pinned), frozenset(by_token)
+
+
+def refuse_job_over_limit(context: Context, actor: Actor, request: JobRequest, *, is_quick: bool) -> None:
+    """Refuse a job over the limit before it is routed. `is_quick`: use only cached usage, which may be stale."""
+    tasks = 0 if request.array is None else len(parse_array(request.array)[0])
+    try:
+        context.usage.refuse_over(actor, tasks=tasks, size=JOB_OVERHEAD_BYTES)
+    except LimitReached:
+        if is_quick or not context.usage.freshen(context.database, actor.name):
+            raise
+        context.usage.refuse_over(actor, tasks=tasks, size=JOB_OVERHEAD_BYTES)
+
+
+def refuse_jobs_over_limit(context: Context, actor: Actor, writes: Sequence[JobInsert], *, key: str | None) -> None:
+    """Refuse jobs that together exceed the limits. A used idempotency key is let through: its jobs exist already."""
+    if actor.is_platform_admin:
+        return
+    tasks = sum(len(IdSet.parse(write.row.array)) for write in writes if write.row.array)
+    size = sum(JOB_OVERHEAD_BYTES + len(write.spec_body) for write in writes)
+    context.usage.freshen(context.database, actor.name)
+    try:
+        context.usage.refuse_over(actor, jobs=len(writes), tasks=tasks, size=size)
+    except LimitReached:
+        with context.database.read() as tx:
+            if key is None or jobs.idempotency_get(tx, actor.id, key) is None:
+                raise
+
+
+# Wake the leader for new pending jobs.
+#
+# A server decides from its snapshot and commits later. In between, a cluster may come up and the leader may route all
+# pending jobs. Without a notice, the new job would wait for the leader's next periodic round.
+
+
+class PendingWakeup:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._versions: tuple[int, int] | None = None  # snapshot versions at the first unannounced pending job
+
+    def note(self, batch: Batch, writes: Iterable[JobInsert]) -> None:
+        """Note the pending jobs of this batch. Jobs decided from a stale snapshot wake the leader immediately."""
+        decided_at = {write.pending_at_versions for write in writes if write.pending_at_versions is not None}
+        if not decided_at:
+            return
+        current = self._context.snapshots.versions
+        if decided_at != {current}:
+            batch.topics.add(Topic.PENDING)
+        batch.settled.append(lambda: self._set_versions(current))
+
+    def _set_versions(self, versions: tuple[int, int]) -> None:
+        self._versions = self._versions or versions
+
+    def take(self) -> bool:
+        """Return once whether pending jobs were inserted under an older snapshot than the current one."""
+        if self._versions in (None, self._context.snapshots.versions):
+            return False
+        self._versions = None
+        return True
+
+    def tell_leader(self) -> None:
+        """Wake the leader if the snapshot changed since: the leader may have routed before the jobs were inserted."""
+        versions = self._versions
+        if not self.take():
+            return
+        try:
+            self._context.committer.call(lambda batch: batch.topics.add(Topic.PENDING))
+        except YardError:
+            self._versions = versions
+            raise

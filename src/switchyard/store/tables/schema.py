@@ -32,7 +32,6 @@ from switchyard.store.tables.files_tables import (
     file_usage,
 )
 from switchyard.store.tables.quotes_tables import quote_asks, quote_uses, quote_waits, quotes
-from switchyard.store.tables.resources_tables import namespace_reports, namespace_resources, renders
 from switchyard.store.tables.rules_tables import attributes, policies, projects, token_pools, usage
 
 # Defined elsewhere, and part of the schema.
@@ -427,4 +426,40 @@ leaders = Table(
     Column("holder", Text, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("expires_us", BigInteger, nullable=False),
+)
+
+
+# The last rendering of a project's and domain's cluster resources that somebody asked for.
+renders = Table(
+    "renders",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("domain", Text, primary_key=True),
+    Column("body", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
+)
+
+# The objects that the namespace of a project and domain gets on every Kubernetes cluster, with contents of Secrets.
+namespace_resources = Table(
+    "namespace_resources",
+    metadata,
+    Column("project", Text, primary_key=True),
+    Column("domain", Text, primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("inputs", Text, nullable=False),  # digest of templates and values: equal inputs are not rendered again
+    Column("digest", Text, nullable=False),  # of the objects; empty: they were never rendered
+    Column("body", Text, nullable=False),
+    Column("mistake", Text, nullable=False),  # of the last try; the objects are then those of an earlier one
+    Column("at_us", BigInteger, nullable=False),
+)
+
+# The last report of a cluster's agent on one namespace.
+namespace_reports = Table(
+    "namespace_reports",
+    metadata,
+    Column("cluster_id", Text, primary_key=True),
+    Column("namespace", Text, primary_key=True),
+    Column("digest", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("at_us", BigInteger, nullable=False),
 )

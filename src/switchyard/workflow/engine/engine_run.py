@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-from flyteidl.core import workflow_pb2
+from flyteidl.core import literals_pb2, types_pb2, workflow_pb2
 
 from switchyard.workflow.compile.connections import START
 from switchyard.workflow.compile.entity_id import EntityId
@@ -31,7 +31,6 @@ from switchyard.workflow.engine.execution_state import (
     TaskStart,
     execution_error,
 )
-from switchyard.workflow.engine.failure_inputs import with_error
 from switchyard.workflow.tasks.task_cache import CacheAnswer
 from switchyard.workflow.values.binding_values import BindingFailed, StepValues, resolve_bindings
 
@@ -397,3 +396,24 @@ class EngineRun:
             state = self.nodes.get(scope.prefix + node_id)
             values = state.outputs if state is not None else None
         return values.literals[name] if values is not None and name in values.literals else None
+
+
+def with_error(inputs: Any, variables: Mapping[str, Any], *, failed_node: str, error: Any) -> Any:
+    """The inputs with the error in each input that takes one. As in Flyte, such an input is a union with ERROR.
+
+    `variables`: what the node takes. The workflow itself binds None to such an input.
+    """
+    given = literals_pb2.LiteralMap()
+    given.CopyFrom(inputs)
+    for name, variable in variables.items():
+        kind = _error_type(variable.type)
+        if kind is not None:
+            union = given.literals[name].scalar.union
+            union.type.CopyFrom(kind)
+            union.value.scalar.error.failed_node_id = failed_node
+            union.value.scalar.error.message = error.message
+    return given
+
+
+def _error_type(kind: Any) -> Any | None:
+    return next((one for one in kind.union_type.variants if one.simple == types_pb2.ERROR), None)

@@ -3,7 +3,7 @@
 | file | what it does |
 |---|---|
 | `backend.py` | implements the contract of backends |
-| `connection.py`, `api.py`, `api_answers.py`, `api_errors.py` | how the API is reached and asked, and how it fails |
+| `connection.py`, `api.py`, `api_errors.py` | how the API is reached and asked, and how it fails |
 | `reflector.py`, `watcher.py` | a list that a watch keeps up to date; our Jobs, pods and warnings about them |
 | `job_submitter.py` | creates a Job, and finds out after any doubt whether it was created |
 | `job_remover.py` | deletes Jobs, and finds out whether they are gone |

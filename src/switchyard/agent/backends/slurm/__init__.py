@@ -11,10 +11,10 @@
 | `squeue.py`, `poll_pace.py` | ask squeue for all jobs at once, and how often |
 | `accounting.py` | asks sacct, and how far behind it is |
 | `job_tracker.py` | follows all jobs |
-| `missing_jobs.py`, `missing_job_decision.py` | ask about jobs that squeue no longer lists; decide what became of them
+| `missing_jobs.py` | ask about jobs that squeue no longer lists; decide what became of them
 |
-| `evidence.py`, `end_checks.py`, `usage_wait.py` | whether an end belongs to this attempt; wait for its usage |
+| `evidence.py`, `end_checks.py`, `job_tracker.py` | whether an end belongs to this attempt; wait for its usage |
 | `submitted_scripts.py`, `job_files.py` | what is recorded of one sbatch; files that jobs write, here or over ssh |
-| `cluster.py`, `nodes.py`, `node_systems.py`, `excluded_nodes.py` | what the cluster has, and how busy it is |
+| `cluster.py`, `nodes.py`, `node_systems.py`, `cluster.py` | what the cluster has, and how busy it is |
 | `quotes.py` | quotes from `sbatch --test-only` |
 """

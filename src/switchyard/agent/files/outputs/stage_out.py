@@ -8,6 +8,7 @@ a second name.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from pathlib import Path
 
 from switchyard.agent.files.inputs.folder_writer import FOLDER_FLAGS, TreePath, is_hole, is_zeros, read_span
 from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls
-from switchyard.agent.files.outputs.out_patterns import OutPatterns, PatternMatch
 from switchyard.agent.files.outputs.output_budget import (
     FOLDER_ENTRY_BYTES,
     LISTING_BYTES,
@@ -26,7 +26,6 @@ from switchyard.agent.files.outputs.output_budget import (
     entry_bytes,
     folder_bytes,
 )
-from switchyard.agent.files.outputs.upload_plan import UploadPlan
 from switchyard.agent.files.transfer_threads import Transfer, TransferThreads
 from switchyard.agent.site.accounts import LocalAccount
 from switchyard.errors import LimitReached, Unavailable
@@ -371,3 +370,118 @@ def _list_folder(number: int) -> list[tuple[bytes, os.stat_result]]:
         except FileNotFoundError:
             continue
     return sorted(entries, key=lambda entry: entry[0])
+
+
+ASKED_OBJECTS = 5000  # looked up in one request
+
+
+@dataclass(slots=True)
+class UploadPlan:
+    """Which files have room, counted by their new objects, in the order of the walk. Objects are looked up in pages."""
+
+    left: int
+    find_new: Callable[[Sequence[bytes]], set[bytes]]  # those of some objects that the owner does not hold
+    _page: list[tuple[TreePath, dict[bytes, int], int]] = field(default_factory=list)
+    _page_objects: int = 0
+    _counted: set[bytes] = field(default_factory=set)  # of files that have room
+    _seen: set[bytes] = field(default_factory=set)
+    _refused: set[TreePath] = field(default_factory=set)
+    _new_bytes: int = 0  # of files that have room, with their places in the lists of folders
+    _all_bytes: int = 0  # of all new objects
+
+    def add(self, path: TreePath | None, objects: dict[bytes, int], extra_bytes: int) -> None:
+        """Add a file, or the list of a folder (no path). `extra_bytes`: at most so many in the lists of folders."""
+        self._page.append((path or (), objects, extra_bytes))
+        self._page_objects += len(objects)
+        if self._page_objects >= ASKED_OBJECTS:
+            self._settle()
+
+    def refused(self) -> frozenset[TreePath]:
+        self._settle()
+        # If there is room for everything, the estimate of the folders' lists does not count.
+        return frozenset() if self._all_bytes <= self.left else frozenset(self._refused)
+
+    def _settle(self) -> None:
+        page, self._page, self._page_objects = self._page, [], 0
+        sizes = {digest: size for _, objects, _ in page for digest, size in objects.items()}
+        new: set[bytes] = set()
+        for first in range(0, len(sizes), ASKED_OBJECTS):
+            new |= self.find_new(list(sizes)[first : first + ASKED_OBJECTS])
+        self._all_bytes += sum(size for digest, size in sizes.items() if digest in new and digest not in self._seen)
+        self._seen.update(sizes)
+        for path, objects, extra_bytes in page:
+            cost = sum(size for digest, size in objects.items() if digest in new and digest not in self._counted)
+            if path and cost and self._new_bytes + cost + extra_bytes > self.left:
+                self._refused.add(path)
+                continue
+            self._new_bytes += (cost if path else 0) + extra_bytes
+            self._counted.update(objects)
+
+
+# The patterns that name a job's output files: `*` and `?` within a name, `**` for any number of folders. Pure.
+#
+# A pattern that matches a folder takes everything in it. Names that begin with a dot match like all others.
+
+ANY_FOLDERS = b"**"
+
+
+@dataclass(frozen=True, slots=True)
+class PatternMatch:
+    """How far the patterns match a path. `complete`: numbers of the patterns that match all of it."""
+
+    states: frozenset[tuple[int, int]]  # number of a pattern, and of its first part that is not matched
+    complete: frozenset[int]
+
+
+class OutPatterns:
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._parts = [
+            [_part(part) for part in os.fsencode(text).split(b"/") if part not in (b"", b".")] for text in patterns
+        ]
+
+    def top(self) -> PatternMatch:
+        """The match of the job's folder itself: `.` and `**` take all of it."""
+        return self._closed({(number, 0) for number in range(len(self._parts))})
+
+    def below(self, match: PatternMatch, name: bytes) -> PatternMatch:
+        """The match of an entry of this name in a folder with that match."""
+        states: set[tuple[int, int]] = set()
+        for number, at in match.states:
+            if at == len(self._parts[number]):
+                continue
+            part = self._parts[number][at]
+            if part is None:
+                states.add((number, at))
+            elif part.fullmatch(name):
+                states.add((number, at + 1))
+        closed = self._closed(states)
+        return PatternMatch(closed.states, closed.complete | match.complete)
+
+    def _closed(self, states: set[tuple[int, int]]) -> PatternMatch:
+        """Add the states in which `**` matches no folder."""
+        closed = set(states)
+        for number, begin in states:
+            at = begin
+            while at < len(self._parts[number]) and self._parts[number][at] is None:
+                at += 1
+                closed.add((number, at))
+        return PatternMatch(
+            frozenset(closed), frozenset(number for number, at in closed if at == len(self._parts[number]))
+        )
+
+
+def _part(text: bytes) -> re.Pattern[bytes] | None:
+    """The expression for one part of a pattern; None: `**`."""
+    if text == ANY_FOLDERS:
+        return None
+    first, *others = [_literal(piece) for piece in re.split(rb"\*+", text)]
+    if not others:
+        return re.compile(first, re.DOTALL)
+    # Each piece between two stars is looked for once, from the left: an atomic group is not tried again, so no pattern
+    # takes longer than its length times that of the name.
+    middle = b"".join(b"(?>.*?" + piece + b")" for piece in others[:-1])
+    return re.compile(first + middle + b".*" + others[-1], re.DOTALL)
+
+
+def _literal(text: bytes) -> bytes:
+    return b".".join(map(re.escape, text.split(b"?")))

@@ -8,7 +8,7 @@ The accepted process is the holder. A process asks to become the holder with its
    refused copy shows the same number for ever.
    Exception: an agent that is killed before it counts the start shows the accepted number again. It is accepted,
    because its incarnation begins with the accepted claim, which it wrote to its journal before it asked
-   (agent/journal/start_counter.py). A copy made in between has the same claim; rules 3 and 4 still apply to the copy.
+   (agent/journal/journal.py). A copy made in between has the same claim; rules 3 and 4 still apply to the copy.
 3. When the process opened the journal, the journal must have had every write that the server knows of. An older copy
    would treat the original's leases as lost in transit and start those jobs again. An agent counts no writes before
    it is accepted, so a refused copy does not catch up.

@@ -10,13 +10,15 @@ from functools import cached_property
 import msgspec
 import structlog
 
+from switchyard.errors import YardError
 from switchyard.model.cluster.cluster import POLLING_BACKEND, Health, Load
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.access import ROLE_RANK, Grant, GranteeKind, GrantTarget, Role
 from switchyard.model.rules.layout import NO_LAYOUT, Layout
+from switchyard.model.rules.scope import level_of
 from switchyard.policy.admit import ProjectEntry
 from switchyard.policy.platform_layout import platform_with_layout
-from switchyard.policy.resolve import Policy
+from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.member import Member
 from switchyard.route.world import World
 from switchyard.service.core.agents.agent_ends import AgentEnds, TimesLeft, common_time_left
@@ -31,13 +33,14 @@ from switchyard.service.core.agents.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.core.resource_set import NO_RESOURCES, load_resource_set
 from switchyard.service.core.rights import LOCAL_ADMIN, RAINBOW_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.core.snapshots.layout_snapshot import LayoutSnapshot, load_layout_snapshot
-from switchyard.service.core.snapshots.policy_snapshot import next_policy
-from switchyard.service.core.snapshots.token_pools_snapshot import TokenPoolsSnapshot, load_token_pools
+from switchyard.service.core.snapshots.token_settings import PoolEntry
 from switchyard.service.core.unreadable_rows import log_unreadable, read_each
 from switchyard.store.access import access as access_store
 from switchyard.store.clusters import clusters as cluster_store
 from switchyard.store.engine.database import Database, Tx
 from switchyard.store.jobs import events
+from switchyard.store.rules import attributes as attribute_store
+from switchyard.store.rules import token_pools as token_store
 
 log = structlog.get_logger()
 NO_LOAD = Load()
@@ -436,3 +439,47 @@ def _grant(row: access_store.GrantRow) -> Grant:
 
 def _project(row: access_store.ProjectRow) -> tuple[str, ProjectEntry]:
     return row.name, ProjectEntry(msgspec.json.decode(row.labels, type=dict[str, str]), row.archived_us is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPoolsSnapshot:
+    """All token pools at one version."""
+
+    version: int
+    entries: dict[str, PoolEntry]
+
+
+def load_token_pools(tx: Tx, version: int) -> TokenPoolsSnapshot:
+    return TokenPoolsSnapshot(
+        version,
+        {
+            row.namespace: PoolEntry(
+                row.quota, row.per_s, row.leased_until_us, row.created_us, row.changed_us, row.changed_by
+            )
+            for row in token_store.pool_all(tx)
+        },
+    )
+
+
+def next_policy(tx: Tx, policy: Policy, version: int) -> Policy:
+    """Return the policy with the rows that changed. A restored database has a lower version: then read all rows."""
+    if version < policy.version:
+        policy = Policy(-1, kinds=policy.kinds, platform=policy.platform)
+    return policy.changed(
+        version, (_rule_row(policy, row) for row in attribute_store.attribute_list_since(tx, policy.version))
+    )
+
+
+def _rule_row(policy: Policy, row: attribute_store.StoredAttribute) -> RuleRow:
+    kind, key = policy.kinds.by_name.get(row.kind), (row.domain, row.project, row.workflow, row.launch_plan)
+    value = None
+    try:
+        if kind is not None and row.value is not None:
+            value, ignored = kind.restrict(kind.read(msgspec.json.decode(row.value)), level_of(key))
+            if ignored:
+                log.warning("part of a rule is ignored", kind=row.kind, row=row.id, scope=key, reason=ignored)
+    except YardError as exc:  # written by another version of the kind's package; the other rules still apply
+        log.error("attribute not understood", kind=row.kind, row=row.id, error=exc.detail)
+    except UNREADABLE_ERRORS as exc:
+        log_unreadable("attributes", row.id, f"{row.kind}: {exc}")
+    return RuleRow(row.id, row.kind, key, value)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.flux.broker.connection import BrokerConnection
-from switchyard.agent.backends.flux.cluster.load import load_from_nodes
 from switchyard.agent.backends.flux.cluster.node_systems import ask_flux_nodes
 from switchyard.agent.backends.flux.cluster.resource_sets import (
     FluxNode,
@@ -21,11 +22,10 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     read_expiration_s,
     with_queues,
 )
-from switchyard.agent.backends.flux.cluster.waiting_reasons import disabled_reason, waiting_reasons
 from switchyard.agent.backends.shared.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.shared.node_systems import NodeSystems, own_program
 from switchyard.errors import Unavailable
-from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.cluster import Load, NodeRest, load_of
 from switchyard.model.graph import Graph
 
 WHERE = "the resources of the Flux instance"
@@ -153,3 +153,92 @@ def _node_systems(setting: Setting) -> NodeSystems:
 def _table(value: object) -> Mapping[str, Any]:
     """A table of an answer; what is missing, or is an error, is an empty one."""
     return value if isinstance(value, Mapping) and "errno" not in value else {}
+
+
+Queues = Mapping[str, Mapping[str, Any]]  # name → Flux's answer about the queue; "": the only queue, without a name
+
+
+def waiting_reasons(queues: Queues, nodes: Sequence[FluxNode]) -> dict[str, str]:
+    """The reason for each queue that has one."""
+    reasons = {name: _stop_reason(name, state) or _node_reason(name, nodes) for name, state in _known(queues).items()}
+    return {name: f"waits at the cluster: {reason}" for name, reason in reasons.items() if reason}
+
+
+def disabled_reason(name: str, queues: Queues) -> str:
+    """Why a queue takes no jobs now; empty: it takes them, or is not known."""
+    state = _known(queues).get(name, {})
+    if state.get("enable") is not False:
+        return ""
+    return f"{_show(name)} takes no jobs{_suffix(state.get('disable_reason'))}"
+
+
+def _known(queues: Queues) -> Queues:
+    return queues or {"": {}}
+
+
+def _stop_reason(name: str, state: Mapping[str, Any]) -> str:
+    return "" if state.get("start") is not False else f"{_show(name)} is stopped{_suffix(state.get('stop_reason'))}"
+
+
+def _node_reason(name: str, nodes: Sequence[FluxNode]) -> str:
+    members = [node for node in nodes if not name or f"queue/{name}" in node.properties]
+    drained = sum(1 for node in members if node.is_drained)
+    down = sum(1 for node in members if node.is_down and not node.is_drained)
+    if not drained and not down:
+        return ""
+    counts = [f"{count} {word}" for count, word in ((drained, "drained"), (down, "down")) if count]
+    return f"{drained + down} of {len(members)} nodes of {_show(name)} take no jobs ({', '.join(counts)})"
+
+
+def _show(name: str) -> str:
+    return f"the queue {name}" if name else "the queue"
+
+
+def _suffix(reason: object) -> str:
+    return f": {reason}" if reason else ""
+
+
+WAITING_STATES = ("depend", "priority", "sched")
+RUNNING_STATES = ("run", "cleanup")
+
+
+def load_from_nodes(
+    nodes: Sequence[FluxNode], graph: Graph, *, stats: Mapping[str, Any], queues: Mapping[str, Any]
+) -> Load:
+    """Free resources of nodes that take jobs, and how many nodes take none."""
+    # An operator's graph may have other names: then the shape is found by what the node has.
+    shapes = {(kind.cores, kind.gpus, frozenset(kind.properties)): kind.shape for kind in graph.kinds}
+    by_host = dict(zip(graph.host_names, graph.host_shapes(), strict=True))
+    free: Counter[NodeRest] = Counter()
+    for node in nodes:
+        shape = by_host.get(node.host, shapes.get((node.total.cores, node.total.gpus, node.properties)))
+        free[shape, node.free.cores, node.free.gpus, 0] += 1
+    states = stats.get("job_states") or {}
+    load = load_of(
+        free,
+        signature=graph.signature,
+        running=_sum(states, RUNNING_STATES),
+        queued=_sum(states, WAITING_STATES),
+        values={
+            "nodes_free": sum(1 for node in nodes if not node.is_down and not node.used.cores),
+            "nodes_down": sum(1 for node in nodes if node.is_down and not node.is_drained),
+            "nodes_closed": sum(1 for node in nodes if node.is_drained),
+            "queues_stopped": sum(1 for queue in queues.values() if queue.get("start") is False),
+            "queues_disabled": sum(1 for queue in queues.values() if queue.get("enable") is False),
+        },
+    )
+    return replace(load, free_memory_bytes=_free_memory_bytes(graph, load))
+
+
+def _free_memory_bytes(graph: Graph, load: Load) -> int | None:
+    """Flux does not count memory. If the operator's graph has some, its free part is taken to be that of the cores.
+
+    None: nobody knows; 0 would say that no memory is free.
+    """
+    if not graph.memory_bytes or not graph.cores:
+        return None
+    return graph.memory_bytes * (load.free_cores or 0) // graph.cores
+
+
+def _sum(states: Mapping[str, int], names: Iterable[str]) -> int:
+    return sum(states.get(name, 0) for name in names)

@@ -9,21 +9,14 @@ import contextlib
 import http.client
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
+from msgspec import Struct
 
-from switchyard.agent.backends.kubernetes.api.api_answers import (
-    ApiStatus,
-    ObjectList,
-    ObjectPage,
-    WatchEvent,
-    decode_answer,
-    whole_lines,
-)
 from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal, ApiUnavailable, is_transient
 from switchyard.agent.backends.kubernetes.api.connection import ApiAccess, ClusterConnection
 from switchyard.agent.server.client import CONNECT_S
@@ -360,3 +353,60 @@ def _headers(access: ApiAccess, media: str) -> dict[str, str]:
 def _asked(method: str, path: str) -> str:
     verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, method)
     return f"{verb} {path}"
+
+
+EVENT_BYTES_MAX = 16 * 2**20  # of one event of a watch; etcd refuses objects over 1.5 MiB
+
+
+class ApiStatus(Struct, frozen=True):
+    """What we read of a `Status` object."""
+
+    reason: str | None = None
+    message: str | None = None
+
+
+class _ListMeta(Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ObjectPage(Struct, frozen=True):
+    metadata: _ListMeta = _ListMeta()
+    items: list[msgspec.Raw] | None = None
+
+
+class ObjectList(Struct, frozen=True):
+    """All objects of a list, undecoded, and the version at which a watch goes on."""
+
+    items: list[msgspec.Raw]
+    resource_version: str
+
+
+class WatchEvent(Struct, frozen=True):
+    """One event of a watch: ADDED, MODIFIED, DELETED or BOOKMARK. ERROR is raised as an ApiRefusal instead."""
+
+    type: str
+    object: msgspec.Raw
+
+
+def decode_answer(data: bytes | msgspec.Raw, type_: type[T], path: str) -> T:
+    try:
+        return msgspec.json.decode(data, type=type_)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise ApiUnavailable(f"The answer to {path} is not what the Kubernetes API sends: {exc}.") from exc
+
+
+def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Whole lines of a stream. A cut last line is an incomplete answer."""
+    rest = bytearray()
+    for piece in pieces:
+        rest += piece
+        if b"\n" not in piece:
+            if len(rest) > EVENT_BYTES_MAX:
+                raise ApiUnavailable(f"An event of a watch is over {EVENT_BYTES_MAX} bytes.")
+            continue
+        *whole, last = bytes(rest).split(b"\n")
+        rest = bytearray(last)
+        yield from (row for row in whole if row.strip())
+    if rest.strip():
+        raise ApiUnavailable("A watch ended within an event.")

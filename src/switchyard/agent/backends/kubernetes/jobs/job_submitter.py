@@ -28,7 +28,6 @@ from switchyard.agent.backends.kubernetes.api.api import KubernetesApi, Query
 from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal, ApiUnavailable
 from switchyard.agent.backends.kubernetes.api.background_calls import BackgroundCalls
 from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
-from switchyard.agent.backends.kubernetes.jobs.job_lookups import JobLookups, JobTraces
 from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED
 from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
 from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
@@ -336,3 +335,36 @@ def _refusal(exc: ApiRefusal) -> YardError:
     if exc.is_right_missing or WAITS_FOR_QUOTA.search(exc.message):
         return Unavailable(f"Kubernetes does not create it: {exc.message}")
     return PolicyRefused(f"Kubernetes refused it: {exc.message or exc.reason}")
+
+
+AT_ONCE = 8
+KEEP_S = 60.0  # the next caller looks up again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobTraces:
+    """What a look-up found: the Job, or that it was there (pods, events), or nothing."""
+
+    began_s: float  # by the monotonic clock
+    job: JobObject | None = None
+    is_vanished: bool = False
+
+
+class JobLookups:
+    """Used by several threads. Look-ups only read: what follows from an answer is the caller's."""
+
+    def __init__(self, read: Callable[[SubmittedJob], JobTraces]) -> None:
+        self._read = read
+        self._calls = BackgroundCalls[JobTraces]("look-up", at_once=AT_ONCE, keep_s=KEEP_S)
+
+    def get(self, job: SubmittedJob) -> JobTraces | None:
+        """What a look-up shows that began after the last `discard`; None: the API has not answered yet.
+
+        Raises the error of the look-up.
+        """
+        self._calls.begin(job.name, lambda: self._read(job))
+        return self._calls.take(job.name)
+
+    def discard(self, name: str) -> None:
+        """The Job may be created from now on: earlier answers, also those still to come, say nothing about it."""
+        self._calls.discard(name)

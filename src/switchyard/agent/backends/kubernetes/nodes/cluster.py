@@ -11,13 +11,13 @@ import http.client
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from switchyard.agent.backends import BackendQuote, Setting
@@ -30,7 +30,6 @@ from switchyard.agent.backends.kubernetes.jobs.quotes import ClusterView, pods_o
 from switchyard.agent.backends.kubernetes.namespaces.quota_graph import graph_of_quotas, load_of_quotas
 from switchyard.agent.backends.kubernetes.namespaces.quotas import NamespaceQuota, read_quota
 from switchyard.agent.backends.kubernetes.nodes.load import load_of_nodes
-from switchyard.agent.backends.kubernetes.nodes.node_cache import ObjectCache
 from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
 from switchyard.agent.backends.kubernetes.nodes.nodes import NodeRules, graph_of_nodes, usable_nodes
 from switchyard.agent.backends.kubernetes.pods.manifest import job_manifest
@@ -344,3 +343,63 @@ def _read_graph(path: Path) -> Graph | None:
         return msgspec.json.decode(path.read_bytes(), type=Graph)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+T = TypeVar("T")
+
+
+class _Identity(Struct, frozen=True):
+    uid: str = ""
+
+
+class _Identified(Struct, frozen=True):
+    metadata: _Identity = _Identity()
+
+
+_IDENTIFIED = msgspec.json.Decoder(_Identified)
+
+
+class ObjectCache(Generic[T]):
+    """The objects of one kind, each reduced by `read` to what is needed of it. Filled by a reflector's thread."""
+
+    def __init__(self, read: Callable[[msgspec.Raw], T | None]) -> None:
+        """`read` returns None for an object that does not count, such as one that cannot be read."""
+        self._read = read
+        self._lock = threading.Lock()
+        self._objects: dict[str, T] = {}
+        self._version = 0
+
+    def replace(self, objects: Iterable[msgspec.Raw]) -> None:
+        kept = {uid: value for raw in objects if (uid := _uid(raw)) and (value := self._read(raw)) is not None}
+        with self._lock:
+            self._version += 1
+            self._objects = kept
+
+    def change(self, kind: str, raw: msgspec.Raw) -> bool:
+        uid = _uid(raw)
+        value = None if kind == "DELETED" else self._read(raw)
+        with self._lock:
+            if self._objects.get(uid) == value:
+                return False  # most changes of an object are about fields that are not read
+            self._version += 1
+            if value is None:
+                del self._objects[uid]
+            else:
+                self._objects[uid] = value
+            return True
+
+    @property
+    def version(self) -> int:
+        """Grows with every change that matters."""
+        return self._version
+
+    def all(self) -> list[T]:
+        with self._lock:
+            return list(self._objects.values())
+
+
+def _uid(raw: msgspec.Raw) -> str:
+    try:
+        return _IDENTIFIED.decode(raw).metadata.uid
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""

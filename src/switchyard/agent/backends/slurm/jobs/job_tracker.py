@@ -20,7 +20,6 @@ from switchyard.agent.backends.slurm.commands.states import SlurmJobFacts
 from switchyard.agent.backends.slurm.jobs.end_checks import EndChecks
 from switchyard.agent.backends.slurm.jobs.job_files import ScriptFiles
 from switchyard.agent.backends.slurm.jobs.missing_jobs import MissingJobs
-from switchyard.agent.backends.slurm.jobs.usage_wait import UsageWait
 from switchyard.agent.site.site import SlurmSite
 from switchyard.errors import YardError
 
@@ -126,3 +125,42 @@ class JobTracker:
         if len(resolved.ends) < len(missing):
             self._accounting.note_alive(rows, look_at)
         return resolved.statuses
+
+
+USAGE_S_MAX = 5.0  # the longest delay of an end
+
+
+class UsageWait:
+    """Used by one thread."""
+
+    def __init__(
+        self, accounting: Accounting, *, has_accounts: Callable[[], bool], sample_s: Callable[[], int]
+    ) -> None:
+        self._accounting = accounting
+        self._has_accounts = has_accounts
+        self._sample_s = sample_s
+        self._since: dict[str, float] = {}  # ended jobs whose usage is asked for → since when
+
+    def complete(self, rows: Mapping[str, SlurmJobFacts]) -> dict[str, SlurmJobFacts]:
+        """Return the ends of `rows` that change: with their usage, or COMPLETING while that may still come."""
+        now = time.monotonic()
+        ended = [handle for handle, facts in rows.items() if facts.is_over and self._is_sampled(facts)]
+        self._since = {handle: self._since.get(handle, now) for handle in ended}
+        waiting = {handle for handle in ended if now - self._since[handle] < USAGE_S_MAX}
+        asked = [handle for handle in waiting if self._accounting.end_of(handle) is None]
+        if asked:
+            self._accounting.ask(asked)
+        completed: dict[str, SlurmJobFacts] = {}
+        for handle in ended:
+            row, accounted = rows[handle], self._accounting.end_of(handle)
+            if accounted is not None:
+                # squeue does not say who cancelled a job.
+                reason = accounted.reason if row.state == "CANCELLED" else row.reason
+                completed[handle] = replace(row, memory_bytes_max=accounted.memory_bytes_max, reason=reason)
+            elif handle in waiting:
+                completed[handle] = replace(row, state="COMPLETING")
+        return completed
+
+    def _is_sampled(self, facts: SlurmJobFacts) -> bool:
+        """Whether the job ran long enough for Slurm to measure its memory."""
+        return self._has_accounts() and (facts.elapsed_s or 0) > self._sample_s()

@@ -1,6 +1,6 @@
 """Follows the jobs that squeue no longer lists: asks the accounts and the jobs' folders, then decides.
 
-The decision itself is in missing_job_decision.py. A job that never began is withdrawn before it is given back: the
+The decision itself is in missing_jobs.py. A job that never began is withdrawn before it is given back: the
 agent claims its start, so that a node which launches it late after all finds it taken.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.slurm.commands.accounting import Accounting
@@ -16,13 +17,6 @@ from switchyard.agent.backends.slurm.commands.script_notes import try_read_evide
 from switchyard.agent.backends.slurm.commands.states import FORGOTTEN_REASON, SlurmJobFacts
 from switchyard.agent.backends.slurm.jobs.evidence import ScriptEvidence, facts_from_notes
 from switchyard.agent.backends.slurm.jobs.job_files import ScriptFiles
-from switchyard.agent.backends.slurm.jobs.missing_job_decision import (
-    AccountingProgress,
-    EndKnowledge,
-    MissingJob,
-    MissingJobDecision,
-    decide_missing_job,
-)
 from switchyard.agent.site.site import SlurmSite
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -186,3 +180,65 @@ def _unbegun_reason(handle: str) -> str:
 
 def _begun_reason(handle: str) -> str:
     return f"the cluster does not know job {split_handle(handle)[0]} any more; it began, and left no word of its end"
+
+
+# What to do with a job that squeue no longer lists: wait, end it, give it back or call it lost. One table. Pure.
+#
+# The controller forgets ended jobs after MinJobAge, and all recent jobs when it loses its state. The accounts (sacct)
+# may be minutes behind the controller. So neither silence nor an answer without the job proves how the job ended.
+#
+# | what is known of the job | what is known of the accounts | decision | |---|---|---| | an end, from squeue, sacct or
+# the job's script | anything | END | | the controller has denied the job for less than the settle time | anything |
+# WAIT | | its folder cannot be read now | anything | WAIT | | no end | kept, not caught up, and the site's bound has
+# not passed | WAIT | | its script noted a kill, and the cause is not known | none kept, caught up, or the bound has
+# passed | END | | it began | none kept, caught up, or the bound has passed | LOST | | it left no sign, and other tasks
+# of its array are known | likewise | LOST: the site cancelled the waiting task | | it left no sign | likewise |
+# GIVE_BACK, once its start is claimed so that it can never begin |
+
+
+class EndKnowledge(StrEnum):
+    """What is known of a job's end."""
+
+    UNKNOWN = "unknown"
+    KILLED = "killed"  # its script noted that a signal ended the command: by whom and why, only the accounts may tell
+    KNOWN = "known"
+
+
+class AccountingProgress(StrEnum):
+    """How far the accounts are, seen from the moment when the controller first denied the job."""
+
+    NONE = "none"  # the cluster keeps none
+    BEHIND = "behind"  # no answer, or nothing proves that they have heard of all that ended before that moment
+    CAUGHT_UP = "caught up"
+
+
+class MissingJobDecision(StrEnum):
+    WAIT = "wait"
+    END = "end"
+    GIVE_BACK = "give back"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingJob:
+    """What is known of a job that squeue no longer lists."""
+
+    end: EndKnowledge = EndKnowledge.UNKNOWN
+    is_denied: bool = False  # the controller has answered without the job for the settle time
+    has_begun: bool | None = None  # its folder has a sign that it began; none: the folder cannot be read now
+    is_array_known: bool = False  # the controller knows other tasks of its array
+
+
+def decide_missing_job(job: MissingJob, accounts: AccountingProgress, *, is_overdue: bool) -> MissingJobDecision:
+    """`is_overdue`: the job has been missing for longer than the site wants to wait for its accounts."""
+    if job.end is EndKnowledge.KNOWN:
+        return MissingJobDecision.END
+    if not job.is_denied or job.has_begun is None:
+        return MissingJobDecision.WAIT
+    if accounts is AccountingProgress.BEHIND and not is_overdue:
+        return MissingJobDecision.WAIT
+    if job.end is EndKnowledge.KILLED:
+        return MissingJobDecision.END
+    if job.has_begun or job.is_array_known:
+        return MissingJobDecision.LOST
+    return MissingJobDecision.GIVE_BACK

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from msgspec import Struct
 
@@ -14,8 +17,6 @@ from switchyard.agent.backends.shared.node_systems import NodeSystems, own_progr
 from switchyard.agent.backends.slurm.commands import command_lines
 from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner
 from switchyard.agent.backends.slurm.commands.parse import read_config
-from switchyard.agent.backends.slurm.nodes.closed_nodes import ClosedNodes, find_closed_nodes
-from switchyard.agent.backends.slurm.nodes.excluded_nodes import constraint_of, find_excluded_nodes
 from switchyard.agent.backends.slurm.nodes.node_systems import ask_slurm_nodes
 from switchyard.agent.backends.slurm.nodes.nodes import (
     Partitions,
@@ -26,9 +27,12 @@ from switchyard.agent.backends.slurm.nodes.nodes import (
     read_nodes,
     read_partitions,
 )
+from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.hostlist import compress_hosts
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
 
 MEMORY_SAMPLE_S = 30  # Slurm's default interval of memory samples
 KILL_WAIT_S = 30  # Slurm's default of KillWait
@@ -164,3 +168,73 @@ def _seconds(text: str) -> int:
     """`30 sec`, as `scontrol show config` shows KillWait."""
     match = re.match(r"[0-9]+", text)
     return int(match[0]) if match else KILL_WAIT_S
+
+
+CHARS_MAX = 100_000  # of one word of a command: the kernel's bound is 128 KiB
+
+
+def constraint_of(spec: JobSpec) -> Any:
+    """`attributes.system.constraints` of the jobspec; None: every node will do."""
+    attributes = (spec.demand or {}).get("attributes") or {}
+    return (attributes.get("system") or {}).get("constraints")
+
+
+def find_excluded_nodes(spec: JobSpec, graph: Graph, names: Collection[str]) -> str:
+    """The excluded nodes as a host list of Slurm, by the graph that the server matched. `names`: the nodes that Slurm
+    has; a graph written by a person may have others."""
+    constraint = read_constraint(constraint_of(spec), where="attributes.system.constraints")
+    if constraint is None:
+        return ""
+    nodes = zip(graph.host_names, graph.rank_numbers, graph.host_shapes(), strict=True)
+    seen = (NodeTraits(graph.shapes[shape].properties, host, rank) for host, rank, shape in nodes)
+    ruled_out = {node.host for node in seen if node.host in names and not constraint.allows(node)}
+    hosts = compress_hosts(sorted(ruled_out, key=lambda name: (len(name), name)))
+    if len(hosts) > CHARS_MAX:
+        raise PolicyRefused(f"Its constraint ({constraint}) rules out more nodes than Slurm can be told by name.")
+    return hosts
+
+
+# Which nodes Slurm keeps closed, why, and how an operator opens them: for the reason of a job that waits. Pure.
+#
+# A controller that was killed gives its last numbers again. It drains each node that still knows such a number
+# ("Duplicate jobid"), and a drained node never comes back by itself: jobs would wait for ever, and not know why.
+
+# A node in one of these states stays closed until somebody does something. The others pass by themselves.
+STUCK_STATES = frozenset({"DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "INVAL", "INVALID_REG"})
+# Slurm's words for a job that waits for closed nodes.
+NODE_REASON = re.compile(r"ReqNodeNotAvail|DOWN, DRAINED|NodeDown")
+NAMES_MAX = 5
+WORDS_MAX = 80  # of what Slurm says about one node
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedNodes:
+    """`text`: which nodes of a partition are closed, and what to do; empty: none. `is_all`: no node takes jobs."""
+
+    text: str = ""
+    is_all: bool = False
+
+    def advice(self, reason: str) -> str:
+        """What to tell a job that waits for this reason of Slurm's; empty: nothing more."""
+        return self.text if self.is_all or NODE_REASON.search(reason) else ""
+
+
+def find_closed_nodes(nodes: Sequence[SlurmNode], partition: str) -> ClosedNodes:
+    """`partition`: of the job; empty: all nodes count."""
+    own = [node for node in nodes if not partition or partition in node.partitions]
+    closed = [node for node in own if node.states & STUCK_STATES]
+    if not closed:
+        return ClosedNodes()
+    shown = ", ".join(f"{node.name} ({_words(node)})" for node in closed[:NAMES_MAX])
+    names = ",".join(node.name for node in closed[:NAMES_MAX])
+    more = f" and {len(closed) - NAMES_MAX} more" if len(closed) > NAMES_MAX else ""
+    text = (
+        f"Slurm keeps {len(closed)} of {len(own)} nodes closed: {shown}{more}. "
+        f"An operator sees why with `sinfo -R`, and opens them with `scontrol update NodeName={names} State=RESUME`"
+    )
+    return ClosedNodes(text, is_all=not any(node.is_open for node in own))
+
+
+def _words(node: SlurmNode) -> str:
+    """The reason that Slurm or an operator gave; else the state."""
+    return (node.reason or "+".join(sorted(node.states)).lower())[:WORDS_MAX]
