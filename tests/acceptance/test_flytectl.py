@@ -19,8 +19,8 @@ import yaml
 
 from tests.acceptance.flyte_site import DEV, PROJECT, PYFLYTE, RUNS_S, FlyteSite, flyte_site
 from tests.acceptance.shell_flows import INT, an_error, ended, good, jobs_of, outputs_of, task, task_node, workflow
-from tests.processes import PATIENCE_S
-from tests.programs import isolated_env
+from tests.processes import PATIENCE_S, free_port
+from tests.programs import isolated_env, start_server
 
 FLYTECTL = shutil.which("flytectl")
 pytestmark = [
@@ -36,6 +36,10 @@ CONFIG = {
 }
 HERE = ("-p", PROJECT, "-d", DEV)
 NO_SLEEP_S = PATIENCE_S * 10  # nobody waits for it
+# Opens what flytectl wants to have opened, as a browser does. flytectl listens a moment after it has called this.
+BROWSER = """#!/bin/sh
+exec curl --silent --show-error --location --retry 20 --retry-connrefused --output {page} "$1"
+"""
 FLOWS = """
 from flytekit import CronSchedule, LaunchPlan, task, workflow
 
@@ -200,3 +204,28 @@ def test_executions(ctl: Ctl) -> None:
     assert ctl.read("get", "execution", "of-small")["closure"]["phase"] == "SUCCEEDED"
     refused = ctl.write("none.yaml", {"workflow": "small", "version": "v1", "inputs": {}, "clusterPool": "none"})
     assert "none" in ctl.run("create", "execution", "--execFile", refused, "--clusterPool", "none", is_refused=True)
+
+
+def test_a_sign_in_by_a_browser_ends_with_the_advice(tmp_path: Path) -> None:
+    port, page = free_port(), tmp_path / "page.html"
+    with start_server(tmp_path, auth=True, extra=["--grpc", f"127.0.0.1:{port}"]):
+        admin = {"endpoint": f"dns:///127.0.0.1:{port}", "insecure": True, "authType": "Pkce"}
+        (tmp_path / "ctl.yaml").write_text(yaml.safe_dump({"admin": admin}))
+        browser = tmp_path / "xdg-open"
+        browser.write_text(BROWSER.format(page=page))
+        browser.chmod(0o755)
+        assert FLYTECTL is not None
+        env = isolated_env(tmp_path)
+        done = subprocess.run(
+            [FLYTECTL, "--config", "ctl.yaml", "get", "project"],
+            env={**env, "PATH": f"{tmp_path}:{env['PATH']}"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    said = done.stdout + done.stderr
+    assert (done.returncode != 0, "panic" in said) == (True, False), said
+    assert "set authType: ExternalCommand" in said
+    assert "yard token create" in page.read_text(), "the browser says the same, and how to get a token"
