@@ -26,20 +26,22 @@ MakeAgent = Callable[..., "KubernetesAgent"]
 
 
 def a_kubernetes_setting(directory: Path, cluster: KubernetesCluster, namespace: str, **more: Any) -> Setting:
-    """For a backend of this cluster. `kubernetes` in `more`: settings of that section; the rest are others of the site.
+    """For a backend of this cluster.
+
+    `kubernetes` in `more`: settings of that section. `pod`: fields of the pods' template. The rest: others of the site.
 
     Pods see the directory under its own path.
     """
     directory.mkdir(parents=True, exist_ok=True)
     shared = {"name": "shared", "hostPath": {"path": str(directory)}}
-    mount = {"name": "shared", "mountPath": str(directory)}
+    main = {"name": "main", "volumeMounts": [{"name": "shared", "mountPath": str(directory)}]}
     section = {
         "kubeconfig": str(cluster.kubeconfig),
         "namespace": namespace,
         "image": BUSYBOX_IMAGE,
         "grace_s": 1,
         "timeout_s": 10.0,
-        "template": {"spec": {"volumes": [shared], "containers": [{"name": "main", "volumeMounts": [mount]}]}},
+        "template": {"spec": {"volumes": [shared], "containers": [main], **more.pop("pod", {})}},
         **more.pop("kubernetes", {}),
     }
     return Setting(

@@ -20,6 +20,8 @@ from tests.kubernetes.builders import (
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 HOLDER = "example.com/holder"
+# Kubernetes then evicts a pod at once when its node counts as silent, and not after a grace period more.
+EVICTED = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}
 
 
 def note_of(agent: KubernetesAgent, name: str) -> str:
@@ -27,9 +29,10 @@ def note_of(agent: KubernetesAgent, name: str) -> str:
 
 
 def test_a_job_runs_until_its_silent_node_is_back_although_kubernetes_ends_it(
-    agent: KubernetesAgent, harmed_cluster: KubernetesCluster
+    make_agent: MakeAgent, harmed_cluster: KubernetesCluster
 ) -> None:
     """Kubernetes evicts the pod, while the container runs on. With its default, it would start another pod now."""
+    agent = make_agent(pod={"tolerations": [EVICTED]})
     lease = a_job(agent.folder, f"{waits_for(agent)}; echo over > {agent.folder}/over; sleep 600")
     name = begin(agent, lease)
     node = pods_of(agent)[0]["spec"]["nodeName"]
