@@ -203,12 +203,16 @@ class Outcome:
 def undergo(
     yard: OrdealYard, faults: Mapping[str, Fault], *, seed: int, faults_s: float, pause_s: float, settle_s: float
 ) -> Outcome:
-    """Submit jobs and break things for `faults_s`; then heal all, and count once every job has its end."""
-    chance, counts, deck = random.Random(seed), Counter[str](), list[str]()
+    """Submit jobs and break things for `faults_s`, each kind as often; then heal all, and count when all jobs ended.
+
+    Each kind happens at least once.
+    """
+    chance, counts = random.Random(seed), Counter[str]()
+    deck = chance.sample(list(faults), len(faults))
     with submitting(yard, pause_s=pause_s) as submitted:
         end_s = time.monotonic() + faults_s
         try:
-            while time.monotonic() < end_s:
+            while deck or time.monotonic() < end_s:
                 deck = deck or chance.sample(list(faults), len(faults))  # each kind once, in a new order
                 name = deck.pop()
                 counts[name] += 1

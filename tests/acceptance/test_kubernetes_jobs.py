@@ -21,6 +21,8 @@ from tests.programs import Agent, start_agent
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes-jobs")]
 END_S = 2 * PATIENCE_S
+# Few: tests/chaos/test_kubernetes_soak.py kills both for ten minutes.
+AGENT_KILLS, API_KILLS = 4, 2
 
 
 @dataclass
@@ -145,26 +147,26 @@ def test_an_agent_that_is_killed_again_and_again_runs_each_command_once(yard: Ku
     """Kills fall on every step: leases, creates, ends and reports are on the way all the time."""
     ledger = yard.folder / "ledger"
     jobs: list[str] = []
-    for number in range(8):
+    for number in range(AGENT_KILLS):
         jobs += [yard.run(f"echo {number}-{part} >> {ledger}; sleep {part}; echo out {part}") for part in range(3)]
         yard.agent.kill()
         yard.agent.start()
     ends = [yard.ended(job) for job in jobs]
     assert {end["state"] for end in ends} == {State.SUCCEEDED}
-    assert sorted(ledger.read_text().split()) == sorted(f"{n}-{p}" for n in range(8) for p in range(3))
+    assert sorted(ledger.read_text().split()) == sorted(f"{n}-{p}" for n in range(AGENT_KILLS) for p in range(3))
     assert {yard.stage.raw("logs", job)[0] for job in jobs} == {b"out 0\n", b"out 1\n", b"out 2\n"}
 
 
 def test_the_api_server_is_killed_again_and_again_while_jobs_run(yard: KubernetesYard) -> None:
     ledger = yard.folder / "ledger-api"
     jobs: list[str] = []
-    for number in range(3):
+    for number in range(API_KILLS):
         jobs += [yard.run(f"echo {number}-{part} >> {ledger}; sleep {part}; echo out {part}") for part in range(3)]
         yard.cluster.kill("apiserver")
         yard.cluster.start("apiserver")
     ends = [yard.ended(job) for job in jobs]
     assert {end["state"] for end in ends} == {State.SUCCEEDED}
-    assert sorted(ledger.read_text().split()) == sorted(f"{n}-{p}" for n in range(3) for p in range(3))
+    assert sorted(ledger.read_text().split()) == sorted(f"{n}-{p}" for n in range(API_KILLS) for p in range(3))
     assert {yard.stage.raw("logs", job)[0] for job in jobs} == {b"out 0\n", b"out 1\n", b"out 2\n"}
 
 

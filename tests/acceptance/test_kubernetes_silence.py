@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.model.job import State
+from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger
 from tests.acceptance.stage import Stage, staged, waiting_for
 from tests.kube_bed import KubernetesBed
