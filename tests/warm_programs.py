@@ -238,6 +238,11 @@ def yard_folder() -> Path:
     return _callers(YARD_MODULES, ("yard",), cold=COLD_PREFIXES)
 
 
+def warm_yard() -> str:
+    """This `yard` itself, for commands whose bytes or pipes a test needs."""
+    return str(yard_folder() / "yard")
+
+
 def _callers(modules: tuple[str, ...], names: Sequence[str], *, cold: tuple[str, ...] = ()) -> Path:
     if os.environ.get("SOAK"):
         return BIN

@@ -12,9 +12,9 @@ from typing import Any
 
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES
-from tests.acceptance.warm_yard import warm_yard
 from tests.processes import PATIENCE_S, Process, end_strays, started_of, until
 from tests.programs import COMMAND_S, Agent, Answer, Server, call, isolated_env, start_agent, start_server, yard
+from tests.warm_programs import warm_yard
 
 END_S = PATIENCE_S  # for a job of a fraction of a second
 SOON_S = PATIENCE_S / 2  # for what follows within a second

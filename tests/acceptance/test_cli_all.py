@@ -17,12 +17,11 @@ from switchyard import Client, Executor, JobHandle, State, TimedOut, as_complete
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_OK, EXIT_USAGE
 from switchyard.model.wire.api import JobSelector
 from tests.acceptance.stage import SOON_S, Stage, staged, waiting_for
-from tests.acceptance.warm_yard import warm_yard, yard_folder
 from tests.pace import slowness
 from tests.processes import PATIENCE_S, free_port, piped, until
 from tests.programs import COMMAND_S, yard
 from tests.soak import SOAKED
-from tests.warm_programs import run_script
+from tests.warm_programs import run_script, warm_yard, yard_folder
 
 pytestmark = pytest.mark.xdist_group("cli-all")
 

@@ -21,9 +21,9 @@ from switchyard.model.job.job import State
 from switchyard.model.rules.access import Role
 from tests.acceptance.job_files import upload_tree
 from tests.acceptance.stage import Stage, staged
-from tests.acceptance.warm_yard import warm_yard
 from tests.processes import PATIENCE_S, until
 from tests.programs import COMMAND_S
+from tests.warm_programs import warm_yard
 
 pytestmark = pytest.mark.acceptance
 

@@ -38,7 +38,7 @@ WAL_BYTES_MAX = 64 * 2**20
 # SQLite's own cache of pages, of each connection: nine of them. More makes no query faster: the kernel caches the file.
 WRITER_CACHE_KIB = 32 * 1024
 READER_CACHE_KIB = 4 * 1024
-MIGRATIONS = Path(__file__).parent / "migrations"
+MIGRATIONS = Path(__file__).parents[1] / "migrations"
 HEAD_REVISION = "0055"  # the newest migration
 # Alembic's table, as Alembic creates it. It has separate metadata, so that Alembic does not compare it.
 _ALEMBIC_METADATA = sa.MetaData()
