@@ -195,7 +195,7 @@ def options_built(text: str) -> set[str]:
 
 
 def test_words_with_values_are_built_in_one_place() -> None:
-    texts = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.py")}
+    texts = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.py")}
     # Options there are those of container runtimes, quoted for the shell.
     slurm_texts = {name: text for name, text in texts.items() if name != "script_images.py"}
     assert {name: lines for name, text in slurm_texts.items() if (lines := built_elsewhere(text))} == {}
