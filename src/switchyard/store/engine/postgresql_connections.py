@@ -63,7 +63,7 @@ _TIMEOUTS = {
     "statement_timeout": STATEMENT_TIMEOUT_S,
 }
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
-# PostgreSQL would compile some of our statements to machine code, which takes 100 times longer than to run them: it
+# PostgreSQL would compile some of our statements to machine code, which takes longer than to run them: it
 # overrates the cost of those that read arrays of parameters.
 NO_JIT = "jit = off"
 BEGIN_WITH_TIMEOUTS = f"{BEGIN}; SET LOCAL {NO_JIT}; " + "; ".join(
