@@ -28,6 +28,7 @@ from switchyard.agent.backends import (
 )
 from switchyard.agent.backends.local import local_status, proctable, supervisor
 from switchyard.agent.backends.local.containment import Containments
+from switchyard.agent.backends.local.job_mounts import release_mounts
 from switchyard.agent.backends.local.launch import (
     VARIABLES_FILE,
     account_for,
@@ -38,7 +39,6 @@ from switchyard.agent.backends.local.launch import (
 )
 from switchyard.agent.backends.local.supervisor_program import SupervisorProgram, start_failure
 from switchyard.agent.backends.shared.container_removal import remove_containers
-from switchyard.agent.backends.shared.job_mounts import release_mounts
 from switchyard.agent.backends.shared.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.shared.seals import Seals
 from switchyard.agent.backends.shared.work_folders import WorkFolders

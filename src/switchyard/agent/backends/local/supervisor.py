@@ -220,7 +220,7 @@ def mount_folders(start: dict[bytes, list[bytes]]) -> dict[str, object]:
     if b"mount" not in start:
         return {}
     if TYPE_CHECKING or __package__:
-        from switchyard.agent.backends.shared.job_mounts import MountRefused, volume_options
+        from switchyard.agent.backends.local.job_mounts import MountRefused, volume_options
     else:
         from job_mounts import MountRefused, volume_options
     try:
@@ -235,7 +235,7 @@ def mount_folders(start: dict[bytes, list[bytes]]) -> dict[str, object]:
 def release_folders(start: dict[bytes, list[bytes]]) -> None:
     if b"mount" in start:
         if TYPE_CHECKING or __package__:
-            from switchyard.agent.backends.shared.job_mounts import release_mounts
+            from switchyard.agent.backends.local.job_mounts import release_mounts
         else:
             from job_mounts import release_mounts
         release_mounts(start[b"mount_at"][0])

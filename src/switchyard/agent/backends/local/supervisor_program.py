@@ -15,8 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from switchyard.agent.backends.local import agent_pipe, confine, proctable, supervisor
-from switchyard.agent.backends.shared import job_mounts
+from switchyard.agent.backends.local import agent_pipe, confine, job_mounts, proctable, supervisor
 from switchyard.agent.log import line
 from switchyard.agent.private_files import file_version, replace_file
 
