@@ -83,7 +83,6 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     (said("FAILED", 1, reason=RERUN_REASON), NOTHING, S),
     (said("DEADLINE", nodes=""), NOTHING, S),
     (said("CANCELLED", nodes=""), NOTHING, S),
-    (said("CANCELLED"), NOTHING, S),
     (said("NODE_FAIL", nodes=""), NOTHING, S),
     *((said(word), NOTHING, S) for word in ("PREEMPTED", "BOOT_FAIL", "LAUNCH_FAILED", "REVOKED")),
     *((said(word), NOTHING, S) for word in ("PENDING", "RUNNING", "COMPLETING", "GONE_FISHING")),
@@ -152,7 +151,7 @@ ROWS: list[tuple[SlurmJobFacts, ScriptEvidence, EndVerdict]] = [
     # Cancelled as soon as it had a node: by somebody, or by a controller that forgot a start and made another.
     (said("CANCELLED", started_s=100, ended_s=130), NOTHING, UNBEGUN),  # a prolog that failed after a while
     (said("CANCELLED", started_s=100, ended_s=130), OUTPUT, UNBEGUN),
-    (said("CANCELLED", started_s=100, ended_s=131), NOTHING, S),  # by somebody
+    (said("CANCELLED"), NOTHING, UNBEGUN),  # a node that reached its controller late
     (said("CANCELLED", started_s=100, ended_s=110), left(at_s=90), S),
     (AT_ONCE, left("0"), S),
     (AT_ONCE, left("0", at_s=99), S),

@@ -66,9 +66,6 @@ UNENTERED_REASONS = frozenset({NO_CWD_REASON, NO_FOLDER_REASON})
 KILL_SIGNALS = frozenset({signal.SIGKILL, signal.SIGTERM})  # how Slurm and the kernel kill
 # no signal: slurmd reports it if it cannot open the output or does not know the account
 LAUNCH_FAILURE_SIGNAL = 53
-# A node that cannot launch a job has Slurm cancel it: after its prolog, and once it reaches the controller
-# (MessageTimeout: 10 s). What somebody cancels later was cancelled by somebody.
-LAUNCH_FAILURE_S_MAX = 30
 ENDED_STATES = frozenset(word for word, seen in SEEN_BY_STATE.items() if seen not in (WAITS, RUNS))
 
 
@@ -93,11 +90,6 @@ class SlurmJobFacts:
     @property
     def is_second_start(self) -> bool:
         return self.exit_code == RERUN_CODE or self.restarts > 0
-
-    @property
-    def ended_at_start(self) -> bool:
-        """Whether the job ended so soon that its node may have failed to launch it."""
-        return (self.elapsed_s or 0) <= LAUNCH_FAILURE_S_MAX
 
     @property
     def is_by_force(self) -> bool:

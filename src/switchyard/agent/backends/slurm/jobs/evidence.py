@@ -23,7 +23,7 @@ its first note before the command, and does not run the command if it cannot mak
 | COMPLETED, FAILED | the same end | as Slurm says |
 | COMPLETED, FAILED | another end, or why there was no command | NOTED: the script's own word |
 | COMPLETED, FAILED by a code | a start that was to note its end, and none | UNENDED |
-| CANCELLED within LAUNCH_FAILURE_S_MAX of its start, and not by us | no sign | UNBEGUN |
+| CANCELLED on a node, and not by us | no sign | UNBEGUN |
 | CANCELLED as soon as it had a node | a start before that, and its end | NOTED |
 | CANCELLED as soon as it had a node | a start before that, and no end | UNENDED |
 
@@ -154,11 +154,10 @@ def judge_other_start(
 
 def needs_evidence(facts: SlurmJobFacts) -> bool:
     """Whether this end may belong to another attempt."""
-    if facts.state == "CANCELLED":
-        return bool(facts.nodes) and facts.ended_at_start
     if facts.state == "FAILED":
         return bool(facts.nodes) and facts.signal != LAUNCH_FAILURE_SIGNAL and facts.reason != RERUN_REASON
-    return facts.state == "COMPLETED" or (facts.state in STATES_AFTER_START and bool(facts.nodes))
+    # A node that cannot launch a job has Slurm cancel it, once it reaches the controller: that may take minutes.
+    return facts.state == "COMPLETED" or (facts.state in {"CANCELLED", *STATES_AFTER_START} and bool(facts.nodes))
 
 
 def _judge(native: str, facts: SlurmJobFacts, signs: ScriptEvidence) -> EndVerdict:
