@@ -31,6 +31,7 @@ from tests.warm_programs import close_starters
 
 HERE = Path(__file__).resolve().parent
 QUICK_S = 2.0  # a test that starts no program
+WORKER_BYTES = 2 * 2**30  # of a worker with its PostgreSQL, its Slurm and a browser
 LIMIT_LOOK_S = 5.0  # between two looks whether a test takes too long
 DATABASES = ("sqlite", "postgresql")
 # Real batch systems, killed services, whole days, every order of events: left out of `make fast`, and so is PostgreSQL
@@ -126,8 +127,10 @@ def _is_on_sqlite_first(file: str) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers per core: whole programs are waited for half of the time."""
-    return 2 * len(os.sched_getaffinity(0))
+    """Three workers per core, as far as there is memory: whole programs are waited for most of the time."""
+    words = Path("/proc/meminfo").read_text(encoding="ascii").split()
+    free = int(words[words.index("MemAvailable:") + 1]) * 1024
+    return max(1, min(3 * len(os.sched_getaffinity(0)), free // WORKER_BYTES))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -17,6 +17,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 HERE = Path(__file__).resolve().parent
+SLURM = "SlurmBed"  # in a file whose tests use the Slurm of their worker
+ALSO_SLURM = ("test_docs_run.py", "test_agent_files.py")  # most of their tests use none
 SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a module's fixture of a conftest.py
 # What a run has measured: `python -m tests.order .run/test-times.tsv` writes it anew. Rough is enough: a long test that
 # begins last is what costs time, since the other workers have nothing left to do.
@@ -27,8 +29,13 @@ COMPUTING_SHARE = 0.7  # a test that computes for more of its time than this bel
 
 
 def unit_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a file whose tests share what is made once per module, else one test."""
+    """What one worker runs as a whole: files that share a batch system or what is made once per module, else one test.
+
+    A worker's Slurm costs about 40 s of a core to start, run and stop: two workers have one, and not all of them.
+    """
     file = nodeid.partition("::")[0]
+    if _has_slurm(file):
+        return f"Slurm for {'acceptance' if '/acceptance/' in file else 'others'}"
     return file if _is_shared(file) else nodeid
 
 
@@ -39,7 +46,8 @@ def in_order(items: Iterable[T], name_of: Callable[[T], str]) -> list[T]:
         units.setdefault(unit_of(name_of(item)), []).append(item)
     lanes: dict[str, list[tuple[float, list[T]]]] = {}
     for unit, of_unit in units.items():
-        lanes.setdefault(_lane(unit), []).append((len(of_unit) * seconds_of(unit), of_unit))
+        seconds = sum(seconds_of(name_of(item)) for item in of_unit)
+        lanes.setdefault(_lane(unit), []).append((seconds, of_unit))
     placed: list[tuple[float, list[T]]] = []
     for lane in lanes.values():
         lane.sort(key=lambda row: -row[0])
@@ -90,11 +98,18 @@ def expected_table(report: str) -> str:
     return "\n".join(["wall_s\tcpu_s\ttest", *lines]) + "\n"
 
 
-@lru_cache(maxsize=1000)
 def _is_shared(file: str) -> bool:
+    return any(word in _text_of(file) for word in SHARING)
+
+
+def _has_slurm(file: str) -> bool:
+    return SLURM in _text_of(file) and not file.endswith(ALSO_SLURM)
+
+
+@lru_cache(maxsize=1000)
+def _text_of(file: str) -> str:
     path = HERE.parent / file
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return any(word in text for word in SHARING)
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 if __name__ == "__main__":

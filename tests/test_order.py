@@ -46,6 +46,18 @@ def test_nothing_is_lost_and_the_tests_of_a_shared_file_stay_together() -> None:
     assert unit_of(NAMES[-1]) == NAMES[-1]
 
 
+def test_tests_that_use_slurm_stay_at_two_workers() -> None:
+    places = [
+        "acceptance/test_slurm_jobs",
+        "acceptance/test_slurm_days",
+        "agent/slurm/test_doubt",
+        "contracts/test_backends",
+    ]
+    units = [unit_of(f"tests/{place}.py::test_a") for place in places]
+    assert units == [units[0], units[0], units[2], units[2]]
+    assert len(set(units)) == 2
+
+
 def test_long_tests_begin_first_and_each_lane_lasts_until_the_end() -> None:
     ordered = [name for name in in_order(NAMES, str) if not name.startswith(SHARED)]
     long = [seconds_of(name) for name in ordered if "acceptance" in name]

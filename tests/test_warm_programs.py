@@ -16,7 +16,7 @@ from tests.warm_programs import BIN, FLYTEKIT_MODULES, YARD_MODULES, WarmProcess
 
 SHOW = """\
 import os, sys, threading
-threading.Thread(target=lambda: print("from a thread")).start()
+threading.Thread(target=lambda: sys.stdout.write("from a thread\\n")).start()
 print(sys.argv[1:], os.environ["WORD"], os.getcwd(), oct(os.umask(0)), sys.stdin.read())
 print("to stderr", file=sys.stderr)
 raise SystemExit(int(sys.argv[1]))
