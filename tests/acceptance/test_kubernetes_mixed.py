@@ -24,6 +24,7 @@ from tests.kube_bed import KubernetesBed
 from tests.processes import end_strays
 from tests.programs import start_agent, start_server
 from tests.slurm_bed import SlurmBed
+from tests.soak import SOAKED
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes-mixed")]
 
@@ -54,7 +55,7 @@ def yard(kubernetes: KubernetesBed, slurm: SlurmBed, tmp_path: Path) -> Iterator
 
 
 # The minute can wait: it only repeats the faults that happen once here, in other orders.
-@pytest.mark.parametrize("faults_s", [0.0, pytest.param(60.0, marks=pytest.mark.slow)], ids=["once", "a-minute"])
+@pytest.mark.parametrize("faults_s", [0.0, SOAKED(60.0)], ids=["once", "a-minute"])
 @pytest.mark.timeout(1200)
 def test_faults_on_kubernetes_slurm_and_a_local_cluster(yard: OrdealYard, faults_s: float) -> None:
     faults = {**PROGRAM_FAULTS, **API_FAULTS, **SLURM_FAULTS}

@@ -22,6 +22,7 @@ from tests.programs import Agent
 from tests.slurm_bed import SlurmBed, SlurmCluster, slurm_running
 from tests.slurm_conf import CLIENTS, Spec
 from tests.slurm_faults import pinged_often, save_state, saved_ns
+from tests.soak import SOAKED
 
 pytestmark = [pytest.mark.xdist_group("slurm-forgotten"), pytest.mark.timeout(900)]
 
@@ -117,7 +118,7 @@ def test_slurmdbd_away_and_a_controller_that_forgets_after_two_seconds(yard: Yar
 
 
 # Where there are accounts, the tests above show what they are asked for.
-@pytest.mark.parametrize("name", [pytest.param("alpha", marks=pytest.mark.slow), "beta"])
+@pytest.mark.parametrize("name", [SOAKED("alpha"), "beta"])
 def test_jobs_that_a_killed_controller_forgot_before_they_began_run_after_all(
     slurm: SlurmBed, tmp_path: Path, name: str
 ) -> None:
@@ -148,7 +149,7 @@ def test_jobs_that_a_killed_controller_forgot_before_they_began_run_after_all(
     assert "returned" in kinds, "Slurm has forgotten none of them"
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, SOAKED(20)])
 def test_jobs_of_a_shaken_controller_run_once_each(slurm: SlurmBed, tmp_path: Path, kills: int) -> None:
     """It is killed again and again: what had begun may be lost, and what had not runs after all.
 

@@ -10,6 +10,7 @@ from switchyard.model.job.job import State
 from tests.acceptance.slurm_stage import END_S, Yard, slurm_yard
 from tests.processes import until
 from tests.slurm_bed import SlurmBed
+from tests.soak import SOAKED
 
 pytestmark = pytest.mark.xdist_group("slurm-days")
 
@@ -25,7 +26,7 @@ def yard(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 # A controller that hangs is waited for, call by call; tests/agent/slurm and test_slurm_days.py have one each.
-@pytest.mark.parametrize("how", ["kill", pytest.param("pause", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["kill", SOAKED("pause")])
 def test_jobs_leave_a_cluster_whose_controller_does_not_answer(yard: Yard, how: str) -> None:
     stage, alpha = yard.stage, yard.slurm["alpha"]
     words, gate = yard.gate(how)
