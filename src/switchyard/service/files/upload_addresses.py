@@ -47,9 +47,8 @@ def _reserve(context: Context, owner: str, sizes: Mapping[bytes, int], *, is_age
         return
     with context.database.read() as tx:
         used = file_objects.usage_get(tx, owner)
-        counted = (
-            set() if is_agent else file_objects.holdings(tx, owner, sizes)
-        )  # objects that the store has lost: they are in `used`
+        # Objects that the store has lost are in `used`.
+        counted = set() if is_agent else file_objects.holdings(tx, owner, sizes)
     new = {digest: size for digest, size in sizes.items() if digest not in counted}
     excess = context.files.grants.reserve(
         owner,

@@ -10,11 +10,10 @@
 | `parse.py`, `states.py` | parse squeue, sacct and sbatch; the table of native states |
 | `squeue.py`, `poll_pace.py` | ask squeue for all jobs at once, and how often |
 | `accounting.py` | asks sacct, and how far behind it is |
-| `job_tracker.py` | follows all jobs |
-| `missing_jobs.py` | ask about jobs that squeue no longer lists; decide what became of them
-|
-| `evidence.py`, `end_checks.py`, `job_tracker.py` | whether an end belongs to this attempt; wait for its usage |
+| `job_tracker.py` | follows all jobs, and waits for the usage of those that ended |
+| `missing_jobs.py` | asks about jobs that squeue no longer lists, and decides what became of them |
+| `evidence.py`, `end_checks.py` | whether an end belongs to this attempt |
 | `submitted_scripts.py`, `job_files.py` | what is recorded of one sbatch; files that jobs write, here or over ssh |
-| `cluster.py`, `nodes.py`, `node_systems.py`, `cluster.py` | what the cluster has, and how busy it is |
+| `cluster.py`, `nodes.py`, `node_systems.py` | what the cluster has, and how busy it is |
 | `quotes.py` | quotes from `sbatch --test-only` |
 """
