@@ -8,6 +8,7 @@ import pytest
 
 from switchyard.agent.backends import Status
 from switchyard.agent.backends.fake import FakeBackend
+from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.backends.shared.returns import NotTakenNow
 from switchyard.agent.journal.attempt import Attempt, Stage
 from switchyard.agent.journal.journal import Journal
@@ -61,6 +62,35 @@ def test_crash_between_submit_and_its_note_is_looked_up(tmp_path: Path, bench: B
     bench.backend.submit(lease)  # and the agent dies
     again = Bench(tmp_path)
     again.turn_until(lease, ObservedState.RUNNING)
+
+
+def test_what_filled_the_cluster_before_a_crash_ends_and_makes_room(tmp_path: Path) -> None:
+    """It waited for room that only its own end could give back."""
+    gate, setting = tmp_path / "gate", a_setting(tmp_path, a_graph(cores=2))
+    wait = f"until [ -e {gate} ]; do sleep 0.02; done"
+    first, second, waiting = (a_lease("sh", "-c", wait), a_lease("sh", "-c", wait), a_lease("true"))
+    journal = Journal(tmp_path / "journal.db")
+    journal.take([first, second, waiting])
+    before = LocalBackend(setting)
+    names = [before.submit(first), before.submit(second)]
+    until(
+        lambda: all(each.seen is ObservedState.RUNNING for each in before.status(names).values()),
+        PATIENCE_S,
+        "both run",
+    )
+    before.close()  # the agent dies here
+    backend = LocalBackend(setting)
+    again = Runner(journal, backend)
+    again.adopt()
+    gate.touch()
+
+    def turned() -> bool:
+        again.run_once(may_start=True)
+        ended = {queued.key[0] for queued in journal.queued() if queued.timed.report.seen is ObservedState.SUCCEEDED}
+        return ended == {first.job, second.job, waiting.job}
+
+    until(turned, PATIENCE_S, "all three end")
+    backend.close()
 
 
 def test_cancel_of_what_was_submitted_before_a_crash_reaches_it(tmp_path: Path, bench: Bench) -> None:

@@ -90,7 +90,8 @@ class Runner:
 
     def adopt(self) -> int:
         """Add attempts to the journal that the backend has and the journal lost. Returns their number."""
-        lost = [lease for lease in self._backend.held() if not self._journal.knows((lease.job, lease.fence))]
+        held = self._backend.held()
+        lost = [lease for lease in held if not self._journal.knows((lease.job, lease.fence))]
         lost.sort(key=lambda lease: lease.fence)
         adopted = self._journal.take(lost)
         changes = []
@@ -102,9 +103,25 @@ class Runner:
                 if (native_id := self._backend.find(attempt.marker)) is not None:
                     changes.append(AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
         self._journal.apply(changes)
+        self._follow_begun(held)
         if self._files is not None:
             self._files.start({attempt.key for attempt in self._journal.attempts() if attempt.is_live})
         return len(adopted)
+
+    def _follow_begun(self, held: Sequence[Lease]) -> None:
+        """Follow what an earlier process started and did not write down. Never make it wait for room: it has it.
+
+        Its end gives that room back. If nobody looked for its end until there is room, a full cluster stood still.
+        """
+        if self._backend.has_queue:
+            return  # jobs wait for room there
+        for lease in held:
+            attempt = self._journal.get((lease.job, lease.fence))
+            if attempt is None or not attempt.is_live or self._native_id_of(attempt) is not None:
+                continue
+            with contextlib.suppress(YardError):
+                if (native_id := self._backend.find(attempt.marker)) is not None:
+                    self._native[attempt.key] = native_id
 
     def load(self) -> Load:
         return self._backend.state()
