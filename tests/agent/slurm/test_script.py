@@ -97,6 +97,49 @@ def test_what_was_withdrawn_does_not_begin(tmp_path: Path, shell: list[str]) -> 
     assert (tmp_path / "started").read_text() == "withdrawn\n"
 
 
+OWN_NAMES = ("folder", "task", "native", "note", "noted", "start", "code", "end")  # of the script
+SHELL_NAMES = (
+    "UID",
+    "PPID",
+    "SHELLOPTS",
+    "LC_ALL",
+    "IFS",
+    "PWD",
+    "OLDPWD",
+    "BASH_ENV",
+    "BASHOPTS",
+    "SECONDS",
+    "OPTIND",
+    "_",
+)
+
+
+@pytest.mark.parametrize("shell", SHELLS, ids=lambda words: words[0])
+@pytest.mark.parametrize("options", [(), ("--signal=B:USR1@60",)], ids=["noted", "signalled"])
+def test_variables_reach_the_command_whole_and_are_no_words_of_a_program(
+    tmp_path: Path, shell: list[str], options: tuple[str, ...]
+) -> None:
+    """All accounts of a node may read the words of its programs."""
+    programs, words = tmp_path / "bin", tmp_path / "words"
+    programs.mkdir()
+    (programs / "env").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >{words}\nexec /usr/bin/env "$@"\n')
+    (programs / "env").chmod(0o700)
+    given = {
+        "SECRET": "it's\nmine $HOME",
+        **{name: f"own {name}" for name in (*OWN_NAMES, *SHELL_NAMES, "A-B", "PATH")},
+    }
+    lease = a_lease("/usr/bin/env", "-0", env=given, native=Native(options=[*options]))
+    node = Node(shell, tmp_path, "")
+    node.script = script_of(lease, "yard-x", str(tmp_path), cluster="c", base=0)
+    node.env["PATH"] = f"{programs}:/usr/bin:/bin"
+    done = node.start()
+    seen = dict(pair.split("=", 1) for pair in done.stdout.decode().split("\0") if pair)
+    assert {name: seen.get(name) for name in given} == given, done.stderr
+    assert (done.returncode, node.note("exit")) == (0, None if options else "code 0\n")
+    assert "SECRET" not in words.read_text()
+    assert "own folder" not in words.read_text()
+
+
 SIGNALS = ("HUP", "INT", "QUIT", "ABRT", "KILL", "SEGV", "PIPE", "ALRM", "TERM", "USR1", "XCPU")
 WORDLESS = ("INT", "PIPE")  # no shell says that a command was ended by these
 

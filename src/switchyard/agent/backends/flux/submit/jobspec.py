@@ -159,7 +159,7 @@ def _body(
         raise PolicyRefused(f"The image {spec.image} cannot run here (rule {rule.match} of `images`): {problem}.")
     words = run_command(spec, [ScriptVariable(key, quote(text)) for key, text in variables.items()], site, name=marker)
     place = quote(spec.cwd) if spec.cwd and not words.is_contained else ""
-    return dict(variables), CommandBody(f"exec env -- {words.environment} {words.command}", place=place)
+    return dict(variables), CommandBody(words.exec_text, place=place)
 
 
 def _slot_label(top: dict[str, Any]) -> str:

@@ -70,9 +70,8 @@ set +C
 {run}
 """
 RUN_TEMPLATE = """\
-(exec env -- {environment} {command} 2>&9 9>&-)
+({program_text} 2>&9 9>&-)
 code=$?"""
-EXEC_TEMPLATE = "exec env -- {environment} {command}"
 # Created before the command runs: a disk that is full at the end has no room for a new file.
 RESERVE_EXIT_TEMPLATE = """\
 {{ true >"$folder/ending$task"; }} 2>/dev/null && noted=' {word}'
@@ -128,13 +127,15 @@ def script_of(
         index = f'"$((SLURM_ARRAY_TASK_ID + {base}))"'
         fence = f'"$((SLURM_ARRAY_TASK_ID + {base} - {lease.lo} + {lease.fence}))"'
         work = '"$folder/work$task"'
-        variables += [ScriptVariable("SWITCHYARD_ARRAY_INDEX", index), ScriptVariable("SLURM_ARRAY_TASK_ID", index)]
-    variables.append(ScriptVariable("SWITCHYARD_FENCE", fence))
+        variables += [
+            ScriptVariable(key, index, is_computed=True) for key in ("SWITCHYARD_ARRAY_INDEX", "SLURM_ARRAY_TASK_ID")
+        ]
+    variables.append(ScriptVariable("SWITCHYARD_FENCE", fence, is_computed=True))
     marker = f"yard-{lease.job}-{lease.attempt}-{fence}"
     if spec.files is not None:
         # The folder of the attempt, by its marker: each task of a range has its own (shared/work_folders.py).
         work = f"{quote(work_root)}/{marker}/{JOB_FOLDER}"
-        variables.append(ScriptVariable(FILES_VARIABLE, work))
+        variables.append(ScriptVariable(FILES_VARIABLE, work, is_computed=True))
     command = run_command(spec, variables, site or Site(), name=marker, is_exec=not is_noted)
     # In a container, the working directory may be a folder of the image.
     is_own_cwd = bool(spec.cwd) and not command.is_contained
@@ -145,7 +146,7 @@ def script_of(
         rerun=RERUN_CODE,
         reserve=RESERVE_EXIT_TEMPLATE.format(word=EXIT_FOLLOWS_NOTE) if is_noted else "",
         place=place,
-        run=_run_text(command, grace_s=grace_s) if is_noted else EXEC_TEMPLATE.format(**_words_of(command)),
+        run=_run_text(command, grace_s=grace_s) if is_noted else command.exec_text,
     )
     return text.encode("utf-8", "surrogateescape")
 
@@ -162,12 +163,8 @@ def work_folders_of(lease: Lease, *, base: int) -> list[str]:
 def _run_text(command: ScriptCommand, *, grace_s: int) -> str:
     """Shell text that runs the command, notes its end, and ends as the command did."""
     if not command.program:
-        return NOTE_EXIT_TEMPLATE.format(run=RUN_TEMPLATE.format(**_words_of(command)), or_signal="")
+        return NOTE_EXIT_TEMPLATE.format(run=RUN_TEMPLATE.format(program_text=command.exec_text), or_signal="")
     return NOTE_EXIT_TEMPLATE.format(run=command.run_text(grace_s), or_signal=' || [ "$code" -lt 193 ]')
-
-
-def _words_of(command: ScriptCommand) -> dict[str, str]:
-    return {"environment": command.environment, "command": command.command}
 
 
 def _enter(place: str, note: str) -> str:

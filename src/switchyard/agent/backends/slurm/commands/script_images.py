@@ -13,6 +13,7 @@ podman and docker run the container outside of the Slurm job, so the end of the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from shlex import quote
@@ -22,9 +23,15 @@ from switchyard.agent.site.images import container_program, rule_of
 from switchyard.agent.site.site import ContainersSite, ImageRule, Site
 from switchyard.model.job.image_rules import ImageRun
 from switchyard.model.job.job import JobSpec
+from switchyard.model.job.variable_names import is_shell_name
 
 # Variables that would change the runtime's client: they reach the container on the command line.
 CLIENT_VARIABLES = frozenset({"PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"})
+# The shell, the loader of `env` or the rest of the script would act upon these, or the shell refuses to set them.
+SHELL_OWN = re.compile(
+    r"(PATH|PWD|OLDPWD|IFS|ENV|PPID|UID|EUID|GROUPS|RANDOM|SRANDOM|SECONDS|LINENO|OPTIND|SHELLOPTS|FUNCNAME|DIRSTACK"
+    r"|HISTCMD|PIPESTATUS|POSIXLY_CORRECT|LANG|_|(BASH|EPOCH|LC_|LD_).*)\Z"
+)
 FOLDER = '"$PWD"'
 ENV_SAFE_PREFIX = ("nice", "-n", "0", "--")
 REMOVED_NOTE = "removed"  # what the runtime said of the container's end; the container is gone
@@ -41,7 +48,7 @@ CONTAINER_RUN_TEMPLATE = """\
 told= ended= limiter=
 trap 'told=1' HUP INT QUIT USR1 USR2 ALRM XCPU
 trap 'told=1 ended=1' TERM
-(exec env -- {environment} {command} 2>&9 9>&-) &
+({program_text} 2>&9 9>&-) &
 client=$!
 wait "$client"
 code=$?
@@ -70,34 +77,48 @@ container=$(remove {name}) && note {note} "$container"
 
 @dataclass(frozen=True, slots=True)
 class ScriptVariable:
-    """A variable of the job. `value` is shell text, quoted where needed."""
+    """A variable of the job. `value` is shell text, quoted where needed. `is_computed`: by the script, from its own."""
 
     name: str
     value: str
+    is_computed: bool = False
 
     def word(self, prefix: str = "") -> str:
         return f"{quote(prefix + self.name + '=')}{self.value}"
+
+    def is_exported(self, prefix: str = "") -> bool:
+        """Whether the shell can set it without a change of how the rest of the script runs."""
+        name = prefix + self.name
+        return is_shell_name(name) and not self.is_computed and not SHELL_OWN.match(name)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptCommand:
     """`environment` and `command` follow `env --`. `is_contained`: the command sees the files of the image.
 
-    `program`: the runtime, if its container outlives its client; `name`: of that container, as shell text.
+    `exported`: variables for the shell to set first, as words of `export`. All accounts of a machine may read the
+    words of a program, so what a job may keep to itself is in none. `program`: the runtime, if its container outlives
+    its client; `name`: of that container, as shell text.
     """
 
+    exported: str
     environment: str
     command: str
     is_contained: bool = False
     program: str = ""
     name: str = ""
 
+    @property
+    def exec_text(self) -> str:
+        """Shell text that becomes the command."""
+        export = f"export {self.exported}; " if self.exported else ""
+        return f"{export}exec env -- {self.environment} {self.command}"
+
     def run_text(self, grace_s: int) -> str:
         """Shell text that runs a container and sets `code`. `grace_s`: from SIGTERM to the kill of the container."""
         return CONTAINER_RUN_TEMPLATE.format(
             remove=remove_function(self.program),
-            environment=self.environment,
-            command=self.command,
+            program_text=self.exec_text,
             program=self.program,
             name=self.name,
             note=REMOVED_NOTE,
@@ -120,7 +141,7 @@ def run_command(
     if rule is None or rule.run is ImageRun.HOST:
         # env would take a first word with `=` for a variable; nice does not.
         prefix = ENV_SAFE_PREFIX if "=" in spec.command[0] else ()
-        return ScriptCommand(_words(_with_path(variables, rule)), " ".join(map(quote, [*prefix, *spec.command])))
+        return ScriptCommand(*_words(_with_path(variables, rule)), " ".join(map(quote, [*prefix, *spec.command])))
     name_words = f"--rm --name {name}" if is_exec else f"--name {name}"
     command = _image_command(spec, variables, rule, site.containers, name_words=name_words)
     return replace(command, program=container_program(spec, site), name=name)
@@ -136,11 +157,11 @@ def _image_command(
     option = "--bind" if rule.run is ImageRun.APPTAINER else "--volume"
     options += "".join(f" {option} {FOLDER}/{quote(f'{inner}:{path}:rw')}" for path, inner in mounts.items())
     if rule.run is ImageRun.APPTAINER:
-        environment = _words([variable for variable in variables if variable.name != "HOME"], APPTAINER_PREFIX)
+        words = _words([variable for variable in variables if variable.name != "HOME"], APPTAINER_PREFIX)
         place = f"--pwd {workdir} --home {FOLDER}"
         command = " ".join(map(quote, spec.command))
         line = f"apptainer exec {place} {options} {quote(source)} {command}"
-        return ScriptCommand(environment, line, is_contained=True)
+        return ScriptCommand(*words, line, is_contained=True)
     passed = " ".join(
         f"--env {variable.word() if variable.name in CLIENT_VARIABLES else quote(variable.name)}"
         for variable in variables
@@ -151,7 +172,7 @@ def _image_command(
     program_words = f"{program} run {name_words} {user} --workdir {workdir} --volume {FOLDER}:{FOLDER}:rw {options}"
     further = " ".join(map(quote, spec.command[1:]))
     return ScriptCommand(
-        _words([variable for variable in variables if variable.name not in CLIENT_VARIABLES]),
+        *_words([variable for variable in variables if variable.name not in CLIENT_VARIABLES]),
         f"{program_words} {passed} --entrypoint {quote(spec.command[0])} {quote(source)} {further}".rstrip(),
         is_contained=True,
     )
@@ -166,5 +187,8 @@ def _with_path(variables: Sequence[ScriptVariable], rule: ImageRule | None) -> l
     return [*(variable for variable in variables if variable.name != "PATH"), path]
 
 
-def _words(variables: Sequence[ScriptVariable], prefix: str = "") -> str:
-    return " ".join(variable.word(prefix) for variable in variables)
+def _words(variables: Sequence[ScriptVariable], prefix: str = "") -> tuple[str, str]:
+    """Words for `export`, and words for `env`."""
+    exported = [variable.word(prefix) for variable in variables if variable.is_exported(prefix)]
+    others = [variable.word(prefix) for variable in variables if not variable.is_exported(prefix)]
+    return " ".join(exported), " ".join(others)
