@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import signal
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.errors import EXIT_UNAVAILABLE
+from switchyard.errors import EXIT_UNAVAILABLE, Unavailable
+from switchyard.server.grpc import grpc_port
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import Server, call, isolated_env, start_server, yard
 from tests.server.town import GRAPH
@@ -131,3 +133,12 @@ def _grpc_serves(port: int) -> bool:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=60)
     return bool(health.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def test_a_grpc_port_that_does_not_open_in_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the first import of Flyte's messages takes longer than that. Before, the error had no text."""
+    monkeypatch.setattr(grpc_port, "OPEN_S", 0.01)
+    monkeypatch.setattr(grpc_port.GrpcPort, "_opened", lambda _: asyncio.Event().wait())
+    unused: Any = None
+    with pytest.raises(Unavailable, match="did not open within"):
+        grpc_port.GrpcPort(unused)

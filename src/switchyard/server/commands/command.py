@@ -60,7 +60,9 @@ def main(argv: list[str]) -> int:
         _complain(exc)
         return exc.exit_code
     except OSError as exc:
-        _complain(YardError(f"Cannot start: {exc}", next_step="Check the folder, the address and the files named."))
+        # Some have no text: a time limit, for one.
+        why = str(exc) or type(exc).__name__
+        _complain(YardError(f"Cannot start: {why}", next_step="Check the folder, the address and the files named."))
         return 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -35,8 +36,9 @@ WATCHES_MAX = 100  # calls of the health service that wait for a change
 # Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
 PING_MS_MIN = 10_000
 WINDOW_BYTES = 64 * 1024  # how much of a message a client may send before it is read
-OPEN_S = 10.0
-STOP_S = 0.5
+OPEN_S = 120.0  # the first import of Flyte's messages takes long on a busy machine
+STOP_S = 0.5  # for the calls that are in it
+CLOSE_S = 10.0
 T = TypeVar("T")
 
 
@@ -68,7 +70,7 @@ class GrpcPort:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="grpc", daemon=True)
         self._thread.start()
-        self._grpc = self._on_loop(self._opened())
+        self._grpc = self._open(self._opened())
 
     async def _opened(self) -> grpc.aio.Server:
         settings = self._server.settings
@@ -99,15 +101,25 @@ class GrpcPort:
         return server
 
     def start(self) -> None:
-        self._on_loop(self._grpc.start())
+        self._open(self._grpc.start())
 
     def stop(self) -> None:
-        self._on_loop(self._health.enter_graceful_shutdown())
-        self._on_loop(self._grpc.stop(STOP_S))
+        with contextlib.suppress(TimeoutError):  # the process ends, and with it the port
+            self._on_loop(self._health.enter_graceful_shutdown(), CLOSE_S)
+            self._on_loop(self._grpc.stop(STOP_S), CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _on_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(OPEN_S)
+    def _open(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        try:
+            return self._on_loop(coroutine, OPEN_S)
+        except TimeoutError as exc:
+            raise Unavailable(
+                f"The gRPC port did not open within {OPEN_S:g} s: this machine is too busy.",
+                next_step="Start the server again when the machine has time for it.",
+            ) from exc
+
+    def _on_loop(self, coroutine: Coroutine[Any, Any, T], within_s: float) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(within_s)
 
 
 def _flyte(
