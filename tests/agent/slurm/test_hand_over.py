@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
@@ -63,7 +64,8 @@ class Agent:
             self.backend.watch(0.05)
 
     def run_once(self) -> None:
-        self.backend.refresh()
+        with contextlib.suppress(Unavailable):  # a controller that is too busy to answer: as the loop does
+            self.backend.refresh()
         self.runner.run_once(may_start=True)
 
     def submit_with(self, fault: Fault) -> None:

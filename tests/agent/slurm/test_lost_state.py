@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from switchyard.agent.backends import TERMINAL_STATES
 from switchyard.agent.backends.slurm.backend import SlurmBackend
 from switchyard.agent.site.accounts import AllowList
 from switchyard.model.job.job import Native
@@ -111,6 +112,10 @@ def is_taken(cluster: SlurmCluster, handle: str) -> bool:
     return cluster.field(handle.partition("/")[0], "JobState") in ("COMPLETED", "COMPLETING")
 
 
+def is_queued(cluster: SlurmCluster, handle: str) -> bool:
+    return cluster.field(handle.partition("/")[0], "JobState") == "PENDING"
+
+
 def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
     tmp_path: Path, pinged: SlurmCluster
 ) -> None:
@@ -131,8 +136,15 @@ def test_the_end_of_the_first_job_of_a_number_is_not_the_end_of_the_second(
         found = end_of(backend, handle, timeout_s=END_S)
         assert (found.seen, runs(folder)) == (ObservedState.SUCCEEDED, 1), found
         return
-    found = end_of(backend, handle, timeout_s=END_S)
+    found = status_when(
+        backend, handle, lambda status: status.seen in TERMINAL_STATES or is_queued(pinged, handle), timeout_s=END_S
+    )
     pinged.heal()  # and its node reads the launch that was sent to it
+    if found.seen not in TERMINAL_STATES:
+        # On a slow machine Slurm called the node down before it told, and has the job in its queue again.
+        found = end_of(backend, handle, timeout_s=END_S)
+        assert (found.seen, runs(folder)) in ((ObservedState.RETURNED, 0), (ObservedState.SUCCEEDED, 1)), found
+        return
     assert (found.seen, runs(folder)) == (ObservedState.RETURNED, 0), found
     assert "completed, and it left no sign that it began: was its number given twice?" in found.reason
 
