@@ -246,16 +246,11 @@ def test_many_are_removed_in_small_steps_while_submits_go_on(rig: Rig) -> None:
     rig.cluster("alpha")
     template = rig.row(rig.submit().id)
     base = {name: getattr(template, name) for name in NewJobRow.__struct_fields__}
-    ids = [rig.context.new_id() for _ in range(many)]
-    with rig.context.database.write() as tx:
-        job_store.job_insert_many(
-            tx,
-            [
-                NewJobRow(**base | {"id": key, "state": "SUCCEEDED", "ended_us": rig.clock(), "is_ready": False})
-                for key in ids
-            ],
-            first_seq=10**9,
-        )
+    ended = {"state": "SUCCEEDED", "ended_us": rig.clock(), "is_ready": False}
+    rows = [NewJobRow(**base | ended | {"id": rig.context.new_id()}) for _ in range(many)]
+    for first in range(0, many, 1000):  # PostgreSQL ends a transaction that is idle while a slow machine computes
+        with rig.context.database.write() as tx:
+            job_store.job_insert_many(tx, rows[first : first + 1000], first_seq=10**9 + first)
     rig.clock.wait(31 * DAY_S)
     rig.leader.take(rig.context)
     slowest, is_over = 0.0, threading.Event()
