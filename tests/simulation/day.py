@@ -1,7 +1,7 @@
 """One simulated day: jobs come, clusters fall silent or are drained, weights change, answers are lost, servers restart.
 
 Everything is drawn from one seed. A step is some seconds of simulated time: submits, then what agents say, then what
-they are given, then the leader's chores in the order of the server's own loop.
+they are given, then a round of the leader, as the server runs it.
 """
 
 from __future__ import annotations
@@ -27,21 +27,8 @@ from switchyard.service.job import jobs
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.quote import inquiry_delivery, quote_answers
 from switchyard.service.quote.quote_decisions import QuoteChore
-from switchyard.service.reserve import token_reservations
-from switchyard.service.reserve.token_queue import TokenReservations
 from switchyard.service.token import pool_calls
-from switchyard.service.upkeep import (
-    end_backoffs,
-    expire_jobs,
-    give_places,
-    lose_silent_attempts,
-    lose_silent_tasks,
-    move_jobs,
-    refresh_lessees,
-    release_concurrency_groups,
-    route_pending,
-    settle_dependencies,
-)
+from switchyard.service.upkeep.round import LeaderRound
 from switchyard.store.clusters import clusters as cluster_store
 from switchyard.store.jobs import jobs as job_store
 from tests.builders import a_graph
@@ -98,11 +85,10 @@ class Day:
     def _begin(self) -> None:
         url, config = f"sqlite:///{self.folder / 'yard.db'}", read_config(TOKENS, where="config")
         self.rig = Rig(url, self.folder, clock=self.clock, ids=self._ids, config=config)
-        self._care = TokenReservations()
+        # By the simulated clock, no chore takes time: each is due in each round.
+        self._round = LeaderRound(self.rig.context, self.rig.leader, clock=lambda: self.clock() / 1e6)
         self.handing = inquiry_delivery.InquiryDelivery(self.rig.context)
         self._quoting = QuoteChore(self.rig.context)
-        self._mover = move_jobs.JobMover()
-        self._lessees = refresh_lessees.LesseeRefresh()
 
     def close(self) -> None:
         self.rig.close()
@@ -240,25 +226,11 @@ class Day:
         self._quoting.go()
 
     def _upkeep(self) -> None:
-        """As `Loops._upkeep_now` does it."""
-        context, leader = self.rig.context, self.rig.leader
-        assert leader.take(context)
-        move_jobs.take_back_unleased(context, leader)
-        self.said["other clusters for arrays"] += self._lessees.look(context, leader)
-        lose_silent_attempts.lose_silent_attempts(context, leader)
-        lose_silent_tasks.lose_silent_tasks(context, leader)
-        for chore in (
-            end_backoffs.end_backoffs,
-            settle_dependencies.settle_dependencies,
-            expire_jobs.expire_jobs,
-            release_concurrency_groups.release_concurrency_groups,
-        ):
-            chore(context, leader)
-        assert leader.epoch is not None
-        token_reservations.reconcile_tokens(context, self._care, term=leader.epoch)
-        route_pending.route_pending(context, leader, self._care)
-        give_places.give_free_places(context, leader, self._care)
-        self.said["taken over"] += self._mover.look(context, leader)
+        assert self.rig.leader.take(self.rig.context)
+        self._round.routing.is_pending_new = True
+        changed = self._round.go()
+        self.said["other clusters for arrays"] += changed["refresh lessees"]
+        self.said["taken over"] += changed["move jobs"]
 
     # --- the end
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -17,53 +15,28 @@ from switchyard.log_pace import LogPace
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.server.config.config import SECRET_CHARS_MIN, RainbowSection
-from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed
+from switchyard.server.flyte.execution_rounds import ExecutionRounds
 from switchyard.server.loops import garbage_collection
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.cluster import agent_leave, pilots
 from switchyard.service.core.user_usage import COUNT_INTERVAL_S
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.placement.route_budget import RouteBudget
 from switchyard.service.quote.quote_decisions import QuoteChore
-from switchyard.service.reserve import token_reservations
-from switchyard.service.reserve.token_queue import TokenReservations
 from switchyard.service.run import pollers
-from switchyard.service.upkeep import give_places, move_jobs
-from switchyard.service.upkeep import route_pending as chores
 from switchyard.service.upkeep.collect_files import FileCollection
-from switchyard.service.upkeep.end_backoffs import end_backoffs
-from switchyard.service.upkeep.expire_jobs import expire_jobs
-from switchyard.service.upkeep.expire_pilots import expire_pilots
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
-from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.quarantine import Quarantine
-from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
-from switchyard.service.upkeep.release_concurrency_groups import release_concurrency_groups
 from switchyard.service.upkeep.render_namespaces import NamespaceRendering
-from switchyard.service.upkeep.report_late_jobs import report_late_jobs
-from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.service.upkeep.sample_clusters import ClusterSampling
-from switchyard.service.upkeep.settle_dependencies import settle_dependencies
+from switchyard.service.upkeep.retention import RetentionTerms
+from switchyard.service.upkeep.round import Chore, LeaderRound, clean_pause_s
 from switchyard.store.access import access
 from switchyard.store.clusters import clusters
-from switchyard.store.executions import execution_due, schedules
 from switchyard.store.jobs import leases, spread_arrays
 
-if TYPE_CHECKING:
-    from switchyard.service.executions.driving.driver import ExecutionDriver
-    from switchyard.service.executions.driving.schedules import ScheduleChore
-
 log = structlog.get_logger()
-# Pending jobs are routed at least this often, in case every wake-up was lost.
-ROUTE_PAUSE_S_MAX = 10.0
 DEFAULT_RAINBOW = RainbowSection(
     "-" * SECRET_CHARS_MIN
 )  # for jobs that were handed over while the config had a `rainbow` section: they are still taken back
-CLEAN_S_MAX = 600.0  # between two clean-ups; sooner where a retention period is shorter than days
-CLEAN_AFTER_JUMP_S = 3600.0  # after the clock jumped: nothing is removed before somebody can notice a wrong clock
-# until the next round after one that moved jobs: more may move, as the tasks of an array do
-NEXT_MOVE_S = 0.25
 RETENTION_NAMES = ("jobs", "logs", "events", "audit", "executions")
 FAILURE_PAUSE_S = 1.0  # after a round that failed: each writes a log line, and the disk may be full
 UNNOTIFIED_SWEEP_S = 1.0  # between two sweeps of a server that cannot LISTEN
@@ -74,6 +47,25 @@ EXECUTIONS_PAUSE_S = 1.0  # between two looks for executions with something to d
 QUOTE_PAUSE_S = 0.01  # between two rounds, however often they are woken
 
 
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """`once` again and again, with `every_s` between. `pause_s` may shorten that, and `kick` ends it."""
+
+    name: str
+    once: Callable[[], Awaitable[None]]
+    every_s: float
+    pause_s: Callable[[float], float] = float
+    kick: asyncio.Event | None = None
+
+    async def pause(self) -> None:
+        pause_s = self.pause_s(self.every_s)
+        if self.kick is None:
+            await asyncio.sleep(pause_s)
+            return
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.kick.wait(), pause_s)
+
+
 class BackgroundLoops:
     """Starts and stops all loops together."""
 
@@ -82,45 +74,49 @@ class BackgroundLoops:
         self._leadership = leadership
         self._tasks: list[asyncio.Task[None]] = []
         retention = server.settings.config.retention
-        self._retention = RetentionChore(
-            RetentionTerms(*(retention.period_us(name) for name in RETENTION_NAMES)),
+        self._terms = RetentionTerms(*(retention.period_us(name) for name in RETENTION_NAMES))
+        self._round = LeaderRound(
+            server.context,
+            leadership,
+            terms=self._terms,
+            enforce_every_s=server.settings.intervals.upkeep_s,
+            further=self._further_chores(),
         )
-        self._clean_at = 0.0  # on the monotonic clock
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
-        self._executions: ExecutionDriver | None = None  # made for the first execution
-        self._schedules: ScheduleChore | None = None
+        self._executions = ExecutionRounds(server.services.submit, server.context, leadership)
         self._quoting = QuoteChore(server.context)
-        self._routed_versions: tuple[int, int] | None = None  # versions of the snapshots at the last routing
-        self._rest_until = self._look_at = self._enforce_at = 0.0
-        self._mover = move_jobs.JobMover()
-        self._sampling = ClusterSampling()
-        self._lessees = LesseeRefresh()
-        self._lessees_from = 0.0
-        self._moving_from = 0.0
-        self._move_after_s = float("inf")  # until the next round, used once: another server may lead by then
-        self._tokens = TokenReservations()
-        self._budget = RouteBudget()
-        self._fault_paces: defaultdict[str, LogPace] = defaultdict(LogPace)  # by loop
         self._quarantine = Quarantine(server.context.database)
 
     def start(self) -> None:
-        intervals = self._server.settings.intervals
-        for name, every_s, once in (
-            ("refresh", intervals.refresh_s, self._refresh),
-            ("flush", intervals.flush_s, self._flush),
-            ("sweep", intervals.sweep_s, self._sweep),
-            ("upkeep", intervals.upkeep_s, self._upkeep),
-            ("quotes", 1.0, self._quotes),
-            ("checkpoint", intervals.checkpoint_s, self._checkpoint),
-            ("give up", 1.0, self._give_up),
-            ("usage", COUNT_INTERVAL_S, self._usage),
-            ("collect", 10.0, self._collect),
-            ("files", FILES_PAUSE_S, self._collect_files),
-            ("executions", EXECUTIONS_PAUSE_S, self._drive_executions),
-            ("namespaces", NAMESPACES_PAUSE_S, self._render_namespaces),
+        server, intervals = self._server, self._server.settings.intervals
+        for loop in (
+            Loop("refresh", self._refresh, intervals.refresh_s),
+            Loop("flush", self._flush, intervals.flush_s),
+            Loop("sweep", self._sweep, intervals.sweep_s, pause_s=self._sweep_pause_s),
+            Loop(
+                "upkeep",
+                self._upkeep,
+                intervals.upkeep_s,
+                pause_s=self._upkeep_pause_s,
+                kick=server.wakeups.pending_kick,
+            ),
+            Loop("quotes", self._quotes, 1.0),
+            Loop("checkpoint", self._checkpoint, intervals.checkpoint_s),
+            Loop("give up", self._give_up, 1.0),
+            Loop("usage", self._usage, COUNT_INTERVAL_S),
+            Loop("collect", self._collect, 10.0),
+            Loop("files", self._collect_files, FILES_PAUSE_S),
+            Loop(
+                "executions",
+                self._drive_executions,
+                EXECUTIONS_PAUSE_S,
+                pause_s=self._executions.pause_s,
+                kick=server.wakeups.execution_kick,
+            ),
+            Loop("namespaces", self._render_namespaces, NAMESPACES_PAUSE_S),
         ):
-            self._tasks.append(asyncio.create_task(self._repeat(name, every_s, once), name=name))
+            self._tasks.append(asyncio.create_task(self._repeat(loop), name=loop.name))
 
     async def stop(self) -> bool:
         """Stop the loops and hand over the lead. Returns false if the database does not answer."""
@@ -139,21 +135,22 @@ class BackgroundLoops:
         self._flush_now()
         self._leadership.leave(self._server.context)
 
-    async def _repeat(self, name: str, every_s: float, once: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, loop: Loop) -> None:
+        fault_pace = LogPace()
         while True:
             try:
-                await once()
-                if self._fault_paces[name].end():
-                    log.info("loop works again", name=name)
+                await loop.once()
+                if fault_pace.end():
+                    log.info("loop works again", name=loop.name)
             except YardError as exc:
-                if self._fault_paces[name].note(exc.inner):
-                    log.warning("loop", name=name, error=exc.inner, next=exc.next_step)
+                if fault_pace.note(exc.inner):
+                    log.warning("loop", name=loop.name, error=exc.inner, next=exc.next_step)
                 await asyncio.sleep(FAILURE_PAUSE_S)
             except Exception as exc:
-                log.error("loop", name=name, exc_info=exc)
+                log.error("loop", name=loop.name, exc_info=exc)
                 if not (isinstance(exc, UNREADABLE_ERRORS) and await self._block_unreadable()):
                     await asyncio.sleep(FAILURE_PAUSE_S)
-            await self._pause(name, every_s)
+            await loop.pause()
 
     async def _block_unreadable(self) -> bool:
         """Block jobs whose rows cannot be read, so that the next round skips them. Returns whether there are any."""
@@ -163,27 +160,18 @@ class BackgroundLoops:
             log.warning("loop", name="quarantine", error=exc.inner)
             return False
 
-    async def _pause(self, name: str, every_s: float) -> None:
-        """Sleep until the next round. Upkeep is also woken: a pending job may just have become eligible."""
-        if name == "sweep" and not self._server.wakeups.is_listening:
-            every_s = min(every_s, UNNOTIFIED_SWEEP_S)
-        if name == "executions":
-            every_s = self._executions.pause_s if self._executions is not None else every_s
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._server.wakeups.execution_kick.wait(), every_s)
-            return
-        if name != "upkeep":
-            await asyncio.sleep(every_s)
-            return
-        if self._server.wakeups.is_pending_new:  # since the last round
-            every_s = min(every_s, max(0.01, self._rest_until - time.monotonic()))
-        if self._budget.is_left:
-            every_s = min(every_s, max(0.01, self._budget.rest_until - time.monotonic()))
-        every_s, self._move_after_s = min(every_s, self._move_after_s), float("inf")
-        try:
-            await asyncio.wait_for(self._server.wakeups.pending_kick.wait(), every_s)
-        except TimeoutError:
-            return
+    def _sweep_pause_s(self, every_s: float) -> float:
+        return every_s if self._server.wakeups.is_listening else min(every_s, UNNOTIFIED_SWEEP_S)
+
+    def _upkeep_pause_s(self, every_s: float) -> float:
+        self._tell_routing()
+        return self._round.pause_s(every_s)
+
+    def _tell_routing(self) -> None:
+        """Tell the routing of pending jobs what commits have told this server."""
+        if self._server.wakeups.is_pending_new:
+            self._server.wakeups.is_pending_new = False  # first: a commit from here on needs another round
+            self._round.routing.is_pending_new = True
 
     async def _refresh(self) -> None:
         changed = await self._server.workers.in_thread(self._read_anew)
@@ -230,29 +218,9 @@ class BackgroundLoops:
     async def _drive_executions(self) -> None:
         self._server.wakeups.execution_kick.clear()
         if self._leadership.epoch is not None:
-            is_more_due = await self._server.workers.in_file_thread(self._drive_due_executions)
+            is_more_due = await self._server.workers.in_file_thread(self._executions.go)
             if is_more_due:
                 self._server.wakeups.execution_kick.set()
-
-    def _drive_due_executions(self) -> bool:
-        """Returns whether more is due. Flyte's messages are imported only where there are executions."""
-        context = self._server.context
-        with context.database.read() as tx:
-            is_any_live = execution_due.is_any_live(tx)
-            is_time = schedules.is_any_due(tx, context.now_us())
-        if not (is_any_live or is_time) or not is_flyteidl_installed():
-            return False
-        if is_time and context.workflows.has_executions:
-            if self._schedules is None:
-                from switchyard.service.executions.driving.schedules import ScheduleChore
-
-                self._schedules = ScheduleChore()
-            self._schedules.go(context, self._leadership)
-        if self._executions is None:
-            from switchyard.service.executions.driving.driver import ExecutionDriver
-
-            self._executions = ExecutionDriver(self._server.services.submit)
-        return self._executions.go(context, self._leadership)
 
     async def _flush(self) -> None:
         if (
@@ -299,120 +267,39 @@ class BackgroundLoops:
         await self._server.workers.in_thread(self._upkeep_now)
 
     def _upkeep_now(self) -> None:
-        began = time.monotonic()
-        context, leadership = self._server.context, self._leadership
+        context, wakeup = self._server.context, self._server.services.submit.pending_wakeup
         # Here and not in a loop of its own: all chores of a round see the same clock, and none sees a jump before the
         # leader's term has followed it.
         if self._server.services.clock.follow_database(context.snapshots.follow_jump):
-            self._clean_at = began + CLEAN_AFTER_JUMP_S
-        if not leadership.take(context):
-            self._server.services.submit.pending_wakeup.tell_leader()
+            self._round.delay_clean_up()
+        if not self._leadership.take(context):
+            wakeup.tell_leader()
             return
-        self._server.wakeups.is_pending_new |= self._server.services.submit.pending_wakeup.take()
-        moved = move_jobs.take_back_unleased(context, leadership) + self._refresh_lessees()
-        lost = lose_silent_attempts(context, leadership) + lose_silent_tasks(context, leadership)
-        polling = self._server.settings.config.rainbow or DEFAULT_RAINBOW
-        pollers.requeue_unaccepted(context, lease_us=polling.receive_lease_us)
-        pollers.release_unreported(context, ttl_us=polling.handover_ttl_us)
-        for chore in (end_backoffs, settle_dependencies, expire_jobs, expire_pilots, report_late_jobs):
-            chore(context, leadership)
-        release_concurrency_groups(context, leadership)
-        pilots.end_pilots(context, leadership.commit)
-        self._reconcile_tokens()
-        routed = self._route_now()
-        promoted = self._enforce_now() + give_places.give_free_places(context, leadership, self._tokens)
-        moved += self._move_now(began)  # last: pending jobs have priority over jobs that already have a cluster
-        if moved or lost or routed or promoted:
-            log.info("upkeep", moved=moved, lost=lost, routed=routed, promoted=promoted)
-        self._sampling.go(context, leadership)
-        if time.monotonic() >= self._clean_at:
-            self._clean_now()
+        self._tell_routing()
+        self._round.routing.is_pending_new |= wakeup.take()
+        self._round.go()
 
-    def _refresh_lessees(self) -> int:
-        """Decide again which clusters may lease arrays, for at most a fifth of the time."""
-        began = time.monotonic()
-        if began < self._lessees_from:
-            return 0
-        changed = self._lessees.look(self._server.context, self._leadership)
-        over = time.monotonic()
-        self._lessees_from = over + 4 * (over - began)
-        return changed
-
-    def _move_now(self, round_began: float) -> int:
-        """Move jobs between clusters, for at most a fifth of the time.
-
-        If jobs moved, the next round comes early, because more may move, as the tasks of an array do. Rounds still
-        take at most a fifth of the time.
-        """
-        began = time.monotonic()
-        if began < self._moving_from:
-            return 0
-        moved = self._mover.look(self._server.context, self._leadership)
-        over = time.monotonic()
-        self._moving_from = over + 4 * (over - began)
-        if moved:
-            self._move_after_s = max(NEXT_MOVE_S, 4 * (over - round_began))
-        return moved
-
-    def _reconcile_tokens(self) -> None:
-        """Reconcile token pools with live jobs. If the pools are unreachable, the other chores still run."""
-        term = self._leadership.epoch
-        if term is None:  # the server is stopping and has handed over the lead
-            return
-        try:
-            token_reservations.reconcile_tokens(self._server.context, self._tokens, term=term)
-        except YardError as exc:
-            if self._fault_paces["token pools"].note(exc.inner):
-                log.warning("token pools", error=exc.inner)
-
-    def _enforce_now(self) -> int:
-        """Enforce the limits of queues. Not at every wake-up: limits change rarely, and counting takes time."""
-        if time.monotonic() < self._enforce_at:
-            return 0
-        changed = give_places.enforce_limits(self._server.context, self._leadership, self._tokens)
-        self._enforce_at = time.monotonic() + self._server.settings.intervals.upkeep_s
-        return changed
-
-    def _route_now(self) -> int:
-        """Route pending jobs if something may have changed for them, for at most a fifth of the time."""
-        server, began = self._server, time.monotonic()
-        versions = server.context.snapshots.versions
-        is_news = began >= self._look_at or (
-            began >= self._rest_until
-            # Leases of tokens expire without a notice.
-            and (
-                server.wakeups.is_pending_new
-                or versions != self._routed_versions
-                or server.context.tokens.counts.waiting
-            )
-        )
-        if not is_news and (not self._budget.is_left or began < max(self._rest_until, self._budget.rest_until)):
-            return 0
-        if is_news:
-            # First: a change from here on needs another round.
-            server.wakeups.is_pending_new, self._routed_versions = False, versions
-        self._budget.begin(is_news=bool(is_news))
-        try:
-            routed = chores.route_pending(server.context, self._leadership, self._tokens, self._budget)
-        except YardError:
-            server.wakeups.is_pending_new = True
-            raise
-        self._budget.end()
-        # Users whose jobs took long have a pause of their own, which delays nobody else.
-        took = max(0.0, time.monotonic() - began - self._budget.heavy_s)
-        over = time.monotonic()
-        self._rest_until, self._look_at = over + 4 * took, over + ROUTE_PAUSE_S_MAX
-        return routed
-
-    def _clean_now(self) -> None:
-        if removed := agent_leave.remove_silent_clusters(self._server.context, self._leadership.commit):
-            log.info("ephemeral clusters removed", clusters=removed)
-        is_left = self._retention.go(self._server.context, self._leadership)
-        shortest_us = self._retention.terms.shortest_us
-        pause_s = CLEAN_S_MAX if shortest_us is None else min(CLEAN_S_MAX, shortest_us / 10_000_000)
-        self._clean_at = 0.0 if is_left else time.monotonic() + pause_s
-        if self._retention.removed:
-            log.info("removed", **self._retention.removed)
+    def _further_chores(self) -> list[Chore]:
+        context, leadership, settings = self._server.context, self._leadership, self._server.settings
+        polling = settings.config.rainbow or DEFAULT_RAINBOW
+        return [
+            Chore(
+                "requeue what no poller accepted",
+                lambda: pollers.requeue_unaccepted(context, lease_us=polling.receive_lease_us),
+            ),
+            Chore(
+                "release what no poller reported",
+                lambda: pollers.release_unreported(context, ttl_us=polling.handover_ttl_us),
+            ),
+            Chore("end pilots", lambda: pilots.end_pilots(context, leadership.commit)),
+            Chore(
+                "remove silent clusters",
+                lambda: agent_leave.remove_silent_clusters(context, leadership.commit),
+                lambda _: clean_pause_s(self._terms),
+                counted="clusters_removed",
+                is_clean_up=True,
+            ),
+        ]
 
     async def _quotes(self) -> None:
         """Decide jobs that wait for quotes, on every server: when woken, or when the next deadline is due."""

@@ -7,7 +7,7 @@ from switchyard.model.job.job import State
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.wait_clock import start_wait_clock
-from switchyard.service.upkeep.end_unleased import end_unleased_job
+from switchyard.service.upkeep.expire_jobs import end_unleased_job
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_update import JobUpdate
