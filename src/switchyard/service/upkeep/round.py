@@ -38,6 +38,7 @@ ENFORCE_EVERY_S = 5.0
 ROUTE_PAUSE_S_MAX = 10.0
 # until the next round after one that moved jobs: more may move, as the tasks of an array do
 NEXT_MOVE_S = 0.25
+FOLLOWER_LOOK_S = 1.0  # of a server that does not lead: whether the leader's term is over
 CLEAN_S_MAX = 600.0  # between two clean-ups; sooner where a retention period is shorter than days
 CLEAN_AFTER_JUMP_S = 3600.0  # after the clock jumped: nothing is removed before somebody can notice a wrong clock
 
@@ -148,6 +149,8 @@ class LeaderRound:
 
     def pause_s(self, pause_s: float) -> float:
         """How long to wait for a wake-up until the next round: at most `pause_s`."""
+        if self._leadership.epoch is None:
+            return min(pause_s, FOLLOWER_LOOK_S)
         pause_s, self._move_after_s = min(pause_s, self._move_after_s), float("inf")
         return self.routing.pause_s(pause_s)
 
