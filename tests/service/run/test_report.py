@@ -58,6 +58,22 @@ def test_what_waits_at_its_cluster_says_why_as_that_changes(rig: Rig, agent: Rig
     assert rig.job(made.id).reason == ""
 
 
+def test_an_array_says_why_its_tasks_wait_at_their_cluster(rig: Rig, agent: RigAgent) -> None:
+    job = rig.submit(a_request(array="0-1")).id
+    (lease,) = agent.lease()
+    first, last = AttemptRef(job, lease.fence), AttemptRef(job, lease.fence + 1)
+    agent.report(first, ObservedState.SUBMITTED, reason="waits: Resources")
+    agent.report(last, ObservedState.SUBMITTED, reason="waits: Resources")
+    assert (rig.job(job).state, rig.job(job).reason) == (State.RUNNING, "a task has not begun: waits: Resources")
+    agent.report(last, ObservedState.SUBMITTED, reason="waits: nodes are DOWN")
+    assert rig.job(job).reason == "a task has not begun: waits: nodes are DOWN"
+    agent.report(first, ObservedState.RUNNING)
+    agent.report(first, ObservedState.SUBMITTED, reason="late")
+    assert rig.job(job).reason == "a task has not begun: waits: nodes are DOWN"
+    agent.report(last, ObservedState.RUNNING)
+    assert rig.job(job).reason == ""
+
+
 def test_what_runs_says_what_its_user_must_know_as_that_changes(rig: Rig, agent: RigAgent) -> None:
     made = rig.submit()
     held = agent.lease_one()

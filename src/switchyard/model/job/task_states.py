@@ -100,8 +100,18 @@ def live_positions(tasks: bytes) -> list[int]:
 
 
 def count_running(tasks: bytes) -> int:
-    """The number of tasks that run. It is asked for each report on a range of thousands, so no loop in Python."""
-    return tasks[::2].translate(_CODE_OF_HEAD).count(_CODES[State.RUNNING])
+    """The number of tasks that run."""
+    return _count(tasks, State.RUNNING)
+
+
+def count_submitted(tasks: bytes) -> int:
+    """The number of tasks that wait at their cluster."""
+    return _count(tasks, State.SUBMITTED)
+
+
+def _count(tasks: bytes, state: State) -> int:
+    """The number of tasks in a state. It is asked for each report on a range of thousands, so no loop in Python."""
+    return tasks[::2].translate(_CODE_OF_HEAD).count(_CODES[state])
 
 
 def count_leased(tasks: bytes) -> int:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES
-from switchyard.model.job.task_states import count_running, live_positions
+from switchyard.model.job.task_states import count_running, count_submitted, live_positions
 from switchyard.model.job.taskset import TaskSet, add_delayed_tasks, read_delayed_tasks, write_delayed_tasks
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.lifecycle.array_spread import (
@@ -22,6 +22,8 @@ from switchyard.service.lifecycle.array_spread import (
 )
 from switchyard.service.lifecycle.together import free_from_cluster
 from switchyard.store.jobs.job_update import JobUpdate
+
+TASK_WAITS = "a task has not begun: "  # before what an agent said of a task that waits at its cluster
 
 
 @dataclass
@@ -51,6 +53,8 @@ class ArrayJob:
     has_news: bool = False  # tasks came back, or are avoided by one more cluster: all lessees are woken
     refusal: str = ""  # why its only cluster refused a task in this batch, before anything of the array began
     bounds: str = ""  # as stored; those of an array together name the cluster that has leased tasks of it
+    is_reported: bool = False  # the batch has a report on one of its tasks
+    waiting: str | None = None  # of the reports: the last reason of a task that waits at its cluster
     departure: JobUpdate = field(default_factory=JobUpdate)  # further changes of an array that leaves its cluster
 
     @staticmethod
@@ -203,6 +207,23 @@ class ArrayJob:
         if self.state in FINAL_STATES:
             update = replace(update, ended_us=now_us, reason=self.end_reason(), wake_us=None)
         return update
+
+    def note_waiting(self, reason: str) -> None:
+        """Keep what an agent says of a task that waits at its cluster: it is stored as the reason of the array."""
+        self.waiting = f"{TASK_WAITS}{reason}" if reason else ""
+        self.is_changed = self.is_changed or self.running_reason() != self.row.reason
+
+    def running_reason(self) -> str:
+        """Return the reason of a running array after reports. The caller has loaded the whole row and the live ranges.
+
+        It goes away when no task waits at its cluster any more. A reason of another origin stays.
+        """
+        stored = str(self.row.reason)
+        if self.is_damaged or (stored and not stored.startswith(TASK_WAITS)):
+            return stored
+        if not any(count_submitted(range_.tasks) for range_ in self.ranges.values()):
+            return ""
+        return stored if self.waiting is None else self.waiting
 
     def end_reason(self) -> str:
         if self.was_damaged:

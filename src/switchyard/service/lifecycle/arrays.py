@@ -125,6 +125,9 @@ class BatchArrays:
             if is_refused and step.event is EventKind.RETURNED:
                 step = Transition(step.life, EventKind.REFUSED, step.reason)
             self._apply_step(array, range_, position=position, item=item, step=step, again_at_us=again_at_us)
+        array.is_reported = True
+        if item.seen is ObservedState.SUBMITTED and read_task(range_.tasks, position).state is State.SUBMITTED:
+            array.note_waiting(reason)
         return answer
 
     def _attempt_of(self, array: ArrayJob, item: Report) -> int:
@@ -221,7 +224,10 @@ class BatchArrays:
                 _record_progress(batch, array, EVENT_OF_STATE[array.state], array.end_reason())
             elif array.live != array.row.tasks_live or array.state is not old_state:
                 _record_progress(batch, array, EventKind.PROGRESS, "")
-            updates[array.row.id] = array.update(batch.now_us).then(array.departure)
+            update = array.update(batch.now_us)
+            if array.is_reported and array.state is State.RUNNING:
+                update = replace(update, reason=array.running_reason())
+            updates[array.row.id] = update.then(array.departure)
             batch.free(array.row, array.row.tasks_live - array.live)
             if array.is_ready:
                 batch.clusters |= _clusters_to_wake(array)
