@@ -211,7 +211,8 @@ class ArrayJob:
     def note_waiting(self, reason: str) -> None:
         """Keep what an agent says of a task that waits at its cluster: it is stored as the reason of the array."""
         self.waiting = f"{TASK_WAITS}{reason}" if reason else ""
-        self.is_changed = self.is_changed or self.running_reason() != self.row.reason
+        # Without a count of the tasks: thousands of them may report in one batch.
+        self.is_changed = self.is_changed or (self._is_reason_of_tasks and self.waiting != self.row.reason)
 
     def running_reason(self) -> str:
         """Return the reason of a running array after reports. The caller has loaded the whole row and the live ranges.
@@ -219,11 +220,15 @@ class ArrayJob:
         It goes away when no task waits at its cluster any more. A reason of another origin stays.
         """
         stored = str(self.row.reason)
-        if self.is_damaged or (stored and not stored.startswith(TASK_WAITS)):
+        if self.is_damaged or not self._is_reason_of_tasks:
             return stored
         if not any(count_submitted(range_.tasks) for range_ in self.ranges.values()):
             return ""
         return stored if self.waiting is None else self.waiting
+
+    @property
+    def _is_reason_of_tasks(self) -> bool:
+        return not self.row.reason or str(self.row.reason).startswith(TASK_WAITS)
 
     def end_reason(self) -> str:
         if self.was_damaged:
