@@ -102,6 +102,7 @@ class Run:
     dynamics: dict[tuple[str, int], ExecutionGraph] = field(default_factory=dict)
     stopped: list[str] = field(default_factory=list)  # scopes whose jobs were stopped
     asked: list[str] = field(default_factory=list)  # the signals that gates wait for
+    bytes_left: int | None = None  # of the inputs and outputs that a step adds
 
     def step(
         self,
@@ -122,6 +123,7 @@ class Run:
             now_us=self.now_s * 1_000_000,
             signals=self.signals,
             dynamics=self.dynamics,
+            bytes_left=self.bytes_left,
         )
         decided, again = (
             step(self.graph, state, events, refused or {}, cached or {}, full_plans=full_plans) for _ in range(2)

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from flyteidl.core import literals_pb2, types_pb2
 
+from switchyard.workflow.tasks.task_cache import CacheAnswer
 from switchyard.workflow.values import binding_values
 from switchyard.workflow.values.binding_values import BindingFailed, resolve_bindings
-from tests.workflow.builders import TEXT, a_template, task_node
+from tests.workflow.builders import TEXT, a_template, sub_node, task_node
 from tests.workflow.engine_runs import Run, graph_of, literals
 
 
@@ -81,3 +82,35 @@ def test_a_step_begins_nodes_until_their_values_are_too_large(monkeypatch: pytes
     run = Run(graph_of(a_template(*nodes, x=TEXT)), literals(x="y" * 1000))
     assert [len(run.step()) for _ in range(4)] == [3, 3, 3, 1]
     assert not run.is_due
+
+
+def test_nodes_around_a_workflow_count_for_the_bytes_of_the_execution() -> None:
+    """No job is refused for them: they begin in the server. Each of these copies the whole input."""
+    inner = a_template(task_node("i0", "one"), name="inner", x=TEXT)
+    nodes = [sub_node(f"n{number}", "inner", x="@.x") for number in range(10)]
+    run = Run(graph_of(a_template(*nodes, x=TEXT), inner), literals(x="y" * 1000), bytes_left=3500)
+    assert run.step() == [], "the jobs of the first three are taken back"
+    assert run.error.code == "ExecutionTooLarge"
+    assert "workflows.execution_bytes" in run.error.message
+    assert sum(node.inputs.ByteSize() for node in run.nodes.values() if node.inputs is not None) < 3500
+
+
+def test_outputs_of_inner_workflows_count_for_the_bytes_of_the_execution() -> None:
+    inner = a_template(task_node("i0", "one"), name="inner", gives={"o": (TEXT, "@.x")}, x=TEXT)
+    graph = graph_of(a_template(sub_node("n0", "inner", x="@.x"), x=TEXT), inner)
+    run = Run(graph, literals(x="y" * 1000), bytes_left=1500)
+    (started,) = run.step()
+    run.bytes_left = 500  # without the input
+    run.end(started.partition("#")[0])
+    assert (run.error.code, run.nodes["n0"].outputs) == ("ExecutionTooLarge", None)
+
+
+def test_outputs_of_the_cache_count_for_the_bytes_of_the_execution() -> None:
+    run = Run(graph_of(a_template(task_node("n0", "one"))), bytes_left=500)
+    run.step(cached={("n0", 0): CacheAnswer("CACHE_HIT", b"key", outputs=literals(o0="y" * 1000))})
+    assert (run.error.code, run.nodes["n0"].outputs) == ("ExecutionTooLarge", None)
+
+
+def test_a_node_without_values_runs_when_the_bytes_are_used_up() -> None:
+    run = Run(graph_of(a_template(task_node("n0", "one"))), bytes_left=-1)
+    assert len(run.step()) == 1

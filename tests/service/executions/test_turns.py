@@ -21,14 +21,15 @@ from switchyard.service.executions.calls import changes, creation
 from switchyard.service.executions.driving import driver, loading, step_plan
 from switchyard.service.executions.driving.due_executions import OwnerTurns
 from switchyard.service.executions.nodes.child_executions import CHILDREN_MAX, child_name
+from switchyard.store.executions import execution_nodes
 from switchyard.store.executions import executions as store
 from switchyard.store.executions.execution_due import DueExecution
 from switchyard.workflow.engine.engine import step
 from tests.processes import until
-from tests.service.entities.requests import PROJECT, plan_request
+from tests.service.entities.requests import PROJECT, placed, plan_request, workflow_request
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import ADMIN, Rig, running
-from tests.workflow.builders import task_node
+from tests.workflow.builders import INT, TEXT, a_template, sub_node, task_node
 
 PATIENCE_S = 30.0
 CREATORS = 8  # threads that create executions at the same time
@@ -383,3 +384,22 @@ def test_outputs_beyond_the_bytes_of_an_execution_fail_it(store_url: str, tmp_pa
         assert sorted(bed.nodes("e").values()) == ["FAILED", "SUCCEEDED", "SUCCEEDED"]
         assert bed.phase("e") == "FAILED"
         assert bed.row("e").error_code == "ExecutionTooLarge"
+
+
+def test_inputs_beyond_the_bytes_of_an_execution_fail_it_before_they_are_stored(store_url: str, tmp_path: Any) -> None:
+    """Nodes around sub-workflows begin in the server, so no job of theirs is refused. Each copies the constant."""
+    with limited(store_url, tmp_path, WorkflowsSection(execution_bytes="64Ki")) as rig:
+        bed = ExecutionBed(rig)
+        inner = a_template(placed(task_node("i0", a=1, b=1)), name="inner", gives={"o0": (INT, "@i0.o0")}, x=TEXT)
+        nodes = [sub_node(f"n{number}", "inner", x="x" * 8000) for number in range(50)]
+        request = workflow_request("many", nodes=nodes)
+        request.spec.sub_workflows.add().CopyFrom(inner)
+        registration.create_workflow(rig.context, ADMIN, request)
+        registration.create_launch_plan(rig.context, ADMIN, plan_request("many", workflow="many"))
+        bed.create("many", "e")
+        bed.run_all()
+        row = bed.row("e")
+        assert (row.phase, row.error_code) == ("FAILED", "ExecutionTooLarge")
+        with rig.context.database.read() as tx:
+            stored = sum(len(node.inputs or b"") for node in execution_nodes.node_list(tx, row.id))
+        assert stored < 2**16

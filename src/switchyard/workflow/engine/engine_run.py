@@ -33,6 +33,7 @@ from switchyard.workflow.engine.execution_state import (
 )
 from switchyard.workflow.tasks.task_cache import CacheAnswer
 from switchyard.workflow.values.binding_values import BindingFailed, StepValues, resolve_bindings
+from switchyard.workflow.values.limits import BYTES_FULL
 
 AttemptKey = tuple[str, int]  # a node's id, and the number of the attempt
 CHANGES_MAX = 1000  # nodes of one step, which is one transaction; the next step begins the rest
@@ -121,6 +122,7 @@ class EngineRun:
         self.stopped_scopes: dict[str, None] = {}
         self.is_cut = False  # nodes were left out
         self._values = StepValues()
+        self._bytes_left = state.bytes_left
         self._state = state
         self._kind_of = kind_of
         self._is_patient = graph.primary.template.metadata.on_failure == _AFTER_OTHERS
@@ -133,7 +135,16 @@ class EngineRun:
     # What kinds of nodes call.
 
     def put(self, place: NodePlace, state: NodeProgress) -> None:
-        """Store the state of a node. If it has ended, the step looks at the nodes behind it and around it."""
+        """Store the state of a node. If it has ended, the step looks at the nodes behind it and around it.
+
+        A node fails if its outputs exceed the bytes of the execution: those of a task, of the cache, of nodes inside.
+        """
+        size = self._new_bytes(state)
+        if state.outputs is not None and self._is_beyond(size):
+            self.fail(place, replace(state, outputs=None), _too_large(state.node_id))
+            return
+        if self._bytes_left is not None:
+            self._bytes_left -= size
         self.nodes.put(state)
         if not state.phase.is_live:
             self._ended.append(place)
@@ -351,9 +362,23 @@ class EngineRun:
         except BindingFailed as exc:
             self.fail(place, fresh, execution_error("BindingFailed", f"node {fresh.node_id}: {exc}"))
             return
+        if self._is_beyond(int(inputs.ByteSize())):
+            self.fail(place, fresh, _too_large(fresh.node_id))
+            return
         kind.begin(self, place, replace(fresh, inputs=inputs))
         if self.nodes.get(place.node_id) is None:
             self._values.size = done  # it waits for the cache: nodes behind it have their turn in this step
+
+    def _new_bytes(self, state: NodeProgress) -> int:
+        """By how much the inputs and outputs of a node grow."""
+        old = self.nodes.get(state.node_id)
+        before = (old.inputs, old.outputs) if old is not None else (None, None)
+        pairs = zip((state.inputs, state.outputs), before, strict=True)
+        return sum(_size(new) - _size(known) for new, known in pairs if new is not known)
+
+    def _is_beyond(self, size: int) -> bool:
+        """Whether so many bytes more are over the limit of the execution. A node without values never is."""
+        return self._bytes_left is not None and size > 0 and size > self._bytes_left
 
     def _spread(self, scope: RunScope, error: Any) -> None:
         """Tell the nodes around a node that has failed, up to one that keeps the failure to itself."""
@@ -396,6 +421,14 @@ class EngineRun:
             state = self.nodes.get(scope.prefix + node_id)
             values = state.outputs if state is not None else None
         return values.literals[name] if values is not None and name in values.literals else None
+
+
+def _size(values: Any) -> int:
+    return int(values.ByteSize()) if values is not None else 0
+
+
+def _too_large(node_id: str) -> Any:
+    return execution_error("ExecutionTooLarge", f"node {node_id}: {BYTES_FULL}")
 
 
 def with_error(inputs: Any, variables: Mapping[str, Any], *, failed_node: str, error: Any) -> Any:

@@ -171,7 +171,8 @@ class ExecutionState:
 
     `max_parallelism`: task nodes that run at once; 0: no bound. `is_due`: a step must look at all nodes, and not only
     at those behind the nodes that have ended: the execution is new, is to stop, or the step before left nodes out.
-    `signals`: the values that were given for the signals that nodes wait for.
+    `signals`: the values that were given for the signals that nodes wait for. `bytes_left`: how many more bytes the
+    inputs and outputs of all nodes may have; None: no bound.
     """
 
     phase: ExecutionPhase
@@ -184,6 +185,7 @@ class ExecutionState:
     now_us: int = 0
     signals: Mapping[str, Any] = field(default_factory=dict)
     dynamics: Mapping[tuple[str, int], ExecutionGraph] = field(default_factory=dict)  # by node and attempt, if they run
+    bytes_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,11 @@ CAST_STEPS_MAX = 10_000_000
 # that each wait for ten others are within this bound.
 EDGES_MAX = 100_000
 MISTAKES_SHOWN = 50  # of one compilation
+BYTES_FULL = (
+    "the inputs and outputs of the execution's nodes would have more bytes than the limit "
+    f"`{CONFIG_SECTION}.execution_bytes` of the server's config file allows. Return large data as files, or "
+    "split the workflow into several executions"
+)
 
 
 @dataclass(frozen=True, slots=True)

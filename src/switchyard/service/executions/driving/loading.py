@@ -47,7 +47,7 @@ from switchyard.workflow.engine.execution_state import (
     NodeProgress,
     NodeTable,
 )
-from switchyard.workflow.values.limits import CONFIG_SECTION
+from switchyard.workflow.values.limits import BYTES_FULL
 
 KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
 EXPANSIONS_MAX = 20  # dynamic workflows that one step begins with
@@ -147,6 +147,7 @@ class ExecutionLoader:
         nodes = kept or _read_nodes(row.steps, rows, dynamics)
         now_us = context.now_us()
         graph, spec = self._graphs.graph_of(context, row), read_spec(row)
+        room = context.workflows.execution_bytes - nodes.size if context.workflows.execution_bytes else None
         state = ExecutionState(
             phase=ExecutionPhase(row.phase),
             inputs=literals_pb2.LiteralMap.FromString(row.inputs),
@@ -158,10 +159,10 @@ class ExecutionLoader:
             now_us=now_us,
             signals={name: literals_pb2.Literal.FromString(body) for name, body in signals.items()},
             dynamics=nodes.dynamics,
+            bytes_left=room,
         )
-        loaded = LoadedExecution(row, spec, graph, state, nodes, live)
+        loaded = LoadedExecution(row, spec, graph, state, nodes, live, room=room)
         loaded.ended_children, loaded.waits_over = children, waits_over
-        loaded.room = context.workflows.execution_bytes - nodes.size if context.workflows.execution_bytes else None
         loaded.ended_maps = [_within(loaded, end) for end in _map_ends(context, done)]
         loaded.child_ends = [_within(loaded, child_end(child)) for child in children]
         _read_ends(context, loaded)
@@ -201,12 +202,7 @@ def _within(loaded: LoadedExecution, end: AttemptEnd) -> AttemptEnd:
     if loaded.room is None or not size:
         return end
     if size > loaded.room:
-        words = (
-            "the inputs and outputs of the execution's nodes would have more bytes than the limit "
-            f"`{CONFIG_SECTION}.execution_bytes` of the server's config file allows. Return large data as files, or "
-            "split the workflow into several executions"
-        )
-        return AttemptEnd(end.node_id, end.attempt, failure=AttemptFailure("ExecutionTooLarge", words))
+        return AttemptEnd(end.node_id, end.attempt, failure=AttemptFailure("ExecutionTooLarge", BYTES_FULL))
     loaded.room -= size
     return end
 
