@@ -48,7 +48,7 @@ QUOTE_PAUSE_S = 0.01  # between two rounds, however often they are woken
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class BackgroundLoop:
     """`once` again and again, with `every_s` between. `pause_s` may shorten that, and `kick` ends it."""
 
     name: str
@@ -91,30 +91,30 @@ class BackgroundLoops:
     def start(self) -> None:
         server, intervals = self._server, self._server.settings.intervals
         for loop in (
-            Loop("refresh", self._refresh, intervals.refresh_s),
-            Loop("flush", self._flush, intervals.flush_s),
-            Loop("sweep", self._sweep, intervals.sweep_s, pause_s=self._sweep_pause_s),
-            Loop(
+            BackgroundLoop("refresh", self._refresh, intervals.refresh_s),
+            BackgroundLoop("flush", self._flush, intervals.flush_s),
+            BackgroundLoop("sweep", self._sweep, intervals.sweep_s, pause_s=self._sweep_pause_s),
+            BackgroundLoop(
                 "upkeep",
                 self._upkeep,
                 intervals.upkeep_s,
                 pause_s=self._upkeep_pause_s,
                 kick=server.wakeups.pending_kick,
             ),
-            Loop("quotes", self._quotes, 1.0),
-            Loop("checkpoint", self._checkpoint, intervals.checkpoint_s),
-            Loop("give up", self._give_up, 1.0),
-            Loop("usage", self._usage, COUNT_INTERVAL_S),
-            Loop("collect", self._collect, 10.0),
-            Loop("files", self._collect_files, FILES_PAUSE_S),
-            Loop(
+            BackgroundLoop("quotes", self._quotes, 1.0),
+            BackgroundLoop("checkpoint", self._checkpoint, intervals.checkpoint_s),
+            BackgroundLoop("give up", self._give_up, 1.0),
+            BackgroundLoop("usage", self._usage, COUNT_INTERVAL_S),
+            BackgroundLoop("collect", self._collect, 10.0),
+            BackgroundLoop("files", self._collect_files, FILES_PAUSE_S),
+            BackgroundLoop(
                 "executions",
                 self._drive_executions,
                 EXECUTIONS_PAUSE_S,
                 pause_s=self._executions.pause_s,
                 kick=server.wakeups.execution_kick,
             ),
-            Loop("namespaces", self._render_namespaces, NAMESPACES_PAUSE_S),
+            BackgroundLoop("namespaces", self._render_namespaces, NAMESPACES_PAUSE_S),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(loop), name=loop.name))
 
@@ -135,7 +135,7 @@ class BackgroundLoops:
         self._flush_now()
         self._leadership.leave(self._server.context)
 
-    async def _repeat(self, loop: Loop) -> None:
+    async def _repeat(self, loop: BackgroundLoop) -> None:
         fault_pace = LogPace()
         while True:
             try:
