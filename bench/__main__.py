@@ -37,6 +37,7 @@ from bench import (
     start,
     submit,
     tokens,
+    waits,
     workflows,
 )
 from bench.table import Table
@@ -61,6 +62,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "flux": flux.measure,
     "kubernetes": kubernetes.measure,
     "pauses": pauses.measure,
+    "waits": waits.measure,
     "spread": spread.measure,
     "workflows": workflows.measure,
     "large-map": large_map.measure,
