@@ -22,7 +22,7 @@ def groups_of(names, weights):
     by_weight: dict[float, list[tuple[int, int]]] = {}
     for number, (name, weight) in enumerate(zip(names, weights, strict=True)):
         if weight > 0:
-            by_weight.setdefault(float(weight), []).append((weighted_draw.hash_text(name), number))
+            by_weight.setdefault(float(weight), []).append((weighted_draw.hash_name(name), number))
     return [
         (weight, np.array([key for key, _ in members], dtype=np.uint64), np.array([number for _, number in members]))
         for weight, members in by_weight.items()
@@ -118,12 +118,22 @@ def test_nothing_changes_where_the_loop_gives_way_to_the_arrays(count: int) -> N
         assert by_loop == by_arrays(seed, names, weights)
 
 
+def test_draws_cache_nothing_for_each_job() -> None:
+    """Otherwise the memory of a server grows with each job it has seen."""
+    caches = [value for value in vars(weighted_draw).values() if hasattr(value, "cache_info")]
+    for cache in caches:
+        cache.cache_clear()
+    for seed in IDS[:100]:
+        draw(seed, ["a", "b"], [1, 2])
+    assert sum(cache.cache_info().currsize for cache in caches) == 2, "one hash for each cluster"
+
+
 @pytest.mark.parametrize("pair", [(MASK, MASK - 1), (MASK - 1, MASK - 2), (MASK - 5, MASK - 3), (2**60, 2**60 + 1)])
 def test_hashes_too_near_for_a_float_still_have_one_winner(pair: tuple[int, int], monkeypatch) -> None:
     """The highest hashes are 1.0 as a fraction, whose logarithm is zero; neighbours are the same fraction."""
     names = ["a", "b"]
     keys = dict(zip(names, map(_unmix, pair), strict=True))
-    monkeypatch.setattr(weighted_draw, "hash_text", keys.__getitem__)
+    monkeypatch.setattr(weighted_draw, "hash_name", keys.__getitem__)
     want = pair.index(max(pair))
     assert weighted_draw._draw_by_loop(0, names, [1, 1]) == highest_score(0, groups_of(names, [1, 1])) == want
 

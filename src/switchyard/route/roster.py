@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from switchyard.route.member import Member
 from switchyard.route.routing_request import RoutingRequest
-from switchyard.route.select.weighted_draw import WeightedCandidates, hash_text
+from switchyard.route.select.weighted_draw import WeightedCandidates, hash_name
 from switchyard.route.verdicts import GroupVerdict
 
 ROSTERS_MAX = 256  # of one world; beyond that all are dropped, and each is built again at its next use
@@ -105,7 +105,7 @@ class RosterCache:
 
     @cached_property
     def _keys(self) -> NDArray[np.uint64]:
-        return np.array([hash_text(member.name) for member in self._members], dtype=np.uint64)
+        return np.array([hash_name(member.name) for member in self._members], dtype=np.uint64)
 
     @cached_property
     def _index_of(self) -> dict[str, int]:

@@ -36,7 +36,7 @@ class WeightedCandidates:
     @staticmethod
     def of(names: Sequence[str], weights: Sequence[float]) -> WeightedCandidates:
         """Zero weights are drawn only when all are zero."""
-        keys = np.array([hash_text(name) for name in names], dtype=np.uint64)
+        keys = np.array([hash_name(name) for name in names], dtype=np.uint64)
         return WeightedCandidates.from_arrays(tuple(names), np.array(weights, dtype=np.float64), keys)
 
     @staticmethod
@@ -66,7 +66,7 @@ class WeightedCandidates:
         job_key = hash_text(seed)
         if not self.groups:
             scores = {
-                index: _score(_mix(job_key ^ hash_text(self.names[index])), weight)
+                index: _score(_mix(job_key ^ hash_name(self.names[index])), weight)
                 for index, weight in enumerate(self.weights)
                 if weight > 0
             }
@@ -97,7 +97,7 @@ def _draw_by_loop(job_key: int, names: Sequence[str], weights: Sequence[float]) 
     best, best_score = -1, (-1.0, -1)
     for index, name in enumerate(names):
         if weights[index] > 0:
-            score = _score(_mix(job_key ^ hash_text(name)), weights[index])
+            score = _score(_mix(job_key ^ hash_name(name)), weights[index])
             if score > best_score:
                 best, best_score = index, score
     return best
@@ -134,6 +134,11 @@ def _score(mixed: int, weight: float) -> tuple[float, int]:
 
 
 @lru_cache(maxsize=65_536)
+def hash_name(name: str) -> int:
+    """Return the hash of a cluster's name. Hashes of job ids are not cached: few ids are drawn for more than once."""
+    return hash_text(name)
+
+
 def hash_text(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
 
