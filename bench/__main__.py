@@ -37,6 +37,7 @@ from bench import (
     start,
     submit,
     tokens,
+    upgrade,
     waits,
     workflows,
 )
@@ -63,6 +64,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "kubernetes": kubernetes.measure,
     "pauses": pauses.measure,
     "waits": waits.measure,
+    "upgrade": upgrade.measure,
     "spread": spread.measure,
     "workflows": workflows.measure,
     "large-map": large_map.measure,
