@@ -78,8 +78,8 @@ class Mix:
 def measure(folder: Path) -> list[Table]:
     table = Table(
         "Memory under a steady mix",
-        "Single and bulk submits, waits, reads, cancels and a stream of events, about 12 jobs a second; SQLite and a "
-        "local agent. Memory: RssAnon, without mapped files.",
+        "Single and bulk submits, waits, reads, cancels and a stream of events, about 14 jobs a second; SQLite and a "
+        f"local agent. Memory: RssAnon, without mapped files. BENCH_MEMORY_S={DURATION_S:.0f}.",
         ["minutes", "jobs", "server MB", "agent MB", "database MB"],
     )
     # Not warm: a program that tests start in a hurry has modules of other programs in its memory.
