@@ -88,6 +88,9 @@ class BucketStore:
         put = self._put if are_checked else self.put
         self._in_parallel(lambda pair: put(*pair), objects)
 
+    def free_bytes(self) -> None:
+        return None
+
     def get(self, digest: bytes) -> bytes:
         with self._translated("read from"):
             try:

@@ -41,6 +41,8 @@ LOCK_FILE = "lock"
 # that store many objects share it.
 SYNCED_SINGLY_MAX = 16
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+# What files leave free on their disk: the database may be on it, too. At most this share of the disk.
+RESERVE_BYTES, RESERVE_SHARE = 2**30, 0.05
 PROBE = b"switchyard"
 _FULL_DISK = LogPace()
 log = structlog.get_logger()
@@ -80,11 +82,19 @@ class FolderStore:
                     known.add(digest)
                 else:
                     new[digest] = data
+            if new and sum(map(len, new.values())) > self.free_bytes():
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if len(new) > SYNCED_SINGLY_MAX and HAS_SYNCFS:
                 self._put_synced_together(new, failures)
             else:
                 self._put_synced_singly(new)
                 self._sync_names({*new, *known}, failures)
+
+    def free_bytes(self) -> int:
+        """What is free, less the reserve."""
+        with _translated(self._root):
+            disk = shutil.disk_usage(self._root)
+        return max(0, disk.free - min(RESERVE_BYTES, int(disk.total * RESERVE_SHARE)))
 
     def _begin_sync(self) -> int:
         """Return the number of syncs that failed before this upload. A sync that fails later fails the upload."""

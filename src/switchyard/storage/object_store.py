@@ -57,6 +57,10 @@ class ObjectStore(Protocol):
         """
         ...
 
+    def free_bytes(self) -> int | None:
+        """How many bytes more it takes. None: not known, or without a bound."""
+        ...
+
     def get(self, digest: bytes) -> bytes:
         """The bytes of an object, checked. Raises ObjectMissing or ObjectDamaged."""
         ...

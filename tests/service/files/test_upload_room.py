@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from switchyard.errors import Busy, LimitReached
+from switchyard.errors import Busy, LimitReached, Unavailable
 from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputState, TreeSize, UploadQuery, UploadRoom
 from switchyard.server.config.config import Config, FilesSection
 from switchyard.service.files import seal, upload_room
 from switchyard.service.files.outputs import files_usage, record_outputs
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
+from switchyard.storage import folder_store
 from switchyard.store.files import file_collection, file_objects
 from tests.service.files.test_submit_with_files import with_files
 from tests.service.files.trees import Tree, a_tree, send
 from tests.service.rig import ADMIN, Rig, running
 
 OWNER = ADMIN.id
+
+
+class DiskUsage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 @pytest.fixture
@@ -50,6 +57,23 @@ def test_what_fits_is_said_and_what_is_too_much_refused_with_the_numbers(rig: Ri
     rig.context.files.limits = FilesSection(tree_bytes=10).limits
     with pytest.raises(LimitReached, match=r"files\.tree_bytes"):
         check(rig, 1, trees=[TreeSize("0" * 64, 11)])
+
+
+def test_what_the_disk_of_the_server_has_no_room_for_is_refused_before_its_first_byte(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, it filled the disk on which the database may be, too."""
+    rig.context.files.limits = FilesSection().limits
+    disk = DiskUsage(total=100 * 2**20, used=55 * 2**20, free=45 * 2**20)  # 5 MiB of it are a reserve
+    monkeypatch.setattr(folder_store.shutil, "disk_usage", lambda _: disk)
+    assert check(rig, 40 * 2**20, is_exact=True) == UploadRoom(fits=True)
+    assert check(rig, 40 * 2**20 + 1) == UploadRoom(fits=False), "only an exact count is refused"
+    with pytest.raises(LimitReached, match="disk of the server that keeps files has room for 40MiB"):
+        check(rig, 40 * 2**20 + 1, is_exact=True)
+    monkeypatch.setattr(folder_store.shutil, "disk_usage", lambda _: disk._replace(free=5 * 2**20))
+    tree = a_tree({"x": b"late"})
+    with pytest.raises(Unavailable, match="disk that keeps files is full"):
+        send(rig.context, OWNER, tree.frames())
 
 
 def test_loose_objects_go_first_then_unused_trees_and_what_a_job_needs_stays(rig: Rig) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from switchyard.errors import Busy
+from switchyard.errors import Busy, LimitReached
 from switchyard.model.files.files import UploadQuery, UploadRoom
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.model.rules.access import Role
@@ -51,6 +51,11 @@ def check_upload(context: Context, actor: Actor, query: UploadQuery) -> UploadRo
     if limits.tree_bytes and largest > limits.tree_bytes:
         context.tally.uploads_refused.add("tree_bytes")
         raise files_refusal("tree_bytes", limits.tree_bytes, f"the files of this tree take {show_bytes(largest)}")
+    free = context.files.store.free_bytes()
+    if free is not None and query.new_bytes > free:
+        if not query.is_exact:
+            return UploadRoom(fits=False)
+        raise _disk_refusal(context, query.new_bytes, free)
     if query.project is not None and limits.project_bytes and actor.may_project(Role.SUBMIT, query.project):
         _refuse_over_project(context, query, query.project)
     with context.database.read() as tx:
@@ -70,6 +75,15 @@ def check_upload(context: Context, actor: Actor, query: UploadQuery) -> UploadRo
             next_step="Ask again in a few seconds.",
         )
     raise user_limit_refusal(context, used, query.new_bytes)
+
+
+def _disk_refusal(context: Context, new_bytes: int, free: int) -> LimitReached:
+    context.tally.uploads_refused.add("disk")
+    return LimitReached(
+        f"These files take {show_bytes(new_bytes)} more, and the disk of the server that keeps files has room for "
+        f"{show_bytes(free)}; the rest of it is a reserve.",
+        next_step="Send less, or ask the operator of the server to free space or to keep files on another disk.",
+    )
 
 
 def _refuse_over_project(context: Context, query: UploadQuery, project: str) -> None:
