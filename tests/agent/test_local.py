@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.local import local_status
 from switchyard.agent.backends.local.launch import start_files
 from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.backends.local.local_status import ended_status, show_duration
@@ -109,6 +111,15 @@ def test_a_kill_for_lack_of_memory_is_told_from_the_kernels_count(
 ) -> None:
     facts = {"cause": "exit", "code": None, "signal": None, "reason": "", "left": 0, "at": Stamp("", 0), **ended}
     assert ended_status(JobDir(tmp_path), ExitRecord(**facts), None).reason.startswith(words)
+
+
+def test_a_failed_job_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = a_local(tmp_path)
+    native_id = backend.submit(a_lease("sh", "-c", "exit 1"))
+    disk = shutil.disk_usage(tmp_path)._replace(free=4096)
+    monkeypatch.setattr(local_status.shutil, "disk_usage", lambda _: disk)
+    assert end_of(backend, native_id).reason == "exit code 1; perhaps for lack of room: its disk has 4KiB free"
+    backend.close()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(10, "10s"), (90, "1m30s"), (7200, "2h"), (90061, "1d1h1m1s")])

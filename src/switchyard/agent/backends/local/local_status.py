@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 
 from switchyard.agent.backends import Status, signal_name
@@ -19,6 +20,7 @@ from switchyard.model.job.retry import Cause
 from switchyard.model.jobspec.quantity import parse_duration_s, show_bytes
 
 LAST_WORDS_BYTES = 4096
+DISK_FULL_BYTES = 2**20  # a disk with less free has no room for what a job writes
 # Handovers of a job whose container cannot be made, with pauses of 30 seconds in all. Then its user is told.
 CONTAINER_STARTS_MAX = 5
 APPTAINER_FAILED_CODE, APPTAINER_WORDS = 255, "FATAL:"  # a command may end so, too: it proves nothing
@@ -60,6 +62,7 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *,
     elif end.cause == "exit":
         reason = f"exit code {end.code}" if end.signal is None else f"killed by {signal_name(end.signal)}"
         reason += _memory_words(job, end) + _apptainer_words(job, end) if end.container is None else ""
+        reason += _disk_words(job)
     if is_start_failure(end):
         return _returned(job, Status(seen=ObservedState.RETURNED, reason=reason, cause=cause, ago_us=end.at.age_us))
     extra = f"; {end.reason}" if end.reason and end.reason not in reason else ""
@@ -105,6 +108,15 @@ def _memory_words(job: JobDir, end: ExitRecord) -> str:
     if is_killed and end.memory_kills == "machine":
         return "; perhaps out of memory: meanwhile the kernel ended a process on this machine for lack of it"
     return ""
+
+
+def _disk_words(job: JobDir) -> str:
+    """Whether a failed command perhaps found no room to write. Its stderr is on the same disk, and cannot say it."""
+    try:
+        free = shutil.disk_usage(job.path).free
+    except OSError:
+        return ""
+    return f"; perhaps for lack of room: its disk has {show_bytes(free)} free" if free < DISK_FULL_BYTES else ""
 
 
 def _last_words(job: JobDir) -> str:
