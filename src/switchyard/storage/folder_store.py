@@ -82,7 +82,8 @@ class FolderStore:
                     known.add(digest)
                 else:
                     new[digest] = data
-            if new and sum(map(len, new.values())) > self.free_bytes():
+            free = self.free_bytes() if new else None
+            if free is not None and sum(map(len, new.values())) > free:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             if len(new) > SYNCED_SINGLY_MAX and HAS_SYNCFS:
                 self._put_synced_together(new, failures)
@@ -90,10 +91,13 @@ class FolderStore:
                 self._put_synced_singly(new)
                 self._sync_names({*new, *known}, failures)
 
-    def free_bytes(self) -> int:
-        """What is free, less the reserve."""
+    def free_bytes(self) -> int | None:
+        """What is free, less the reserve. None: an operator removed the folder; the next upload makes it again."""
         with _translated(self._root):
-            disk = shutil.disk_usage(self._root)
+            try:
+                disk = shutil.disk_usage(self._root)
+            except FileNotFoundError:
+                return None
         return max(0, disk.free - min(RESERVE_BYTES, int(disk.total * RESERVE_SHARE)))
 
     def _begin_sync(self) -> int:

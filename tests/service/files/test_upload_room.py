@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
 from switchyard.storage import folder_store
 from switchyard.store.files import file_collection, file_objects
+from tests.contracts.test_object_store import an_object
 from tests.service.files.test_submit_with_files import with_files
 from tests.service.files.trees import Tree, a_tree, send
 from tests.service.rig import ADMIN, Rig, running
@@ -74,6 +76,17 @@ def test_what_the_disk_of_the_server_has_no_room_for_is_refused_before_its_first
     tree = a_tree({"x": b"late"})
     with pytest.raises(Unavailable, match="disk that keeps files is full"):
         send(rig.context, OWNER, tree.frames())
+    monkeypatch.undo()
+
+
+def test_a_store_that_was_removed_is_asked_for_no_room(tmp_path: Path) -> None:
+    """The next upload makes it again."""
+    store = folder_store.FolderStore(tmp_path / "files")
+    store.prepare()
+    shutil.rmtree(tmp_path / "files")
+    assert store.free_bytes() is None
+    store.put(*an_object(1))
+    assert (store.free_bytes() or 0) > 0
 
 
 def test_loose_objects_go_first_then_unused_trees_and_what_a_job_needs_stays(rig: Rig) -> None:
