@@ -101,20 +101,31 @@ def test_requests_right_behind_a_large_body(server: Server, size: int) -> None:
     assert places == sorted(places), "answers come in the order of the requests"
 
 
+LEAVES_MAX = 5
+
+
 def test_a_bulk_submit_stops_when_its_client_leaves_and_its_repetition_makes_each_job_once(server: Server) -> None:
-    """A large bulk submit waits until the last one of its user is over. Status 201: that one stored none of these."""
+    """A large bulk submit waits until the last one of its user is over. Status 201: that one stored none of these.
+
+    A server that reads the last byte and the end of the connection apart may have begun: then another client leaves.
+    """
     count = 2000
     job = b'{"spec":{"command":["true","%b"]},"hold":true}' % (b"x" * 600)
     body = b'{"each":true,"jobs":[%b]}' % b",".join([job] * count)
-    head = f"Authorization: Bearer {server.admin_token}\r\nContent-Type: application/json\r\nIdempotency-Key: left\r\n"
     sent = b"POST /v1/jobs/bulk HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n%b\r\n%b"
-    request = sent % (len(body), head.encode(), body)
-    with connected(server) as line:
-        line.sendall(request[:-1])
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # the last byte and the end go in one segment
-        line.sendall(request[-1:])
-    first, made = answer(server, request)
-    assert first.startswith(b"HTTP/1.1 201"), first[:200]
+    for number in range(LEAVES_MAX):
+        head = f"Authorization: Bearer {server.admin_token}\r\nContent-Type: application/json\r\n"
+        request = sent % (len(body), f"{head}Idempotency-Key: left-{number}\r\n".encode(), body)
+        with connected(server) as line:
+            line.sendall(request[:-1])
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # the last byte and the end go in one segment
+            line.sendall(request[-1:])
+        first, made = answer(server, request)
+        if first.startswith(b"HTTP/1.1 201"):
+            break
+        assert first.startswith(b"HTTP/1.1 200"), first[:200]
+    else:
+        raise AssertionError("no bulk submit stopped when its client left")
     ids = {item["job"]["id"] for item in json.loads(made)["items"]}
     assert len(ids) == count
     again, same = answer(server, request)
