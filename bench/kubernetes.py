@@ -38,8 +38,8 @@ from bench.kubernetes_raw import (
 from bench.slurm import share
 from bench.table import Table
 from switchyard import Client
-from switchyard.agent.backends.kubernetes.jobs.job_submitter import AGENT_LABEL
-from switchyard.agent.backends.kubernetes.pods.labels import CLUSTER_LABEL, MANAGED_BY_LABEL, MANAGER
+from switchyard.features.kubernetes.agent.jobs.job_submitter import AGENT_LABEL
+from switchyard.features.kubernetes.agent.pods.labels import CLUSTER_LABEL, MANAGED_BY_LABEL, MANAGER
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES
 

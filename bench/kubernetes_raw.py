@@ -15,11 +15,11 @@ from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import until
 
-from switchyard.agent.backends.kubernetes.api.api import KubernetesApi
-from switchyard.agent.backends.kubernetes.api.api_errors import ApiUnavailable
-from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
-from switchyard.agent.backends.kubernetes.namespaces.objects import JobObject, PodObject
-from switchyard.agent.backends.kubernetes.pods.labels import JOB_LABEL
+from switchyard.features.kubernetes.agent.api.api import KubernetesApi
+from switchyard.features.kubernetes.agent.api.api_errors import ApiUnavailable
+from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
+from switchyard.features.kubernetes.agent.namespaces.objects import JobObject, PodObject
+from switchyard.features.kubernetes.agent.pods.labels import JOB_LABEL
 
 AT_ONCE = 8  # creates in parallel, as many as an agent's
 END_S = 1800.0

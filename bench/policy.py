@@ -27,7 +27,7 @@ from switchyard.store.engine.clock import wall_us
 from switchyard.store.engine.database import Database, Tx, upgrade_schema
 from switchyard.store.jobs.events import counter_take
 from switchyard.store.rules.attributes import WrittenValue, attribute_put
-from switchyard.store.tables.schema import attributes
+from switchyard.store.tables.rules_tables import attributes
 
 PROJECTS, DOMAINS, WORKFLOWS, ROWS = 1000, ("development", "staging", "production"), 20, 50_000
 ASKED = 2000  # scopes asked of the database

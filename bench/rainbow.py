@@ -16,7 +16,7 @@ import grpc
 from tests.server.rainbow_door import CALL_S, JOB, METHODS, SECRET, Door, rainbow
 
 from bench.table import Table
-from switchyard.server.rainbow.messages import message
+from switchyard.features.rainbow.server.messages import message
 
 SUBMIT_CLIENTS = (1, 8, 32, 256)
 SATISFY_CLUSTERS = (10, 100, 1000)

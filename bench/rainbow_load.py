@@ -15,7 +15,7 @@ import time
 
 import grpc
 
-from switchyard.server.rainbow.messages import GRAPH, SCHEDULER, SubmitJobResponse
+from switchyard.features.rainbow.server.messages import GRAPH, SCHEDULER, SubmitJobResponse
 
 
 async def main() -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.acceptance.test_rolling_upgrade import make_next_version
-from tests.acceptance.test_schema import change
+from tests.acceptance.operation.test_rolling_upgrade import make_next_version
+from tests.acceptance.operation.test_schema import change
 from tests.programs import call, yard
 from tests.services import postgres_running
 

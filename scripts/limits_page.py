@@ -250,7 +250,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("nodes, cores or GPUs it asks for", "model.job.job:COUNT_MAX", "", MALFORMED, CODE),
         ("retries", "model.job.retry:LIMIT_MAX", "", MALFORMED, CODE),
         ("any duration", "model.jobspec.quantity:DURATION_S_MAX", "s", MALFORMED, CODE),
-        ("depth of a jobspec", "model.jobspec.tree:DEPTH_MAX", "levels", MALFORMED, CODE),
+        ("depth of a jobspec", "model.jobspec.tree:STRUCTURE_DEPTH_MAX", "levels", MALFORMED, CODE),
         ("token pools it holds tokens of", "model.rules.tokens:TOKENS_OF_JOB_MAX", "", MALFORMED, CODE),
         ("options of its selection", "model.cluster.selection:OPTIONS_BYTES_MAX", "bytes", MALFORMED, CODE),
         (
@@ -298,7 +298,7 @@ TABLES: dict[str, list[tuple[str, str, str, str, str]]] = {
         ("graphs of one cluster", "service.cluster.graphs:SUBSYSTEMS_MAX", "", MALFORMED, CODE),
         ("graphs of one cluster, together", "service.cluster.graphs:SOURCES_BYTES_MAX", "bytes", MALFORMED, CODE),
         ("different shapes in a graph", "model.graph.graph:SHAPES_MAX", "", MALFORMED, CODE),
-        ("depth of a graph", "model.graph.graph:DEPTH_MAX", "levels", MALFORMED, CODE),
+        ("depth of a graph", "model.graph.graph:GRAPH_DEPTH_MAX", "levels", MALFORMED, CODE),
         ("vertices of a graph as JGF", "model.graph.jgf:VERTICES_MAX", "", MALFORMED, CODE),
         ("values of a cluster's state", "service.core.agents.cluster_state:MANUAL_VALUES_MAX", "", BAD, CODE),
         ("reports in one poll", "model.cluster.poll:BATCH_MAX", "", MALFORMED, CODE),

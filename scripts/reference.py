@@ -61,11 +61,11 @@ def _read(file: Path) -> str:
 
 
 def cli_page() -> str:
-    from switchyard.commands import COMMAND_GROUPS
+    from switchyard.commands import all_commands
     from switchyard.main import HELP_FOOTER
 
     parts = ["# The command line\n", MADE, "What `--help` prints, command by command.\n"]
-    for group, commands in COMMAND_GROUPS.items():
+    for group, commands in all_commands().items():
         parts.append(f"## {group}\n")
         for name, _, summary in commands:
             text = help_of(name)
@@ -237,7 +237,7 @@ def _anchor(heading: str) -> str:
 
 
 def config_page() -> str:
-    from switchyard.server.config.config import Config
+    from switchyard.server.config.config import config_type
 
     parts = [
         "# The server's config file\n",
@@ -246,7 +246,7 @@ def config_page() -> str:
         "mistakes are listed at once when the server starts.\n",
     ]
     seen: set[str] = set()
-    parts += _section("(the file)", Config, "", seen)
+    parts += _section("(the file)", config_type(), "", seen)
     return "\n".join(parts) + "\n"
 
 

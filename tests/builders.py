@@ -9,6 +9,7 @@ from switchyard.match.plain_demand import demand_of_plain
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.job import JobRequest, JobSpec, OnLost, Resources, State
 from switchyard.model.job.lifecycle import FINAL_STATES, LifecycleState
 from switchyard.model.rules.layout import Layout
@@ -96,4 +97,7 @@ def a_world(*members: Member, **layout: Any) -> World:
 def an_ask(world: World, **fields: Any) -> RoutingRequest:
     """What a small job asks, by somebody who may submit everywhere."""
     defaults: dict[str, Any] = {"demand": a_demand(), "granted": frozenset(member.id for member in world.members)}
-    return RoutingRequest(**(defaults | fields))
+    bounds = {name: fields.pop(name) for name in Bounds.__struct_fields__ if name in fields and name != "engine"}
+    if bounds.get("named") is not None:
+        bounds["named"] = tuple(sorted(bounds["named"]))
+    return RoutingRequest(**(defaults | fields), bounds=Bounds(**bounds))

@@ -1,7 +1,7 @@
 """A docker of the tests' own: a daemon with its storage and its socket in one folder, and one small image in it.
 
 `make test` runs containers by podman. Docker is for tests by hand, as root, with `docker` and `dockerd` in the PATH:
-`CONTAINER_RUNTIME=docker pytest tests/acceptance/test_images.py`.
+`CONTAINER_RUNTIME=docker pytest tests/acceptance/jobs/test_images.py`.
 """
 
 from __future__ import annotations

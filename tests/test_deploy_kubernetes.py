@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from switchyard.agent.backends.kubernetes.api.rights import (
+from switchyard.agent.command import parser
+from switchyard.features.kubernetes.agent.api.rights import (
     CLUSTER_RIGHTS,
     NAMESPACE_RIGHTS,
     WATCH_RIGHTS,
@@ -17,7 +18,6 @@ from switchyard.agent.backends.kubernetes.api.rights import (
     rule_of,
     rule_text,
 )
-from switchyard.agent.command import parser
 
 FOLDER = Path(__file__).resolve().parents[1] / "deploy" / "kubernetes"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -7,8 +7,8 @@ import pytest
 from tests import order
 from tests.order import EXPECTED, HERE, expected_table, in_order, seconds_of, unit_of
 
-SHARED = "tests/acceptance/test_cli.py"
-WAITS, COMPUTES = "tests/acceptance/test_kill_mix.py", "tests/model/test_ids.py"
+SHARED = "tests/acceptance/clients/test_cli.py"
+WAITS, COMPUTES = "tests/acceptance/faults/test_kill_mix.py", "tests/model/test_ids.py"
 NAMES = [
     *(f"{SHARED}::test_{n}" for n in range(20)),
     *(f"{WAITS}::test_{n}" for n in range(40)),
@@ -17,16 +17,16 @@ NAMES = [
 ]
 REPORT = """\
 wall_s	cpu_s	waiting_s	setup_s	call_s	teardown_s	began_s	worker	test
-30.000	4.000	26.000	0	30	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_longest[postgresql]
-20.000	3.000	17.000	0	20	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_longest[sqlite]
-1.500	0.500	1.000	0	1	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_1
-0.500	0.500	0.000	0	1	0	0.0	gw0	tests/acceptance/test_kill_mix.py::test_2
+30.000	4.000	26.000	0	30	0	0.0	gw0	tests/acceptance/faults/test_kill_mix.py::test_longest[postgresql]
+20.000	3.000	17.000	0	20	0	0.0	gw0	tests/acceptance/faults/test_kill_mix.py::test_longest[sqlite]
+1.500	0.500	1.000	0	1	0	0.0	gw0	tests/acceptance/faults/test_kill_mix.py::test_1
+0.500	0.500	0.000	0	1	0	0.0	gw0	tests/acceptance/faults/test_kill_mix.py::test_2
 0.010	0.010	0.000	0	0	0	0.0	gw1	tests/model/test_ids.py::test_1
 """
 EXPECTED_OF_REPORT = """\
 wall_s	cpu_s	test
-1.0	0.5	tests/acceptance/test_kill_mix.py
-30.0	4.0	tests/acceptance/test_kill_mix.py::test_longest
+1.0	0.5	tests/acceptance/faults/test_kill_mix.py
+30.0	4.0	tests/acceptance/faults/test_kill_mix.py::test_longest
 """
 
 
@@ -48,8 +48,8 @@ def test_nothing_is_lost_and_the_tests_of_a_shared_file_stay_together() -> None:
 
 def test_tests_that_use_slurm_stay_at_two_workers() -> None:
     places = [
-        "acceptance/test_slurm_jobs",
-        "acceptance/test_slurm_days",
+        "acceptance/slurm/test_slurm_jobs",
+        "acceptance/slurm/test_slurm_days",
         "agent/slurm/test_doubt",
         "contracts/test_backends",
     ]

@@ -9,12 +9,14 @@ import ast
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath
 
 LINES_MAX = 600
 FUNCTION_LINES_MAX = 70  # a screen
 PACKAGE = PurePosixPath("src/switchyard")
+FEATURE = re.compile(r"^features/\w+/")
 PURE_ROOMS = ("model", "policy", "match", "workflow", "route")
 SYNC_ROOMS = (*PURE_ROOMS, "service", "store", "storage")
 SILENT_ROOMS = ("server", "service", "store", "storage")
@@ -36,17 +38,17 @@ WALL_CLOCKS = frozenset({"time", "time_ns", "now", "utcnow", "today", "gmtime", 
 CATCH_ALL_PLACES = (
     "server/loops/background_loops.py",
     "agent/loop/loop.py",
-    "agent/backends/flux/broker/connection.py",  # the thread that reads the bridge: a defect ends the bridge
+    "features/flux/agent/broker/connection.py",  # the thread that reads the bridge: a defect ends the bridge
     "agent/backends/shared/node_systems.py",  # the thread that asks nodes: a defect must not end it
-    "agent/backends/kubernetes/api/reflector.py",  # the thread of a watch: the next list puts right what a defect broke
-    "agent/backends/kubernetes/pods/logs.py",  # a thread that reads output of many jobs: one must not cost the others
+    "features/kubernetes/agent/api/reflector.py",  # the thread of a watch: the next list puts right what a defect broke
+    "features/kubernetes/agent/pods/logs.py",  # a thread that reads output of many jobs: one must not cost the others
     "server/http/connections/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place
     "server/grpc/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
     "sdk/jobs/function_calls.py",  # unpickling imports modules and calls classes of the user, which may raise anything
     "sdk/jobs/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
     "service/core/writes/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
-    "service/executions/driving/driver.py",  # the loop over executions: one damaged row must not cost the others
-    "service/executions/driving/schedules.py",  # the loop over schedules: the same
+    "features/flyte/service/executions/driving/driver.py",  # a damaged execution must not cost the others
+    "features/flyte/service/executions/driving/schedules.py",  # the loop over schedules: the same
 )
 # Where print is the work itself: commands that answer a person.
 PRINT_PLACES = ("server/commands/command.py", "server/commands/db_command.py")
@@ -54,7 +56,7 @@ PRINT_PLACES = ("server/commands/command.py", "server/commands/db_command.py")
 STARTED_BY_NAME = (
     "main.py",  # the `yard` script
     "agent/backends/local/supervisor.py",  # runs beside each local job, as a program
-    "agent/backends/flux/broker/bridge_program.py",  # runs in Flux's own Python, as a program
+    "features/flux/agent/broker/bridge_program.py",  # runs in Flux's own Python, as a program
     "store/migrations/",  # Alembic loads these by path
 )
 # Functions that are one long list of statements, written once and never changed.
@@ -114,6 +116,11 @@ class Source:
     def parse(cls, file: str, text: str) -> Source:
         return cls(file, text, ast.parse(text, filename=file))
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """The whole tree, parents before their children. To walk a tree takes as long as to parse it."""
+        return tuple(ast.walk(self.tree))
+
     @property
     def place(self) -> str:
         """The path inside the package, e.g. `service/submit/submit.py`; empty: it is no part of it."""
@@ -131,7 +138,8 @@ class Source:
         return any(self.place == place or (place.endswith("/") and self.place.startswith(place)) for place in places)
 
     def is_in_room(self, rooms: Iterable[str]) -> bool:
-        return self.is_in(f"{room}/" for room in rooms)
+        """Whether it is in one of these rooms, of the core or of a feature: `store/` or `features/flyte/store/`."""
+        return FEATURE.sub("", self.place).startswith(tuple(f"{room}/" for room in rooms))
 
     def finding(self, node: ast.AST, what: str) -> Finding:
         return Finding(self.file, getattr(node, "lineno", 1), what)
@@ -161,7 +169,7 @@ def unknown_files(source: Source, known: Collection[str]) -> Iterator[Finding]:
     """Names of Python files in comments and docstrings that no file has. `known`: paths from the root."""
     texts = [(number, line) for number, line in enumerate(source.text.splitlines(), start=1) if "#" in line]
     texts = [(number, line.partition("#")[2]) for number, line in texts]
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             texts.append((getattr(node, "lineno", 1), ast.get_docstring(node) or ""))
     for number, text in texts:
@@ -173,7 +181,7 @@ def unknown_files(source: Source, known: Collection[str]) -> Iterator[Finding]:
 def long_functions(source: Source) -> Iterator[Finding]:
     if source.is_in(LISTS):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[1] if ast.get_docstring(node) is not None and len(node.body) > 1 else node.body[0]
             signature = node.body[0].lineno - node.lineno
@@ -193,12 +201,12 @@ def sql_outside_store(source: Source) -> Iterator[Finding]:
     if source.is_in_room(["store"]):
         return
     allowed = DATABASE_EXCEPTIONS.get(source.place, frozenset())
-    for line, module in imports(source.tree):
+    for line, module in imports(source):
         if (top := module.split(".")[0]) in DATABASE_MODULES - allowed:
             yield Finding(source.file, line, f"imports {top}: only store/ speaks to the database")
     if allowed:
         return
-    for line, text in _strings(source.tree):
+    for line, text in _strings(source):
         if SQL.match(text):
             yield Finding(source.file, line, f"SQL outside store/: {text.strip()[:40]!r}")
 
@@ -207,10 +215,10 @@ def impurity(source: Source) -> Iterator[Finding]:
     """A clock, randomness, files or the environment in the pure rooms, which get such things as arguments."""
     if not source.is_in_room(PURE_ROOMS):
         return
-    for line, module in imports(source.tree):
+    for line, module in imports(source):
         if module.split(".")[0] in IMPURE_MODULES:
             yield Finding(source.file, line, f"imports {module} in a pure room: take the value as an argument")
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
             yield source.finding(node, f"{node.func.id}() in a pure room")
         if isinstance(node, ast.Attribute) and node.attr in IMPURE_ATTRIBUTES and not _is_own(node):
@@ -221,7 +229,7 @@ def wall_clocks(source: Source) -> Iterator[Finding]:
     """A machine's wall clock in the server, where times are the database's: another server's clock may differ."""
     if not source.is_in_room(CLOCKED_ROOMS) or source.is_in(WALL_CLOCK_PLACES):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         names: list[str] = []
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name | ast.Attribute):
             owner = node.value.id if isinstance(node.value, ast.Name) else node.value.attr
@@ -235,7 +243,7 @@ def wall_clocks(source: Source) -> Iterator[Finding]:
 def async_in_core(source: Source) -> Iterator[Finding]:
     if not source.is_in_room(SYNC_ROOMS):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith):
             yield source.finding(node, "async in the sync core: only the edge waits on the loop")
 
@@ -243,7 +251,7 @@ def async_in_core(source: Source) -> Iterator[Finding]:
 def prints(source: Source) -> Iterator[Finding]:
     if not source.is_in_room(SILENT_ROOMS) or source.is_in(PRINT_PLACES):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             yield source.finding(node, "print() in the server: write a log line with key=value")
 
@@ -251,7 +259,7 @@ def prints(source: Source) -> Iterator[Finding]:
 def environment_reads(source: Source) -> Iterator[Finding]:
     if not source.place or source.is_in(ENVIRONMENT_PLACES):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         names: list[str] = []
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
             names = [node.attr]
@@ -265,7 +273,7 @@ def untyped_dictionaries(source: Source) -> Iterator[Finding]:
     """`dict[str, Any]` in the services: rows and changes of rows have types."""
     if not source.is_in_room({"service"}):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]":
             yield source.finding(node, "dict[str, Any]: take a row type of the store, or a type of your own")
 
@@ -274,7 +282,7 @@ def catch_alls(source: Source) -> Iterator[Finding]:
     """`except Exception` outside the tops of loops. Cleaning up and raising again catches nothing, and is fine."""
     if not source.place or source.is_in(CATCH_ALL_PLACES):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ExceptHandler) and _catches_all(node) and not _raises_again(node):
             yield source.finding(node, "catches everything: name the errors, or let the loop's top have it")
 
@@ -321,9 +329,9 @@ def import_cycles(sources: Iterable[Source]) -> Iterator[Finding]:
         yield Finding(package[cycle[0]].file, 1, f"imports itself: {' → '.join(cycle)}")
 
 
-def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imports(source: Source) -> Iterator[tuple[int, str]]:
     """Every import's line and module, at any depth."""
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from ((node.lineno, name.name) for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -342,14 +350,14 @@ def _names_used(source: Source) -> Iterator[str]:
         yield module
         yield f"{module}.{name}"
     # `main` names commands, and programs are started with `-m`: a dotted path that is a whole text is a use.
-    yield from (named[1] for _, text in _strings(source.tree) if (named := DOTTED.fullmatch(text)))
+    yield from (named[1] for _, text in _strings(source) if (named := DOTTED.fullmatch(text)))
 
 
 def _names_imported(source: Source) -> Iterator[tuple[str, str]]:
     """Every imported module with the imported name, at any depth; the name is empty in `import module`."""
     parts = source.module.split(".")
     package = parts if source.place.endswith("__init__.py") else parts[:-1]
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             yield from ((name.name, "") for name in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -358,10 +366,10 @@ def _names_imported(source: Source) -> Iterator[tuple[str, str]]:
             yield from ((base, name.name) for name in node.names)
 
 
-def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _strings(source: Source) -> Iterator[tuple[int, str]]:
     """Every text with its line, but no docstring; what is filled in at run time stands as `x`."""
     inside: set[ast.AST] = set()
-    for node in ast.walk(tree):  # parents come before their children
+    for node in source.nodes:
         if isinstance(node, ast.Expr):
             inside.add(node.value)  # a text that stands alone is a docstring
         elif isinstance(node, ast.JoinedStr) and node not in inside:

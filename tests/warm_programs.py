@@ -3,9 +3,10 @@
 Starting `yard server` costs 1.3 s of a core and starting flytekit 1.4 s, nearly all of it imports, and the tests start
 thousands of programs. Each worker of a run therefore has a starter (`tests/warm_starter.py`) for `yard`, and one for
 flytekit. A program that it forks is a process of its own, with the words, environment, folder and files that it was
-given, and can be signalled, paused and killed like any other. Two things differ: /proc/PID/cmdline and
-/proc/PID/environ are the starter's, and what an import does happened before. Tests about those start their program
-cold (`Program(..., is_warm=False)`), and `make soak` starts every program cold.
+given, and can be signalled, paused and killed like any other. Three things differ: /proc/PID/cmdline and
+/proc/PID/environ are the starter's, what an import does happened before, and a server measures the pauses of its event
+loops to 100 ms instead of 10. Tests about those start their program cold (`Program(..., is_warm=False)`), and `make
+soak` starts every program cold.
 """
 
 from __future__ import annotations

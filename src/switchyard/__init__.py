@@ -4,6 +4,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in `typing`, without importing it: a bare `import switchyard` must cost nothing
 if TYPE_CHECKING:
+    from switchyard.client import Client as Client
     from switchyard.errors import Busy as Busy
     from switchyard.errors import Conflict as Conflict
     from switchyard.errors import Denied as Denied
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from switchyard.model.job.job import Resources as Resources
     from switchyard.model.job.job import State as State
     from switchyard.model.rules.scope import Scope as Scope
-    from switchyard.sdk.client import Client as Client
     from switchyard.sdk.files.fetched_files import FetchedFiles as FetchedFiles
     from switchyard.sdk.jobs.executor import Executor as Executor
     from switchyard.sdk.jobs.function_calls import FunctionFailed as FunctionFailed
@@ -59,7 +59,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "switchyard.sdk.client": ("Client",),
+    "switchyard.client": ("Client",),
     "switchyard.sdk.jobs.job_completion": ("as_completed",),
     "switchyard.sdk.jobs.executor": ("Executor",),
     "switchyard.sdk.files.fetched_files": ("FetchedFiles",),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-# By group: the command, where its function (argv -> exit code) is, one line. The function is `main` unless named.
-COMMAND_GROUPS: dict[str, list[tuple[str, str, str]]] = {
+from switchyard.feature import CommandRow, import_place, installed_features
+
+FIRST_GROUPS = ("Jobs", "Clusters")  # before those that features add
+
+# The commands of the core, by group.
+COMMAND_GROUPS: dict[str, list[CommandRow]] = {
     "Jobs": [
         (
             "submit",
@@ -48,14 +52,6 @@ COMMAND_GROUPS: dict[str, list[tuple[str, str, str]]] = {
             "switchyard.agent.command",
             "Run an agent beside a cluster; also: ls, show, pause, resume, rotate, rm, doctor",
         ),
-    ],
-    "Workflows": [
-        (
-            "flyte",
-            "switchyard.cli.flyte.flyte",
-            "List, show, draw and explain executions of Flyte's workflows and tasks",
-        ),
-        ("create", "switchyard.cli.flyte.create", "Create an execution from a file of flytectl's, or run one again"),
     ],
     "Rules": [
         ("get", "switchyard.cli.rules.attributes_get", "Show an attribute that is set at a scope, or all of a kind"),
@@ -108,16 +104,27 @@ AGENT_VERBS = dict.fromkeys(("ls", "show", "pause", "resume", "rotate", "rm"), "
 
 def find_command(words: Sequence[str]) -> str | None:
     """Return the place of the command that these words begin with, or None if there is none."""
-    places = {name: place for commands in COMMAND_GROUPS.values() for name, place, _ in commands}
     if words[0] == "agent" and len(words) > 1 and words[1] in AGENT_VERBS:
         return AGENT_VERBS[words[1]]
-    return places.get(words[0])
+    # To look for features costs milliseconds, which commands of the core do not pay.
+    return _places(COMMAND_GROUPS).get(words[0]) or _places(all_commands()).get(words[0])
+
+
+def all_commands() -> dict[str, list[CommandRow]]:
+    """The commands of the core and of features, by group. A new group of a feature stands after those of jobs."""
+    groups = {group: list(rows) for group, rows in COMMAND_GROUPS.items()}
+    for feature in installed_features():
+        for group, rows in feature.commands.items():
+            groups.setdefault(group, []).extend(rows)
+    order = [*FIRST_GROUPS, *(group for group in groups if group not in COMMAND_GROUPS), *COMMAND_GROUPS]
+    return {group: groups[group] for group in dict.fromkeys(order)}
+
+
+def _places(groups: Mapping[str, Sequence[CommandRow]]) -> dict[str, str]:
+    return {name: place for rows in groups.values() for name, place, _ in rows}
 
 
 def import_command(place: str) -> Callable[[list[str]], int]:
     """Import the function at `module` or `module:function`."""
-    from importlib import import_module
-
-    module, _, function = place.partition(":")
-    command: Callable[[list[str]], int] = getattr(import_module(module), function or "main")
+    command: Callable[[list[str]], int] = import_place(place)
     return command

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from switchyard.commands import COMMAND_GROUPS, find_command, import_command
+from switchyard.commands import all_commands, find_command, import_command
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_USAGE, BadRequest, YardError
 
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
@@ -123,7 +123,7 @@ def _unknown(name: str) -> BadRequest:
             f"{name} is not an option of yard itself.",
             next_step=f"Options come after the command, as in `yard ls {name}`; `yard --help` lists the commands.",
         )
-    known = [command for commands in COMMAND_GROUPS.values() for command, _, _ in commands]
+    known = [command for commands in all_commands().values() for command, _, _ in commands]
     close = get_close_matches(name, known, n=1)
     guess = f"Did you mean `yard {close[0]}`? " if close else ""
     return BadRequest(f"There is no command {name!r}.", next_step=f"{guess}`yard --help` lists them all.")
@@ -131,7 +131,7 @@ def _unknown(name: str) -> BadRequest:
 
 def _help() -> str:
     lines = ["usage: yard COMMAND [OPTIONS]", "", "One place to submit jobs to many clusters.", ""]
-    for group, commands in COMMAND_GROUPS.items():
+    for group, commands in all_commands().items():
         lines += [group, *(f"  {command:<17} {summary}" for command, _, summary in commands), ""]
     return "\n".join(lines) + "\n" + HELP_FOOTER
 

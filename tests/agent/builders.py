@@ -55,7 +55,7 @@ def a_setting(directory: Path, graph: Graph | None = None, site: Site | None = N
         graph=graph or a_graph(),
         site=site or Site(),
         is_root_allowed=True,
-        environment={"PATH": os.environ["PATH"], "HOME": str(directory), "SECRET": "not for jobs"},
+        agent_environment={"PATH": os.environ["PATH"], "HOME": str(directory), "SECRET": "not for jobs"},
     )
 
 

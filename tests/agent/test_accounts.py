@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.site.accounts import (
-    FILE_BYTES_MAX,
+    ACCOUNTS_FILE_BYTES_MAX,
     AccountMap,
     AllowList,
     LocalAccount,
@@ -62,7 +62,7 @@ def test_while_the_map_cannot_be_read_nobody_runs(tmp_path: Path, text: str | No
 BAD = ["[ada]", "ada", "ada: 7", "ada: ''", "ada: 'a b'", "ada: -x", "ada: root", "ada: x\nada: y", "ada: null"]
 
 
-@pytest.mark.parametrize("text", [*BAD, "#" * (FILE_BYTES_MAX + 1)], ids=[*BAD, "too long"])
+@pytest.mark.parametrize("text", [*BAD, "#" * (ACCOUNTS_FILE_BYTES_MAX + 1)], ids=[*BAD, "too long"])
 def test_a_wrong_map_stops_the_start(tmp_path: Path, text: str) -> None:
     file = tmp_path / "accounts.yaml"
     write(file, text)

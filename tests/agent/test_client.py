@@ -124,7 +124,7 @@ def test_answer_that_is_cut_at_any_byte_is_no_answer(whole: bytes) -> None:
 
 
 def test_answer_that_is_too_large_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ANSWER_BYTES_MAX", 10)
+    monkeypatch.setattr(client, "SERVER_ANSWER_BYTES_MAX", 10)
     for size in (10, 11):
         line = connection(one_answer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size + b"x" * size))
         if size == 10:

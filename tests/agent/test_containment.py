@@ -17,8 +17,8 @@ import pytest
 from switchyard.agent.backends import OutputPiece, Status, marker_of
 from switchyard.agent.backends.local import proctable
 from switchyard.agent.backends.local.cgroup import find_cgroup_base
+from switchyard.agent.backends.local.jobdir import JobDir, SupervisorClaim
 from switchyard.agent.backends.local.local import LocalBackend
-from switchyard.agent.backends.shared.jobdir import JobDir, SupervisorClaim
 from switchyard.agent.site.site import ContainmentMode, LocalSite, Site
 from switchyard.errors import Unavailable
 from switchyard.model.job.lifecycle import ObservedState

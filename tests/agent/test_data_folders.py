@@ -14,7 +14,7 @@ import pytest
 
 from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.site.accounts import LocalAccount
-from switchyard.agent.site.site import Site
+from switchyard.agent.site.site import site_type
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import EXECUTION_LABEL
@@ -36,7 +36,7 @@ def place() -> Iterator[Path]:
 
 
 def make(place: Path, account: LocalAccount | None, execution: str | None, data: str = "") -> None:
-    site = msgspec.convert({"data": {"folder": str(place)}}, Site)
+    site = msgspec.convert({"data": {"folder": str(place)}}, site_type())
     spec = JobSpec(["true"], files=JobFiles(), site=SiteNeeds(data=data or str(place)))
     labels = {} if execution is None else {EXECUTION_LABEL: execution}
     lease = Lease(job="J", attempt=1, fence=1, name="n", owner="o", project="kit", domain="d", labels=labels, spec=spec)

@@ -19,9 +19,11 @@ from switchyard.agent.doctor.doctor_files import check_shared
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.credential import Credential
-from switchyard.agent.site.site import AccountsSite, Site, SlurmSite
+from switchyard.agent.site.site import AccountsSite, Site
+from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from tests.processes import free_port
 from tests.programs import isolated_env, off_clock, yard
+from tests.sites import site_with
 
 
 def examined(tmp: Path, *args: str, env: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:
@@ -168,7 +170,7 @@ def test_a_credential_that_others_may_read_and_a_damaged_journal(tmp_path: Path)
 def test_whether_nodes_see_the_jobs_folder(
     tmp_path: Path, is_seen: bool | None, accounts: AccountsSite | None, is_ok: bool | None
 ) -> None:
-    folders = files_folders(Site(slurm=SlurmSite(folder="/shared")), "slurm", tmp_path, "alpha")
+    folders = files_folders(site_with(slurm=SlurmSite(folder="/shared")), "slurm", tmp_path, "alpha")
     assert folders == FilesFolders(tmp_path / "files" / "cache", Path("/shared/work"))
     finding = check_shared(Site(accounts=accounts), folders, is_seen=is_seen)
     assert (finding.is_ok, "/shared" in finding.detail) == (is_ok, True)

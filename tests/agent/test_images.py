@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from switchyard.agent.backends.local.client_end import container_end
+from switchyard.agent.backends.local.jobdir import ExitRecord
 from switchyard.agent.backends.local.launch import start_files
-from switchyard.agent.backends.shared.container_end import container_end
 from switchyard.agent.backends.shared.containers import (
+    ContainerAccount,
+    ContainerFolders,
     ContainerJob,
+    ContainerLimits,
     apptainer_command,
     apptainer_variables,
     container_command,
     variables_text,
 )
-from switchyard.agent.backends.shared.jobdir import ExitRecord
 from switchyard.agent.doctor.doctor import check_images
 from switchyard.agent.loop.clock import Stamp
 from switchyard.agent.site.images import graph_with_images, image_offers, rule_of
@@ -117,12 +121,21 @@ def a_container(**fields: Any) -> ContainerJob:
         "name": "yard-1-1-1",
         "image": "ghcr.io/team/sim:7",
         "command": ("sim", "--fast"),
-        "folder": "/w",
+        "home": "/w",
         "workdir": "/w",
         "uid": 1000,
         "gid": 100,
     }
-    return ContainerJob(**(defaults | fields))
+    plain = defaults | fields
+    parts: dict[str, Any] = {
+        part: kind(**{field.name: plain.pop(field.name) for field in dataclasses.fields(kind) if field.name in plain})
+        for part, kind in (
+            ("folders", ContainerFolders),
+            ("account", ContainerAccount),
+            ("limits", ContainerLimits),
+        )
+    }
+    return ContainerJob(**plain, **parts)
 
 
 def options(words: list[str]) -> dict[str, list[str]]:
@@ -159,7 +172,6 @@ def test_the_whole_command_line_of_podman() -> None:
         ({"cpus": 2.0}, {}, {"--cpus": ["2"]}),
         ({"cpus": 0.5}, {}, {"--cpus": ["0.5"]}),
         ({"variables_file": "/j/container.env"}, {}, {"--env-file": ["/j/container.env"]}),
-        ({"variables": {"A": "1"}}, {}, {}),  # everybody reads the command line: it is in the file
         (
             {},
             {"mounts": ["/data", "/ro:ro", "/s:/d", "/s:/d:ro"]},
@@ -227,7 +239,7 @@ def test_apptainer_gets_variables_under_other_names() -> None:
     with pytest.raises(PolicyRefused, match="apptainer runs"):
         apptainer_command(a_container(image="--bind=/"), ContainersSite())
     with pytest.raises(PolicyRefused, match="colon"):
-        apptainer_command(a_container(folder="/w:/etc"), ContainersSite())
+        apptainer_command(a_container(home="/w:/etc"), ContainersSite())
 
 
 @pytest.mark.parametrize("command", [lambda j, s: container_command("podman", j, s), apptainer_command])

@@ -71,13 +71,13 @@ def test_a_job_that_does_not_fit_is_refused_before_its_start(tmp_path: Path) -> 
     assert not backend.quote(spec("10m")).can
     assert backend.quote(spec("10s")).can
     handle = backend.submit(a_lease(resources={"time_limit": 1}, env={"FAKE_EXIT": "0"}))
-    assert end_of(backend, handle).seen is ObservedState.SUCCEEDED  # type: ignore[arg-type]
+    assert end_of(backend, handle).seen is ObservedState.SUCCEEDED
 
 
 def test_a_leased_job_that_comes_too_late_is_given_back(tmp_path: Path) -> None:
     """Not failed: another agent of the cluster may have more time left."""
     journal = Journal(tmp_path / "journal.db")
-    runner = Runner(journal, EndingBackend(FakeBackend(a_setting(tmp_path)), Clock(60).lifetime))  # type: ignore[arg-type]
+    runner = Runner(journal, EndingBackend(FakeBackend(a_setting(tmp_path)), Clock(60).lifetime))
     late, fits = a_lease(resources={"time_limit": "10m"}), a_lease(resources={"time_limit": 1})
     journal.take([late, fits])
     runner.run_once(may_start=True)

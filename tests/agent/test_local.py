@@ -12,10 +12,10 @@ import pytest
 
 from switchyard.agent.backends import marker_of
 from switchyard.agent.backends.local import local_status
+from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, Stamp
 from switchyard.agent.backends.local.launch import start_files
 from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.backends.local.local_status import ended_status, show_duration
-from switchyard.agent.backends.shared.jobdir import ExitRecord, JobDir, Stamp
 from switchyard.agent.site.job_accounts import own_account_name
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import Unavailable

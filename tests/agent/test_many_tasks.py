@@ -9,12 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.backends.slurm.commands.accounting import Accounting
-from switchyard.agent.backends.slurm.jobs import job_files
-from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
+from switchyard.agent.backends.shared import shared_files
+from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.log import attempt_lines
 from switchyard.agent.loop.runner import Runner
+from switchyard.features.slurm.agent.commands.accounting import Accounting
 from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting
 
@@ -67,13 +67,13 @@ def test_a_cancel_of_many_tasks_is_one_call_and_asks_for_a_refresh(
 
 def test_only_notes_that_exist_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    real = job_files.read_untrusted
+    real = shared_files.read_untrusted
 
     def counted(path: str, *more: Any) -> Any:
         opened.append(Path(path).name)
         return real(path, *more)
 
-    monkeypatch.setattr(job_files, "read_untrusted", counted)
+    monkeypatch.setattr(shared_files, "read_untrusted", counted)
     files = SharedFiles(tmp_path)
     files.make("array", None)
     (tmp_path / "array/started.3").write_text("3 0 node")

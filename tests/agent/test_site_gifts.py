@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.site.site import Site
+from switchyard.agent.site.site import Site, site_type
 from switchyard.agent.site.site_gifts import site_gifts, site_offer
 from switchyard.errors import PolicyRefused
+from switchyard.features.flyte.workflow.tasks.task_command import RUN
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import JobSpec
 from switchyard.model.job.site_needs import SecretNeed, SiteNeeds
-from switchyard.workflow.tasks.task_command import RUN
 
 AGENT = {"AGENT_WORD": "it's $HOME"}
 
@@ -43,7 +43,7 @@ def a_site(folder: Path, **more: Any) -> Site:
         ],
         **more,
     }
-    return msgspec.convert(values, Site)
+    return msgspec.convert(values, site_type())
 
 
 def a_lease(needs: SiteNeeds | None, project: str = "kit") -> Lease:
@@ -153,12 +153,12 @@ def test_the_server_is_told_names_and_no_values(tmp_path: Path) -> None:
 )
 def test_site_files_with_mistakes_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(values, Site)
+        msgspec.convert(values, site_type())
 
 
 def test_containers_must_see_the_folder_for_data() -> None:
     mounted = {"data": {"folder": "/shared/x"}, "images": [{"match": "*", "run": "podman"}]}
-    msgspec.convert({**mounted, "containers": {"mounts": ["/shared:rw"]}}, Site)
-    msgspec.convert({**mounted, "containers": {"mounts": ["/srv:/shared"]}}, Site)
+    msgspec.convert({**mounted, "containers": {"mounts": ["/shared:rw"]}}, site_type())
+    msgspec.convert({**mounted, "containers": {"mounts": ["/srv:/shared"]}}, site_type())
     with pytest.raises(msgspec.ValidationError, match="containers do not see it"):
-        msgspec.convert({**mounted, "containers": {"mounts": ["/shared:/elsewhere"]}}, Site)
+        msgspec.convert({**mounted, "containers": {"mounts": ["/shared:/elsewhere"]}}, site_type())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.site.site_state import FILE_BYTES_MAX, SiteState
+from switchyard.agent.site.site_state import STATE_FILE_BYTES_MAX, SiteState
 from switchyard.errors import Malformed
 
 
@@ -42,7 +42,7 @@ def test_no_file_no_values() -> None:
 
 
 BAD = ["[1]", "just text", "a: [1]", "a: {b: 1}", "'a b': 1", "a: .inf", "a: 1\na: 2", "a: null", "a: *b"]
-BAD += ["a: " + "x" * FILE_BYTES_MAX, "\n".join(f"v{number}: 1" for number in range(65)), f"a: {2**70}"]
+BAD += ["a: " + "x" * STATE_FILE_BYTES_MAX, "\n".join(f"v{number}: 1" for number in range(65)), f"a: {2**70}"]
 
 
 @pytest.mark.parametrize("text", BAD, ids=[text[:12] for text in BAD])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends.local import proctable, supervisor
+from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.local.local_status import ended_status
-from switchyard.agent.backends.shared.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.processes import PATIENCE_S, Process, started_of, until

@@ -14,11 +14,14 @@ from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop import outbox as outboxes
+from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.clock import stamp
+from switchyard.agent.loop.offers import AgentCondition, Offers
 from switchyard.agent.loop.outbox import Outbox
-from switchyard.agent.loop.poller import Poller
+from switchyard.agent.loop.poller import AgentProcess, AnswerReceivers, PollConnections, Poller
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import Connection, parse_server_url
+from switchyard.agent.site.site import OutageSite
 from switchyard.errors import Malformed
 from switchyard.model.cluster.poll import Poll, PollAnswer, Report
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
@@ -133,7 +136,7 @@ def test_a_crash_after_an_answer_sends_the_reports_again(desk: Desk, tmp_path: P
     after.close()
 
 
-def test_the_agent_prepares_reports_while_the_server_works(desk: Desk) -> None:
+def test_the_agent_prepares_reports_while_the_server_works(desk: Desk, tmp_path: Path) -> None:
     works: list[int] = []
 
     def on_news() -> None:
@@ -144,17 +147,18 @@ def test_the_agent_prepares_reports_while_the_server_works(desk: Desk) -> None:
         def connect() -> Connection:
             return Connection([parse_server_url(peer.url)], bearer=f"agent_{AGENT}_secret")
 
+        talk, backend = connect(), desk.backend
+        condition = AgentCondition(
+            desk.journal, BatchSilence(backend.trouble, OutageSite()), directory=tmp_path, free_bytes_min=0
+        )
         poller = Poller(
             desk.journal,
-            Runner(desk.journal, desk.backend),
-            outbox=desk.outbox,
-            park=connect(),
-            talk=connect(),
-            incarnation="i",
+            Offers(desk.journal, Runner(desk.journal, backend), condition, jobs_max=64),
+            desk.outbox,
+            connections=PollConnections(park=connect(), talk=talk),
+            process=AgentProcess(incarnation="i"),
+            receivers=AnswerReceivers(on_work=on_news),
             graph=a_graph(),
-            jobs_max=64,
-            trouble=str,
-            on_work=on_news,
         )
         poller._sync()
         works.clear()
@@ -168,13 +172,13 @@ def test_the_agent_prepares_reports_while_the_server_works(desk: Desk) -> None:
             return False
 
         peer.lose = hold
-        post = poller._talk.post
+        post = talk.post
 
         def counted(*args: object, **fields: object) -> bytes:
             desk.backend.on_look.clear()
             return post(*args, **fields)  # type: ignore[arg-type]
 
-        poller._talk.post = counted  # type: ignore[method-assign]
+        talk.post = counted  # type: ignore[method-assign]
         assert poller.talk()
         assert seen == [True], "the second batch is prepared while the first one is under way"
         assert poller.talk()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.kubernetes_ordeal import (
+from tests.acceptance.kubernetes.kubernetes_ordeal import (
     API_FAULTS,
     DEEP_FAULTS,
     PROGRAM_FAULTS,

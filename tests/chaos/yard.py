@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.acceptance.bed import Ledger
-from tests.acceptance.slurm_stage import SITE
+from tests.acceptance.slurm.slurm_stage import SITE
 from tests.pgbouncer_service import PgBouncer, pgbouncer_running
 from tests.processes import end_strays
 from tests.programs import Agent, MovableClock, Server, start_agent, start_server

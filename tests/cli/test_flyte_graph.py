@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.cli.flyte.flyte_graph import draw_nodes, format_dot
-from switchyard.model.executions.workflow_execution import ExecutionNode, MapElements, WorkflowNodeKind
+from switchyard.features.flyte.cli.flyte_graph import draw_nodes, format_dot
+from switchyard.features.flyte.model.workflow_execution import ExecutionNode, MapElements, WorkflowNodeKind
 
 
 def a_node(node_id: str, *after: str, **fields: Any) -> ExecutionNode:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.cli.flyte.flyte_view import node_note, print_details, print_executions, print_nodes, short_id
 from switchyard.cli.jobs import verdicts
 from switchyard.cli.terminal import table
-from switchyard.model.executions.workflow_execution import (
+from switchyard.features.flyte.cli.flyte_view import node_note, print_details, print_executions, print_nodes, short_id
+from switchyard.features.flyte.model.workflow_execution import (
     ExecutionDetails,
     ExecutionNode,
     MapElements,

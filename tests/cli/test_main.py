@@ -11,18 +11,18 @@ from importlib import import_module
 
 import pytest
 
-from switchyard.commands import COMMAND_GROUPS
+from switchyard.commands import all_commands
 from tests.cli.conftest import Done
 from tests.processes import piped
 from tests.sdk.peer import Peer, Say, a_job, problem
 
 OURS = [
     command
-    for commands in COMMAND_GROUPS.values()
+    for commands in all_commands().values()
     for command, path, _ in commands
     if path.startswith("switchyard.cli")
 ]
-MODULE_OF = {command: path for commands in COMMAND_GROUPS.values() for command, path, _ in commands}
+MODULE_OF = {command: path for commands in all_commands().values() for command, path, _ in commands}
 NOUNS = ["cluster", "user", "token", "grant", "project", "cluster-resources"]
 VERBS = [(noun, verb.name) for noun in NOUNS for verb in import_module(MODULE_OF[noun]).VERBS]
 
@@ -44,7 +44,7 @@ def modules_of(*args: str) -> set[str]:
 def test_help_lists_every_command_in_groups(yard: Callable[..., Done]) -> None:
     done = yard("--help")
     assert done.code == 0
-    for group, commands in COMMAND_GROUPS.items():
+    for group, commands in all_commands().items():
         assert f"\n{group}\n" in done.out
         for command, _, summary in commands:
             assert f"  {command:<17} {summary}\n" in done.out

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.backends.kubernetes.api.api import KubernetesApi
-from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
-from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
 from switchyard.agent.server.resource_client import ResourceClient
-from switchyard.agent.site.cluster_resources_site import ClusterResourcesSite
 from switchyard.errors import NotFound, Unavailable
+from switchyard.features.kubernetes.agent.api.api import KubernetesApi
+from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
+from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
+from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
 from switchyard.model.cluster.namespace_resources import (
     NamespaceEntry,
     NamespaceIndex,

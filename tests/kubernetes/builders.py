@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import Setting, marker_of
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.runner import Runner
-from switchyard.agent.site.kubernetes_site import KubernetesSite
-from switchyard.agent.site.site import Site
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.model.cluster.poll import Lease, Report
 from switchyard.model.wire.decode import convert
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import PATIENCE_S
+from tests.sites import site_with
 
 END_S = 2 * PATIENCE_S
 MakeAgent = Callable[..., "KubernetesAgent"]
@@ -47,8 +47,8 @@ def a_kubernetes_setting(directory: Path, cluster: KubernetesCluster, namespace:
     return Setting(
         cluster="alpha",
         directory=directory,
-        site=Site(kubernetes=convert(section, KubernetesSite, where="site"), **more),
-        environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
+        site=site_with(kubernetes=convert(section, KubernetesSite, where="site"), **more),
+        agent_environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )
 
 

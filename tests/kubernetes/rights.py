@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from switchyard.agent.backends.kubernetes.api.rights import CLUSTER_RIGHTS, NAMESPACE_RIGHTS, Right, rule_of
+from switchyard.features.kubernetes.agent.api.rights import CLUSTER_RIGHTS, NAMESPACE_RIGHTS, Right, rule_of
 from tests.kube_cluster import KubernetesCluster
 
 GROUP = "rbac.authorization.k8s.io"

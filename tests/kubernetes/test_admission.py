@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.jobs.job_submitter import CREATES_AT_ONCE, CREATES_PER_NAMESPACE
+from switchyard.features.kubernetes.agent.jobs.job_submitter import CREATES_AT_ONCE, CREATES_PER_NAMESPACE
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.kube_cluster import KubernetesCluster

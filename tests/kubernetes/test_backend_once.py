@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.api.background_calls import BackgroundCalls
-from switchyard.agent.backends.kubernetes.jobs import job_submitter
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
 from switchyard.agent.journal.attempt import Stage
 from switchyard.agent.journal.journal import Journal
+from switchyard.features.kubernetes.agent.api.background_calls import BackgroundCalls
+from switchyard.features.kubernetes.agent.jobs import job_submitter
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.lifecycle import ObservedState
 from tests.kube_cluster import KubernetesCluster

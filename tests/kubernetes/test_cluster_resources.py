@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.connection import AccessSettings
-from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
+from switchyard.features.kubernetes.agent.api.connection import AccessSettings
+from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
 from switchyard.model.cluster.namespace_resources import ObjectState, ObjectStatus
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster

@@ -12,13 +12,18 @@ import pytest
 import yaml
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.kubernetes.jobs.quotes import pods_of_manifest
-from switchyard.agent.backends.kubernetes.namespaces.site_access import open_api
-from switchyard.agent.backends.kubernetes.nodes.cluster import KubernetesCluster
-from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes
-from switchyard.agent.site.kubernetes_site import KubernetesSite, Toleration, TolerationOperator
-from switchyard.agent.site.site import Rates, Site
+from switchyard.agent.site.site import Rates
 from switchyard.errors import Unavailable
+from switchyard.features.kubernetes.agent.doctor.doctor_kubernetes import check_kubernetes
+from switchyard.features.kubernetes.agent.jobs.quotes import pods_of_manifest
+from switchyard.features.kubernetes.agent.kubernetes_site import (
+    KubernetesSite,
+    Toleration,
+    TolerationOperator,
+    kubernetes_of,
+)
+from switchyard.features.kubernetes.agent.namespaces.site_access import open_api
+from switchyard.features.kubernetes.agent.nodes.cluster import KubernetesCluster
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.job import JobSpec, Resources
@@ -26,6 +31,7 @@ from tests import kube_cluster
 from tests.kube_bed import KubernetesBed
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import PATIENCE_S, until
+from tests.sites import site_with
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 SEEN_S = 2 * PATIENCE_S
@@ -52,9 +58,9 @@ class Opener:
             cluster="alpha",
             directory=self._folder,
             graph=graph,
-            site=Site(kubernetes=KubernetesSite(**values), rates={"*": Rates(core=2.0)}),
+            site=site_with(kubernetes=KubernetesSite(**values), rates={"*": Rates(core=2.0)}),
         )
-        api = open_api(setting.site.kubernetes, os.environ)
+        api = open_api(kubernetes_of(setting.site), os.environ)
         self._stack.callback(api.close)
         cluster = KubernetesCluster(setting, api)
         self._stack.callback(cluster.close)
@@ -374,4 +380,4 @@ def test_a_site_file_for_this_cluster_is_read(alpha: kube_cluster.KubernetesClus
 
     file = tmp_path / "site.yaml"
     file.write_text(yaml.safe_dump({"kubernetes": {"kubeconfig": str(alpha.kubeconfig), "namespace": "x"}}))
-    assert read_site(file).kubernetes.fixed_namespace == "x"
+    assert kubernetes_of(read_site(file)).fixed_namespace == "x"

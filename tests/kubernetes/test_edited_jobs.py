@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.kubernetes.jobs.job_submitter import AGENT_LABEL
-from switchyard.agent.backends.kubernetes.pods.labels import CLUSTER_LABEL, INDEX_LABEL, MANAGED_BY_LABEL
+from switchyard.features.kubernetes.agent.jobs.job_submitter import AGENT_LABEL
+from switchyard.features.kubernetes.agent.pods.labels import CLUSTER_LABEL, INDEX_LABEL, MANAGED_BY_LABEL
 from switchyard.model.job.lifecycle import ObservedState
 from tests.kubernetes.builders import KubernetesAgent, a_job, begin, end_of, output_of, pods_of, runs, waits_for
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import Setting, Status
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.site.kubernetes_site import KubernetesSite
-from switchyard.agent.site.site import Site
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.kube_bed import KubernetesBed
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import PATIENCE_S, until
+from tests.sites import site_with
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 END_S = 2 * PATIENCE_S
@@ -28,7 +28,7 @@ def test_a_job_waits_in_its_queue_until_it_is_admitted(
     site = KubernetesSite(
         kubeconfig=str(alpha.kubeconfig), namespace=namespace, image=BUSYBOX_IMAGE, kueue=True, queue="team"
     )
-    setting = Setting(cluster="alpha", directory=tmp_path, site=Site(kubernetes=site))
+    setting = Setting(cluster="alpha", directory=tmp_path, site=site_with(kubernetes=site))
     with closing(KubernetesBackend(setting)) as backend:
         native_id = backend.submit(a_lease("true"))
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 import switchyard
-from switchyard.agent.backends.kubernetes.namespaces.site_access import open_api
-from switchyard.agent.backends.kubernetes.nodes.node_systems import DiscoveryJob, describe_node_systems
 from switchyard.agent.doctor.diagnostic_commands import discover_command
-from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.namespaces.site_access import open_api
+from switchyard.features.kubernetes.agent.nodes.node_systems import DiscoveryJob, describe_node_systems
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE, PYTHON_IMAGE, save_python_image

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.api_errors import ApiUnavailable
-from switchyard.agent.backends.kubernetes.api.rights import PATCH_PODS, rule_text
-from switchyard.agent.backends.kubernetes.jobs.start_gates import StartGates
-from switchyard.agent.backends.kubernetes.pods.labels import START_GATE
-from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes
+from switchyard.features.kubernetes.agent.api.api_errors import ApiUnavailable
+from switchyard.features.kubernetes.agent.api.rights import PATCH_PODS, rule_text
+from switchyard.features.kubernetes.agent.doctor.doctor_kubernetes import check_kubernetes
+from switchyard.features.kubernetes.agent.jobs.start_gates import StartGates
+from switchyard.features.kubernetes.agent.pods.labels import START_GATE
 from switchyard.model.job.lifecycle import ObservedState
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import (

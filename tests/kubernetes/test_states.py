@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.pods.manifest import job_name
-from switchyard.agent.site.site import Site
+from switchyard.agent.site.site import Site, site_type
 from switchyard.errors import PolicyRefused
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.pods.manifest import job_name
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig
 from switchyard.model.job.job import Native
@@ -46,7 +46,7 @@ def a_site(cluster: KubernetesCluster, **kubernetes: Any) -> Site:
         "patch_paths": ["/spec/containers/0/envFrom", "/spec/volumes", "/spec/containers/0/volumeMounts"],
         **kubernetes,
     }
-    return convert({"kubernetes": section, "containers": {"pull": "never"}}, Site, where="site.yaml")
+    return convert({"kubernetes": section, "containers": {"pull": "never"}}, site_type(), where="site.yaml")
 
 
 @pytest.fixture(scope="module")

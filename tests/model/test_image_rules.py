@@ -87,10 +87,10 @@ def test_the_router_refuses_by_rules_and_says_what_runs_on_the_host() -> None:
 
 def test_no_cluster_runs_the_image() -> None:
     world = a_world(a_member("none", graph=with_images()), a_member("evil", graph=with_images(EVIL)))
-    ruling = evaluate(an_ask(world, image="evil"), world)
-    assert ruling.outcome == "reject"
-    assert "evil: its site file refuses the image evil (rule *evil*)" in ruling.reason
-    assert "none: no rule of its site file is for the image evil" in ruling.reason
+    eligibility = evaluate(an_ask(world, image="evil"), world)
+    assert eligibility.outcome == "reject"
+    assert "evil: its site file refuses the image evil (rule *evil*)" in eligibility.reason
+    assert "none: no rule of its site file is for the image evil" in eligibility.reason
     assert "another image, or none (evil, none)" in find_hints(an_ask(world, image="evil"), world)
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
+from switchyard.features.rainbow.route.constraint_steps import TEXT_CHARS_MAX, read_priorities
 from switchyard.model.job.job import JobRequest
 from switchyard.model.wire import decode
 from switchyard.model.wire.decode import NESTING_MAX, decode_json, load_yaml, refuse_deep_json
-from switchyard.route.select.constraint_steps import TEXT_CHARS_MAX, read_priorities
 
 SLOW_S = 1.6  # ten times what it takes; before the cure it was 2.7
 TEXTS = st.text(alphabet='[]{}"\\a,:', max_size=8)

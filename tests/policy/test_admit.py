@@ -159,8 +159,8 @@ def test_all_refusals_are_said_at_once() -> None:
 
 def test_the_requests_pool_must_be_the_one_its_scope_is_bound_to() -> None:
     policy = a_policy({HERE: {"cluster-assignment": {"cluster_pool_name": "gpu"}}})
-    assert admitted(policy).draft.pool == "gpu"
-    assert admitted(policy, pool="gpu").draft.pool == "gpu"
+    assert admitted(policy).draft.bounds.pool == "gpu"
+    assert admitted(policy, pool="gpu").draft.bounds.pool == "gpu"
     with pytest.raises(YardError, match=r"asks for 'cpu', and its scope is bound to 'gpu' \(project\+domain"):
         admitted(policy, pool="cpu")
 
@@ -169,9 +169,9 @@ def test_label_and_tags_of_the_request_come_before_the_rules() -> None:
     policy = a_policy(
         {HERE: {"execution-cluster-label": {"value": "near"}, "execution-queue-attribute": {"tags": ["big"]}}}
     )
-    assert (admitted(policy).draft.label, admitted(policy).draft.tags) == ("near", ("big",))
+    assert (admitted(policy).draft.bounds.label, admitted(policy).draft.bounds.tags) == ("near", ("big",))
     own = admitted(policy, cluster_label="far", tags=["default"])
-    assert (own.draft.label, own.draft.tags) == ("far", ("default",))
+    assert (own.draft.bounds.label, own.draft.bounds.tags) == ("far", ("default",))
     assert used(own) == [
         ("execution-queue-attribute", "tags", ["default"], "request"),
         ("execution-cluster-label", "value", "far", "request"),
@@ -180,10 +180,10 @@ def test_label_and_tags_of_the_request_come_before_the_rules() -> None:
 
 def test_the_default_label_is_for_jobs_without_a_pool() -> None:
     platform = a_platform({"execution-cluster-label": {"value": "near"}})
-    assert admitted(a_policy(platform=platform)).draft.label == "near"
+    assert admitted(a_policy(platform=platform)).draft.bounds.label == "near"
     bound = a_policy({HERE: {"cluster-assignment": {"cluster_pool_name": "gpu"}}}, platform=platform)
-    assert admitted(bound).draft.label is None
-    assert admitted(a_policy(platform=platform), pool="gpu").draft.label is None
+    assert admitted(bound).draft.bounds.label is None
+    assert admitted(a_policy(platform=platform), pool="gpu").draft.bounds.label is None
 
 
 def test_execution_config_is_merged_field_by_field_and_the_job_comes_first() -> None:
@@ -197,7 +197,7 @@ def test_execution_config_is_merged_field_by_field_and_the_job_comes_first() -> 
     assert found.request.spec.execution == ExecutionConfig(
         max_parallelism=2, envs={"A": "1"}, interruptible=True, annotations={"note": "w"}
     )
-    assert (found.draft.parallel_max, found.draft.is_interruptible) == (2, True)
+    assert (found.draft.parallel_max, found.draft.bounds.is_interruptible) == (2, True)
     assert [(field, level) for _, field, _, level in used(found)] == [
         ("annotations", "workflow"),
         ("envs", "project+domain"),
@@ -220,9 +220,9 @@ def test_labels_of_the_request_replace_those_of_the_rules_and_the_projects_fill_
 def test_a_plugin_override_is_for_its_task_type_alone() -> None:
     override = {"task_type": "container", "plugin_id": ["slurm", "local"]}
     policy = a_policy({HERE: {"plugin-override": {"overrides": [override]}}})
-    assert admitted(policy).draft.backends == ()
+    assert admitted(policy).draft.bounds.backends == ()
     found = admitted(policy, task_type="container")
-    assert (found.draft.backends, found.draft.needs_backend) == (("slurm", "local"), True)
+    assert (found.draft.bounds.backends, found.draft.bounds.needs_backend) == (("slurm", "local"), True)
 
 
 @pytest.mark.parametrize(

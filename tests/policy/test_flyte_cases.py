@@ -186,7 +186,7 @@ def _pool(case: dict[str, Any]) -> None:
         with pytest.raises(PolicyRefused, match="'swimming-pool', and its scope is bound to 'gpu'"):
             admitted(policy, pool=case["request"])
     else:
-        assert admitted(policy, pool=case["request"]).draft.pool == case["answer"]
+        assert admitted(policy, pool=case["request"]).draft.bounds.pool == case["answer"]
 
 
 @check_of("flytectl.attr_file")

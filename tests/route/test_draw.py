@@ -11,11 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.model.wire.ids import make_id
 from switchyard.route.select import weighted_draw
 from switchyard.route.select.weighted_draw import LOOP_MAX, MASK, WeightedCandidates, draw, highest_score
-
-IDS = [make_id(1_700_000_000_000_000 + 137 * n, n * 0x9E3779B97F4A7C15) for n in range(100_000)]
+from tests.route.job_ids import COUNT, job_ids
 
 
 def groups_of(names, weights):
@@ -38,36 +36,36 @@ def test_the_next_best_is_who_would_win_without_the_winner(count: int) -> None:
     names = [f"cluster-{index}" for index in range(count)]
     weights = [index % 3 for index in range(count)]
     candidates = WeightedCandidates.of(names, weights)
-    for seed in IDS[:200]:
+    for seed in job_ids()[:200]:
         first, second = candidates.ranked(seed, 2)
         without = [0 if index == first else weight for index, weight in enumerate(weights)]
         assert (first, second) == (draw(seed, names, weights), draw(seed, names, without))
-    assert len(candidates.ranked(IDS[0], count)) == sum(weight > 0 for weight in weights)
+    assert len(candidates.ranked(job_ids()[0], count)) == sum(weight > 0 for weight in weights)
 
 
 @pytest.mark.parametrize("weights", [(1, 2, 6), (0.5, 0, 1.5), (99, 1)])
 def test_shares_follow_the_weights_within_a_percentage_point(weights) -> None:
     names = [f"cluster-{index}" for index in range(len(weights))]
-    won = Counter(draw(seed, names, weights) for seed in IDS)
+    won = Counter(draw(seed, names, weights) for seed in job_ids())
     for index, weight in enumerate(weights):
-        assert abs(won[index] / len(IDS) - weight / sum(weights)) < 0.01
+        assert abs(won[index] / COUNT - weight / sum(weights)) < 0.01
 
 
 def test_shares_follow_the_weights_among_many_clusters() -> None:
     names = [f"cluster-{index}" for index in range(LOOP_MAX + 5)]
     weights = [1.0 + index % 3 for index in range(len(names))]
-    won = Counter(draw(seed, names, weights) for seed in IDS[:12_000])
+    won = Counter(draw(seed, names, weights) for seed in job_ids()[:12_000])
     for index, weight in enumerate(weights):
         assert abs(won[index] / 12_000 - weight / sum(weights)) < 0.01
 
 
 def test_zero_is_drawn_only_when_all_are_zero() -> None:
     names = ["a", "b", "c"]
-    assert {draw(seed, names, (0, 1, 0)) for seed in IDS[:1000]} == {1}
-    assert {draw(seed, names, (0, 0, 0)) for seed in IDS[:1000]} == {0, 1, 2}
+    assert {draw(seed, names, (0, 1, 0)) for seed in job_ids()[:1000]} == {1}
+    assert {draw(seed, names, (0, 0, 0)) for seed in job_ids()[:1000]} == {0, 1, 2}
     many = [f"c{index}" for index in range(30)]
-    assert {draw(seed, many, [0.0] * 29 + [1.0]) for seed in IDS[:100]} == {29}
-    assert len({draw(seed, many, [0.0] * 30) for seed in IDS[:1000]}) == 30
+    assert {draw(seed, many, [0.0] * 29 + [1.0]) for seed in job_ids()[:100]} == {29}
+    assert len({draw(seed, many, [0.0] * 30) for seed in job_ids()[:1000]}) == 30
 
 
 @pytest.mark.parametrize("count", [10, LOOP_MAX + 1])
@@ -77,7 +75,7 @@ def test_removing_a_cluster_moves_only_its_own_jobs(count: int) -> None:
     gone = 3
     left, left_weights = names[:gone] + names[gone + 1 :], weights[:gone] + weights[gone + 1 :]
     moved = 0
-    for seed in IDS[:5_000]:
+    for seed in job_ids()[:5_000]:
         before = names[draw(seed, names, weights)]
         after = left[draw(seed, left, left_weights)]
         if before == names[gone]:
@@ -89,7 +87,7 @@ def test_removing_a_cluster_moves_only_its_own_jobs(count: int) -> None:
 
 def test_raising_a_weight_moves_jobs_only_there() -> None:
     names = [f"cluster-{index}" for index in range(8)]
-    for seed in IDS[:5_000]:
+    for seed in job_ids()[:5_000]:
         before = draw(seed, names, [1] * 8)
         after = draw(seed, names, [1] * 7 + [3])
         assert after in (before, 7)
@@ -113,7 +111,7 @@ def test_the_loop_and_the_arrays_give_the_same_winner(seed: str, names: list[str
 def test_nothing_changes_where_the_loop_gives_way_to_the_arrays(count: int) -> None:
     names = [f"cluster-{index}" for index in range(count)]
     weights = [1.0 + index % 4 for index in range(count)]
-    for seed in IDS[:500]:
+    for seed in job_ids()[:500]:
         by_loop = weighted_draw._draw_by_loop(weighted_draw.hash_text(seed), names, weights)
         assert by_loop == by_arrays(seed, names, weights)
 
@@ -123,7 +121,7 @@ def test_draws_cache_nothing_for_each_job() -> None:
     caches = [value for value in vars(weighted_draw).values() if hasattr(value, "cache_info")]
     for cache in caches:
         cache.cache_clear()
-    for seed in IDS[:100]:
+    for seed in job_ids()[:100]:
         draw(seed, ["a", "b"], [1, 2])
     assert sum(cache.cache_info().currsize for cache in caches) == 2, "one hash for each cluster"
 

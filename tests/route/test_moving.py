@@ -8,6 +8,7 @@ import pytest
 
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.quote import Quote, QuoteOutcome
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.route.moving import (
     BacklogJobs,
     FreeCapacity,
@@ -24,10 +25,14 @@ from switchyard.route.verdicts import VerdictSet
 TERMS = MovingSettings(gain_s=60, gain_cost=2, gain_share=0.25)
 
 
-def a_ruling(*names: str, **fields: Any) -> Eligibility:
+def an_eligibility(*names: str, **fields: Any) -> Eligibility:
     weights = fields.pop("weights", [1.0] * len(names))
     return Eligibility(
-        "assign" if names else "hold", WeightedCandidates.of(list(names), weights), VerdictSet.of([]), "", **fields
+        Outcome.ASSIGN if names else Outcome.HOLD,
+        WeightedCandidates.of(list(names), weights),
+        VerdictSet.of([]),
+        "",
+        **fields,
     )
 
 
@@ -86,13 +91,13 @@ def test_the_rest_grows_with_the_hand_overs_up_to_a_bound() -> None:
 
 
 def test_who_takes_over() -> None:
-    assert pick_taker(a_ruling("a", "b", "c"), ["b"], seed="j") == "b"
-    assert pick_taker(a_ruling("a", "b"), ["x"], seed="j") is None
-    assert pick_taker(a_ruling("a", "b"), [], seed="j") is None
-    assert pick_taker(a_ruling(), ["a"], seed="j") is None, "it may not run anywhere"
-    drawn = [pick_taker(a_ruling("a", "b", weights=[1.0, 9.0]), ["a", "b"], seed=f"job {n}") for n in range(500)]
+    assert pick_taker(an_eligibility("a", "b", "c"), ["b"], seed="j") == "b"
+    assert pick_taker(an_eligibility("a", "b"), ["x"], seed="j") is None
+    assert pick_taker(an_eligibility("a", "b"), [], seed="j") is None
+    assert pick_taker(an_eligibility(), ["a"], seed="j") is None, "it may not run anywhere"
+    drawn = [pick_taker(an_eligibility("a", "b", weights=[1.0, 9.0]), ["a", "b"], seed=f"job {n}") for n in range(500)]
     assert 400 < drawn.count("b") < 490, "by weight"
-    sorted_by_steps = a_ruling("a", remaining=("c", "b", "a"))
+    sorted_by_steps = an_eligibility("a", remaining=("c", "b", "a"))
     assert pick_taker(sorted_by_steps, ["a", "b"], seed="j") == "b", "the first that the algorithm left"
 
 
@@ -127,14 +132,14 @@ QUOTED: list[tuple[str, str, list[Quote], str | None]] = [
 
 @pytest.mark.parametrize(("algorithm", "quotes", "reason"), [row[1:] for row in QUOTED], ids=[row[0] for row in QUOTED])
 def test_a_clearly_better_quote(algorithm: str, quotes: list[Quote], reason: str | None) -> None:
-    ruling = a_ruling("there", algorithm=algorithm, quoted=tuple(quotes))
-    found = find_better_quote(ruling, "here", TERMS, seed="j")
+    eligibility = an_eligibility("there", algorithm=algorithm, quoted=tuple(quotes))
+    found = find_better_quote(eligibility, "here", TERMS, seed="j")
     assert (found and found.reason) == reason
 
 
 def test_whoever_is_among_the_best_stays() -> None:
     quoted = (HERE, yes("there", starts_s=1))
     assert (
-        find_better_quote(a_ruling("here", "there", algorithm="soonest", quoted=quoted), "here", TERMS, seed="j")
+        find_better_quote(an_eligibility("here", "there", algorithm="soonest", quoted=quoted), "here", TERMS, seed="j")
         is None
     )

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.cluster.verdict import Answer, Verdict
+from switchyard.route.checks import BOUND_CHECKS, CLUSTER_CHECKS, STEPS
 from switchyard.route.hints import find_hints
 from switchyard.route.router import evaluate, make_plan, route_job
 from tests.builders import a_demand, a_graph, a_member, a_world, an_ask
@@ -151,3 +152,14 @@ def test_there_are_few_hints_and_none_that_would_not_help() -> None:
     assert find_hints(an_ask(world), world) == ["bring the agents of c0, c1, c10 and 17 more back"]
     lone = a_world(a_member("a"))
     assert find_hints(an_ask(lone, demand=a_demand(cores=9, gpus=9)), lone) == []
+
+
+def test_checks_are_named_in_one_order() -> None:
+    assert [*dict.fromkeys(check.step for check in (*BOUND_CHECKS, *CLUSTER_CHECKS))] == [
+        *("pool", "label", "pin", "grant", "interruptible", "backend", "health"),
+        *("image", "site", "match", "end", "refused", "last"),
+    ]
+    assert STEPS == (
+        *("pool", "label", "pin", "grant", "interruptible", "backend"),
+        *("image", "site", "match", "end", "refused", "weight"),
+    )

@@ -11,8 +11,8 @@ import pytest
 
 import switchyard
 from switchyard import errors
+from switchyard.client import Client
 from switchyard.model.job.job import ClusterToken
-from switchyard.sdk.client import Client
 from switchyard.sdk.transport.config import UserFile, save_user_file
 from tests.sdk.peer import Asked, HangUp, Peer, Say, a_job
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard import errors
-from switchyard.sdk.client import Client
+from switchyard.client import Client
 from switchyard.sdk.jobs import follow as follows
 from tests.cutter import Cutter
 from tests.sdk.peer import HangUp, Peer, Say, a_job, problem

@@ -10,7 +10,7 @@ from http.client import HTTPResponse
 import pytest
 
 from switchyard import errors
-from switchyard.sdk.client import Client
+from switchyard.client import Client
 from tests.pace import Limit
 from tests.processes import free_port
 from tests.sdk.peer import HangUp, Peer, Say, a_job, problem

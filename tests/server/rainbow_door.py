@@ -13,7 +13,7 @@ import grpc
 import yaml
 from google.protobuf import json_format
 
-from switchyard.server.rainbow.messages import GRAPH, HANDOVER, SCHEDULER, message
+from switchyard.features.rainbow.server.messages import GRAPH, HANDOVER, SCHEDULER, message
 from tests.processes import free_port
 from tests.programs import Server, start_server
 

@@ -8,8 +8,9 @@ import pytest
 
 from switchyard.connection import is_loopback
 from switchyard.errors import EXIT_USAGE, Malformed
+from switchyard.features.rainbow.server.rainbow_section import rainbow_section
 from switchyard.server.commands.command import main
-from switchyard.server.config.config import Config, read_config
+from switchyard.server.config.config import Config, config_type, read_config
 from switchyard.server.config.settings import Settings, parse_address
 
 WHOLE = """
@@ -54,12 +55,12 @@ def test_every_section_is_accepted() -> None:
     assert config.domain_names == {"development", "production"}
     assert [queue.name for queue in config.queues] == ["fast"]
     assert config.clusters.poolNameClusterMap["gpu"][1].weight == 99
-    assert config.rainbow is not None
+    assert rainbow_section(config) is not None
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}", "---\n"])
 def test_an_empty_file_is_the_default(text: str) -> None:
-    assert read_config(text, where="f") == Config()
+    assert read_config(text, where="f") == config_type()()
     assert Config().domain_names == {"development", "staging", "production"}
 
 

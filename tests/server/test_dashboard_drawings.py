@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from switchyard.features.dashboard.server.charts import CHART_HEIGHT, OTHER, draw_columns, draw_flows
+from switchyard.features.dashboard.server.node_map import draw_nodes, draw_tree
+from switchyard.features.dashboard.server.session import local_address
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.job.job import Job, State
 from switchyard.model.wire.api import Event
-from switchyard.server.dashboard import formats
-from switchyard.server.dashboard.charts import CHART_HEIGHT, OTHER, draw_columns, draw_flows
-from switchyard.server.dashboard.node_map import draw_nodes, draw_tree
-from switchyard.server.dashboard.session import local_address
-from switchyard.server.dashboard.timeline import WIDTH, draw_timeline
+from switchyard.server.pages import formats
+from switchyard.server.pages.timeline import WIDTH, draw_timeline
 from tests.builders import a_graph
 
 SECOND_US = 1_000_000

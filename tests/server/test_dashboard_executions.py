@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from switchyard.features.dashboard.server.history_drawing import draw_history
+from switchyard.features.dashboard.server.pages.pools import set_card
+from switchyard.features.flyte.model.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
+from switchyard.features.flyte.server.pages.execution_drawing import BOX_HEIGHT, BOXES_MAX, draw_gantt, draw_graph
+from switchyard.features.flyte.server.pages.phases import phase_look, phase_words
 from switchyard.model.cluster.cluster import Health
-from switchyard.model.executions.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
 from switchyard.model.rules.layout import ClusterSet, SetMember
-from switchyard.server.dashboard.execution_drawing import BOX_HEIGHT, BOXES_MAX, draw_gantt, draw_graph
-from switchyard.server.dashboard.formats import phase_look, phase_words
-from switchyard.server.dashboard.history_drawing import draw_history
-from switchyard.server.dashboard.pages.pools import set_card
 from switchyard.store.clusters.cluster_samples import ClusterSample
 
 S = 1_000_000

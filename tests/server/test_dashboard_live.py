@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from switchyard.features.dashboard.server.app import all_pages
+from switchyard.features.dashboard.server.live import PAUSE_MAX_S, pause_s, view_key
+from switchyard.features.dashboard.server.pages import job, jobs, overview
 from switchyard.model.rules.access import ROLE_RANK, Role
-from switchyard.server.dashboard.app import PAGES
-from switchyard.server.dashboard.live import PAUSE_MAX_S, pause_s, view_key
-from switchyard.server.dashboard.page import WebPage
-from switchyard.server.dashboard.pages import job, jobs, overview
 from switchyard.server.http.call import Call
+from switchyard.server.pages.web_page import WebPage
 from switchyard.service.core.rights import Actor, Rights
 
 NOTHING = cast(Any, None)
@@ -54,5 +54,5 @@ def test_a_stream_pauses_longer_the_more_it_costs() -> None:
 
 
 def test_pages_that_read_many_rows_run_on_the_threads_for_heavy_reads() -> None:
-    light = {page.path for page in PAGES if not page.is_heavy}
+    light = {page.path for page in all_pages() if not page.is_heavy}
     assert light == {"/rules", "/audit"}

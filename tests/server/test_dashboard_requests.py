@@ -7,8 +7,8 @@ import shlex
 import pytest
 
 from switchyard.errors import Denied, Malformed, Throttled
-from switchyard.server.dashboard import session
-from switchyard.server.dashboard.pages import plan
+from switchyard.features.dashboard.server import session
+from switchyard.features.dashboard.server.pages import plan
 from switchyard.server.http.endpoint import check_query
 from switchyard.service.core.rights import Actor, Rights
 

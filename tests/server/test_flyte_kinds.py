@@ -10,8 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from switchyard.errors import Malformed
-from switchyard.policy.kinds import BUILTIN_KINDS
-from switchyard.server.flyte.kinds import (
+from switchyard.features.flyte.server.kinds import (
     KINDS,
     MatchableResource,
     MatchingAttributes,
@@ -19,6 +18,7 @@ from switchyard.server.flyte.kinds import (
     to_matching_attributes,
     type_name,
 )
+from switchyard.policy.kinds import BUILTIN_KINDS
 
 KIND = {kind.number: kind for kind in BUILTIN_KINDS}
 # Each message with every field that it has, and our value of it.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Conflict, Internal, Malformed, NameTaken, PolicyRefused, TooLarge, YardError
-from switchyard.server.flyte.grpc_status import FlyteInvalid, code_of, http_of, message_of
+from switchyard.features.flyte.server.grpc_status import FlyteInvalid, code_of, http_of
+from switchyard.server.grpc.grpc_status import message_of
 
 ERRORS: list[tuple[YardError, str, int]] = [
     (PolicyRefused("pool: asks for 'a', and its scope is bound to 'b'."), "INVALID_ARGUMENT", 400),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.acceptance.test_rainbow import registered, submitted
+from tests.acceptance.rainbow.test_rainbow import registered, submitted
 from tests.processes import free_port
 from tests.programs import call, start_server
 from tests.server.flyte_doors import Doors

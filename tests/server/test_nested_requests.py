@@ -12,7 +12,7 @@ import pytest
 
 from switchyard.model.wire.decode import NESTING_MAX
 from switchyard.server.http.connections.asgi_messages import answer_errors
-from tests.acceptance.test_rainbow import registered, submitted
+from tests.acceptance.rainbow.test_rainbow import registered, submitted
 from tests.programs import Answer, Server, call, isolated_env, yard
 from tests.server.rainbow_door import JOB, Door, rainbow
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from switchyard.errors import Malformed
+from switchyard.features.rainbow.server.jobspecs import read_request, received_job
 from switchyard.model.cluster.poll import Lease
-from switchyard.server.rainbow.jobspecs import read_request, received_job
 from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 from tests.server.rainbow_door import JOB
 

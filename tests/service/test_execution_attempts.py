@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from switchyard.features.flyte.service.executions.nodes.attempt_files import SILENCE_US, UPLOAD_US, is_over, read_end
+from switchyard.features.flyte.store.executions.execution_nodes import LiveAttemptRow
+from switchyard.features.flyte.workflow.engine.attempt_result import judge_attempt
 from switchyard.model.files.files import OutputState
-from switchyard.service.executions.nodes.attempt_files import SILENCE_US, UPLOAD_US, is_over, read_end
-from switchyard.store.executions.execution_nodes import LiveAttemptRow
-from switchyard.workflow.engine.attempt_result import judge_attempt
 
 FIELDS = dict.fromkeys(LiveAttemptRow.__struct_fields__)
 ENDED_US = 1_000_000

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from flyteidl.core import dynamic_job_pb2, identifier_pb2, tasks_pb2
 
+from switchyard.features.flyte.service.entities.registration import create_task
+from switchyard.features.flyte.service.executions.nodes.dynamics import with_dynamic
+from switchyard.features.flyte.workflow.compile.dynamic_workflow import DYNAMIC_DEPTH_MAX
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.engine.execution_state import AttemptEnd
+from switchyard.features.flyte.workflow.engine.run_ids import NODE_ID_BYTES_MAX
+from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.core.rights import Actor
-from switchyard.service.entities.registration import create_task
-from switchyard.service.executions.nodes.dynamics import with_dynamic
-from switchyard.workflow.compile.dynamic_workflow import DEPTH_MAX
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.engine.execution_state import AttemptEnd
-from switchyard.workflow.engine.run_ids import NODE_ID_BYTES_MAX
 from tests.service.entities.requests import DOMAIN, PROJECT, an_id, placed, task_request
 from tests.service.rig import ADMIN, Rig
 from tests.workflow.builders import INT, bindings, gate_node, interface, task_node
@@ -131,9 +132,9 @@ def test_nothing_of_a_project_that_the_owner_may_not_see_is_named_or_brought(rig
 
 def test_nodes_and_depth_are_bounded_over_the_whole_execution(rig: Rig) -> None:
     body = futures([a_node()], brought())
-    most = rig.context.workflows.nodes
+    most = rig.context.setting(WorkflowLimits).nodes
     assert ended(rig, body, nodes=most - 1).dynamic is not None
     assert "`workflows.nodes`" in refusal(ended(rig, body, nodes=most))
-    assert ended(rig, body, depth=DEPTH_MAX - 1).dynamic is not None
-    assert "inside each other" in refusal(ended(rig, body, depth=DEPTH_MAX))
+    assert ended(rig, body, depth=DYNAMIC_DEPTH_MAX - 1).dynamic is not None
+    assert "inside each other" in refusal(ended(rig, body, depth=DYNAMIC_DEPTH_MAX))
     assert "too long" in refusal(ended(rig, body, node_id="n" * NODE_ID_BYTES_MAX))

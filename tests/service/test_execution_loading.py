@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from switchyard.service.executions.driving import loading
-from switchyard.service.executions.driving.driver import ExecutionDriver
-from switchyard.service.executions.driving.loading import KeptNodes, promised_nodes
+from switchyard.features.flyte.service.executions.driving import loading
+from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
+from switchyard.features.flyte.service.executions.driving.loading import KeptNodes, promised_nodes
+from switchyard.features.flyte.store.executions.execution_nodes import NodeRow
+from switchyard.features.flyte.workflow.engine.execution_state import NodePhase, NodeProgress, NodeTable
 from switchyard.store.engine.database import Tx
-from switchyard.store.executions.execution_nodes import NodeRow
-from switchyard.workflow.engine.execution_state import NodePhase, NodeProgress, NodeTable
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import Rig
 from tests.workflow.builders import a_template, sub_node, task_node

@@ -8,15 +8,15 @@ from flyteidl.admin import common_pb2, execution_pb2, node_execution_pb2, task_e
 from flyteidl.core import execution_pb2 as core_execution_pb2
 from google.protobuf import json_format
 
+from switchyard.features.flyte.server import executions as calls
+from switchyard.features.flyte.server import node_executions
+from switchyard.features.flyte.store.executions import execution_nodes, executions
+from switchyard.features.flyte.store.executions.execution_nodes import NodeAttemptRow, NodeRow
+from switchyard.features.flyte.store.executions.executions import ExecutionRow
+from switchyard.features.flyte.workflow.values.content import content_bytes
 from switchyard.model.rules.access import GrantTarget, Role
-from switchyard.server.flyte import executions as calls
-from switchyard.server.flyte import node_executions
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch
-from switchyard.store.executions import execution_nodes, executions
-from switchyard.store.executions.execution_nodes import NodeAttemptRow, NodeRow
-from switchyard.store.executions.executions import ExecutionRow
-from switchyard.workflow.values.content import content_bytes
 from tests.builders import a_request
 from tests.service.rig import Rig
 

@@ -53,7 +53,8 @@ def test_a_server_does_not_hear_its_own_commits_again(postgres: Postgres, tmp_pa
 def test_steps_of_executions_at_another_server_refresh_nothing(lite: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     wakeups, refreshes = lite.yard.wakeups, list[Any]()
     monkeypatch.setattr(lite.yard.workers, "start", refreshes.append)
+    kick = wakeups.kick_of(Topic.EXECUTIONS)
     wakeups.handle_remote_commit(CommitNotice(versions=["executions"]))
-    assert (refreshes, wakeups.execution_kick.is_set()) == ([], True)
+    assert (refreshes, kick.is_set()) == ([], True)
     wakeups.handle_remote_commit(CommitNotice(versions=["executions", "seen"]))
     assert len(refreshes) == 1

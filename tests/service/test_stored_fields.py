@@ -19,9 +19,9 @@ from switchyard.service.core import unreadable_rows
 from switchyard.service.job import explanation, jobs
 from switchyard.service.lifecycle import visible_jobs
 from switchyard.service.lifecycle.damage import damage_of
+from switchyard.store.feature import all_tables
 from switchyard.store.jobs import jobs as job_store
 from switchyard.store.jobs import unreadable_jobs
-from switchyard.store.tables import schema
 from tests.service.rig import ADMIN, Rig
 
 ONE_RIG = settings(
@@ -42,7 +42,7 @@ VALUES: dict[type, st.SearchStrategy[Any]] = {
 def rows_of(data: st.DataObject) -> dict[str, dict[str, Any]]:
     """A row of each table; where a column refers to another table, to the row of that."""
     found: dict[str, dict[str, Any]] = {}
-    for table in schema.metadata.sorted_tables:
+    for table in all_tables().sorted_tables:
         row: dict[str, Any] = {}
         for column in table.c:
             value = VALUES[column.type.python_type]
@@ -60,9 +60,9 @@ class Undone(Exception):
 
 
 def put_and_read(tx: Any, rows: dict[str, dict[str, Any]]) -> None:
-    for table in reversed(schema.metadata.sorted_tables):
+    for table in reversed(all_tables().sorted_tables):
         tx.execute(sa.delete(table))
-    for table in schema.metadata.sorted_tables:
+    for table in all_tables().sorted_tables:
         row = rows[table.name]
         tx.execute(sa.insert(table), [row])
         mine = [column == row[column.name] for column in table.primary_key.columns]

@@ -42,7 +42,7 @@ from switchyard.service.upkeep import (
 from switchyard.service.upkeep.quarantine import Quarantine, explain_damage
 from switchyard.store.jobs import unreadable_jobs
 from switchyard.store.jobs.jobs import JobFilter
-from switchyard.store.tables import schema
+from switchyard.store.tables import clusters_tables, rules_tables, schema
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 
@@ -223,13 +223,13 @@ def test_other_tables_are_read_without_the_rows_that_cannot_be(rig: Rig, store_u
     def apply(batch: Any) -> None:
         for table, key, value, column in (
             (schema.users, "name", "bad", "groups"),
-            (schema.clusters, "id", beta, "labels"),
-            (schema.projects, "name", project, "labels"),
+            (clusters_tables.clusters, "id", beta, "labels"),
+            (rules_tables.projects, "name", project, "labels"),
         ):
             batch.tx.execute(sa.update(table).where(table.c[key] == value).values({column: "{"}))
         batch.tx.execute(sa.update(schema.audit).values(after="{"))
         row = {"part": "file", "name": "", "value": "{", "etag": "1", "changed_us": 1, "changed_by": "x"}
-        batch.tx.execute(sa.insert(schema.layout), [row])
+        batch.tx.execute(sa.insert(clusters_tables.layout), [row])
 
     rig.committer.call(apply)
     rig.context.snapshots.refresh(force=True)

@@ -16,6 +16,7 @@ from switchyard.model.job.job import Job, JobRequest, JobSpec, OnLost, State
 from switchyard.model.job.lifecycle import FINAL_STATES
 from tests.builders import a_request
 from tests.simulation.day import LICENCE, LICENCES, POOL, STEP_S, Day
+from tests.soak import SOAKED
 from tests.store.prepared import migrated_file
 
 CLUSTERS = 50
@@ -202,8 +203,11 @@ def _hold_tasks(day: Day, ended: list[Job]) -> None:
 # --- quotes
 
 
-def test_with_quotes_jobs_begin_sooner_than_drawn_at_random(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    delays = {name: _mean_delay_s(tmp_path / name, name) for name in ("random", "soonest")}
+@pytest.mark.parametrize("rounds", [30, SOAKED(60)])
+def test_with_quotes_jobs_begin_sooner_than_drawn_at_random(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], rounds: int
+) -> None:
+    delays = {name: _mean_delay_s(tmp_path / name, name, rounds=rounds) for name in ("random", "soonest")}
     factor = delays["random"] / max(delays["soonest"], STEP_S)
     with capsys.disabled():
         print(
@@ -213,10 +217,10 @@ def test_with_quotes_jobs_begin_sooner_than_drawn_at_random(tmp_path: Path, caps
     assert factor > 1.5
 
 
-def _mean_delay_s(folder: Path, algorithm: str) -> float:
+def _mean_delay_s(folder: Path, algorithm: str, *, rounds: int) -> float:
     with a_day(folder, seed=11) as day:
         day.is_quoting = algorithm == "soonest"
-        for _ in range(60):
+        for _ in range(rounds):
             requests = []
             for _ in range(9):
                 cores, seconds = day.chance.choice((1, 2, 3, 4)), day.chance.choice((60, 120, 300))

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from switchyard.store.engine.database import Database, create_schema
-from switchyard.store.tables.schema import metadata
+from switchyard.store.engine.metadata import metadata
 from tests.services import Postgres
 
 ENGINES = ("sqlite", "postgresql")

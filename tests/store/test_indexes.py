@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from switchyard.features.flyte.store.executions import execution_due, executions
+from switchyard.features.flyte.store.tables import executions_tables
 from switchyard.model.job.event_kind import EventKind
 from switchyard.store.clusters import clusters
 from switchyard.store.engine.database import Database, Tx
-from switchyard.store.executions import execution_due, executions
 from switchyard.store.files import file_collection, file_outputs
 from switchyard.store.jobs import (
     backlog,
@@ -27,7 +28,7 @@ from switchyard.store.jobs import (
     usage,
 )
 from switchyard.store.rules import queues
-from switchyard.store.tables import executions_tables, files_tables, schema
+from switchyard.store.tables import files_tables, schema
 from tests.store.prepared import ENGINES, a_url
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 

@@ -24,7 +24,7 @@ from switchyard.store.engine.database import (
     read_revisions,
     upgrade_schema,
 )
-from switchyard.store.tables.schema import metadata
+from switchyard.store.engine.metadata import metadata
 from tests.services import Postgres
 
 # Never change these: databases with this schema are in use. A change of the schema is a new migration.

@@ -13,7 +13,24 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import switchyard.features.flyte.store
 import switchyard.store
+from switchyard.features.flyte.store.entities import entities, entity_names
+from switchyard.features.flyte.store.executions import (
+    child_executions,
+    data_files,
+    execution_due,
+    execution_dynamics,
+    execution_maps,
+    execution_nodes,
+    execution_pages,
+    execution_recovery,
+    execution_signals,
+    executions,
+    schedules,
+    task_cache,
+)
+from switchyard.features.flyte.workflow.lists.list_query import ListOrder
 from switchyard.model.job.event_kind import EventKind
 from switchyard.store.access import access, submit_tokens
 from switchyard.store.clusters import (
@@ -26,23 +43,10 @@ from switchyard.store.clusters import (
     quotes,
     route_counts,
 )
-from switchyard.store.engine import data_files, leaders, ranges
+from switchyard.store.engine import leaders, ranges
 from switchyard.store.engine.database import Database, Tx
+from switchyard.store.engine.metadata import metadata
 from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
-from switchyard.store.entities import entities, entity_names
-from switchyard.store.executions import (
-    child_executions,
-    execution_due,
-    execution_dynamics,
-    execution_maps,
-    execution_nodes,
-    execution_pages,
-    execution_recovery,
-    execution_signals,
-    executions,
-    schedules,
-    task_cache,
-)
 from switchyard.store.files import file_collection, file_objects, file_outputs, file_trees
 from switchyard.store.jobs import (
     backlog,
@@ -63,8 +67,6 @@ from switchyard.store.jobs.fetch import StoredRow
 from switchyard.store.jobs.job_rows import AttemptRow, IdempotencyClaim, RepairedJobRow
 from switchyard.store.jobs.jobs import JobFilter
 from switchyard.store.rules import attributes, namespace_resources, queues, token_pools
-from switchyard.store.tables.schema import metadata
-from switchyard.workflow.lists.list_query import ListOrder
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
 PAGE: dict[str, Any] = {"after": "", "limit": 9}
@@ -278,7 +280,9 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    for info in pkgutil.walk_packages(switchyard.store.__path__, "switchyard.store."):
+    packages = (switchyard.store, switchyard.features.flyte.store)
+    modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
+    for info in modules:
         if ".migrations" in info.name:
             continue
         module = importlib.import_module(info.name)
@@ -306,7 +310,9 @@ def subclasses(row_type: type[StoredRow]) -> set[type[StoredRow]]:
 def test_all_queries_and_all_types_are_tested() -> None:
     assert {function for function in store_functions() if returned_type(function)} == set(QUERIES)
     assert {returned_type(function) for function in QUERIES} | NO_QUERIES == {
-        row_type for row_type in subclasses(StoredRow) if row_type.__module__.startswith("switchyard.store")
+        row_type
+        for row_type in subclasses(StoredRow)
+        if row_type.__module__.startswith("switchyard.") and ".store." in row_type.__module__
     }
 
 

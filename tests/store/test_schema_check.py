@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from switchyard.errors import Conflict
 from switchyard.store.engine.database import Database, create_schema, repair_schema, upgrade_schema
+from switchyard.store.engine.metadata import metadata
 from switchyard.store.tables import schema_check
-from switchyard.store.tables.schema import metadata
 
 FAST_S = 3.0  # 0.03 s on a quiet machine: a server does it at each start
 

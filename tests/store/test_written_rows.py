@@ -8,26 +8,27 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from switchyard.features.flyte.store.entities import entities, entity_names
+from switchyard.features.flyte.store.executions import (
+    data_files,
+    execution_maps,
+    execution_nodes,
+    executions,
+    task_cache,
+)
+from switchyard.features.flyte.store.tables import cache_tables as schema_cache
+from switchyard.features.flyte.store.tables import entities_tables, executions_tables, maps_tables
 from switchyard.model.job.job import State
 from switchyard.store.access import access, submit_tokens
 from switchyard.store.clusters import clusters, graphs, group_invites, layout, quotes
-from switchyard.store.engine import data_files, ranges
+from switchyard.store.engine import ranges
 from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Database
 from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
-from switchyard.store.entities import entities, entity_names
-from switchyard.store.executions import execution_maps, execution_nodes, executions, task_cache
 from switchyard.store.jobs import handovers, jobs
 from switchyard.store.jobs.job_update import JobUpdate
 from switchyard.store.rules import namespace_resources, token_pools
-from switchyard.store.tables import (
-    clusters_tables,
-    entities_tables,
-    executions_tables,
-    maps_tables,
-    schema,
-    schema_cache,
-)
+from switchyard.store.tables import clusters_tables, quotes_tables, rules_tables, schema
 from switchyard.store.tables.schema import events as events_table
 from switchyard.store.tables.schema import jobs as jobs_table
 from switchyard.store.tables.schema import ranges as ranges_table
@@ -49,16 +50,16 @@ def test_written_rows_have_the_columns_of_their_table() -> None:
 def test_updates_set_columns_of_their_table() -> None:
     tables = {
         JobUpdate: jobs_table,
-        access.ProjectUpdate: schema.projects,
+        access.ProjectUpdate: rules_tables.projects,
         access.UserUpdate: schema.users,
-        clusters.AgentUpdate: schema.agents,
-        clusters.ClusterUpdate: schema.clusters,
-        clusters.InviteUpdate: schema.invites,
+        clusters.AgentUpdate: clusters_tables.agents,
+        clusters.ClusterUpdate: clusters_tables.clusters,
+        clusters.InviteUpdate: clusters_tables.invites,
         group_invites.GroupInviteUpdate: clusters_tables.group_invites,
         entity_names.EntityNameUpdate: entities_tables.entity_names,
         execution_maps.MapUpdate: maps_tables.execution_maps,
         executions.ExecutionUpdate: executions_tables.executions,
-        token_pools.TokenPoolUpdate: schema.token_pools,
+        token_pools.TokenPoolUpdate: rules_tables.token_pools,
     }
     assert set(ColumnUpdate.__subclasses__()) == set(tables)
     for update, table in tables.items():
@@ -69,12 +70,12 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
     tables = {
         access.AuditRow: schema.audit,
         access.GrantRow: schema.grants,
-        access.ProjectRow: schema.projects,
+        access.ProjectRow: rules_tables.projects,
         access.TokenRow: schema.tokens,
         access.UserRow: schema.users,
-        clusters.AgentRow: schema.agents,
-        clusters.ClusterRow: schema.clusters,
-        clusters.InviteRow: schema.invites,
+        clusters.AgentRow: clusters_tables.agents,
+        clusters.ClusterRow: clusters_tables.clusters,
+        clusters.InviteRow: clusters_tables.invites,
         group_invites.GroupInviteRow: clusters_tables.group_invites,
         entities.EntityRow: entities_tables.entities,
         executions.ExecutionRow: executions_tables.executions,
@@ -83,19 +84,19 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         execution_nodes.NodeAttemptRow: executions_tables.execution_attempts,
         data_files.DataFileRow: executions_tables.data_files,
         data_files.DataGrantRow: executions_tables.data_grants,
-        graphs.GraphSourceRow: schema.graph_sources,
-        layout.LayoutRow: schema.layout,
+        graphs.GraphSourceRow: clusters_tables.graph_sources,
+        layout.LayoutRow: clusters_tables.layout,
         namespace_resources.NamespaceReportRow: schema.namespace_reports,
-        quotes.AskRow: schema.quote_asks,
-        quotes.QuoteWaitRow: schema.quote_waits,
+        quotes.AskRow: quotes_tables.quote_asks,
+        quotes.QuoteWaitRow: quotes_tables.quote_waits,
         ranges.RangeRow: ranges_table,
-        submit_tokens.SubmitTokenRow: schema.submit_tokens,
+        submit_tokens.SubmitTokenRow: clusters_tables.submit_tokens,
         task_cache.CacheRow: schema_cache.task_cache,
-        token_pools.TokenPoolRow: schema.token_pools,
+        token_pools.TokenPoolRow: rules_tables.token_pools,
     }
     for row, table in tables.items():
         assert set(row.__struct_fields__) == set(table.c.keys()), row
-    assert {"number", *handovers.NewHandover.__struct_fields__} == set(schema.handovers.c.keys())
+    assert {"number", *handovers.NewHandover.__struct_fields__} == set(clusters_tables.handovers.c.keys())
 
 
 def test_new_jobs_are_numbered_in_order_whatever_columns_they_have(store: Database) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 
 from flyteidl.core import identifier_pb2, interface_pb2, literals_pb2, types_pb2, workflow_pb2
 
-from switchyard.workflow.compile.compiler import WorkflowSource, compile_workflow
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.compile.mistakes import Mistakes
-from switchyard.workflow.compile.signature import Signature, of_interface
+from switchyard.features.flyte.workflow.compile.compiler import WorkflowSource, compile_workflow
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.compile.mistakes import Mistakes
+from switchyard.features.flyte.workflow.compile.signature import Signature, of_interface
 
 INT = types_pb2.LiteralType(simple=types_pb2.INTEGER)
 TEXT = types_pb2.LiteralType(simple=types_pb2.STRING)

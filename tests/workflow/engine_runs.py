@@ -8,10 +8,10 @@ from typing import Any
 
 from flyteidl.core import literals_pb2, tasks_pb2, workflow_pb2
 
-from switchyard.workflow.compile.entity_id import EntityId
-from switchyard.workflow.engine.engine import step
-from switchyard.workflow.engine.execution_graph import ExecutionGraph, read_graph
-from switchyard.workflow.engine.execution_state import (
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId
+from switchyard.features.flyte.workflow.engine.engine import step
+from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph, read_graph
+from switchyard.features.flyte.workflow.engine.execution_state import (
     AttemptEnd,
     AttemptFailure,
     DynamicWorkflow,
@@ -20,8 +20,8 @@ from switchyard.workflow.engine.execution_state import (
     NodeProgress,
     NodeTable,
 )
-from switchyard.workflow.tasks.task_cache import CacheAnswer
-from switchyard.workflow.values.nesting import is_too_deep
+from switchyard.features.flyte.workflow.tasks.task_cache import CacheAnswer
+from switchyard.features.flyte.workflow.values.nesting import is_too_deep
 from tests.workflow.builders import (
     ERROR,
     INT,

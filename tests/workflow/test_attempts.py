@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from flyteidl.core import errors_pb2, execution_pb2, literals_pb2, tasks_pb2
 
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.engine.attempt_result import JobEnd, judge_attempt
-from switchyard.workflow.tasks.task_command import (
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.engine.attempt_result import JobEnd, judge_attempt
+from switchyard.features.flyte.workflow.tasks.task_command import (
     FILES,
     AttemptNames,
     CommandFailed,

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from flyteidl.core import literals_pb2, types_pb2
 
-from switchyard.workflow.tasks.task_cache import CacheAnswer
-from switchyard.workflow.values import binding_values
-from switchyard.workflow.values.binding_values import BindingFailed, resolve_bindings
+from switchyard.features.flyte.workflow.tasks.task_cache import CacheAnswer
+from switchyard.features.flyte.workflow.values import binding_values
+from switchyard.features.flyte.workflow.values.binding_values import BindingFailed, resolve_bindings
 from tests.workflow.builders import TEXT, a_template, sub_node, task_node
 from tests.workflow.engine_runs import Run, graph_of, literals
 

@@ -8,8 +8,8 @@ import pytest
 from flyteidl.core import literals_pb2, types_pb2
 from google.protobuf import json_format, struct_pb2
 
-from switchyard.workflow.values.casting import Caster
-from switchyard.workflow.values.literals import type_of_literal
+from switchyard.features.flyte.workflow.values.casting import Caster
+from switchyard.features.flyte.workflow.values.literals import type_of_literal
 from tests.workflow.builders import FLOAT, INT, NONE, STRUCT, TEXT, enum, list_of, map_of, scalar, tagged, union
 
 

@@ -10,14 +10,20 @@ from flyteidl.core import identifier_pb2, tasks_pb2
 from google.protobuf import json_format
 
 from switchyard.errors import BadRequest, Malformed
-from switchyard.workflow.compile.difference import describe_difference
-from switchyard.workflow.compile.entity_id import EntityKind, id_mistakes
-from switchyard.workflow.compile.launch_plan_checks import expected_inputs, launch_plan_mistakes
-from switchyard.workflow.compile.task_checks import task_mistakes
-from switchyard.workflow.lists.cron import cron_mistake
-from switchyard.workflow.lists.filters import ENTITY_COLUMNS, NAME_COLUMNS, read_filters, read_order, read_page
-from switchyard.workflow.lists.list_query import ListFilter, ListOrder
-from switchyard.workflow.values.nesting import check_task_depth
+from switchyard.features.flyte.workflow.compile.difference import describe_difference
+from switchyard.features.flyte.workflow.compile.entity_id import EntityKind, id_mistakes
+from switchyard.features.flyte.workflow.compile.launch_plan_checks import expected_inputs, launch_plan_mistakes
+from switchyard.features.flyte.workflow.compile.task_checks import task_mistakes
+from switchyard.features.flyte.workflow.lists.cron import cron_mistake
+from switchyard.features.flyte.workflow.lists.filters import (
+    ENTITY_COLUMNS,
+    NAME_COLUMNS,
+    read_filters,
+    read_order,
+    read_page,
+)
+from switchyard.features.flyte.workflow.lists.list_query import ListFilter, ListOrder
+from switchyard.features.flyte.workflow.values.nesting import check_task_depth
 from tests.workflow.builders import INT, TEXT, enum, interface, list_of
 
 IDS: list[tuple[dict[str, Any], str]] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.workflow.engine.child_room import ChildRoom, children_to_begin
+from switchyard.features.flyte.workflow.engine.child_room import ChildRoom, children_to_begin
 
 
 @pytest.mark.parametrize(

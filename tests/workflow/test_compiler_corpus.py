@@ -9,12 +9,12 @@ import pytest
 from flyteidl.admin import launch_plan_pb2
 from google.protobuf import json_format
 
-from switchyard.workflow.compile.compiler import WorkflowSource, compile_workflow
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind, read_id
-from switchyard.workflow.compile.launch_plan_checks import expected_inputs, launch_plan_mistakes
-from switchyard.workflow.compile.mistakes import Mistakes
-from switchyard.workflow.compile.signature import Signature, of_interface, of_launch_plan
-from switchyard.workflow.compile.task_checks import task_mistakes
+from switchyard.features.flyte.workflow.compile.compiler import WorkflowSource, compile_workflow
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind, read_id
+from switchyard.features.flyte.workflow.compile.launch_plan_checks import expected_inputs, launch_plan_mistakes
+from switchyard.features.flyte.workflow.compile.mistakes import Mistakes
+from switchyard.features.flyte.workflow.compile.signature import Signature, of_interface, of_launch_plan
+from switchyard.features.flyte.workflow.compile.task_checks import task_mistakes
 from tests.workflow.corpus import compiled_by_flyte, sent_by_flytekit, with_names_only
 
 pytestmark = pytest.mark.xdist_group("corpus")

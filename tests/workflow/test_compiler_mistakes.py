@@ -9,8 +9,8 @@ from flyteidl.core import literals_pb2, types_pb2, workflow_pb2
 from google.protobuf import json_format
 
 from switchyard.errors import BadRequest
-from switchyard.workflow.compile.compiler import count_nodes
-from switchyard.workflow.values.casting import Caster
+from switchyard.features.flyte.workflow.compile.compiler import count_nodes
+from switchyard.features.flyte.workflow.values.casting import Caster
 from tests.workflow.builders import (
     INT,
     TEXT,

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from switchyard.workflow.lists.cron import cron_mistake, split_zone
-from switchyard.workflow.lists.cron_times import CronTimes, next_of_rate
+from switchyard.features.flyte.workflow.lists.cron import cron_mistake, split_zone
+from switchyard.features.flyte.workflow.lists.cron_times import CronTimes, next_of_rate
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from google.protobuf import json_format, struct_pb2
 
-from switchyard.workflow.values import decoded_values
-from switchyard.workflow.values.decoded_values import DecodedTooLarge, decode_msgpack, decode_struct
+from switchyard.features.flyte.workflow.values import decoded_values
+from switchyard.features.flyte.workflow.values.decoded_values import DecodedTooLarge, decode_msgpack, decode_struct
 
 EMPTY_LISTS = b"\xdc\x10\x00" + b"\x90" * 2**12
 VALUES: list[Any] = [

@@ -6,8 +6,13 @@ from typing import Any
 
 import pytest
 
-from switchyard.workflow.engine.execution_graph import ExecutionGraph, count_nodes_to_run
-from switchyard.workflow.engine.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase, NodePhase
+from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph, count_nodes_to_run
+from switchyard.features.flyte.workflow.engine.execution_state import (
+    AttemptEnd,
+    AttemptFailure,
+    ExecutionPhase,
+    NodePhase,
+)
 from tests.workflow.builders import INT, a_template, list_of, sub_node, task_node
 from tests.workflow.engine_runs import (
     AGAIN,

@@ -8,10 +8,10 @@ import pytest
 from flyteidl.core import condition_pb2, literals_pb2, workflow_pb2
 from google.protobuf import duration_pb2, timestamp_pb2
 
-from switchyard.workflow.engine.branch_conditions import NoArm, choose_arm
-from switchyard.workflow.engine.execution_graph import ExecutionGraph, count_nodes_to_run
-from switchyard.workflow.engine.execution_state import ExecutionPhase
-from switchyard.workflow.node_kinds.branch import SKIPPED_ROWS_MAX
+from switchyard.features.flyte.workflow.engine.branch_conditions import NoArm, choose_arm
+from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph, count_nodes_to_run
+from switchyard.features.flyte.workflow.engine.execution_state import ExecutionPhase
+from switchyard.features.flyte.workflow.node_kinds.branch import SKIPPED_ROWS_MAX
 from tests.workflow.builders import INT, a_template, branch_node, scalar, sub_node, task_node
 from tests.workflow.engine_runs import PATIENT, Run, graph_of, literals, number
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.workflow.engine.execution_graph import ExecutionGraph
-from switchyard.workflow.engine.execution_state import ExecutionPhase
+from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph
+from switchyard.features.flyte.workflow.engine.execution_state import ExecutionPhase
 from tests.workflow.builders import INT, a_template, sub_node, task_node
 from tests.workflow.engine_runs import AGAIN, PATIENT, SYSTEM, USER, Run, graph_of, literals
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from flyteidl.core import literals_pb2, workflow_pb2
 
-from switchyard.workflow.engine.execution_state import ExecutionPhase, NodePhase
+from switchyard.features.flyte.workflow.engine.execution_state import ExecutionPhase, NodePhase
 from tests.workflow.builders import INT, TEXT, a_template, gate_node, scalar, sub_node, task_node
 from tests.workflow.engine_runs import PATIENT, Run, graph_of, number
 

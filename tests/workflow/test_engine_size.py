@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from switchyard.workflow.engine.engine import step
-from switchyard.workflow.engine.engine_run import CHANGES_MAX
-from switchyard.workflow.engine.execution_graph import ExecutionGraph
-from switchyard.workflow.engine.execution_state import (
+from switchyard.features.flyte.workflow.engine.engine import step
+from switchyard.features.flyte.workflow.engine.engine_run import CHANGES_MAX
+from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph
+from switchyard.features.flyte.workflow.engine.execution_state import (
     AttemptEnd,
     ExecutionPhase,
     ExecutionState,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from switchyard.workflow.engine.execution_graph import ExecutionGraph, read_graph
-from switchyard.workflow.engine.execution_outline import OutlinedNode, outline
+from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph, read_graph
+from switchyard.features.flyte.workflow.engine.execution_outline import OutlinedNode, outline
 from tests.workflow.builders import INT, a_template, branch_node, compiled, gate_node, plan_node, sub_node, task_node
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from switchyard.workflow.compile.entity_id import EntityKind, read_id
-from switchyard.workflow.engine.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase
+from switchyard.features.flyte.workflow.compile.entity_id import EntityKind, read_id
+from switchyard.features.flyte.workflow.engine.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase
 from tests.workflow.builders import INT, a_template, plan_node, task_node
 from tests.workflow.engine_runs import PATIENT, USER, Run, graph_of, literals, number
 

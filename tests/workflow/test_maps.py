@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from flyteidl.core import literals_pb2, workflow_pb2
 
-from switchyard.workflow.engine.execution_checks import unserved_parts
-from switchyard.workflow.engine.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase
-from switchyard.workflow.engine.map_elements import (
+from switchyard.features.flyte.workflow.engine.execution_checks import unserved_parts
+from switchyard.features.flyte.workflow.engine.execution_state import AttemptEnd, AttemptFailure, ExecutionPhase
+from switchyard.features.flyte.workflow.engine.map_elements import (
     ELEMENTS_MAX,
     PART_SIZE,
     ElementState,

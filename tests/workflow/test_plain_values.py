@@ -9,9 +9,9 @@ import pytest
 from flyteidl.core import interface_pb2, literals_pb2, types_pb2
 
 from switchyard.errors import TooLarge
-from switchyard.workflow.engine.execution_checks import value_mistake
-from switchyard.workflow.values.casting import Caster
-from switchyard.workflow.values.plain_values import (
+from switchyard.features.flyte.workflow.engine.execution_checks import value_mistake
+from switchyard.features.flyte.workflow.values.casting import Caster
+from switchyard.features.flyte.workflow.values.plain_values import (
     NoSuchValue,
     Steps,
     literal_of,

@@ -8,13 +8,13 @@ import pytest
 from flyteidl.core import compiler_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from google.protobuf import json_format
 
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.compile.task_checks import task_mistakes
+from switchyard.features.flyte.workflow.engine.execution_checks import unserved_parts
+from switchyard.features.flyte.workflow.engine.node_job import node_job_spec, trial_template
+from switchyard.features.flyte.workflow.tasks.pod_task import container_of, pod_part, pod_task_mistakes
+from switchyard.features.flyte.workflow.tasks.task_command import AttemptNames
 from switchyard.model.cluster.pod_part import PodPart
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.compile.task_checks import task_mistakes
-from switchyard.workflow.engine.execution_checks import unserved_parts
-from switchyard.workflow.engine.node_job import node_job_spec, trial_template
-from switchyard.workflow.tasks.pod_task import container_of, pod_part, pod_task_mistakes
-from switchyard.workflow.tasks.task_command import AttemptNames
 
 NAMES = AttemptNames("p", "d", "e1", "mod.wf", "mod.wf", "n0", 0, EntityId(EntityKind.TASK, "p", "d", "mod.pod", "v1"))
 PRIMARY = {

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from flyteidl.core import interface_pb2, literals_pb2, tasks_pb2, types_pb2
 
-from switchyard.workflow.tasks.raw_container import (
+from switchyard.features.flyte.workflow.tasks.raw_container import (
     container_with_tokens,
     copy_script,
     input_files,
     raw_container_mistakes,
     read_outputs,
 )
-from switchyard.workflow.tasks.task_command import CommandFailed
-from switchyard.workflow.values.uploaded_files import SCHEME, uploaded_paths, with_addresses, with_places
+from switchyard.features.flyte.workflow.tasks.task_command import CommandFailed
+from switchyard.features.flyte.workflow.values.uploaded_files import SCHEME, uploaded_paths, with_addresses, with_places
 from tests.workflow.test_engine import literals
 
 FILE = types_pb2.LiteralType(blob=types_pb2.BlobType(dimensionality=types_pb2.BlobType.SINGLE))

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.engine.execution_state import AttemptFailure, TaskStart
-from switchyard.workflow.engine.start_choice import StartRoom, WaitingStart, choose_starts
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.engine.execution_state import AttemptFailure, TaskStart
+from switchyard.features.flyte.workflow.engine.start_choice import StartRoom, WaitingStart, choose_starts
 
 TASK = EntityId(EntityKind.TASK, "p", "d", "t", "v1")
 TOO_LARGE = AttemptFailure("ExecutionTooLarge", "too many rows")

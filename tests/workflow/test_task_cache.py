@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from flyteidl.core import tasks_pb2, workflow_pb2
 
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.engine.execution_state import ExecutionPhase
-from switchyard.workflow.tasks.task_cache import (
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.engine.execution_state import ExecutionPhase
+from switchyard.features.flyte.workflow.tasks.task_cache import (
     HIT,
     MISS,
     CacheAnswer,

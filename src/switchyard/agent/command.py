@@ -15,14 +15,13 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.doctor import diagnostic_commands
 from switchyard.agent.doctor.discover import discover_graph, read_graph
-from switchyard.agent.files.attempt_files import AttemptFiles
+from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
 from switchyard.agent.journal.journal import Journal
@@ -30,12 +29,11 @@ from switchyard.agent.log import line, set_up_logging
 from switchyard.agent.loop.chooser import load_chooser
 from switchyard.agent.loop.ending_backend import EndingBackend
 from switchyard.agent.loop.lifetime import Lifetime, check_end_is_known, lifetime_of
-from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, Loop
+from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, AgentOptions, Loop
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
-from switchyard.agent.site.environment import INHERITED_VARIABLES
-from switchyard.agent.site.site import read_site
+from switchyard.agent.site.site import Site, read_site
 from switchyard.agent.site.site_gifts import GiftPath, site_gifts
 from switchyard.agent.site.site_state import SiteState
 from switchyard.agent.umask import set_private_umask
@@ -201,17 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
             # After the join, which should not wait for a slow driver.
             is_found_here = described is None and not make_backend.finds_graph
             keys = AgentCredentials(directory, member)
-            setting = Setting(
-                cluster=arguments.cluster,
-                directory=directory,
-                graph=discover_graph(directory) if is_found_here else described,
-                look=partial(discover_graph, directory) if is_found_here else None,
-                site=site,
-                is_root_allowed=arguments.allow_root,
-                are_jobs_bound=arguments.jobs_end_with_agent,
-                environment={key: os.environ[key] for key in INHERITED_VARIABLES if key in os.environ},
-                agent_environment=os.environ,
-            )
+            setting = _setting(arguments, directory, site, described=described, is_found_here=is_found_here)
 
             def connect() -> Connection:
                 return Connection(servers, ca_file=arguments.ca_file, keys=keys)
@@ -231,14 +219,31 @@ def run(arguments: argparse.Namespace) -> int:
                         look_every_s=parse_duration_s(arguments.look_every),
                         outage=site.outage,
                     ),
-                    chooser=chooser,
                     keys=keys,
-                    values=site_state.values,
-                    make_files=partial(_make_files, setting, connect, arguments),
-                    lifetime=lifetime,
+                    options=AgentOptions(
+                        chooser=chooser,
+                        values=site_state.values,
+                        make_files=partial(_make_files, setting, connect, arguments),
+                        lifetime=lifetime,
+                    ),
                 )
                 _announce(member, backend.describe(), arguments)
                 return _run_until_signal(loop, directory, connect)
+
+
+def _setting(
+    arguments: argparse.Namespace, directory: Path, site: Site, *, described: Graph | None, is_found_here: bool
+) -> Setting:
+    return Setting(
+        cluster=arguments.cluster,
+        directory=directory,
+        graph=discover_graph(directory) if is_found_here else described,
+        look=partial(discover_graph, directory) if is_found_here else None,
+        site=site,
+        is_root_allowed=arguments.allow_root,
+        are_jobs_bound=arguments.jobs_end_with_agent,
+        agent_environment=os.environ,
+    )
 
 
 def _lifetime(arguments: argparse.Namespace, backend: Backend) -> Lifetime | None:
@@ -252,7 +257,7 @@ def _lifetime(arguments: argparse.Namespace, backend: Backend) -> Lifetime | Non
 
 
 def _ending_backend(backend: Backend, lifetime: Lifetime | None) -> Backend:
-    return backend if lifetime is None else cast(Backend, EndingBackend(backend, lifetime))
+    return backend if lifetime is None else EndingBackend(backend, lifetime)
 
 
 def _make_files(
@@ -271,13 +276,15 @@ def _make_files(
 
     return AttemptFiles(
         backend,
-        setting.directory,
-        setting.files_folder(setting.directory / "files") / "cache",
+        FilesPlaces(
+            directory=setting.directory,
+            cache=setting.files_folder(setting.directory / "files") / "cache",
+            work_roots=[folders.work] if folders else [],
+            free_bytes_min=arguments.free_bytes_min,
+        ),
         site=setting.site.files,
         connect=lambda: ObjectClient(connect().within_session(), ca_file=arguments.ca_file),
         on_change=on_change,
-        work_roots=[folders.work] if folders else [],
-        free_bytes_min=arguments.free_bytes_min,
         gifts=gifts,
     )
 

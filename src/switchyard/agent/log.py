@@ -36,11 +36,11 @@ def attempt_lines(event: str, attempts: Iterable[tuple[str, int, dict[str, objec
     for next_job, fence, next_fields in attempts:
         if (next_job, fence, next_fields) != (job, last + 1, fields):
             if job:
-                yield _attempt_line(event, job, first, last, fields)
+                yield _attempt_line(event, job, first=first, last=last, fields=fields)
             job, first, fields = next_job, fence, next_fields
         last = fence
     if job:
-        yield _attempt_line(event, job, first, last, fields)
+        yield _attempt_line(event, job, first=first, last=last, fields=fields)
 
 
 def _attempt_line(event: str, job: str, first: int, last: int, fields: dict[str, object]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.match.demand import DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
+from switchyard.match.demand import DEMAND_DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
 from switchyard.match.requirement import Requirement
 from switchyard.model.jobspec.constraint import read_constraint
 from switchyard.model.jobspec.counts import is_no_gpu, least_count
@@ -40,8 +40,8 @@ class ResourceReader:
     left: int = NEEDS_MAX
 
     def need(self, entry: Any, place: str, depth: int) -> Need:
-        if depth > DEPTH_MAX:
-            raise self.refused(place, f"nested deeper than {DEPTH_MAX}")
+        if depth > DEMAND_DEPTH_MAX:
+            raise self.refused(place, f"nested deeper than {DEMAND_DEPTH_MAX}")
         self.left -= 1
         if self.left < 0:
             raise self.refused(place, f"over {NEEDS_MAX} resources")

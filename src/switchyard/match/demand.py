@@ -17,7 +17,7 @@ from switchyard.match.requirement import Requirement
 from switchyard.model.graph.units import bytes_per_unit
 from switchyard.model.jobspec.constraint import Constraint
 
-DEPTH_MAX = 32
+DEMAND_DEPTH_MAX = 32
 NEEDS_MAX = 1000
 
 
@@ -119,15 +119,15 @@ class Demand:
             return _totals(self.needs)
         return {key: max(totals.get(key, 0) for totals in apart) for totals in apart for key in totals}
 
-    @property
+    @cached_property
     def cores_total(self) -> int:
         return self.totals.get(("core", ""), 0)
 
-    @property
+    @cached_property
     def gpus_total(self) -> int:
         return self.totals.get(("gpu", ""), 0)
 
-    @property
+    @cached_property
     def memory_bytes_total(self) -> int:
         return self.totals.get(("memory", "B"), 0)
 

@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName
 from switchyard.model.executions.execution import ExecutionConfig, is_server_label, server_label_mistakes
+from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.job import JobRequest
 from switchyard.model.job.spill import pools_in_rules
+from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.queue import DEFAULT_QUEUE, queues_with_tags
 from switchyard.model.rules.scope import ScopeKey
 from switchyard.policy.draft import Draft
@@ -22,6 +24,7 @@ from switchyard.policy.record import PolicyRecord, encode_record
 from switchyard.policy.resolve import EffectiveRules, Policy
 
 NO_LABELS: Mapping[str, str] = {}
+DEFAULT_QUEUES = (DEFAULT_QUEUE,)  # of a job without tags
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,7 @@ class AdmittedJob:
 
     draft: Draft
     record: PolicyRecord
-    queues: tuple[str, ...] = (DEFAULT_QUEUE,)
+    queues: tuple[str, ...] = DEFAULT_QUEUES
 
     @property
     def request(self) -> JobRequest:
@@ -63,15 +66,14 @@ def admit(
     `server_labels`: labels that the server sets. A request that has such labels itself is refused.
     """
     project = _check_request_scope(request, policy.platform, projects)
-    _refuse_server_labels(request)
+    if request.labels or request.spec.execution is not None:
+        _refuse_server_labels(request)
     effective = policy.effective(scope_key_of(request))
     draft = Draft(
         request,
         policy.platform,
         demanded=dict(demanded or {}),
-        pool=request.pool,
-        label=request.cluster_label,
-        tags=tuple(request.tags),
+        bounds=Bounds.of(request),
         launch_plan=launch_plan,
         auth_role=auth_role,
     )
@@ -79,22 +81,28 @@ def admit(
     rules = effective.rules_for_jobs
     if has_overrides:
         rules = [(kind, effective.fields(kind)) for kind in policy.kinds if kind.is_for_jobs]
-    draft = add_task_type_tokens(draft)
+    if policy.platform.task_tokens:
+        draft = add_task_type_tokens(draft)
     for kind, fields in rules:
         draft = kind.amend(draft, fields)
-    draft = combine_tokens(draft)
-    draft = bound_priority(draft, effective.fields(JOB_PRIORITY), is_operator=is_operator)
+    if draft.tokens or request.spec.tokens:
+        draft = combine_tokens(draft)
+    if draft.request.priority or effective.default_priority:
+        draft = bound_priority(draft, effective.fields(JOB_PRIORITY), is_operator=is_operator)
     if draft.refusals:
         raise _policy_refusal(draft)
-    if policy.platform.spill and not draft.spill:
+    if policy.platform.spill and not draft.bounds.spill:
         draft = _configured_spill(draft)
+    if draft.bounds.spill and request.expires_after is not None:
+        draft = draft.bounded(within_s=parse_duration_s(request.expires_after))
     _check_names(draft)
     labels = {**project.labels, **draft.request.labels}
     if labels or server_labels:
         # Rules and projects that are older than the refusal of such labels may have them.
         labels = {key: value for key, value in labels.items() if not is_server_label(key)}
         draft = replace(draft, request=replace(draft.request, labels={**labels, **server_labels}))
-    return AdmittedJob(draft, _record(policy, effective, draft), _queues(draft))
+    record = _own_record(policy, effective, draft) if draft.own else effective.record
+    return AdmittedJob(draft, record, _queues(draft) if draft.bounds.tags else DEFAULT_QUEUES)
 
 
 def scope_key_of(request: JobRequest) -> ScopeKey:
@@ -127,11 +135,11 @@ def _refuse_server_labels(request: JobRequest) -> None:
 
 def _check_names(draft: Draft) -> None:
     """Refuse unknown names. A rule may name a pool that the config no longer has: then the job is refused, too."""
-    platform = draft.platform
-    asked = (("pool", draft.pool, platform.pools), ("label", draft.label, platform.labels))
+    platform, bounds = draft.platform, draft.bounds
+    asked = (("pool", bounds.pool, platform.pools), ("label", bounds.label, platform.labels))
     # Tags set by a rule are not checked: if no queue has them any more, the job goes to the default queue.
     tags = (("queue tag", tag, platform.tags) for tag in draft.request.tags)
-    spilled = (("pool", pool, platform.pools) for pool in (pools_in_rules(draft.spill) if draft.spill else ()))
+    spilled = (("pool", pool, platform.pools) for pool in (pools_in_rules(bounds.spill) if bounds.spill else ()))
     for noun, name, known in (*asked, *tags, *spilled):
         if name is not None and name not in known:
             listed = ", ".join(sorted(known)) or "none"
@@ -142,14 +150,15 @@ def _check_names(draft: Draft) -> None:
 
 
 def _queues(draft: Draft) -> tuple[str, ...]:
-    """The queues that have all its tags. If there are none, a request with tags is refused; others get the default."""
-    queues = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=draft.is_interruptible)
+    """The queues that have all its tags. If there are none, the request is refused, unless the tags are a rule's."""
+    tags = draft.bounds.tags
+    queues = queues_with_tags(draft.platform.queues, tags, is_interruptible=draft.bounds.is_interruptible)
     if queues or not draft.request.tags:
-        return queues or (DEFAULT_QUEUE,)
-    for_all = queues_with_tags(draft.platform.queues, draft.tags, is_interruptible=True)
+        return queues or DEFAULT_QUEUES
+    for_all = queues_with_tags(draft.platform.queues, tags, is_interruptible=True)
     why = f"; {', '.join(for_all)} takes only jobs that are interruptible" if for_all else ""
     raise UnknownName(
-        f"No queue has all of the tags {', '.join(draft.tags)}{why}.",
+        f"No queue has all of the tags {', '.join(tags)}{why}.",
         next_step=f"Known queue tags: {', '.join(sorted(draft.platform.tags))}; `yard queue ls` shows who has which.",
     )
 
@@ -169,10 +178,10 @@ def _sets_policy_fields(request: JobRequest) -> bool:
 
 def _configured_spill(draft: Draft) -> Draft:
     """Add the config's spill rules for the job's pool, else those for all pools."""
-    rules = draft.platform.spill
-    if draft.pool is not None and draft.pool in rules:
-        return replace(draft, spill=rules[draft.pool], spill_from=f"platform config, pool {draft.pool}")
-    return replace(draft, spill=rules.get("", ()), spill_from="platform config")
+    rules, pool = draft.platform.spill, draft.bounds.pool
+    if pool is not None and pool in rules:
+        return draft.bounded(spill=rules[pool], spill_from=f"platform config, pool {pool}")
+    return draft.bounded(spill=rules.get("", ()), spill_from="platform config")
 
 
 def _policy_refusal(draft: Draft) -> PolicyRefused:
@@ -180,9 +189,7 @@ def _policy_refusal(draft: Draft) -> PolicyRefused:
     return PolicyRefused(f"A rule of {where} refuses the job. " + "; ".join(draft.refusals) + ".")
 
 
-def _record(policy: Policy, effective: EffectiveRules, draft: Draft) -> PolicyRecord:
-    """Return the policy record. A job without overrides shares the record of its scope's effective rules."""
-    if not draft.own:
-        return effective.record
+def _own_record(policy: Policy, effective: EffectiveRules, draft: Draft) -> PolicyRecord:
+    """Return the record of a job with overrides. Others share the record of their scope's effective rules."""
     flat = {**effective.flat, **draft.own}
     return encode_record(policy.version, policy.kinds, {key: entry for key, entry in flat.items() if entry is not None})

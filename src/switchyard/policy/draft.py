@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from switchyard.model.executions.execution import ExecutionConfig
+from switchyard.model.job.bounds import NO_BOUNDS, Bounds
 from switchyard.model.job.job import JobRequest
 from switchyard.model.rules.scope import Level, ScopeKey, show_key
 from switchyard.policy.platform import Platform
@@ -42,7 +44,8 @@ LAUNCH_PLAN_SOURCE = Provenance(Level.LAUNCH_PLAN)  # values that a launch plan 
 class Draft(Struct, frozen=True):
     """Immutable: kinds return a changed copy, by `msgspec.structs.replace`, of the draft and of its request.
 
-    `own`: values to record instead of the effective ones. None: the effective value was not used; it is not recorded.
+    `bounds`: where the job may run; at first as the request says. `own`: values to record instead of the effective
+    ones. None: the effective value was not used; it is not recorded.
     `refusals`: why the job is not admitted; each names the limit and its level.
     """
 
@@ -52,16 +55,13 @@ class Draft(Struct, frozen=True):
     auth_role: ExecutionConfig | None = None  # Flyte's deprecated role: below all rows and above the platform
     # Of a job written as a jobspec: what its largest task asks for, by the names of task resources.
     demanded: dict[str, int] = {}
-    pool: str | None = None
-    label: str | None = None
-    tags: tuple[str, ...] = ()
-    backends: tuple[str, ...] = ()  # in the order of preference
-    needs_backend: bool = False  # refuse clusters that have none of these backends
+    bounds: Bounds = NO_BOUNDS
     parallel_max: int | None = None
-    is_interruptible: bool = False
     budget_s: int | None = None  # how long it may wait before it is late
-    spill: tuple[str, ...] = ()  # spill rules
-    spill_from: str = ""
     tokens: dict[str, int] = {}  # token pool → tokens that the job holds until its end
     own: RecordOverrides = {}
     refusals: tuple[str, ...] = ()
+
+    def bounded(self, **changes: Any) -> Draft:
+        """Return the draft with other bounds."""
+        return replace(self, bounds=replace(self.bounds, **changes))

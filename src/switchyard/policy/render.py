@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import yaml
 
 NAMESPACE_TEMPLATE = "{{ project }}-{{ domain }}"
-DEPTH_MAX = 64  # as in every YAML we read
+TEMPLATE_DEPTH_MAX = 64  # as in every YAML we read
 LISTED_MAX = 20  # names in one message
 
 _VARIABLE = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]*) *\}\}")
@@ -112,8 +112,8 @@ class _Filler:
 
     def fill(self, node: yaml.Node, depth: int, *, is_key: bool = False) -> Iterator[str]:
         """Fill the node and all below it. Yields the mistakes."""
-        if depth > DEPTH_MAX:
-            yield self._at(node, f"nested deeper than {DEPTH_MAX}")
+        if depth > TEMPLATE_DEPTH_MAX:
+            yield self._at(node, f"nested deeper than {TEMPLATE_DEPTH_MAX}")
         elif id(node) in self._seen:
             yield self._at(node, "aliases are not allowed here")
         elif isinstance(node, yaml.ScalarNode):

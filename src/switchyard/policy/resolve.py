@@ -16,6 +16,7 @@ from switchyard.policy.draft import EMPTY_SCOPE_KEY, Entry, Provenance
 from switchyard.policy.kinds import BUILTIN_KINDS, Kinds
 from switchyard.policy.kinds.cluster_assignment import ClusterAssignmentKind
 from switchyard.policy.kinds.execution_cluster_label import ExecutionClusterLabelKind
+from switchyard.policy.kinds.job_priority import JOB_PRIORITY, nearest_priority
 from switchyard.policy.kinds.kind import Kind
 from switchyard.policy.platform import Platform
 from switchyard.policy.record import PolicyRecord, encode_record
@@ -52,6 +53,11 @@ class EffectiveRules:
     def record(self) -> PolicyRecord:
         """The record of a job that overrides nothing."""
         return encode_record(self.version, self.kinds, self.flat)
+
+    @cached_property
+    def default_priority(self) -> int:
+        """The priority of a job that asks for none."""
+        return nearest_priority(0, self.fields(JOB_PRIORITY))
 
     def fields(self, kind: Kind) -> Mapping[str, Entry]:
         """The fields of one kind that are set anywhere, each with its provenance."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from switchyard.model.cluster.verdict import Answer, Verdict
+from switchyard.model.cluster.verdict import Answer, Outcome, Verdict
 from switchyard.route.operators import ExpressionValue
 from switchyard.route.router import Eligibility
 from switchyard.route.select.selector import Candidate, CandidateQuote, SelectionFailure, SelectionResult, Selector
@@ -25,26 +25,26 @@ NO_CANDIDATE_LEFT = "waits: no clusters passed selection"  # the beginning of th
 
 
 def candidates_of(
-    ruling: Eligibility,
+    eligibility: Eligibility,
     world: World,
     states: ClusterStates,
     order: Sequence[str] = (),
     quotes: Mapping[str, CandidateQuote] = NO_QUOTES,
 ) -> list[Candidate]:
-    """Return the eligible clusters, those in `order` first and the others in the ruling's order."""
+    """Return the eligible clusters, those in `order` first and the others in the eligibility's order."""
     candidates = []
     rank = {name: number for number, name in enumerate(order)}
-    weighted = zip(ruling.eligible.names, ruling.eligible.weights, strict=True)
+    weighted = zip(eligibility.eligible.names, eligibility.eligible.weights, strict=True)
     for name, weight in sorted(weighted, key=lambda pair: rank.get(pair[0], len(rank))):
-        member = world.by_name.get(name)  # none, if the world is newer than the ruling
+        member = world.by_name.get(name)  # none, if the world is newer than the eligibility
         graph = member.graph if member else None
         cores = graph.totals.get("core", 0) if graph else 0
-        candidates.append(Candidate(name, weight, cores, states.get(name, {}), quotes.get(name)))
+        candidates.append(Candidate(name, weight, cores, state=states.get(name, {}), quote=quotes.get(name)))
     return candidates
 
 
 def apply_selection(
-    ruling: Eligibility,
+    eligibility: Eligibility,
     algorithm: str,
     selector: Selector,
     *,
@@ -54,21 +54,25 @@ def apply_selection(
     order: Sequence[str] = (),
     quotes: Mapping[str, CandidateQuote] = NO_QUOTES,
 ) -> Eligibility | SelectionFailure:
-    """Return the ruling with the candidates that the algorithm leaves. If it leaves none, the job is held."""
-    if ruling.outcome != "assign":
-        return replace(ruling, algorithm=algorithm)
-    selected = selector.select(candidates_of(ruling, world, states, order, quotes), parameters)
+    """Return the eligibility with the candidates that the algorithm leaves. If it leaves none, the job is held."""
+    if eligibility.outcome is not Outcome.ASSIGN:
+        return replace(eligibility, algorithm=algorithm)
+    selected = selector.select(candidates_of(eligibility, world, states, order=order, quotes=quotes), parameters)
     if isinstance(selected, SelectionFailure):
         return selected
-    weights = dict(zip(ruling.eligible.names, ruling.eligible.weights, strict=True))
+    weights = dict(zip(eligibility.eligible.names, eligibility.eligible.weights, strict=True))
     candidates = WeightedCandidates.of(
         selected.among, [1.0 if selected.is_even else weights[name] for name in selected.among]
     )
-    verdicts = VerdictSet.of((verdict.cluster, _verdict_after(verdict, selected)) for verdict in ruling.verdicts)
+    verdicts = VerdictSet.of((verdict.cluster, _verdict_after(verdict, selected)) for verdict in eligibility.verdicts)
     narrowed = replace(
-        ruling, eligible=candidates, verdicts=verdicts, algorithm=algorithm, remaining=selected.remaining
+        eligibility, eligible=candidates, verdicts=verdicts, algorithm=algorithm, remaining=selected.remaining
     )
-    return narrowed if selected.among else replace(narrowed, outcome="hold", reason=_hold_reason(algorithm, selected))
+    return (
+        narrowed
+        if selected.among
+        else replace(narrowed, outcome=Outcome.HOLD, reason=_hold_reason(algorithm, selected))
+    )
 
 
 def _verdict_after(verdict: Verdict, selected: SelectionResult) -> GroupVerdict:

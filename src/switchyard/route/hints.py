@@ -13,7 +13,7 @@ from switchyard.match.demand import Demand, Need, PlainResources
 from switchyard.match.engine import Match, Misfit, engine
 from switchyard.match.plain_demand import demand_of_plain
 from switchyard.model.cluster.cluster import Health
-from switchyard.model.cluster.verdict import Answer
+from switchyard.model.cluster.verdict import Answer, Outcome
 from switchyard.model.graph import Graph, NodeKind
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.route.member import Member
@@ -64,20 +64,20 @@ class _HintSearch:
     ask: RoutingRequest
     world: World
     ruled: Mapping[str, str]
-    rulings_left: int = EVALUATIONS_MAX
+    evaluations_left: int = EVALUATIONS_MAX
     probes_left: int = PROBES_MAX
     verdicts: VerdictSet = field(init=False)
     is_rejected: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        ruling = evaluate(self.ask, self.world)
-        self.verdicts, self.is_rejected = ruling.verdicts, ruling.outcome == "reject"
+        eligibility = evaluate(self.ask, self.world)
+        self.verdicts, self.is_rejected = eligibility.verdicts, eligibility.outcome is Outcome.REJECT
 
     def takers(self, changed: RoutingRequest, among: Sequence[Member] | None = None) -> str:
         """Name the clusters that would accept the changed job; empty: none would, or the bound is reached."""
-        if self.rulings_left <= 0:
+        if self.evaluations_left <= 0:
             return ""
-        self.rulings_left -= 1
+        self.evaluations_left -= 1
         # Evaluated in the whole world, whose roster is cached: a world of the clusters `among` would need its own.
         verdicts = evaluate(changed, self.world).verdicts
         allowed = None if among is None else {member.name for member in among}
@@ -108,22 +108,22 @@ class _HintSearch:
 
     def of_bounds(self) -> Iterator[Hint]:
         """Another pool or label, or none; no pin; an interruptible job; no image."""
-        ask = self.ask
-        for word, name, sets in (("pool", ask.pool, self.world.pools), ("label", ask.label, self.world.labels)):
+        ask, bounds = self.ask, self.ask.bounds
+        for word, name, sets in (("pool", bounds.pool, self.world.pools), ("label", bounds.label, self.world.labels)):
             if name is not None:
                 yield from self._of_set(word, sets)
-        if ask.named is not None and (names := self.takers(replace(ask, named=None))):
+        if bounds.named is not None and (names := self.takers(ask.bounded(named=None))):
             yield Hint(0, f"without naming a cluster ({names})")
-        if self.members("interruptible") and (names := self.takers(replace(ask, is_interruptible=True))):
+        if self.members("interruptible") and (names := self.takers(ask.bounded(is_interruptible=True))):
             yield Hint(0, f"interruptible: true ({names})")
-        if self.members("image") and (names := self.takers(replace(ask, image=""))):
+        if self.members("image") and (names := self.takers(ask.bounded(image=""))):
             yield Hint(0, f"another image, or none ({names})")
 
     def _of_set(self, word: str, sets: Mapping[str, Mapping[str, float]]) -> Iterator[Hint]:
         rule_of = self.ruled.get(word, "")
         aside = f"; {rule_of} says which, and would have to change" if rule_of else ""
         is_found = False
-        current = self.ask.pool if word == "pool" else self.ask.label
+        current = self.ask.bounds.pool if word == "pool" else self.ask.bounds.label
         for other in sorted(sets):
             if other != current and any(name in self.world.by_name for name in sets[other]):
                 names = self.takers(self._with(word, other))
@@ -134,7 +134,7 @@ class _HintSearch:
             yield Hint(0, f"without the {word} {current} ({names}){aside}")
 
     def _with(self, word: str, name: str | None) -> RoutingRequest:
-        return replace(self.ask, pool=name, spilled=()) if word == "pool" else replace(self.ask, label=name)
+        return replace(self.ask.bounded(pool=name), spilled=()) if word == "pool" else self.ask.bounded(label=name)
 
     def of_grants(self) -> Iterator[Hint]:
         without = self.members("grant")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.quote import QuoteOutcome
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.route.router import Eligibility
 from switchyard.route.select.weighted_draw import WeightedCandidates
 
@@ -95,14 +96,14 @@ def rest_time_us(least_us: int, handovers: int) -> int:
     return least_us << min(max(handovers - HANDOVERS_BEFORE_BACKOFF, 0), BACKOFF_DOUBLINGS_MAX)
 
 
-def pick_taker(ruling: Eligibility, allowed: Iterable[str], *, seed: str) -> str | None:
+def pick_taker(eligibility: Eligibility, allowed: Iterable[str], *, seed: str) -> str | None:
     """Return the cluster that takes the job over: the first that its algorithm ranked, else one drawn by weight."""
     names = set(allowed)
-    if ruling.outcome != "assign" or not names:
+    if eligibility.outcome is not Outcome.ASSIGN or not names:
         return None
-    if ruling.remaining:
-        return next((name for name in ruling.remaining if name in names), None)
-    weighted = zip(ruling.eligible.names, ruling.eligible.weights, strict=True)
+    if eligibility.remaining:
+        return next((name for name in eligibility.remaining if name in names), None)
+    weighted = zip(eligibility.eligible.names, eligibility.eligible.weights, strict=True)
     candidates = [(name, weight) for name, weight in weighted if name in names]
     if not candidates:
         return None
@@ -118,29 +119,29 @@ class BetterQuote:
     reason: str
 
 
-def find_better_quote(ruling: Eligibility, here: str, terms: MovingSettings, *, seed: str) -> BetterQuote | None:
+def find_better_quote(eligibility: Eligibility, here: str, terms: MovingSettings, *, seed: str) -> BetterQuote | None:
     """Return the winner of the job's algorithm, if its quote is clearly better than that of `here`, the job's cluster.
 
     For `here`, the plain quote of its agent counts, without the backlog; for the winner, the full estimate.
     """
-    if ruling.outcome != "assign" or not ruling.quoted or here in ruling.eligible.names:
+    if eligibility.outcome is not Outcome.ASSIGN or not eligibility.quoted or here in eligibility.eligible.names:
         return None
-    to = ruling.eligible.names[ruling.eligible.draw(seed)]
-    quotes = {quote.cluster: quote for quote in ruling.quoted}
+    to = eligibility.eligible.names[eligibility.eligible.draw(seed)]
+    quotes = {quote.cluster: quote for quote in eligibility.quoted}
     current, offer = quotes.get(here), quotes.get(to)
     if current is None or offer is None or offer.said is not QuoteOutcome.YES:
         return None
     if current.said is QuoteOutcome.NO:
         return BetterQuote(to, f"{here} says no by now ({current.reason}), {to} says yes")
-    if ruling.algorithm == "soonest":
+    if eligibility.algorithm == "soonest":
         now, then, gain = current.eta_s, offer.starts_s, terms.gain_s
-    elif ruling.algorithm == "cheapest":
+    elif eligibility.algorithm == "cheapest":
         now, then, gain = current.cost, offer.cost, terms.gain_cost
     else:
         return None
     if now is None or then is None or not is_clearly_better(then, now, gain=gain, share=terms.gain_share):
         return None
-    if ruling.algorithm == "soonest":
+    if eligibility.algorithm == "soonest":
         return BetterQuote(to, f"{to} could begin it in {then:.0f} s, {here} in {now:.0f} s")
     return BetterQuote(to, f"{to} would run it for {then:.4g}, {here} for {now:.4g}")
 

@@ -55,10 +55,11 @@ class RosterCache:
         return frozenset(member.id for member in self._members)
 
     def of(self, ask: RoutingRequest, refuse: Refuse, weight: WeightOf) -> Roster:
-        """Return the roster of a request. `refuse` and `weight` follow from its bounds (narrow.py)."""
+        """Return the roster of a request. `refuse` and `weight` follow from its bounds (checks.py, weights.py)."""
         is_by_name = ask.demand.is_by_name  # then clusters with equal graphs may get different verdicts
-        pins = (ask.named, ask.settled, ask.begun_on)
-        key = (ask.pool, ask.spilled, ask.label, pins, ask.granted, ask.hidden, is_by_name)
+        bounds = ask.bounds
+        pins = (bounds.named, bounds.settled, bounds.begun_on)
+        key = (bounds.pool, ask.spilled, bounds.label, pins, ask.granted, ask.hidden, is_by_name)
         roster = self._rosters.get(key)
         if roster is None:
             if len(self._rosters) >= ROSTERS_MAX:
@@ -113,7 +114,7 @@ class RosterCache:
 
     @cached_property
     def _kinds(self) -> list[int]:
-        """The number of each member's kind. Members of one kind are equal in all that an evaluation reads."""
+        """The number of each member's kind: members of one are equal in all that a check may read (`GroupMember`)."""
         numbers: dict[tuple[object, ...], int] = {}
         return [
             numbers.setdefault(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
 
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import BadRequest
@@ -26,7 +26,6 @@ from switchyard.sdk.jobs.follow import OUTAGE_S
 from switchyard.sdk.jobs.handle import JobHandle
 from switchyard.sdk.jobs.job_calls import TIMEOUT_S
 from switchyard.sdk.rules.administration import AdminCalls
-from switchyard.sdk.rules.execution_calls import ExecutionCalls
 from switchyard.sdk.rules.graphs import GraphCalls, OnProgress
 from switchyard.sdk.transport.calls import api_path
 from switchyard.sdk.transport.config import resolve_settings
@@ -94,13 +93,8 @@ class JobFields(TypedDict, total=False):
     out_required: bool | None
 
 
-class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
-    """Calls one server; threads may share it. Missing arguments come from the environment or the user's file.
-
-    >>> with Client() as yard:
-    ...     job = yard.submit(["python", "train.py"], cores=4, memory="8GiB")
-    ...     print(job.wait().state, job.text())
-    """
+class CoreClient(FileCalls, AdminCalls, GraphCalls):
+    """The calls of the core. `switchyard.Client` has those of features, too."""
 
     def __init__(
         self,
@@ -137,7 +131,7 @@ class Client(FileCalls, ExecutionCalls, AdminCalls, GraphCalls):
             on_outage=on_outage,
         )
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 
@@ -17,15 +17,14 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from switchyard.model.rules.access import Role
+from switchyard.server.feature import server_features
 from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_body
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.core.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
 from switchyard.service.core.unreadable_rows import unreadable_counts
-from switchyard.service.executions.calls.execution_counts import count_live
 from switchyard.service.files.outputs import StoredTotals, stored_files
 from switchyard.service.job.live_job_counts import LiveJobCounts, count_live_jobs
 from switchyard.service.token.pool_calls import pools_used
-from switchyard.store.executions.execution_pages import LiveCount
 
 CACHE_S = 5.0  # counts from the database; Prometheus scrapes every server every 15 s or so
 FILES_CACHE_S = 60.0  # counts of all stored objects
@@ -51,7 +50,6 @@ COUNTERS = (
     _MetricSpec("jobs_accepted", "Jobs that were accepted.", "accepted"),
     _MetricSpec("leases", "Attempts that were handed to agents.", "leases"),
     _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
-    _MetricSpec("executions", "Executions that reached a phase, by what bounds them and where they run.", "executions"),
     _MetricSpec("quotes", "Quotes that were answered, refused or missed.", "quotes"),
     _MetricSpec("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
     _MetricSpec("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),
@@ -80,11 +78,10 @@ class Metrics(Collector):
         self._files_at = 0.0
         self._used: Mapping[str, int] = {}
         self._used_at = -CACHE_S * 2
-        self._executions: Sequence[LiveCount] = ()
-        self._executions_at = -CACHE_S * 2
         self._lock = threading.Lock()
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
+        self._further = [collector for feature in server_features() for collector in feature.collectors(server)]
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self._registry)
 
@@ -94,12 +91,14 @@ class Metrics(Collector):
     def collect(self) -> Iterator[Metric]:
         tally = self._server.context.tally
         for shown in COUNTERS:
-            yield _counter(shown, getattr(tally, shown.of))
+            yield counter(shown.name, shown.about, getattr(tally, shown.of))
         for shown in HISTOGRAMS:
             yield _histogram(shown, getattr(tally, shown.of))
         yield from self._of_store()
         yield from self._of_tokens()
         yield from self._of_process()
+        for collector in self._further:
+            yield from collector.collect()
 
     def _of_store(self) -> Iterator[Metric]:
         live = self._live_now()
@@ -118,18 +117,7 @@ class Metrics(Collector):
             waiting.add_metric([word], count)
         yield waiting
         yield from self._of_queues(live)
-        yield self._of_executions()
         yield from self._of_files()
-
-    def _of_executions(self) -> Metric:
-        family = GaugeMetricFamily(
-            "switchyard_executions_live",
-            "Executions that are not over; of very many sets of labels the largest.",
-            labels=["pool", "label", "cluster", "phase"],
-        )
-        for one in self._executions_now():
-            family.add_metric([one.pool, one.label, one.cluster, one.phase], one.count)
-        return family
 
     def _of_files(self) -> Iterator[Metric]:
         totals = self._files_now()
@@ -176,13 +164,6 @@ class Metrics(Collector):
             if self._live is None or time.monotonic() - self._live_at > CACHE_S:
                 self._live, self._live_at = count_live_jobs(self._server.context), time.monotonic()
             return self._live
-
-    def _executions_now(self) -> Sequence[LiveCount]:
-        with self._lock:
-            if time.monotonic() - self._executions_at > CACHE_S:
-                self._executions = count_live(self._server.context, sets_max=LABEL_SETS_MAX)
-                self._executions_at = time.monotonic()
-            return self._executions
 
     def _files_now(self) -> StoredTotals:
         with self._lock:
@@ -247,8 +228,8 @@ async def serve_metrics(
     await send_body(send, 200, body, MEDIA)
 
 
-def _counter(shown: _MetricSpec, count: LabeledCounter) -> Metric:
-    family = CounterMetricFamily(f"switchyard_{shown.name}", shown.about, labels=count.labels)
+def counter(name: str, about: str, count: LabeledCounter) -> Metric:
+    family = CounterMetricFamily(f"switchyard_{name}", about, labels=count.labels)
     for key, value in sorted(count.read().items()):
         family.add_metric(key, value)
     return family

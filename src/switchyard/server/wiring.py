@@ -14,6 +14,7 @@ from switchyard.server.config.platform_config import layout_of, platform_of
 from switchyard.server.config.selection_section import read_selection
 from switchyard.server.config.settings import Settings
 from switchyard.server.config.token_pools_section import make_token_pools
+from switchyard.server.feature import server_features
 from switchyard.server.services import Services
 from switchyard.service.cluster.fit import FitChecker
 from switchyard.service.core.agents.agent_sessions import SyncRequest
@@ -34,7 +35,6 @@ from switchyard.service.run.lease import Leasing
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.submit.bulk import BulkInsert, BulkSubmit, bulk_answer_without_commit
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.service.submit.rainbow import NumberedInsert, apply_numbered
 from switchyard.service.submit.submit import Submit, answer_without_commit
 from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.storage.opening import open_store
@@ -70,7 +70,8 @@ def make_services(settings: Settings, database: Database) -> Services:
     appliers[LeaseRequest] = leasing.apply_leases
     appliers[JobInsert] = submit.apply_inserts
     appliers[BulkInsert] = bulk.apply
-    appliers[NumberedInsert] = partial(apply_numbered, submit)
+    for feature in server_features():
+        appliers.update(feature.appliers(submit))
     warm_loaded_types(*(kind.value for kind in context.snapshots.policy.kinds))  # before anything starts a thread
     return Services(settings, context, clock, submit, bulk, leasing, FitChecker(context))
 
@@ -125,7 +126,7 @@ def make_context(
         usage=UserUsage(
             config.limits.of, is_exempt=lambda name: name in snapshots.access.admin_names, refused=tally.limits.add
         ),
-        workflows=config.workflows.limits,
+        settings={type(value): value for feature in server_features() for value in feature.settings(config)},
         namespace_template=config.namespace_mapping.template,
         changes=ChangeBudget(config.limits.of, tally.limits.add, lambda: clock.steady_us() / 1e6),
     )

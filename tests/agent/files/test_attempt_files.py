@@ -12,14 +12,14 @@ import pytest
 
 from switchyard.agent.backends import Status
 from switchyard.agent.files import folder_removal
-from switchyard.agent.files.attempt_files import AttemptFiles
+from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.inputs import stagings
 from switchyard.agent.files.inputs.content_cache import ContentCache
 from switchyard.agent.files.object_fetch import READ_TRIES
 from switchyard.agent.files.outputs import uploads
 from switchyard.agent.files.records import FolderRecords, FolderStage
 from switchyard.agent.journal.journal import Journal
-from switchyard.agent.loop import runner
+from switchyard.agent.loop import attempt_record
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import ServerUnreachable
 from switchyard.agent.site.site import FilesSite
@@ -47,8 +47,7 @@ class Site:
         self.backend = a_local(self.directory)
         self.files = AttemptFiles(
             self.backend,
-            self.directory,
-            self.directory / "files" / "cache",
+            FilesPlaces(directory=self.directory, cache=self.directory / "files" / "cache"),
             site=self.site,
             connect=self.objects.connect,
             on_change=self.backend.wake,
@@ -161,7 +160,7 @@ def test_staging_is_visible_and_can_be_cancelled_or_stopped_and_holds_nobody(sit
 
 
 def test_trouble_is_tried_again_and_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
     root = site.objects.put_tree({"x": b"1"})
     site.objects.errors = [Unavailable("the store is away"), ServerUnreachable("the server is away")] * 100
     lease = site.lease("cat x", JobFiles(tree=root.hex()))
@@ -196,7 +195,7 @@ def test_a_final_failure_of_staging_is_the_clusters_fault(site: Site, error: Yar
 def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.01)
     first, lost = (letter * CHUNK_BYTES for letter in (b"a", b"b"))
     root = site.objects.put_tree({"deep": {"large": first + lost}})
@@ -271,7 +270,7 @@ def test_a_refused_upload_is_told_and_its_folder_kept_for_a_while(site: Site) ->
     site.end_of(lease)
     wait_until(lambda: site.objects.told and site.objects.told[-1].state is OutputState.FAILED, "told")
     assert site.objects.told[-1].error == refused.detail
-    wait_until(lambda: site.record(lease) is FolderStage.KEPT, "kept")
+    wait_until(lambda: site.record(lease) is FolderStage.REMOVABLE, "kept")
     assert (site.folder(lease) / "out").read_bytes() == b"1\n"
 
 
@@ -292,7 +291,7 @@ def test_the_site_keeps_folders_as_long_as_it_says(site: Site) -> None:
     site.restart()
     lease = site.lease("echo 1 > out; mkdir closed; touch closed/x; chmod 0 closed", JobFiles(out=["out"]))
     site.end_of(lease)
-    wait_until(lambda: site.record(lease) is FolderStage.KEPT, "kept")
+    wait_until(lambda: site.record(lease) is FolderStage.REMOVABLE, "kept")
     assert site.folder(lease).is_dir()
     site.site = FilesSite()
     record = FolderRecords(site.directory / "files" / "records")
@@ -316,7 +315,7 @@ def test_a_folder_that_could_not_be_removed_is_tried_again_later_and_at_the_next
     lease = site.lease("echo 1 > out", JobFiles(out=["out"]))
     site.end_of(lease)
     wait_until(lambda: len(calls) > 2, "it is tried again")
-    assert site.record(lease) is FolderStage.KEPT, "the next start finds the record"
+    assert site.record(lease) is FolderStage.REMOVABLE, "the next start finds the record"
     monkeypatch.setattr(uploads, "remove_folder", folder_removal.remove_folder)
     site.restart()
     wait_until(lambda: site.record(lease) is None, "removed at the next start")

@@ -95,7 +95,7 @@ def test_files_over_a_limit_are_given_up_after_the_time_of_the_site(site: Site) 
     assert site.end_of(lease).seen is ObservedState.SUCCEEDED
     wait_until(lambda: states(site)[-1:] == [OutputState.READY], "what fits is sent")
     assert [text.split("; the agent")[0] for text in site.objects.told[-1].skipped] == ["b: over the limit"]
-    wait_until(lambda: site.record(lease) is FolderStage.KEPT, "the upload is given up")
+    wait_until(lambda: site.record(lease) is FolderStage.REMOVABLE, "the upload is given up")
     [kept] = FolderRecords(site.directory / "files" / "records").all()
     assert kept.remove_at_s - kept.ended_at_s >= uploads.FAILED_KEEP_S, "somebody may look for the file"
     assert (site.folder(lease) / "b").stat().st_size == 5000

@@ -15,7 +15,7 @@ from switchyard.agent.files.outputs.output_budget import OutputBounds, may_take_
 from switchyard.agent.files.outputs.stage_out import OutPatterns, OutputRequest, UploadedOutputs, upload_outputs
 from switchyard.agent.files.transfer_threads import TransferThreads
 from switchyard.agent.site.accounts import LocalAccount
-from switchyard.model.files.file_tree import CHUNK_BYTES, DEPTH_MAX
+from switchyard.model.files.file_tree import CHUNK_BYTES, FOLDER_DEPTH_MAX
 from switchyard.model.files.files import AttemptOutputs, OutputRoom, RoomLimit
 from tests.agent.files.builders import Executable, Objects, Plain, named_in_bytes
 
@@ -250,7 +250,7 @@ def test_a_file_that_was_taken_stays_when_a_larger_one_would_fit_before_it(
     first = upload_all(request(tmp_path, "*"), threads)
     assert sorted(first.taken) == [(b"b",)]
     objects.room_left = room("project", 12_000)
-    again = OutputRequest(RIGHTS, tmp_path, ["*"], BOUNDS, kept=first.taken)
+    again = OutputRequest(RIGHTS, tmp_path, ["*"], BOUNDS, earlier=first.taken)
     assert sorted(upload_all(again, threads).taken) == [(b"b",), (b"c",)]
 
 
@@ -275,7 +275,7 @@ def test_the_servers_bounds_of_a_tree_leave_out_what_is_beyond(
     tmp_path: Path, objects: Objects, threads: TransferThreads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / "d"
-    for _ in range(DEPTH_MAX):
+    for _ in range(FOLDER_DEPTH_MAX):
         deep = deep / "d"
     deep.mkdir(parents=True)
     (deep / "x").write_bytes(b"x")
@@ -286,7 +286,7 @@ def test_the_servers_bounds_of_a_tree_leave_out_what_is_beyond(
     found, levels = content_of(objects, outputs), 0
     while isinstance(found, dict) and b"d" in found:
         found, levels = found[b"d"], levels + 1  # type: ignore[assignment]
-    assert levels == DEPTH_MAX - 1, "the top counts as one"
+    assert levels == FOLDER_DEPTH_MAX - 1, "the top counts as one"
     monkeypatch.setattr(output_budget, "FILES_MAX", 3)
     for name in "abcef":
         (tmp_path / name).write_bytes(b"x")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.site.flux_site import FluxSite
-from switchyard.agent.site.site import Site
+from switchyard.features.flux.agent.backend import FluxBackend
+from switchyard.features.flux.agent.flux_site import FluxSite
 from tests.flux_bed import FluxInstance
+from tests.sites import site_with
 
 Make = Callable[..., FluxBackend]
 
@@ -25,7 +25,7 @@ def a_flux_setting(directory: Path, instance: FluxInstance, **more: Any) -> Sett
     return Setting(
         cluster="alpha",
         directory=directory,
-        site=Site(flux=FluxSite(uri=instance.uri, **waits), **more),
+        site=site_with(flux=FluxSite(uri=instance.uri, **waits), **more),
         is_root_allowed=True,
-        environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
+        agent_environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.flux.backend import FluxBackend
+from switchyard.features.flux.agent.backend import FluxBackend
 from tests.agent.flux.builders import Make, a_flux_setting
 from tests.flux_bed import FluxBed, FluxInstance
 

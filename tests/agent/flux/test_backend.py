@@ -13,14 +13,15 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
-from switchyard.agent.backends.flux.follow.job_ids import handle_of, split_handle
 from switchyard.agent.backends.shared.returns import NotTakenNow
 from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
 from switchyard.agent.journal.attempt import split_ranges
 from switchyard.agent.site.site import AccountsSite
 from switchyard.errors import Malformed, PolicyRefused, Unavailable
+from switchyard.features.flux.agent.backend import FluxBackend
+from switchyard.features.flux.agent.cluster.node_systems import describe_flux_systems
+from switchyard.features.flux.agent.flux_site import flux_of
+from switchyard.features.flux.agent.follow.job_ids import handle_of, split_handle
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec, Native, Resources
 from switchyard.model.job.lifecycle import ObservedState
@@ -417,7 +418,7 @@ def test_an_instance_that_is_not_there(tmp_path: Path, flux: FluxBed) -> None:
 
 def test_the_systems_of_all_nodes_are_found_by_jobs(instance: FluxInstance, tmp_path: Path) -> None:
     setting = a_flux_setting(tmp_path, instance)
-    found, silent = describe_flux_systems(setting.site.flux, setting.environment, program=YARD)
+    found, silent = describe_flux_systems(flux_of(setting.site), setting.environment, program=YARD)
     assert silent == {}
     assert sorted(found["attach"]) == ["alpha0", "alpha1", "alpha2"]
     assert all(found["attach"].values())

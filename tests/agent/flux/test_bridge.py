@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from switchyard.agent.backends.flux.broker.bridge_program import Bridge, first_task_status, has_no_tasks
-from switchyard.agent.backends.flux.broker.connection import BridgeMessage, BrokerConnection
-from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
-from switchyard.agent.backends.flux.follow.job_ids import handle_of
-from switchyard.agent.backends.flux.follow.job_tracker import FluxJobTracker
-from switchyard.agent.backends.flux.follow.states import status_of
-from switchyard.agent.site.flux_site import FluxSite
 from switchyard.errors import Unavailable
+from switchyard.features.flux.agent.broker.bridge_program import Bridge, first_task_status, has_no_tasks
+from switchyard.features.flux.agent.broker.connection import BridgeMessage, BrokerConnection
+from switchyard.features.flux.agent.flux_site import FluxSite
+from switchyard.features.flux.agent.follow.events import JobEvent, facts_of
+from switchyard.features.flux.agent.follow.job_ids import handle_of
+from switchyard.features.flux.agent.follow.job_tracker import FluxJobTracker
+from switchyard.features.flux.agent.follow.states import status_of
 from switchyard.model.job.lifecycle import ObservedState
 from tests.processes import PATIENCE_S, started_of, until
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.flux.follow.checked_ends import SECOND_START_TEXT, checked_end
-from switchyard.agent.backends.flux.follow.job_ids import parse_job_id
-from switchyard.agent.backends.flux.submit.claims import StartClaims
-from switchyard.agent.backends.flux.submit.start_guard import REFUSED_CODE, UNENTERED_CODE, WITHDRAWN
-from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
+from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
-from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
+from switchyard.features.flux.agent.follow.checked_ends import SECOND_START_TEXT, checked_end
+from switchyard.features.flux.agent.follow.job_ids import parse_job_id
+from switchyard.features.flux.agent.submit.claims import StartClaims
+from switchyard.features.flux.agent.submit.start_guard import REFUSED_CODE, UNENTERED_CODE, WITHDRAWN
+from switchyard.features.flux.agent.submit.submissions import FluxSubmission
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease

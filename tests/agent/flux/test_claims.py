@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.flux.submit.claims import StartClaims
-from switchyard.agent.backends.flux.submit.submissions import FluxSubmission
-from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
+from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.errors import Unavailable
+from switchyard.features.flux.agent.submit.claims import StartClaims
+from switchyard.features.flux.agent.submit.submissions import FluxSubmission
 from tests.agent.builders import a_lease
 
 LEASE = a_lease("true")

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.backends.flux.submit.start_guard import WITHDRAWN
 from switchyard.agent.backends.shared.returns import ATTEMPTS_MAX, NotTakenNow
+from switchyard.features.flux.agent.backend import FluxBackend
+from switchyard.features.flux.agent.submit.start_guard import WITHDRAWN
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause

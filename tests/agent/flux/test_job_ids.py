@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.flux.follow.job_ids import handle_of, parse_job_id, show_job_id, split_handle
+from switchyard.features.flux.agent.follow.job_ids import handle_of, parse_job_id, show_job_id, split_handle
 from tests.agent.flux.captures import JOB_IDS
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.flux.submit.jobspec import JobPlace, jobspec_of, resources_of
 from switchyard.agent.loop.need import spec_of
-from switchyard.agent.site.flux_site import FluxSite
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
+from switchyard.features.flux.agent.flux_site import FluxSite
+from switchyard.features.flux.agent.submit.jobspec import JobPlace, jobspec_of, resources_of
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.image_rules import ImageRun
@@ -20,6 +20,7 @@ from switchyard.model.job.job import Native
 from switchyard.model.jobspec.structure import check_canonical
 from tests.agent.builders import a_lease
 from tests.agent.flux.captures import DRY_RUN_RESOURCES, DRY_RUN_TASKS
+from tests.sites import site_with
 
 PLACE = JobPlace(cwd="/spool/a/work", stdout="/spool/a/stdout", stderr="/spool/a/stderr", claim="/spool/a/started")
 
@@ -222,7 +223,7 @@ def test_a_working_directory_is_entered_or_the_command_does_not_run() -> None:
 
 
 def test_options_of_the_site_and_of_the_job() -> None:
-    site = Site(flux=FluxSite(bank="physics", shell_options={"cpu-affinity": "off"}))
+    site = site_with(flux=FluxSite(bank="physics", shell_options={"cpu-affinity": "off"}))
     options = ["--setopt=verbose=2", "--setattr=system.x.y=1", "--setattr=note", "--urgency=20"]
     attributes = system(a_lease(native=Native(options=options)), site=site)
     assert attributes["bank"] == "physics"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.flux.backend import FluxBackend
 from switchyard.agent.loop.need import spec_of
 from switchyard.agent.site.accounts import AllowList
 from switchyard.errors import PolicyRefused
+from switchyard.features.flux.agent.backend import FluxBackend
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import Native
 from switchyard.model.job.lifecycle import ObservedState

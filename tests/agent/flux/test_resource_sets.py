@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.flux.cluster.cluster import load_from_nodes
-from switchyard.agent.backends.flux.cluster.quotes import estimate_start, size_refusal
-from switchyard.agent.backends.flux.cluster.resource_sets import (
+from switchyard.errors import Unavailable
+from switchyard.features.flux.agent.cluster.cluster import load_from_nodes
+from switchyard.features.flux.agent.cluster.quotes import estimate_start, size_refusal
+from switchyard.features.flux.agent.cluster.resource_sets import (
     RankResources,
     graph_of,
     nodes_of,
@@ -18,7 +19,6 @@ from switchyard.agent.backends.flux.cluster.resource_sets import (
     read_ranks,
     with_queues,
 )
-from switchyard.errors import Unavailable
 from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.job.job import JobSpec, Resources
 from switchyard.route.moving import FreeCapacity

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import Setting, marker_of
-from switchyard.agent.backends.flux.backend import FluxBackend
-from switchyard.agent.site.flux_site import FluxSite
-from switchyard.agent.site.site import Site
 from switchyard.errors import Unavailable
+from switchyard.features.flux.agent.backend import FluxBackend
+from switchyard.features.flux.agent.flux_site import FluxSite
 from tests.agent.builders import a_lease
 from tests.agent.flux.captures import R
 from tests.processes import PATIENCE_S, until
+from tests.sites import site_with
 
 CLUSTER = {"resources": {"all": R}, "stats": {"job_states": {}}, "status": {}, "queues": {}, "config": {}}
 # A program `flux` whose instance is well, dead or hung, as the file beside it says.
@@ -51,10 +51,13 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def backend(state: Path, tmp_path: Path) -> Iterator[FluxBackend]:
-    site = Site(flux=FluxSite(bin=str(tmp_path), timeout_s=3.0, state_s=0.01))
-    environment = {"PATH": os.environ["PATH"]}
+    site = site_with(flux=FluxSite(bin=str(tmp_path), timeout_s=3.0, state_s=0.01))
     setting = Setting(
-        cluster="alpha", directory=tmp_path / "data", site=site, is_root_allowed=True, environment=environment
+        cluster="alpha",
+        directory=tmp_path / "data",
+        site=site,
+        is_root_allowed=True,
+        agent_environment={"PATH": os.environ["PATH"]},
     )
     setting.directory.mkdir()
     made = FluxBackend(setting)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.flux.submit.start_guard import (
+from switchyard.features.flux.agent.submit.start_guard import (
     AGAIN_SUFFIX,
     REFUSED_CODE,
     UNENTERED_CODE,

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from switchyard.agent.backends.flux.follow.events import JobEvent, facts_of
-from switchyard.agent.backends.flux.follow.states import (
+from switchyard.features.flux.agent.follow.events import JobEvent, facts_of
+from switchyard.features.flux.agent.follow.states import (
     EXCEPTIONS,
     SEEN_BY_EVENT,
     TEXT_BY_EVENT,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.flux.cluster.cluster import disabled_reason, waiting_reasons
-from switchyard.agent.backends.flux.cluster.resource_sets import FluxNode, RankResources
+from switchyard.features.flux.agent.cluster.cluster import disabled_reason, waiting_reasons
+from switchyard.features.flux.agent.cluster.resource_sets import FluxNode, RankResources
 
 UP: dict[str, Any] = {"enable": True, "start": True}
 STOPPED: dict[str, Any] = {"enable": True, "start": False, "stop_reason": "new switches"}

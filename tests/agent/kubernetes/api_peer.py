@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-from switchyard.agent.backends.kubernetes.api.api import KubernetesApi
-from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
+from switchyard.features.kubernetes.agent.api.api import KubernetesApi
+from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
 
 Answer = Callable[["PeerHandler"], None]
 

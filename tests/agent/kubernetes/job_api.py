@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.site.kubernetes_site import KubernetesSite
-from switchyard.agent.site.site import Site
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from tests.agent.builders import a_graph
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler
+from tests.sites import site_with
 
 NAMESPACE = "physics"
 JOBS_PATH = re.compile(r"/apis/batch/v1/namespaces/[^/]+/jobs")
@@ -56,7 +56,7 @@ class JobApi:
         )
         path = self._folder / directory
         path.mkdir(exist_ok=True)
-        return Setting(cluster="alpha", directory=path, graph=a_graph(), site=Site(kubernetes=section, **site))
+        return Setting(cluster="alpha", directory=path, graph=a_graph(), site=site_with(kubernetes=section, **site))
 
     def backend(self, directory: str = "agent", **site: Any) -> KubernetesBackend:
         return KubernetesBackend(self.setting(directory, **site))

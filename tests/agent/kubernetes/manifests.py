@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.pods.manifest import job_manifest
-from switchyard.agent.site.site import Site
+from switchyard.agent.site.site import Site, site_type
 from switchyard.errors import PolicyRefused
+from switchyard.features.kubernetes.agent.pods.manifest import job_manifest
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig
 from switchyard.model.job.job import Native
@@ -19,7 +19,7 @@ Body = dict[str, Any]
 
 
 def a_site(**sections: Any) -> Site:
-    return convert(sections, Site, where="site.yaml")
+    return convert(sections, site_type(), where="site.yaml")
 
 
 def of(lease: Lease, site: Site | None = None, **options: Any) -> Body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
+from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
 
 GIB = 2**30
 INFO = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.backends.kubernetes.namespaces.objects import EventObject, JobObject, PodObject
-from switchyard.agent.backends.kubernetes.pods.labels import START_GATE
+from switchyard.features.kubernetes.agent.namespaces.objects import EventObject, JobObject, PodObject
+from switchyard.features.kubernetes.agent.pods.labels import START_GATE
 
 NOW = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
 NOW_S = NOW.timestamp()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.api import KubernetesApi
-from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal, ApiUnavailable
-from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
+from switchyard.features.kubernetes.agent.api.api import KubernetesApi
+from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal, ApiUnavailable
+from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, says, streams
 from tests.processes import PATIENCE_S
 

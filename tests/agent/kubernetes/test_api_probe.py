@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.api import api_probe
-from switchyard.agent.backends.kubernetes.api.api_probe import ApiProbe
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.site.site import OutageSite
+from switchyard.features.kubernetes.agent.api import api_probe
+from switchyard.features.kubernetes.agent.api.api_probe import ApiProbe
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, PeerHandler, says

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal
-from switchyard.agent.backends.kubernetes.namespaces.apply import (
+from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal
+from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
+from switchyard.features.kubernetes.agent.namespaces.apply import (
     DIGEST_ANNOTATION,
     NAMESPACE_ANNOTATION,
     OWNER_LABEL,
@@ -22,9 +23,8 @@ from switchyard.agent.backends.kubernetes.namespaces.apply import (
     refusal_text,
     wanted_object,
 )
-from switchyard.agent.backends.kubernetes.namespaces.namespace_state import NamespaceState, foreign_namespace
-from switchyard.agent.backends.kubernetes.namespaces.resource_kinds import ResourceKind
-from switchyard.agent.site.cluster_resources_site import ClusterResourcesSite
+from switchyard.features.kubernetes.agent.namespaces.namespace_state import NamespaceState, foreign_namespace
+from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKind
 from switchyard.model.cluster.namespace_resources import REASON_CHARS_MAX, ObjectState, ObjectStatus
 
 QUOTAS = ResourceKind("v1", "ResourceQuota", "resourcequotas", is_namespaced=True)
@@ -193,7 +193,8 @@ def test_the_agent_checks_the_namespace_itself(manifest: dict[str, Any], said: s
 
 
 def test_a_state_keeps_drift_until_it_is_reported_and_says_the_first_trouble() -> None:
-    state = NamespaceState("a-b", is_unreported=False)
+    state = NamespaceState("a-b")
+    state.is_unreported = False
     assert state.trouble == "its objects are not applied yet"
     state.note(ObjectStatus("ResourceQuota/q", ObjectState.APPLIED, drift="put back: spec"))
     state.note(ObjectStatus("Namespace/a-b", ObjectState.FAILED, "403"))

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.jobs.attempt_status import AttemptStatuses
-from switchyard.agent.backends.kubernetes.jobs.job_remover import JobRemover
-from switchyard.agent.backends.kubernetes.jobs.job_status import JobView, NodeState
-from switchyard.agent.backends.kubernetes.jobs.job_submitter import JobSubmitter
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
-from switchyard.agent.backends.kubernetes.namespaces.objects import (
+from switchyard.features.kubernetes.agent.api.watcher import KubernetesWatcher
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.jobs.attempt_status import AttemptStatuses
+from switchyard.features.kubernetes.agent.jobs.job_remover import JobRemover
+from switchyard.features.kubernetes.agent.jobs.job_status import JobView, NodeState
+from switchyard.features.kubernetes.agent.jobs.job_submitter import JobSubmitter
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
+from switchyard.features.kubernetes.agent.jobs.submitted_job import SubmittedJob
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.namespaces.objects import (
     ContainerState,
     ContainerStatus,
     ContainerTerminated,
@@ -31,9 +32,8 @@ from switchyard.agent.backends.kubernetes.namespaces.objects import (
     PodObjectSpec,
     PodObjectStatus,
 )
-from switchyard.agent.backends.kubernetes.pods.logs import LogCollector
-from switchyard.agent.backends.kubernetes.pods.pod_output import PodOutput
-from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.pods.logs import LogCollector
+from switchyard.features.kubernetes.agent.pods.pod_output import PodOutput
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, says
@@ -97,7 +97,7 @@ class Bed:
 
 @pytest.fixture
 def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bed]:
-    monkeypatch.setattr("switchyard.agent.backends.kubernetes.jobs.attempt_status.LOOK_AGAIN_S", 3600.0)
+    monkeypatch.setattr("switchyard.features.kubernetes.agent.jobs.attempt_status.LOOK_AGAIN_S", 3600.0)
     bed = Bed(tmp_path, monkeypatch)
     yield bed
     bed.peer.close()

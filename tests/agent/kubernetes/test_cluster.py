@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.api_errors import ApiUnavailable
-from switchyard.agent.backends.kubernetes.nodes import cluster as cluster_module
-from switchyard.agent.backends.kubernetes.nodes.cluster import VALUE_CHARS_MAX, KubernetesCluster
-from switchyard.agent.site.kubernetes_site import KubernetesSite
-from switchyard.agent.site.site import Site
+from switchyard.features.kubernetes.agent.api.api_errors import ApiUnavailable
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.nodes import cluster as cluster_module
+from switchyard.features.kubernetes.agent.nodes.cluster import VALUE_CHARS_MAX, KubernetesCluster
 from tests.agent.builders import a_graph, a_setting
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, PeerHandler, says
+from tests.sites import site_with
 
 REFUSED = says(403, reason="Forbidden", message="no")
 
@@ -80,7 +80,9 @@ def test_a_start_without_any_right_goes_by_the_graph_of_the_last_one(tmp_path: P
     peer = ApiPeer(tmp_path, REFUSED)
     api = peer.api()
     try:
-        cluster = KubernetesCluster(replace(setting, site=Site(kubernetes=KubernetesSite(namespace="physics"))), api)
+        cluster = KubernetesCluster(
+            replace(setting, site=site_with(kubernetes=KubernetesSite(namespace="physics"))), api
+        )
         assert cluster.graph == a_graph()
         assert cluster.load().values["nodes_unknown"] == "no"
     finally:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api import connection as connection_module
-from switchyard.agent.backends.kubernetes.api.connection import AccessSettings, ClusterConnection
 from switchyard.errors import BadRequest, Malformed
+from switchyard.features.kubernetes.agent.api import connection as connection_module
+from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.rights import NAMESPACE_RIGHTS, Right, review_body
-from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes, project_of
-from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.api.rights import NAMESPACE_RIGHTS, Right, review_body
+from switchyard.features.kubernetes.agent.doctor.doctor_kubernetes import check_kubernetes, project_of
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from tests.processes import free_port
 
 

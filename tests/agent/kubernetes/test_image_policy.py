@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.pods.image_policy import kubernetes_image_offers
 from switchyard.agent.site.images import image_offers, kubernetes_problem, problem_here, rule_of
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
+from switchyard.features.kubernetes.agent.pods.image_policy import kubernetes_image_offers
 from switchyard.model.job.image_rules import ImageOffer, ImageRun, image_note, image_refusal
 
 RULE = ImageRule("team/*", ImageRun.KUBERNETES)

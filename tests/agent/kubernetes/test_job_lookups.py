@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api import background_calls
-from switchyard.agent.backends.kubernetes.jobs import job_submitter
-from switchyard.agent.backends.kubernetes.jobs.job_submitter import JobLookups, JobTraces
-from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
 from switchyard.errors import Unavailable
+from switchyard.features.kubernetes.agent.api import background_calls
+from switchyard.features.kubernetes.agent.jobs import job_submitter
+from switchyard.features.kubernetes.agent.jobs.job_submitter import JobLookups, JobTraces
+from switchyard.features.kubernetes.agent.jobs.submitted_job import SubmittedJob
 from tests.agent.builders import a_lease
 from tests.processes import PATIENCE_S, until
 
@@ -40,7 +40,7 @@ class Api:
 
 @pytest.fixture
 def api(monkeypatch: pytest.MonkeyPatch) -> Api:
-    monkeypatch.setattr(background_calls, "WAIT_S", WAIT_S)
+    monkeypatch.setattr(background_calls, "CALL_WAIT_S", WAIT_S)
     return Api()
 
 

@@ -11,16 +11,16 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes.api.api_errors import ApiRefusal, ApiUnavailable
-from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
-from switchyard.agent.backends.kubernetes.jobs import job_remover as remover_module
-from switchyard.agent.backends.kubernetes.jobs.job_remover import JobRemover
-from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED
-from switchyard.agent.backends.kubernetes.jobs.job_submitter import VANISHED_UID, JobSubmitter
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
-from switchyard.agent.backends.kubernetes.namespaces.objects import JobObject, ObjectMeta, PodObject
 from switchyard.errors import YardError
+from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal, ApiUnavailable
+from switchyard.features.kubernetes.agent.api.watcher import KubernetesWatcher
+from switchyard.features.kubernetes.agent.jobs import job_remover as remover_module
+from switchyard.features.kubernetes.agent.jobs.job_remover import JobRemover
+from switchyard.features.kubernetes.agent.jobs.job_status import CANCELLED
+from switchyard.features.kubernetes.agent.jobs.job_submitter import VANISHED_UID, JobSubmitter
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
+from switchyard.features.kubernetes.agent.jobs.submitted_job import SubmittedJob
+from switchyard.features.kubernetes.agent.namespaces.objects import JobObject, ObjectMeta, PodObject
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes.jobs.job_status import (
+from switchyard.features.kubernetes.agent.jobs.job_status import (
     CANCELLED,
     JobView,
     NodeState,
@@ -15,7 +15,7 @@ from switchyard.agent.backends.kubernetes.jobs.job_status import (
     restart_note,
     status_of,
 )
-from switchyard.agent.backends.kubernetes.namespaces.objects import PodObject
+from switchyard.features.kubernetes.agent.namespaces.objects import PodObject
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.kubernetes.objects import (

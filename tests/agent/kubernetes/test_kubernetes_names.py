@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.site.kubernetes_names import (
+from switchyard.features.kubernetes.agent.kubernetes_names import (
     is_free_key,
     is_label_key,
     is_label_value,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.site.kubernetes_site import KubernetesSite, PodSecurity
-from switchyard.agent.site.site import Site, read_site
+from switchyard.agent.site.site import read_site, site_type
 from switchyard.errors import YardError
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite, PodSecurity, kubernetes_of
 from switchyard.model.wire.decode import convert
 
 WHOLE = """
@@ -45,7 +45,7 @@ kubernetes:
 def test_a_whole_section(tmp_path: Path) -> None:
     path = tmp_path / "site.yaml"
     path.write_text(WHOLE)
-    site = read_site(path).kubernetes
+    site = kubernetes_of(read_site(path))
     assert site.namespace_of(project="physics", domain="production") == "jobs-physics"
     assert site.security is PodSecurity.RESTRICTED
     assert [volume.storage_class for volume in site.scratch] == ["", "", "nvme"]
@@ -105,6 +105,6 @@ def test_the_defaults_fit_an_agent_in_the_cluster() -> None:
 )
 def test_mistakes_are_refused_in_words(section: dict[str, Any], words: str) -> None:
     with pytest.raises(YardError) as caught:
-        convert({"kubernetes": section}, Site, where="site.yaml")
+        convert({"kubernetes": section}, site_type(), where="site.yaml")
     assert words in caught.value.detail
     assert "kubernetes" in caught.value.detail

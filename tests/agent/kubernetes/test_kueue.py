@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.jobs.kueue import kueue_wait_reason, queue_problem
+from switchyard.features.kubernetes.agent.jobs.kueue import kueue_wait_reason, queue_problem
 
 LABELS = {"kueue.x-k8s.io/queue-name": "team-a"}
 

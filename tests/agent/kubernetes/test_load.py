@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.nodes.load import load_of_nodes
-from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, PodUse
-from switchyard.agent.backends.kubernetes.nodes.nodes import graph_of_nodes
+from switchyard.features.kubernetes.agent.nodes.load import load_of_nodes
+from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, PodUse
+from switchyard.features.kubernetes.agent.nodes.nodes import graph_of_nodes
 from switchyard.model.cluster.cluster import FREE_NODES_MAX, Load
 from switchyard.model.graph.graph import FreeNodes
 from tests.agent.kubernetes.node_builders import GIB, make_node, make_pod

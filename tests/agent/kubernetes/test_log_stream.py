@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.agent.backends.kubernetes.pods.log_stream import LogPosition, LogReader
+from switchyard.features.kubernetes.agent.pods.log_stream import LogPosition, LogReader
 
 
 def stamp(seconds: int, nanos: int = 0) -> str:

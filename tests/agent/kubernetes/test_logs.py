@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.pods import bounded_output
-from switchyard.agent.backends.kubernetes.pods.bounded_output import BoundedOutput
-from switchyard.agent.backends.kubernetes.pods.logs import LogCollector, PodRef
+from switchyard.features.kubernetes.agent.pods import bounded_output
+from switchyard.features.kubernetes.agent.pods.bounded_output import BoundedOutput
+from switchyard.features.kubernetes.agent.pods.logs import LogCollector, PodRef
 from tests.agent.kubernetes.api_peer import ApiPeer, streams
 from tests.processes import PATIENCE_S, until
 

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.pods.pod_changes import refuse_malformed
 from switchyard.agent.loop.need import spec_of
 from switchyard.errors import PolicyRefused
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.kubernetes_site import kubernetes_of
+from switchyard.features.kubernetes.agent.pods.pod_changes import refuse_malformed
 from switchyard.model.cluster.pod_part import PodPart
 from switchyard.model.job.job import JobSpec
 from tests.agent.builders import a_lease
@@ -39,7 +40,7 @@ def backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubernetesBack
     with closing(JobApi(folder)) as api:
         api.nodes = [node_object()]
         setting = api.setting()
-        section = msgspec.structs.replace(setting.site.kubernetes, patch_paths=["/spec"])
+        section = msgspec.structs.replace(kubernetes_of(setting.site), patch_paths=["/spec"])
         site = msgspec.structs.replace(setting.site, kubernetes=section)
         with closing(KubernetesBackend(replace(setting, graph=None, site=site))) as backend:
             yield backend

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.pods.labels import selector
-from switchyard.agent.backends.kubernetes.pods.manifest import can_share_job, job_name, namespace_of
-from switchyard.agent.site.kubernetes_names import is_label_value
 from switchyard.agent.site.site import Site
+from switchyard.features.kubernetes.agent.kubernetes_names import is_label_value
+from switchyard.features.kubernetes.agent.pods.labels import selector
+from switchyard.features.kubernetes.agent.pods.manifest import can_share_job, job_name, namespace_of
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import Limits

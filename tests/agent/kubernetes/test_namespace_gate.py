@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switchyard.agent.backends.kubernetes.namespaces.namespace_gate import NOT_READ, NOT_RENDERED, NamespaceGate
+from switchyard.features.kubernetes.agent.namespaces.namespace_gate import NOT_READ, NOT_RENDERED, NamespaceGate
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.backends.kubernetes.namespaces.cluster_resources import ClusterResources
 from switchyard.agent.server.resource_client import ResourceClient
-from switchyard.agent.site.cluster_resources_site import ClusterResourcesSite
-from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
 from switchyard.model.cluster.namespace_resources import NamespaceEntry, NamespaceIndex
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec

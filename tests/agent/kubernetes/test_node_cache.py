@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.backends.kubernetes.nodes.cluster import ObjectCache
-from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
+from switchyard.features.kubernetes.agent.nodes.cluster import ObjectCache
+from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
 from tests.agent.kubernetes.node_builders import node_object, pod_object
 
 

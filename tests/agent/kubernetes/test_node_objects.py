@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.nodes.node_objects import (
+from switchyard.features.kubernetes.agent.nodes.node_objects import (
     KubernetesNode,
     NodeInfo,
     Taint,

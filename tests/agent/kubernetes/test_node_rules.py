@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.nodes.cluster import node_rules
-from switchyard.agent.backends.kubernetes.nodes.node_systems import DiscoveryJob, discovery_manifest, read_answer
-from switchyard.agent.backends.kubernetes.nodes.nodes import NodeRules
-from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.nodes.cluster import node_rules
+from switchyard.features.kubernetes.agent.nodes.node_systems import DiscoveryJob, discovery_manifest, read_answer
+from switchyard.features.kubernetes.agent.nodes.nodes import NodeRules
 from switchyard.model.wire.decode import convert
 
 EVERY = {"operator": "Exists"}

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.nodes.node_objects import KubernetesNode, NodeInfo, read_node
-from switchyard.agent.backends.kubernetes.nodes.nodes import (
+from switchyard.errors import Unavailable
+from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, NodeInfo, read_node
+from switchyard.features.kubernetes.agent.nodes.nodes import (
     NodeRules,
     graph_of_nodes,
     node_properties,
     system_of,
     usable_nodes,
 )
-from switchyard.errors import Unavailable
 from switchyard.match.shapes import ShapesEngine
 from switchyard.model.graph import Graph
 from tests.agent.kubernetes.node_builders import GIB, make_node, node_object

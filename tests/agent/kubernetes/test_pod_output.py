@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob, record_end
-from switchyard.agent.backends.kubernetes.pods.logs import LogCollector
-from switchyard.agent.backends.kubernetes.pods.pod_output import PodOutput
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
+from switchyard.features.kubernetes.agent.jobs.submitted_job import SubmittedJob, record_end
+from switchyard.features.kubernetes.agent.pods.logs import LogCollector
+from switchyard.features.kubernetes.agent.pods.pod_output import PodOutput
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, says

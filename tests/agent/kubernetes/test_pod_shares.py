@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.nodes.node_objects import pod_limits, pod_requests
+from switchyard.features.kubernetes.agent.nodes.node_objects import pod_limits, pod_requests
 from switchyard.model.cluster.pod_part import PodPart
 from tests.agent.kubernetes.manifests import a_site, of, one, pod_of, refusal
 

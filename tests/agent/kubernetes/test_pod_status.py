@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.kubernetes.namespaces.objects import EventObject, PodObject
-from switchyard.agent.backends.kubernetes.pods.pod_status import RULES, read_pod
+from switchyard.features.kubernetes.agent.namespaces.objects import EventObject, PodObject
+from switchyard.features.kubernetes.agent.pods.pod_status import RULES, read_pod
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.kubernetes.objects import a_condition, a_pod, an_event, running, terminated, waiting

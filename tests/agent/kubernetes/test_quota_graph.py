@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.namespaces.quota_graph import graph_of_quotas, load_of_quotas
-from switchyard.agent.backends.kubernetes.namespaces.quotas import NamespaceQuota, read_quota
 from switchyard.errors import Unavailable
+from switchyard.features.kubernetes.agent.namespaces.quota_graph import graph_of_quotas, load_of_quotas
+from switchyard.features.kubernetes.agent.namespaces.quotas import NamespaceQuota, read_quota
 
 GPU = "nvidia.com/gpu"
 

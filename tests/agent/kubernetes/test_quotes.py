@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.jobs.quotes import (
+from switchyard.features.kubernetes.agent.jobs.quotes import (
     ClusterView,
     JobPods,
     misfit_reason,
@@ -14,7 +14,7 @@ from switchyard.agent.backends.kubernetes.jobs.quotes import (
     quote_job,
     taint_refusal,
 )
-from switchyard.agent.backends.kubernetes.namespaces.quotas import NamespaceQuota, read_quota
+from switchyard.features.kubernetes.agent.namespaces.quotas import NamespaceQuota, read_quota
 from tests.agent.kubernetes.node_builders import make_node, make_pod
 
 

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from switchyard.agent.backends.kubernetes.api import reflector as reflector_module
-from switchyard.agent.backends.kubernetes.api.reflector import Reflector
+from switchyard.features.kubernetes.agent.api import reflector as reflector_module
+from switchyard.features.kubernetes.agent.api.reflector import Reflector
 from tests.agent.kubernetes.api_peer import Answer, ApiPeer, says, streams
 from tests.processes import PATIENCE_S, until
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.namespaces.resource_amounts import (
+from switchyard.features.kubernetes.agent.namespaces.resource_amounts import (
     NODE_AMOUNT_MAX,
     NODE_MILLICORES_MAX,
     add_amounts,

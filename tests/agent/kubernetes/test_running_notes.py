@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.kubernetes.jobs.attempt_status import running_note
-from switchyard.agent.backends.kubernetes.jobs.job_status import JobView, NodeState
-from switchyard.agent.backends.kubernetes.namespaces.objects import PodObject
+from switchyard.features.kubernetes.agent.jobs.attempt_status import running_note
+from switchyard.features.kubernetes.agent.jobs.job_status import JobView, NodeState
+from switchyard.features.kubernetes.agent.namespaces.objects import PodObject
 from tests.agent.kubernetes.objects import a_job, a_pod, ago, running, terminated
 
 AWAY_NOTE = "its node n1 does not answer: it may still run there"

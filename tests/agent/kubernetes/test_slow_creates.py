@@ -11,10 +11,10 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.api import background_calls
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.jobs import job_submitter
 from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.features.kubernetes.agent.api import background_calls
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.jobs import job_submitter
 from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.job_api import JobApi
@@ -26,7 +26,7 @@ UNDER_WAY = "is being created; the API has not answered yet"
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JobApi]:
-    monkeypatch.setattr(background_calls, "WAIT_S", WAIT_S)
+    monkeypatch.setattr(background_calls, "CALL_WAIT_S", WAIT_S)
     with closing(JobApi(tmp_path)) as api:
         api.timeout_s = PATIENCE_S
         yield api

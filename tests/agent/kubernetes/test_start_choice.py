@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.agent.backends.kubernetes.jobs.job_status import JobView, status_of
-from switchyard.agent.backends.kubernetes.jobs.start_choice import choose_starts, double_start_note
-from switchyard.agent.backends.kubernetes.namespaces.objects import PodObject
-from switchyard.agent.backends.kubernetes.pods.pod_status import read_pod
+from switchyard.features.kubernetes.agent.jobs.job_status import JobView, status_of
+from switchyard.features.kubernetes.agent.jobs.start_choice import choose_starts, double_start_note
+from switchyard.features.kubernetes.agent.namespaces.objects import PodObject
+from switchyard.features.kubernetes.agent.pods.pod_status import read_pod
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.kubernetes.objects import NOW_S, a_condition, a_job, a_pod, ago, running, terminated
 

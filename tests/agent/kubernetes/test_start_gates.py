@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
-from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED
-from switchyard.agent.backends.kubernetes.jobs.start_gates import StartGates
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
-from switchyard.agent.backends.kubernetes.namespaces.objects import ObjectMeta, OwnerReference, PodObject, PodObjectSpec
-from switchyard.agent.backends.kubernetes.namespaces.objects import SchedulingGate as Gate
-from switchyard.agent.backends.kubernetes.pods.labels import START_GATE
+from switchyard.features.kubernetes.agent.api.watcher import KubernetesWatcher
+from switchyard.features.kubernetes.agent.jobs.job_status import CANCELLED
+from switchyard.features.kubernetes.agent.jobs.start_gates import StartGates
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
+from switchyard.features.kubernetes.agent.jobs.submitted_job import SubmittedJob
+from switchyard.features.kubernetes.agent.namespaces.objects import ObjectMeta, OwnerReference, PodObject, PodObjectSpec
+from switchyard.features.kubernetes.agent.namespaces.objects import SchedulingGate as Gate
+from switchyard.features.kubernetes.agent.pods.labels import START_GATE
 from tests.agent.builders import a_lease
 from tests.agent.kubernetes.api_peer import ApiPeer, PeerHandler
 from tests.processes import PATIENCE_S, until

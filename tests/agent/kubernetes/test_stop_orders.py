@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.jobs.job_status import JobView
-from switchyard.agent.backends.kubernetes.jobs.stop_orders import stop_order_of
-from switchyard.agent.site.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.jobs.job_status import JobView
+from switchyard.features.kubernetes.agent.jobs.stop_orders import stop_order_of
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.kubernetes.objects import NOW_S, a_condition, a_job, a_pod, ago, an_event, running, terminated, waiting

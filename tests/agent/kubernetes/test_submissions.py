@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Status, marker_of
-from switchyard.agent.backends.kubernetes.jobs.job_status import CANCELLED, DELETED
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
-from switchyard.agent.backends.kubernetes.jobs.submitted_job import SubmittedJob
+from switchyard.features.kubernetes.agent.jobs.job_status import CANCELLED, DELETED
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
+from switchyard.features.kubernetes.agent.jobs.submitted_job import SubmittedJob
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease
 

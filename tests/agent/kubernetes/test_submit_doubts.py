@@ -11,11 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.kubernetes.backend import KubernetesBackend
-from switchyard.agent.backends.kubernetes.jobs import job_submitter
-from switchyard.agent.backends.kubernetes.jobs.submissions import SubmissionStore
 from switchyard.agent.site.accounts import AllowList
 from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.features.kubernetes.agent.backend import KubernetesBackend
+from switchyard.features.kubernetes.agent.jobs import job_submitter
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.pods.template_patch import merge_patch, patch_template
-from switchyard.agent.site.kubernetes_site import KubernetesSite
-from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.pods.template_patch import merge_patch, patch_template
 from switchyard.model.cluster.pod_part import PodPart
 from switchyard.model.job.job import JobSpec, Native
+from tests.sites import site_with
 
 Body = dict[str, Any]
 
@@ -31,7 +31,7 @@ def a_template() -> Body:
 
 
 def patched(*options: str, paths: list[str] | None = None, template: Body | None = None) -> Body:
-    site = Site(kubernetes=KubernetesSite(template=template or {}, patch_paths=paths or []))
+    site = site_with(kubernetes=KubernetesSite(template=template or {}, patch_paths=paths or []))
     spec = JobSpec(command=["true"], native=Native(options=list(options)))
     return patch_template(a_template(), spec, site)
 
@@ -138,7 +138,7 @@ def test_a_site_cannot_take_the_job_out_of_its_pod() -> None:
 
 
 def with_part(part: PodPart, paths: list[str]) -> Body:
-    site = Site(kubernetes=KubernetesSite(patch_paths=paths))
+    site = site_with(kubernetes=KubernetesSite(patch_paths=paths))
     return patch_template(a_template(), JobSpec(command=["true"], pod=part), site)
 
 
@@ -206,7 +206,7 @@ def with_volumes(part: PodPart | None = None, *options: str) -> Body:
     template["spec"]["volumes"] = OWN_VOLUMES
     template["spec"]["containers"][0]["volumeMounts"] = OWN_MOUNTS
     spec = JobSpec(command=["true"], pod=part, native=Native(options=list(options)))
-    return patch_template(template, spec, Site(kubernetes=KubernetesSite(patch_paths=WIDE_PATHS)))
+    return patch_template(template, spec, site_with(kubernetes=KubernetesSite(patch_paths=WIDE_PATHS)))
 
 
 def of_main(**fields: Any) -> PodPart:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.kubernetes.api.watcher import KubernetesWatcher
-from switchyard.agent.backends.kubernetes.namespaces.objects import (
+from switchyard.features.kubernetes.agent.api.watcher import KubernetesWatcher
+from switchyard.features.kubernetes.agent.namespaces.objects import (
     EventObject,
     EventTarget,
     JobObject,

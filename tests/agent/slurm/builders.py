@@ -10,10 +10,11 @@ from typing import Any
 from unittest import mock
 
 from switchyard.agent.backends import Setting
-from switchyard.agent.backends.slurm.commands.command_runner import CommandResult, CommandRunner
-from switchyard.agent.site.site import Site, SlurmSite
+from switchyard.features.slurm.agent.commands.command_runner import CommandResult, CommandRunner
+from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_lease
+from tests.sites import site_with
 from tests.slurm_bed import SlurmCluster
 
 
@@ -24,9 +25,9 @@ def a_slurm_setting(directory: Path, cluster: SlurmCluster, *, clients: Path | N
     return Setting(
         cluster="alpha",
         directory=directory,
-        site=Site(slurm=SlurmSite(bin=str(clients or cluster.bin), **waits), **more),
+        site=site_with(slurm=SlurmSite(bin=str(clients or cluster.bin), **waits), **more),
         is_root_allowed=True,
-        environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
+        agent_environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )
 
 

@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of, native_name
-from switchyard.agent.backends.slurm.backend import SlurmBackend
 from switchyard.agent.site.accounts import AllowList
 from switchyard.agent.site.site import Rates
 from switchyard.errors import PolicyRefused
+from switchyard.features.slurm.agent.backend import SlurmBackend
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.job.job import JobSpec, Native, Resources
 from switchyard.model.job.lifecycle import ObservedState

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner, CommandTimeout
-from switchyard.agent.backends.slurm.jobs.submitted_scripts import SubmittedScript
 from switchyard.agent.journal.attempt import Stage
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.site.accounts import AllowList
-from switchyard.agent.site.site import SlurmSite
 from switchyard.errors import PolicyRefused, Unavailable, YardError
+from switchyard.features.slurm.agent.backend import SlurmBackend
+from switchyard.features.slurm.agent.commands.command_runner import CommandRunner, CommandTimeout
+from switchyard.features.slurm.agent.jobs.submitted_scripts import SubmittedScript
+from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from switchyard.model.cluster.poll import Lease, Report
 from switchyard.model.job.job import JobSpec, Native
 from switchyard.model.job.lifecycle import ObservedState

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner
-from switchyard.agent.backends.slurm.commands.parse import handle_of
-from switchyard.agent.backends.slurm.commands.script_notes import Withdrawal, read_evidence, withdraw_jobs
-from switchyard.agent.backends.slurm.commands.states import (
+from switchyard.agent.backends.shared.shared_files import ScriptFiles, SharedFiles
+from switchyard.errors import Unavailable
+from switchyard.features.slurm.agent.commands.command_runner import CommandRunner
+from switchyard.features.slurm.agent.commands.parse import handle_of
+from switchyard.features.slurm.agent.commands.script_notes import Withdrawal, read_evidence, withdraw_jobs
+from switchyard.features.slurm.agent.commands.states import (
     FORGOTTEN_REASON,
     LAUNCH_FAILURE_SIGNAL,
     RERUN_CODE,
@@ -20,7 +22,7 @@ from switchyard.agent.backends.slurm.commands.states import (
     SlurmJobFacts,
     status_of,
 )
-from switchyard.agent.backends.slurm.jobs.evidence import (
+from switchyard.features.slurm.agent.jobs.evidence import (
     EndVerdict,
     ScriptEvidence,
     ScriptStart,
@@ -29,9 +31,8 @@ from switchyard.agent.backends.slurm.jobs.evidence import (
     judge_other_start,
     needs_evidence,
 )
-from switchyard.agent.backends.slurm.jobs.job_files import NOTES_MAX, RemoteFiles, ScriptFiles, SharedFiles
-from switchyard.agent.site.site import SlurmSite
-from switchyard.errors import Unavailable
+from switchyard.features.slurm.agent.jobs.remote_files import NOTES_MAX, RemoteFiles
+from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from switchyard.model.job.lifecycle import ObservedState
 
 NATIVE = "24_0"

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends.shared.returns import ATTEMPTS_MAX
-from switchyard.agent.backends.slurm.backend import SlurmBackend
+from switchyard.features.slurm.agent.backend import SlurmBackend
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when

@@ -14,13 +14,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends import slurm
-from switchyard.agent.backends.slurm.commands import command_lines
-from switchyard.agent.backends.slurm.commands.option_grammars import GRAMMARS, build_option, check_word
-from switchyard.agent.backends.slurm.commands.options import native_options_refusal
-from switchyard.agent.backends.slurm.jobs.evidence import ScriptStart
-from switchyard.agent.site.site import SlurmSite
 from switchyard.errors import Malformed, PolicyRefused
+from switchyard.features.slurm import agent as slurm
+from switchyard.features.slurm.agent.commands import command_lines
+from switchyard.features.slurm.agent.commands.option_grammars import GRAMMARS, build_option, check_word
+from switchyard.features.slurm.agent.commands.options import native_options_refusal
+from switchyard.features.slurm.agent.jobs.evidence import ScriptStart
+from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from switchyard.model.cluster.native_grammars import NATIVE_GRAMMARS, OPTION
 from switchyard.model.job.job import JobRequest, JobSpec, Native, Resources
 from switchyard.model.wire.decode import decode_json
@@ -196,9 +196,7 @@ def options_built(text: str) -> set[str]:
 
 def test_words_with_values_are_built_in_one_place() -> None:
     texts = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.rglob("*.py")}
-    # Options there are those of container runtimes, quoted for the shell.
-    slurm_texts = {name: text for name, text in texts.items() if name != "script_images.py"}
-    assert {name: lines for name, text in slurm_texts.items() if (lines := built_elsewhere(text))} == {}
+    assert {name: lines for name, text in texts.items() if (lines := built_elsewhere(text))} == {}
     used = {option for text in texts.values() for option in options_built(text)}
     assert used <= set(GRAMMARS)
     unused = {

@@ -13,14 +13,14 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.slurm.backend import SlurmBackend
-from switchyard.agent.backends.slurm.jobs.submitted_scripts import SubmittedScript
 from switchyard.agent.journal.attempt import Stage
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.need import spec_of
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.site.accounts import AllowList
 from switchyard.errors import Denied, Unavailable
+from switchyard.features.slurm.agent.backend import SlurmBackend
+from switchyard.features.slurm.agent.jobs.submitted_scripts import SubmittedScript
 from switchyard.model.cluster.poll import Lease, Report
 from switchyard.model.job.job import Native
 from switchyard.model.job.lifecycle import ObservedState

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.slurm.jobs.missing_jobs import (
+from switchyard.features.slurm.agent.jobs.missing_jobs import (
     AccountingProgress,
     EndKnowledge,
     MissingJob,

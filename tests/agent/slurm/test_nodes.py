@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.nodes.cluster import NAMES_MAX, find_closed_nodes
-from switchyard.agent.backends.slurm.nodes.nodes import (
+from switchyard.errors import Unavailable
+from switchyard.features.slurm.agent.nodes.cluster import NAMES_MAX, find_closed_nodes
+from switchyard.features.slurm.agent.nodes.nodes import (
+    SlurmHardware,
     SlurmNode,
     count_jobs,
     graph_of,
@@ -13,7 +15,6 @@ from switchyard.agent.backends.slurm.nodes.nodes import (
     read_nodes,
     read_partitions,
 )
-from switchyard.errors import Unavailable
 from switchyard.model.graph.graph import FreeNodes
 
 GIB = 2**30
@@ -57,18 +58,11 @@ def test_a_node_with_everything() -> None:
     assert read_nodes(text) == [
         SlurmNode(
             name="n1",
-            cores=8,
-            sockets=2,
-            memory_mb=16384,
-            storage_mb=1024,
-            gpus=4,
-            gpu_type="a100",
+            has=SlurmHardware(cores=8, sockets=2, memory_mb=16384, storage_mb=1024, gpus=4, gpu_type="a100"),
+            used=SlurmHardware(cores=3, memory_mb=2048, gpus=1),
             features=("fast", "intel"),
             partitions=("main", "short"),
             states=frozenset({"MIXED"}),
-            used_cores=3,
-            used_memory_mb=2048,
-            used_gpus=1,
         )
     ]
 
@@ -87,7 +81,7 @@ def test_a_node_with_everything() -> None:
 )
 def test_gpus_by_count_and_type(gres: str, gpus: int, kind: str) -> None:
     (node,) = read_nodes(row("n1", Gres=gres))
-    assert (node.gpus, node.gpu_type) == (gpus, kind)
+    assert (node.has.gpus, node.has.gpu_type) == (gpus, kind)
 
 
 @pytest.mark.parametrize(

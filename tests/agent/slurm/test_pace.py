@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.commands.poll_pace import CPU_CREDIT_S_MAX, CPU_SHARE, PollCost, SqueuePace
+from switchyard.features.slurm.agent.commands.poll_pace import CPU_CREDIT_S_MAX, CPU_SHARE, PollCost, SqueuePace
 
 
 class Looks:

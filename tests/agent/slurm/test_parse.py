@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.commands.parse import (
+from switchyard.features.slurm.agent.commands.parse import (
     SlurmJobRow,
     array_job_of,
     handle_of,
@@ -20,7 +20,7 @@ from switchyard.agent.backends.slurm.commands.parse import (
     read_wait_status,
     split_handle,
 )
-from switchyard.agent.backends.slurm.commands.states import SlurmJobFacts
+from switchyard.features.slurm.agent.commands.states import SlurmJobFacts
 
 
 @pytest.mark.parametrize(

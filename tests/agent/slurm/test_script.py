@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.slurm.commands.script import script_of
-from switchyard.agent.backends.slurm.commands.states import RERUN_CODE
+from switchyard.features.slurm.agent.commands.script import script_of
+from switchyard.features.slurm.agent.commands.states import RERUN_CODE
 from switchyard.model.job.job import Native
 from tests.agent.builders import a_lease
 from tests.processes import until

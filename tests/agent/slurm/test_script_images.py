@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.slurm.commands.script import script_of
 from switchyard.agent.site.site import ContainersSite, ImageRule, Site
 from switchyard.errors import PolicyRefused
+from switchyard.features.slurm.agent.commands.script import script_of
 from switchyard.model.job.image_rules import ImageRun
 from switchyard.model.job.job import Native
 from tests.agent.builders import a_lease

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.agent.backends.slurm.commands.states import RERUN_CODE, SEEN_BY_STATE, SlurmJobFacts, status_of
+from switchyard.features.slurm.agent.commands.states import RERUN_CODE, SEEN_BY_STATE, SlurmJobFacts, status_of
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause

@@ -13,18 +13,19 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting, marker_of
-from switchyard.agent.backends.slurm.backend import TRANSIENT_ERROR
-from switchyard.agent.backends.slurm.commands import command_lines
-from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner, CommandTimeout
-from switchyard.agent.backends.slurm.commands.options import native_options_refusal
-from switchyard.agent.backends.slurm.commands.script import script_of, work_folders_of
-from switchyard.agent.backends.slurm.jobs.job_files import SharedFiles
-from switchyard.agent.backends.slurm.nodes.cluster import find_excluded_nodes
-from switchyard.agent.backends.slurm.nodes.nodes import SlurmNode, graph_of
-from switchyard.agent.backends.slurm.nodes.quotes import read_problem, read_start_delay_s
+from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.loop.rates import cost_of
-from switchyard.agent.site.site import Rates, Site, SlurmSite, read_site
+from switchyard.agent.site.site import Rates, Site, read_site, site_type
 from switchyard.errors import Malformed, Unavailable
+from switchyard.features.slurm.agent.backend import TRANSIENT_ERROR
+from switchyard.features.slurm.agent.commands import command_lines
+from switchyard.features.slurm.agent.commands.command_runner import CommandRunner, CommandTimeout
+from switchyard.features.slurm.agent.commands.options import native_options_refusal
+from switchyard.features.slurm.agent.commands.script import script_of, work_folders_of
+from switchyard.features.slurm.agent.nodes.cluster import find_excluded_nodes
+from switchyard.features.slurm.agent.nodes.nodes import SlurmHardware, SlurmNode, graph_of
+from switchyard.features.slurm.agent.nodes.quotes import read_problem, read_start_delay_s
+from switchyard.features.slurm.agent.slurm_site import SlurmSite, slurm_of
 from switchyard.model.job.job import JobSpec, Native, Resources
 from tests.agent.builders import a_lease
 
@@ -301,10 +302,10 @@ def test_mistakes_in_the_sites_file_are_named(tmp_path: Path, text: str, mistake
 
 
 def test_a_site_without_a_file_and_with_one(tmp_path: Path) -> None:
-    assert read_site(None) == Site()
+    assert read_site(None) == site_type()()
     file = tmp_path / "site.yaml"
     file.write_text("slurm: {conf: /etc/slurm.conf, settle_s: 3}\nqueues: {gpu: a100}\nrates: {'*': {core: 0.1}}\n")
-    assert read_site(file).slurm.settle_s == 3
+    assert slurm_of(read_site(file)).settle_s == 3
     with pytest.raises(Malformed, match="Cannot read"):
         read_site(tmp_path / "nothing.yaml")
     assert Setting(cluster="a", directory=tmp_path).site == Site()
@@ -325,7 +326,7 @@ def test_a_site_without_a_file_and_with_one(tmp_path: Path) -> None:
 )
 def test_nodes_that_a_constraint_rules_out_are_named(constraints: dict[str, Any] | None, ruled_out: str) -> None:
     kinds = {1: ("fast",), 2: (), 3: ("slow",), 4: ()}  # in the graph n2 and n4 come together: they are alike
-    nodes = [SlurmNode(name=f"n{i}", cores=4, features=kinds[i]) for i in kinds]
+    nodes = [SlurmNode(name=f"n{i}", has=SlurmHardware(cores=4), features=kinds[i]) for i in kinds]
     graph, names = graph_of(nodes, where="here"), {node.name for node in nodes}
     demand = {"version": 1, "resources": [], "attributes": {"system": {"constraints": constraints}}}
     spec = JobSpec(["true"], demand=demand)

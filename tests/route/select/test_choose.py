@@ -1,4 +1,4 @@
-"""A selection applied to a ruling: who is drawn from, what every verdict says, and that all else stays as it was."""
+"""A selection among eligible clusters: who is drawn from, what each verdict says, and that all else is as it was."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def a_town(*names: str, down: Sequence[str] = ()) -> World:
 def chosen(
     world: World, steps: list[dict[str, str]], states: Mapping[str, Any], order: Sequence[str] = ()
 ) -> Eligibility | SelectionFailure:
-    ruling = evaluate(an_ask(world), world)
+    eligibility = evaluate(an_ask(world), world)
     algorithm = selector("constraint", json.dumps({"priorities": [{"priority": 1, "steps": steps}]}))
-    return apply_selection(ruling, "constraint", algorithm, world=world, states=states, parameters={}, order=order)
+    return apply_selection(eligibility, "constraint", algorithm, world=world, states=states, parameters={}, order=order)
 
 
 STATES: dict[str, dict[str, ExpressionValue]] = {"a": {"x": 1.0}, "b": {"x": 2.0}, "c": {"x": 0.0}}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
-from switchyard.route.expression import CHARS_MAX, NODES_MAX, NoValue, parse_expression
+from switchyard.features.rainbow.route.expression import CHARS_MAX, NODES_MAX, NoValue, parse_expression
 from switchyard.route.operators import BudgetExceeded, EvaluationBudget
 
 VALUES: dict[str, Any] = {

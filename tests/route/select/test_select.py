@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed, UnknownName
-from switchyard.route.select.constraint_steps import PRIORITIES_MAX, STEPS_MAX, TEXT_CHARS_MAX
+from switchyard.features.rainbow.route.constraint_steps import PRIORITIES_MAX, STEPS_MAX, TEXT_CHARS_MAX
 from switchyard.route.select.registry import SELECTORS, selector
 from switchyard.route.select.selector import Candidate, SelectionFailure, SelectionResult
 from switchyard.route.select.weighted_draw import WeightedCandidates
@@ -181,8 +181,8 @@ def test_an_option_nobody_knows_is_refused(name: str) -> None:
 def test_an_unknown_algorithm_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UnknownName) as caught:
         selector("fastest")
-    assert "weighted, random, least-loaded, constraint" in caught.value.detail
-    assert SELECTORS.names()[:4] == ["weighted", "random", "least-loaded", "constraint"]
+    assert "weighted, random, least-loaded, soonest, cheapest, constraint" in caught.value.detail
+    assert SELECTORS.names()[:3] == ["weighted", "random", "least-loaded"]
 
 
 def loaded(name: str, free: int | None, queued: int = 0, *, cores: int = 8) -> Candidate:

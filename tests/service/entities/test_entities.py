@@ -11,19 +11,20 @@ import sqlalchemy as sa
 from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, Denied, LimitReached, NameTaken, NotFound, TooLarge, YardError
+from switchyard.features.flyte.service.entities import entity_changes, entity_reads, registration
+from switchyard.features.flyte.service.entities.entity_changes import NameQuery
+from switchyard.features.flyte.service.entities.entity_reads import EntityQuery
+from switchyard.features.flyte.store.entities.entity_names import EntityNameKey
+from switchyard.features.flyte.store.tables import entities_tables
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind, read_id
+from switchyard.features.flyte.workflow.lists.filters import ENTITY_COLUMNS, NAME_COLUMNS, read_filters
+from switchyard.features.flyte.workflow.lists.list_query import ListOrder
+from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import ProjectChange, ProjectRequest
 from switchyard.service.access import projects
 from switchyard.service.core.rights import Actor
-from switchyard.service.entities import entity_changes, entity_reads, registration
-from switchyard.service.entities.entity_changes import NameQuery
-from switchyard.service.entities.entity_reads import EntityQuery
-from switchyard.store.entities.entity_names import EntityNameKey
-from switchyard.store.tables import entities_tables, schema
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind, read_id
-from switchyard.workflow.lists.filters import ENTITY_COLUMNS, NAME_COLUMNS, read_filters
-from switchyard.workflow.lists.list_query import ListOrder
-from switchyard.workflow.values.limits import WorkflowLimits
+from switchyard.store.tables import schema
 from tests.service.entities.requests import (
     DOMAIN,
     PROJECT,
@@ -337,7 +338,7 @@ def test_a_project_must_be_there_and_active(rig: Rig) -> None:
 
 
 def test_limits_of_a_project_are_named(lite: Rig) -> None:
-    object.__setattr__(lite.context, "workflows", WorkflowLimits(nodes=5, project_entities=2, project_bytes=0))
+    lite.context.settings[WorkflowLimits] = WorkflowLimits(nodes=5, project_entities=2, project_bytes=0)
     create(lite, task_request("a"))
     create(lite, task_request("add"))
     with pytest.raises(LimitReached, match=r"limit `workflows.project_entities` of 2 is reached") as refused:
@@ -346,7 +347,7 @@ def test_limits_of_a_project_are_named(lite: Rig) -> None:
     with pytest.raises(NameTaken):
         create(lite, task_request("a"))
     assert rows(lite)["entities"] == 2, "nothing was stored"
-    object.__setattr__(lite.context, "workflows", WorkflowLimits(nodes=5, project_entities=0, project_bytes=1000))
+    lite.context.settings[WorkflowLimits] = WorkflowLimits(nodes=5, project_entities=0, project_bytes=1000)
     create(lite, workflow_request(nodes=[task_node(f"n{number}", a=1, b=2) for number in range(5)][:1]))
     with pytest.raises(BadRequest, match=r"6 nodes .* limit `workflows.nodes` .* is 5"):
         create(lite, workflow_request("big", nodes=[task_node(f"n{number}", a=1, b=2) for number in range(6)]))

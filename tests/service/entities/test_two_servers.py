@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from switchyard.errors import YardError
+from switchyard.features.flyte.service.entities import entity_changes, registration
+from switchyard.features.flyte.store.tables import entities_tables
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
 from switchyard.model.wire.api import ProjectRequest
 from switchyard.service.access import projects
-from switchyard.service.entities import entity_changes, registration
-from switchyard.store.tables import entities_tables
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
 from tests.service.entities.requests import DOMAIN, PROJECT, plan_request, task_request, workflow_request
 from tests.service.rig import ADMIN, Rig, running
 

@@ -10,17 +10,17 @@ from flyteidl.admin import execution_pb2
 from flyteidl.core import identifier_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from msgspec import structs
 
+from switchyard.features.flyte.service.entities import registration
+from switchyard.features.flyte.service.executions.calls import creation, reads
+from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
+from switchyard.features.flyte.service.executions.nodes.child_executions import child_name
+from switchyard.features.flyte.store.executions import execution_nodes
+from switchyard.features.flyte.store.executions.executions import ExecutionKey, ExecutionRow
+from switchyard.features.flyte.store.tables.executions_tables import executions
 from switchyard.model.cluster.poll import AttemptRef, Lease
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.core.rights import Actor
-from switchyard.service.entities import registration
-from switchyard.service.executions.calls import creation, reads
-from switchyard.service.executions.driving.driver import ExecutionDriver
-from switchyard.service.executions.nodes.child_executions import child_name
-from switchyard.store.executions import execution_nodes
-from switchyard.store.executions.executions import ExecutionKey, ExecutionRow
 from switchyard.store.files import file_outputs
-from switchyard.store.tables.executions_tables import executions
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT, an_id, plan_request, task_request, workflow_request
 from tests.service.files.trees import a_tree

@@ -6,10 +6,10 @@ from typing import Any
 
 from flyteidl.admin import execution_pb2, node_execution_pb2
 
+from switchyard.features.flyte.server import executions, node_executions
+from switchyard.features.flyte.service.executions.calls import decks
 from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.job.lifecycle import ObservedState
-from switchyard.server.flyte import executions, node_executions
-from switchyard.service.executions.calls import decks
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed, outputs_file
 from tests.service.rig import ADMIN, Rig

@@ -9,10 +9,10 @@ from flyteidl.admin import common_pb2
 from flyteidl.core import errors_pb2
 
 from switchyard.errors import BadRequest
-from switchyard.service.executions.calls import reads
-from switchyard.service.executions.calls.reads import ExecutionQuery
-from switchyard.store.executions.executions import ExecutionKey
-from switchyard.workflow.lists.filters import EXECUTION_COLUMNS, NODE_COLUMNS, read_filters, read_order
+from switchyard.features.flyte.service.executions.calls import reads
+from switchyard.features.flyte.service.executions.calls.reads import ExecutionQuery
+from switchyard.features.flyte.store.executions.executions import ExecutionKey
+from switchyard.features.flyte.workflow.lists.filters import EXECUTION_COLUMNS, NODE_COLUMNS, read_filters, read_order
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import ADMIN, Rig

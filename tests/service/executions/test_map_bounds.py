@@ -9,20 +9,20 @@ import pytest
 from flyteidl.core import execution_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from msgspec import structs
 
+from switchyard.features.flyte.service.executions.maps.map_inputs import read_inputs
+from switchyard.features.flyte.service.executions.maps.map_progress import judge_element, new_map
+from switchyard.features.flyte.service.executions.maps.map_results import open_elements
+from switchyard.features.flyte.store.executions import execution_maps
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
+from switchyard.features.flyte.workflow.engine.attempt_result import JobEnd
+from switchyard.features.flyte.workflow.engine.execution_state import TaskStart
+from switchyard.features.flyte.workflow.engine.map_elements import PART_SIZE, ElementState, MapShape
+from switchyard.features.flyte.workflow.values.uploaded_files import SCHEME
 from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.executions.maps.map_inputs import read_inputs
-from switchyard.service.executions.maps.map_progress import judge_element, new_map
-from switchyard.service.executions.maps.map_results import open_elements
-from switchyard.store.executions import execution_maps
 from switchyard.store.files import file_outputs
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
-from switchyard.workflow.engine.attempt_result import JobEnd
-from switchyard.workflow.engine.execution_state import TaskStart
-from switchyard.workflow.engine.map_elements import PART_SIZE, ElementState, MapShape
-from switchyard.workflow.values.uploaded_files import SCHEME
 from tests.service.executions.bed import ExecutionBed, outputs_file
 from tests.service.executions.test_turns import a_user, limited, wait_for_room
 from tests.service.files.trees import a_tree

@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from flyteidl.admin import cluster_assignment_pb2, common_pb2
 
 from switchyard.errors import BadRequest, YardError
+from switchyard.features.flyte.service.executions.calls import explanations
+from switchyard.features.flyte.store.tables.executions_tables import executions
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
-from switchyard.service.executions.calls import explanations
 from switchyard.service.job import explanation
-from switchyard.store.tables import schema
-from switchyard.store.tables.executions_tables import executions
+from switchyard.store.tables import clusters_tables, schema
 from tests.builders import a_graph
 from tests.service.entities.requests import PROJECT
 from tests.service.executions.bed import ExecutionBed
@@ -29,8 +29,8 @@ SPREAD = common_pb2.Annotations(values={"switchyard/spread": "true"})
 
 def jobs_by_execution(rig: Rig) -> dict[str, set[str]]:
     """The clusters of the jobs of each execution."""
-    query = sa.select(schema.jobs.c.name, schema.clusters.c.name).select_from(
-        schema.jobs.outerjoin(schema.clusters, schema.clusters.c.id == schema.jobs.c.cluster_id)
+    query = sa.select(schema.jobs.c.name, clusters_tables.clusters.c.name).select_from(
+        schema.jobs.outerjoin(clusters_tables.clusters, clusters_tables.clusters.c.id == schema.jobs.c.cluster_id)
     )
     found: dict[str, set[str]] = {}
     with rig.context.database.read() as tx:

@@ -10,14 +10,14 @@ from flyteidl.core import identifier_pb2
 from msgspec import structs
 
 from switchyard.errors import BadRequest, Conflict, Denied, NotFound
+from switchyard.features.flyte.service.executions.calls import changes, relaunch
+from switchyard.features.flyte.service.executions.nodes import recovered_nodes
+from switchyard.features.flyte.service.executions.nodes.child_executions import child_name
+from switchyard.features.flyte.store.executions.execution_recovery import RecoverableNode
 from switchyard.model.job.site_needs import SiteOffer
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
-from switchyard.service.executions.calls import changes, relaunch
-from switchyard.service.executions.nodes import recovered_nodes
-from switchyard.service.executions.nodes.child_executions import child_name
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.store.executions.execution_recovery import RecoverableNode
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed
@@ -161,7 +161,7 @@ def test_an_archived_execution_is_recovered_and_a_removed_one_is_not(rig: Rig) -
     bed.run_all()
     assert bed.phase("second") == "SUCCEEDED"
     rig.clock.wait(2 * DAY_S)
-    chore = RetentionChore(RetentionTerms(executions_us=DAY_S * 1_000_000))
+    chore = RetentionChore(RetentionTerms(of_features={"executions": DAY_S * 1_000_000}))
     while chore.go(rig.context, rig.leader):
         pass
     with pytest.raises(NotFound, match="One that was removed cannot be relaunched or recovered"):

@@ -6,15 +6,21 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import NotFound
+from switchyard.features.flyte.store import feature
+from switchyard.features.flyte.store.tables.executions_tables import (
+    execution_attempts,
+    execution_nodes,
+    execution_tags,
+    executions,
+)
 from switchyard.service.upkeep import retention
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.store.files import file_collection
-from switchyard.store.tables.executions_tables import execution_attempts, execution_nodes, execution_tags, executions
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import Rig
 
 DAY_US = 86_400_000_000
-TERMS = RetentionTerms(jobs_us=DAY_US, executions_us=10 * DAY_US)
+TERMS = RetentionTerms(jobs_us=DAY_US, of_features={"executions": 10 * DAY_US})
 
 
 def count(rig: Rig, table: sa.Table) -> int:
@@ -32,7 +38,7 @@ def clean(rig: Rig) -> dict[str, int]:
 
 
 def test_an_old_execution_goes_in_pieces(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "EXECUTION_ROWS_MAX", 4)
+    monkeypatch.setattr(feature, "ROWS_MAX", 4)
     bed = ExecutionBed(rig)
     bed.wide("wide", 10)
     bed.create("wide", "old", tags=["red", "blue"])
@@ -53,7 +59,7 @@ def test_an_old_execution_goes_in_pieces(rig: Rig, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_execution_that_is_being_removed_is_not_seen(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "EXECUTION_ROWS_MAX", 2)
+    monkeypatch.setattr(feature, "ROWS_MAX", 2)
     monkeypatch.setattr(retention, "ROUND_S", -1.0)
     bed = ExecutionBed(rig)
     bed.wide("wide", 10)

@@ -12,18 +12,18 @@ from flyteidl.admin import common_pb2, execution_pb2, launch_plan_pb2, schedule_
 from flyteidl.core import literals_pb2, types_pb2
 
 from switchyard.errors import BadRequest, NotFound
+from switchyard.features.flyte.service.entities import entity_changes, registration
+from switchyard.features.flyte.service.executions.calls import reads
+from switchyard.features.flyte.service.executions.calls.reads import ExecutionQuery
+from switchyard.features.flyte.service.executions.driving import schedules as chore
+from switchyard.features.flyte.service.executions.driving.schedules import ScheduleChore, execution_name
+from switchyard.features.flyte.store.executions import schedules
+from switchyard.features.flyte.store.executions.schedules import ScheduleRow
+from switchyard.features.flyte.workflow.compile import launch_plan_checks
+from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.access import users
-from switchyard.service.entities import entity_changes, registration
-from switchyard.service.executions.calls import reads
-from switchyard.service.executions.calls.reads import ExecutionQuery
-from switchyard.service.executions.driving import schedules as chore
-from switchyard.service.executions.driving.schedules import ScheduleChore, execution_name
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.store.executions import schedules
-from switchyard.store.executions.schedules import ScheduleRow
-from switchyard.workflow.compile import launch_plan_checks
-from switchyard.workflow.compile.entity_id import EntityId, EntityKind
 from tests.processes import PATIENCE_S
 from tests.service.entities.requests import DOMAIN, PROJECT, plan_request, workflow_request
 from tests.service.executions.bed import ExecutionBed

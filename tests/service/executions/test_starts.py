@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from switchyard.errors import LimitReached
-from switchyard.server.config.config import Config, FilesSection, WorkflowsSection
-from switchyard.service.executions.driving import driver
-from switchyard.service.executions.nodes.job_starts import JobStarter, trees_over
+from switchyard.features.flyte.server.workflows_section import WorkflowsSection
+from switchyard.features.flyte.service.executions.driving import driver
+from switchyard.features.flyte.service.executions.nodes.job_starts import JobStarter, trees_over
+from switchyard.server.config.config import Config, FilesSection
 from tests.service.executions.bed import ExecutionBed
 from tests.service.executions.test_turns import a_user, limited
 from tests.service.rig import running

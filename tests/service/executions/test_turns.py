@@ -13,22 +13,25 @@ from flyteidl.admin import common_pb2, launch_plan_pb2
 from flyteidl.core import literals_pb2
 
 from switchyard.errors import Conflict, LimitReached
+from switchyard.features.flyte.server.workflows_section import WorkflowsSection
+from switchyard.features.flyte.service.entities import registration
+from switchyard.features.flyte.service.executions.calls import changes, creation
+from switchyard.features.flyte.service.executions.driving import driver, loading, step_plan
+from switchyard.features.flyte.service.executions.driving.due_executions import OwnerTurns
+from switchyard.features.flyte.service.executions.nodes import child_executions
+from switchyard.features.flyte.service.executions.nodes.child_executions import CHILDREN_MAX, child_name
+from switchyard.features.flyte.store.executions import execution_nodes
+from switchyard.features.flyte.store.executions import executions as store
+from switchyard.features.flyte.store.executions.execution_due import DueExecution
+from switchyard.features.flyte.workflow.engine.engine import step
 from switchyard.model.rules.access import GrantTarget, Role
-from switchyard.server.config.config import Config, WorkflowsSection
+from switchyard.server.config.config import config_type
 from switchyard.server.config.limits_section import LimitsSection
-from switchyard.service.entities import registration
-from switchyard.service.executions.calls import changes, creation
-from switchyard.service.executions.driving import driver, loading, step_plan
-from switchyard.service.executions.driving.due_executions import OwnerTurns
-from switchyard.service.executions.nodes.child_executions import CHILDREN_MAX, child_name
-from switchyard.store.executions import execution_nodes
-from switchyard.store.executions import executions as store
-from switchyard.store.executions.execution_due import DueExecution
-from switchyard.workflow.engine.engine import step
 from tests.processes import until
 from tests.service.entities.requests import PROJECT, placed, plan_request, workflow_request
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import ADMIN, Rig, running
+from tests.soak import SOAKED
 from tests.workflow.builders import INT, TEXT, a_template, sub_node, task_node
 
 PATIENCE_S = 30.0
@@ -132,7 +135,8 @@ def test_a_new_leader_sees_what_ended_before_its_term(rig: Rig) -> None:
 
 
 def limited(store_url: str, folder: Any, workflows: WorkflowsSection | None = None, **limits: Any) -> Any:
-    config = Config(limits=LimitsSection(**limits), workflows=workflows or WorkflowsSection())
+    kind: Any = config_type()
+    config = kind(limits=LimitsSection(**limits), workflows=workflows or WorkflowsSection())
     return running(store_url, folder, config=config)
 
 
@@ -264,12 +268,17 @@ def test_children_keep_to_the_concurrency_policy_of_their_launch_plan(rig: Rig) 
     assert bed.phase("e") == "SUCCEEDED"
 
 
+@pytest.mark.parametrize("most", [4, SOAKED(CHILDREN_MAX)])
 @pytest.mark.parametrize("parallel", [0, 2])
-def test_nodes_of_a_full_launch_plan_hold_back_no_others(rig: Rig, parallel: int) -> None:
-    """More of them than one step begins, and, with max_parallelism, than may run at once."""
+def test_nodes_of_a_full_launch_plan_hold_back_no_others(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, parallel: int, most: int
+) -> None:
+    """More of them than one step begins (`most`), and, with max_parallelism, than may run at once."""
+    for module in (child_executions, step_plan):
+        monkeypatch.setattr(module, "CHILDREN_MAX", most)
     bed = ExecutionBed(rig)
     a_limited_plan(bed, "single", 1)
-    limited_ones = CHILDREN_MAX + 5
+    limited_ones = most + 5
     bed.launches("parent", [*["single"] * limited_ones, *["one"] * 2])
     bed.create("parent", "e", max_parallelism=parallel)
     others = {child_name(bed.row("e").id, f"n{limited_ones + number}") for number in range(1 if parallel else 2)}

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.service.executions.driving import driver as driver_module
-from switchyard.service.executions.driving import unfinished_steps
-from switchyard.service.executions.driving.driver import ExecutionDriver
+from switchyard.features.flyte.service.executions.driving import driver as driver_module
+from switchyard.features.flyte.service.executions.driving import unfinished_steps
+from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
+from switchyard.features.flyte.workflow.engine.engine import step
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.workflow.engine.engine import step
 from tests.service.executions.bed import ExecutionBed
 from tests.service.rig import Rig
 

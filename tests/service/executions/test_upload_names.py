@@ -9,9 +9,9 @@ import pytest
 from flyteidl.service.dataproxy_pb2 import CreateUploadLocationRequest
 
 from switchyard.errors import NameTaken
+from switchyard.features.flyte.service.executions.calls.data_proxy import DataUpload, create_upload_location, find_grant
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.core.rights import Actor
-from switchyard.service.executions.calls.data_proxy import DataUpload, create_upload_location, find_grant
 from tests.service.rig import Rig
 
 # Two contents with the same MD5, by Wang and Yu (2005): six bytes differ by their highest bit.

@@ -11,20 +11,20 @@ from flyteidl.admin import cluster_assignment_pb2, common_pb2
 from flyteidl.core import workflow_pb2
 
 from switchyard.errors import BadRequest, BadValue, Conflict, Denied, NotFound, YardError
-from switchyard.model.executions.workflow_execution import CreatedExecution, ExecutionNode, LaunchRequest
+from switchyard.features.flyte.model.workflow_execution import CreatedExecution, ExecutionNode, LaunchRequest
+from switchyard.features.flyte.service.executions.calls import changes, reads
+from switchyard.features.flyte.service.executions.calls.execution_counts import ExecutionTally, count_live
+from switchyard.features.flyte.service.executions.calls.execution_lists import execution_details, execution_page
+from switchyard.features.flyte.service.executions.calls.explanations import explain_execution
+from switchyard.features.flyte.service.executions.driving import loading
+from switchyard.features.flyte.service.executions.driving.launches import launch
+from switchyard.features.flyte.service.executions.nodes.node_outlines import node_page
+from switchyard.features.flyte.store.executions import execution_pages
+from switchyard.features.flyte.store.executions.execution_pages import ExecutionFilter
+from switchyard.features.flyte.store.executions.executions import ExecutionKey
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import layout
-from switchyard.service.executions.calls import changes, reads
-from switchyard.service.executions.calls.execution_counts import count_live
-from switchyard.service.executions.calls.execution_lists import execution_details, execution_page
-from switchyard.service.executions.calls.explanations import explain_execution
-from switchyard.service.executions.driving import loading
-from switchyard.service.executions.driving.launches import launch
-from switchyard.service.executions.nodes.node_outlines import node_page
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.store.executions import execution_pages
-from switchyard.store.executions.execution_pages import ExecutionFilter
-from switchyard.store.executions.executions import ExecutionKey
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT
 from tests.service.executions.bed import ExecutionBed
@@ -219,7 +219,7 @@ def test_executions_are_counted_by_what_bounds_them_and_by_phase(rig: Rig) -> No
     put_pool(rig, "lab", c1=1)
     bed.wide("wide", 1)
     bed.create("wide", "e", cluster_assignment=pool("lab"))
-    counts = rig.context.tally.executions
+    counts = rig.context.setting(ExecutionTally).phases
     assert counts.get("lab", "", "c1", "QUEUED") == 1
     bed.drive()
     (live,) = count_live(rig.context, sets_max=10)

@@ -14,7 +14,7 @@ from switchyard.errors import BadValue, LimitReached, Malformed, TooLarge, YardE
 from switchyard.model.files.file_frames import OBJECTS_MAX, FrameKind, encode_frame
 from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
-    DEPTH_MAX,
+    FOLDER_DEPTH_MAX,
     HEADER,
     TREE_BYTES_MAX,
     ZEROS,
@@ -131,7 +131,7 @@ BAD: dict[str, tuple[Callable[[], Tree], type[YardError], str]] = {
     "a chunk of another size": (wrong_chunk_size, BadValue, "it has 5"),
     "a short chunk inside": (short_chunk_inside, BadValue, "another size"),
     "a chunk of two sizes": (one_chunk_two_sizes, BadValue, "another size"),
-    "too many folders in folders": (lambda: nested(DEPTH_MAX, {"x": b"x"}), BadValue, "folders in folders"),
+    "too many folders in folders": (lambda: nested(FOLDER_DEPTH_MAX, {"x": b"x"}), BadValue, "folders in folders"),
     "very many files in few folders": (bomb, BadValue, "more than"),
     "a chunk as a folder": (a_chunk_as_folder, BadValue, "no tree"),
     "more bytes than a tree may have": (too_large_tree, LimitReached, "files.tree_bytes"),
@@ -151,7 +151,7 @@ GOOD: dict[str, Callable[[], Tree]] = {
     "an empty folder": lambda: a_tree({}),
     "an empty file": lambda: a_tree({"x": b""}),
     "zeros are not stored": lambda: a_tree({"x": bytes(CHUNK_BYTES), "y": bytes(10)}),
-    "as deep as possible": lambda: nested(DEPTH_MAX - 1, {"x": b"x"}),
+    "as deep as possible": lambda: nested(FOLDER_DEPTH_MAX - 1, {"x": b"x"}),
     "a link up inside the tree": lambda: nested(3, {"x": Link("../../../d"), "y": Link("..")}),
     "folders that occur twice": lambda: a_tree({"a": {"b": {"x": b"x"}}, "c": {"b": {"x": b"x"}}}),
     "odd names": lambda: a_tree({"a\nb": b"1", "\x7f": b"2", " ": b"3"}),
@@ -271,10 +271,10 @@ def test_uploads_over_the_limit_of_a_user_are_refused_with_the_rule(tmp_path: Pa
         (b"../../a", 2),
         (b"./x//", 0),
         (b"./../.", 1),
-        (b"a/..", DEPTH_MAX + 1),
-        (b"../a/../b", DEPTH_MAX + 1),
-        (b"/etc", DEPTH_MAX + 1),
-        (b"a\0b", DEPTH_MAX + 1),
+        (b"a/..", FOLDER_DEPTH_MAX + 1),
+        (b"../a/../b", FOLDER_DEPTH_MAX + 1),
+        (b"/etc", FOLDER_DEPTH_MAX + 1),
+        (b"a\0b", FOLDER_DEPTH_MAX + 1),
     ],
 )
 def test_how_far_a_link_climbs(target: bytes, levels: int) -> None:

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from switchyard.errors import Denied, PolicyRefused
+from switchyard.features.rainbow.service import rainbow
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.rules.scope import Scope
 from switchyard.model.wire.api import BulkRequest, JobChange, RetryRequest
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import job_control, jobs
 from switchyard.service.rules import attributes
-from switchyard.service.submit import rainbow, retry
+from switchyard.service.submit import retry
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from switchyard.features.rainbow.service import rainbow
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import Report
 from switchyard.model.cluster.selection import Select
@@ -23,7 +24,7 @@ from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import explanation
 from switchyard.service.run import pollers
-from switchyard.service.submit import rainbow, retry
+from switchyard.service.submit import retry
 from tests.builders import a_request
 from tests.match.test_cases import forms_of
 from tests.service.queued import promote, queued_rig

@@ -17,7 +17,8 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
-from switchyard.service.submit.submit import QUICK_GRAPH_SIZE_MAX, AcceptedJob, TooSlowForLoop
+from switchyard.service.placement.decision import QUICK_GRAPH_SIZE_MAX, TooSlowForLoop
+from switchyard.service.submit.submit import AcceptedJob
 from switchyard.store.tables.schema import idempotency
 from switchyard.store.tables.schema import jobs as jobs_table
 from tests.builders import a_graph, a_group, a_request
@@ -231,7 +232,7 @@ def test_equal_specs_are_one_row(rig: Rig) -> None:
         assert tx.execute(sa.select(sa.func.count()).select_from(idempotency)).scalar() == 0
 
 
-def test_a_ruling_is_not_kept_beyond_a_change_of_grants_or_clusters(lite: Rig) -> None:
+def test_an_eligibility_is_not_kept_beyond_a_change_of_grants_or_clusters(lite: Rig) -> None:
     lite.cluster("secret", is_private=True)
     ann = lite.user("ann")
     assert lite.submit(actor=ann).state == "REJECTED"

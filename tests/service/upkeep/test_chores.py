@@ -403,10 +403,10 @@ def test_a_job_that_is_held_while_the_leader_decides_stays_held(rig: Rig, monkey
     agent.sync()
     evaluate = evaluation.evaluate_changed
 
-    def hold_meanwhile(*arguments: Any) -> Any:
-        rulings = evaluate(*arguments)
+    def hold_meanwhile(*arguments: Any, **options: Any) -> Any:
+        eligibilities = evaluate(*arguments, **options)
         job_control.job_change(rig.context, ADMIN, made.id, JobChange(hold=True))
-        return rulings
+        return eligibilities
 
     monkeypatch.setattr("switchyard.service.upkeep.route_pending.evaluate_changed", hold_meanwhile)
     assert route_pending(rig.context, rig.leader) == 0

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from switchyard.features.flyte.store.executions import execution_nodes
+from switchyard.features.flyte.store.executions.execution_nodes import NodeRow
 from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
@@ -16,8 +18,6 @@ from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.store.clusters import clusters
-from switchyard.store.executions import execution_nodes
-from switchyard.store.executions.execution_nodes import NodeRow
 from switchyard.store.jobs import events
 from tests.builders import a_request
 from tests.service.rig import Rig, RigAgent

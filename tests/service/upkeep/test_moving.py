@@ -248,9 +248,9 @@ def test_an_agent_that_leases_first_keeps_the_job(rig: Rig, monkeypatch) -> None
     say(idle, free_cores=8)
     real, held = move_jobs.evaluate_again, []
 
-    def meanwhile(*args: Any) -> Any:
+    def meanwhile(*args: Any, **options: Any) -> Any:
         held.append(full.lease_one())
-        return real(*args)
+        return real(*args, **options)
 
     monkeypatch.setattr(move_jobs, "evaluate_again", meanwhile)
     assert JobMover().look(rig.context, rig.leader) == 0

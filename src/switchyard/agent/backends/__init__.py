@@ -2,7 +2,8 @@
 
 Twelve calls are about jobs and the cluster: describe, look, state, trouble, quote, work_folder, submit, submit_range,
 find, status, cancel, output. Six more serve the agent: refresh (ask the cluster), watch and wake (when to check), held
-(attempts that are there without a journal), forget, close.
+(attempts that are there without a journal), forget, close. What only some backends can do has a default in
+`OptionalCalls`, from which backends are derived.
 
 How a call fails and what states mean:
 
@@ -21,10 +22,13 @@ import signal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from switchyard.agent.backends.namespaces import ManagesNamespaces
 from switchyard.agent.site.accounts import LocalAccount
+from switchyard.agent.site.inherited_variables import INHERITED_VARIABLES
 from switchyard.agent.site.site import Site
+from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.cluster.quote import QUOTE_VALID_S
@@ -52,12 +56,16 @@ class Setting:
     site: Site = field(default_factory=Site)
     is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
     are_jobs_bound: bool = False  # `--jobs-end-with-agent`: when the agent ends, however it ends, its jobs end, too
-    environment: Mapping[str, str] = field(default_factory=dict)  # variables of the agent that a job may inherit
     agent_environment: Mapping[str, str] = field(default_factory=dict)  # all variables of the agent; not for jobs
 
     def files_folder(self, default: Path) -> Path:
         """The folder for files of jobs: the site's, with a part for each cluster, or `default`."""
         return Path(self.site.files.folder) / self.cluster if self.site.files.folder else default
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of the agent that a job may inherit. No secrets."""
+        return {name: self.agent_environment[name] for name in INHERITED_VARIABLES if name in self.agent_environment}
 
     @property
     def known_graph(self) -> Graph:
@@ -127,22 +135,88 @@ class OutputPiece:
     total: int
 
 
-class Backend(Protocol):
-    kind: ClassVar[str]
-    # Submitting the same marker twice starts the job once. Else the agent records each submit before it goes on, and
-    # looks up the marker after any doubt.
-    is_submit_repeatable: ClassVar[bool]
-    # It has a queue: it takes jobs before resources are free.
-    has_queue: ClassVar[bool]
-    finds_graph: ClassVar[bool]  # it asks its cluster for the graph; this machine is not discovered
-    submits_at_once: ClassVar[int]  # how many submits may run in parallel
-    jobs_max: ClassVar[int]  # attempts held at once, unless the operator says otherwise
+class OptionalCalls(Protocol):
+    """Calls that not every backend can answer, each with the answer of a backend that cannot.
+
+    A backend of another package that is not derived from this class gets it when it is loaded (`registry.py`).
+    """
+
+    has_expiration: ClassVar[bool] = False  # its cluster may have an end of its own
+
+    if TYPE_CHECKING:  # every backend has these
+
+        @property
+        def kind(self) -> str: ...
+
+        def cancel(self, native_ids: Collection[str]) -> None: ...
+
+    @property
+    def has_folders_here(self) -> bool:
+        """Whether the folders of its jobs are on the agent's disk."""
+        return False
+
+    @property
+    def namespaces(self) -> ManagesNamespaces | None:
+        """What applies the objects of namespaces; None: nothing does."""
+        return None
+
+    @property
+    def expires_s(self) -> float | None:
+        """When the cluster ends, in seconds since 1970; None: it has no end."""
+        return None
+
+    def work_folder(self, lease: Lease) -> WorkFolder:  # noqa: ARG002
+        """Where an attempt with files (`spec.files`) runs, if it names no `cwd`. Raises as `submit` does.
+
+        The agent puts the files there before it calls `submit`, and takes the output files from there after the end.
+        All nodes must see it under this path. Called from several threads.
+        """
+        raise PolicyRefused(f"The backend {self.kind} of this cluster takes no jobs with files.")
+
+    def late_reason(self, lease: Lease) -> str:  # noqa: ARG002
+        """Why the job cannot end before the cluster does; empty: it can, if it starts now."""
+        return ""
+
+    def withdraw(self, native_ids: Iterable[str]) -> list[str] | None:  # noqa: ARG002
+        """Keep these jobs from beginning, whatever the cluster does with them. None: it cannot do so.
+
+        Returns the jobs that have not begun, and will not. An id may be the marker of a submit in doubt.
+        """
+        return None
+
+    def end_jobs(self, native_ids: Collection[str]) -> None:
+        """End these jobs, as the cluster ends with its agent, and wait for their ends if that can be."""
+        self.cancel(native_ids)
+
+
+class Backend(OptionalCalls, Protocol):
+    """What the agent calls. A backend derived from `OptionalCalls` needs only what has no default there."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def is_submit_repeatable(self) -> bool:
+        """Whether submitting the same marker twice starts the job once.
+
+        Else the agent records each submit before it goes on, and looks up the marker after any doubt.
+        """
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether it takes jobs before resources are free."""
+
+    @property
+    def submits_at_once(self) -> int:
+        """How many submits may run in parallel."""
+
+    @property
+    def jobs_max(self) -> int:
+        """Attempts held at once, unless the operator says otherwise."""
 
     @property
     def range_max(self) -> int:
         """How many tasks of an array one submit takes."""
-
-    def __init__(self, setting: Setting) -> None: ...
 
     def describe(self) -> Graph:
         """The graph of the cluster, as last discovered."""
@@ -160,13 +234,6 @@ class Backend(Protocol):
         """When and for how much the job could run here. Called on its own thread; may take seconds; changes nothing.
 
         The spec has the job's needs; its command is a placeholder.
-        """
-
-    def work_folder(self, lease: Lease) -> WorkFolder:
-        """Where an attempt with files (`spec.files`) runs, if it names no `cwd`. Raises as `submit` does.
-
-        The agent puts the files there before it calls `submit`, and takes the output files from there after the end.
-        All nodes must see it under this path. Called from several threads.
         """
 
     def submit(self, lease: Lease) -> str:
@@ -207,6 +274,19 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Release everything; running jobs go on."""
+
+
+class BackendClass(Protocol):
+    """A backend before it is made: what is known of it without its cluster."""
+
+    @property
+    def finds_graph(self) -> bool:
+        """Whether it asks its cluster for the graph; else this machine is discovered."""
+
+    @property
+    def has_expiration(self) -> bool: ...
+
+    def __call__(self, setting: Setting) -> Backend: ...
 
 
 def native_name(native_id: str) -> str:

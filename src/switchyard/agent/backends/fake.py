@@ -26,6 +26,7 @@ from msgspec.structs import replace
 from switchyard.agent.backends import (
     REFRESH_S,
     BackendQuote,
+    OptionalCalls,
     OutputPiece,
     Setting,
     Status,
@@ -65,7 +66,7 @@ class _Record(Struct, frozen=True):
     cancelled_ns: int | None = None
 
 
-class FakeBackend:
+class FakeBackend(OptionalCalls):
     kind: ClassVar[str] = "fake"
     is_submit_repeatable: ClassVar[bool] = False  # as in most batch systems, a second submit runs a second job
     has_queue: ClassVar[bool] = False

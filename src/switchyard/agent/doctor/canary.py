@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status, native_name
@@ -20,27 +21,27 @@ CANARY_POLL_S = 0.2
 # for a job that was cancelled to be gone, and for its output to be seen over a network's file system
 CANARY_CLEANUP_S = 30.0
 OUTPUT_MAX = 4096
-SHARED_FOLDER_ADVICE = "Name a folder that the nodes share with this machine: `slurm: {folder: /…}` in the site's file."
-POD_ADVICE = "Look at the Job and its pod: `kubectl describe job NAME`, `kubectl get events`."
-FLUX_ADVICE = (
-    "See `flux jobs -a` and `flux resource list`. Jobs write their output into a folder that the nodes share with this "
-    "machine: `flux: {folder: /…}` in the site's file."
-)
-# Why Slurm lets a job wait, by how its word begins, and what to do about it.
-PENDING_ADVICE = {
-    "Resources": "Nothing is wrong: the cluster is full. Try again later, or give --wait more time.",
-    "Priority": "Nothing is wrong: others are before it. Try again later, or give --wait more time.",
-    "Partition": "The default partition is closed or too small: see `scontrol show partition`.",
-    "ReqNodeNotAvail": "Its nodes are down, drained or reserved: see `sinfo -R`.",
-    "Assoc": "The account's limits are reached, or it may not run here: see `sacctmgr show assoc`.",
-    "Account": "Slurm wants another account: `slurm: {account: …}` in the site's file.",
-    "InvalidAccount": "Slurm does not know the account: `slurm: {account: …}` in the site's file, or sacctmgr.",
-    "InvalidQOS": "Slurm does not know the quality of service: see `sacctmgr show qos`.",
-    "QOS": "A limit of the quality of service is reached: see `sacctmgr show qos`.",
-    "JobHeld": "The site holds new jobs: ask who runs the cluster, or `scontrol release`.",
-    "Licenses": "The licences it needs are taken.",
-    "BadConstraints": "No node has what it asks for.",
-}
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryAdvice:
+    """What to do if the small job fails, in the words of one system. `{name}` in `cancel` is the job.
+
+    `waits`: by how the system's reason begins.
+    """
+
+    output: str = "See what the batch system says of the job, and whether this machine sees where it writes."
+    cancel: str = "Cancel it by hand."
+    silent: str = "See whether the batch system runs."
+    slow: str = "See the nodes and their logs."
+    queued: str = "See what the batch system says of the job."
+    waits: Mapping[str, str] = field(default_factory=dict)
+    is_always: bool = False  # `output` is the advice whatever the backend itself said
+
+    @classmethod
+    def of(cls, text: str) -> CanaryAdvice:
+        """The same advice for every failure."""
+        return cls(output=text, cancel=text, silent=text, slow=text, queued=text, is_always=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +62,18 @@ def run_canary(
     marker: Path | None = None,
     project: str = "default",
     domain: str = "development",
-    advice: str = "",
+    advice: CanaryAdvice,
 ) -> CanaryResult:
-    """Submit the job, wait for its end, read its output, and clean up. The job says whether it sees `marker`.
-
-    `advice`: what to do if it fails, on another system than Slurm.
-    """
+    """Submit the job, wait for its end, read its output, and clean up. The job says whether it sees `marker`."""
     lease = _make_lease(owner, marker, project=project, domain=domain)
-    song = _follow_canary(backend, lease, wait_s, marker)
-    is_advised = advice and song.is_ok is not True and song.advice
-    return replace(song, advice=advice) if is_advised else song
+    result = _follow_canary(backend, lease, wait_s, marker, advice)
+    is_advised = advice.is_always and result.is_ok is not True and result.advice
+    return replace(result, advice=advice.output) if is_advised else result
 
 
-def _follow_canary(backend: Backend, lease: Lease, wait_s: float, marker: Path | None) -> CanaryResult:
+def _follow_canary(
+    backend: Backend, lease: Lease, wait_s: float, marker: Path | None, advice: CanaryAdvice
+) -> CanaryResult:
     begun = time.monotonic()
     try:
         native_id = backend.submit(lease)
@@ -82,24 +82,24 @@ def _follow_canary(backend: Backend, lease: Lease, wait_s: float, marker: Path |
     name = native_name(native_id)
     status, silence = _wait_for_end(backend, native_id, wait_s)
     if status.seen not in TERMINAL_STATES:
-        song = _not_ended(backend, native_id, status, silence, wait_s)
+        result = _not_ended(backend, native_id, status=status, silence=silence, wait_s=wait_s, advice=advice)
     elif status.seen is not ObservedState.SUCCEEDED:
         stderr = _read(backend, native_id, "stderr").decode(errors="replace").strip()
         beside = f"; it said: {stderr[-300:]}" if stderr else ""
-        song = CanaryResult(
+        result = CanaryResult(
             False,
             f"job {name} was submitted and ended badly: {status.reason or status.text}{beside}",
-            SHARED_FOLDER_ADVICE,
+            advice.output,
         )
     elif not _has_output(backend, native_id):
-        song = CanaryResult(False, f"job {name} ran, but what it printed cannot be seen here", SHARED_FOLDER_ADVICE)
+        result = CanaryResult(False, f"job {name} ran, but what it printed cannot be seen here", advice.output)
     else:
         took_s = time.monotonic() - begun
         is_seen = MARKER_SEEN.encode() in _read(backend, native_id, "stdout") if marker is not None else None
         detail = f"job {name} was submitted, ran, and its output came back in {took_s:.1f} s"
-        song = CanaryResult(True, detail, is_marker_seen=is_seen)
+        result = CanaryResult(True, detail, is_marker_seen=is_seen)
     backend.forget(native_id)
-    return song
+    return result
 
 
 def _make_lease(owner: str, marker: Path | None, *, project: str, domain: str) -> Lease:
@@ -137,30 +137,26 @@ def _wait_for_end(backend: Backend, native_id: str, wait_s: float) -> tuple[Stat
         time.sleep(CANARY_POLL_S)
 
 
-def _not_ended(backend: Backend, native_id: str, status: Status, silence: str, wait_s: float) -> CanaryResult:
+def _not_ended(
+    backend: Backend, native_id: str, status: Status, silence: str, *, wait_s: float, advice: CanaryAdvice
+) -> CanaryResult:
     name = native_name(native_id)
     try:
         backend.cancel([native_id])
         _wait_for_end(backend, native_id, CANARY_CLEANUP_S)
     except YardError as exc:
         return CanaryResult(
-            False, f"job {name} was submitted, and then: {exc.detail}", f"Cancel it by hand: scancel {name}"
+            False, f"job {name} was submitted, and then: {exc.detail}", advice.cancel.replace("{name}", name)
         )
     if silence:
-        return CanaryResult(
-            False, f"job {name} was submitted, and then: {silence}", "See whether slurmctld runs: `scontrol ping`."
-        )
+        return CanaryResult(False, f"job {name} was submitted, and then: {silence}", advice.silent)
     if status.seen is ObservedState.RUNNING:
-        return CanaryResult(
-            False, f"job {name} began, and did not end within {wait_s:g} s", "See `sinfo -R` and the node's log."
-        )
+        return CanaryResult(False, f"job {name} began, and did not end within {wait_s:g} s", advice.slow)
     why = status.reason.rpartition(": ")[2] or status.text
-    advice = next(
-        (text for word, text in PENDING_ADVICE.items() if why.startswith(word)), "See `squeue` for the reason."
-    )
+    what_to_do = next((text for word, text in advice.waits.items() if why.startswith(word)), advice.queued)
     is_full = why.startswith(("Resources", "Priority"))
     return CanaryResult(
-        None if is_full else False, f"job {name} did not begin within {wait_s:g} s; the cluster says: {why}", advice
+        None if is_full else False, f"job {name} did not begin within {wait_s:g} s; the cluster says: {why}", what_to_do
     )
 
 

@@ -15,10 +15,11 @@ import msgspec
 
 from switchyard.agent.backends.registry import BACKENDS
 from switchyard.agent.doctor.discover import describe_machine, describe_system, read_graph
+from switchyard.agent.feature import SystemsQuestion, agent_features, feature_of
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.site.site import read_site
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed
-from switchyard.errors import EXIT_ERROR, EXIT_OK, Unavailable, YardError
+from switchyard.errors import EXIT_ERROR, EXIT_OK, BadRequest, Unavailable, YardError
 from switchyard.model.jobspec.quantity import parse_duration_s
 
 URL_DEFAULT = "http://127.0.0.1:8080"
@@ -59,7 +60,7 @@ def discover_command(argv: list[str]) -> int:
         "--per-node", action="store_true", help="print what the system of each node is, as a subsystem"
     )
     parser.add_argument(
-        "--backend", choices=("slurm", "kubernetes", "flux"), help="with --per-node: ask all nodes of this cluster"
+        "--backend", choices=sorted(agent_features()), help="with --per-node: ask all nodes of this cluster"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="with --backend: the site's file")
     parser.add_argument(
@@ -71,17 +72,21 @@ def discover_command(argv: list[str]) -> int:
     plain: dict[str, Any]
     if arguments.backend and not arguments.per_node:
         parser.error("--backend goes with --per-node: what a cluster has, its agent asks itself")
-    if arguments.image and arguments.backend != "kubernetes":
-        parser.error("--image goes with --backend kubernetes")
+    if arguments.image and not feature_of(arguments.backend).has_images:
+        kinds = [kind for kind, feature in agent_features().items() if feature.has_images]
+        parser.error(f"--image goes with --backend {' or '.join(kinds)}")
     if arguments.graph:
         graph = read_graph(arguments.graph)
         plain = {"nodes": graph.nodes, "totals": graph.totals, "shapes": len(graph.shapes)}
-    elif arguments.backend == "kubernetes":
-        plain = _kubernetes_systems(arguments.config, image=arguments.image, namespace=arguments.namespace)
-    elif arguments.backend == "flux":
-        plain = _flux_systems(arguments.config)
     elif arguments.backend:
-        plain = _slurm_systems(arguments.config)
+        question = SystemsQuestion(
+            site=read_site(arguments.config),
+            environment=os.environ,
+            program=[str(Path(sys.argv[0]).absolute())],
+            image=arguments.image,
+            namespace=arguments.namespace,
+        )
+        plain = _systems(arguments.backend, question)
     elif arguments.per_node:
         plain = describe_system()
     else:
@@ -95,52 +100,17 @@ def discover_command(argv: list[str]) -> int:
     return EXIT_OK
 
 
-def _flux_systems(config: Path | None) -> dict[str, Any]:
+def _systems(kind: str, question: SystemsQuestion) -> dict[str, Any]:
     """The systems of the nodes that answered; the other nodes are named on stderr."""
-    from switchyard.agent.backends.flux.cluster.node_systems import describe_flux_systems
-
-    program = [str(Path(sys.argv[0]).absolute())]
-    return _answered(*describe_flux_systems(read_site(config).flux, os.environ, program=program))
-
-
-def _slurm_systems(config: Path | None) -> dict[str, Any]:
-    """The systems of the nodes that answered; the other nodes are named on stderr."""
-    from switchyard.agent.backends.slurm.commands.command_runner import CommandRunner
-    from switchyard.agent.backends.slurm.nodes.node_systems import describe_systems
-
-    caller = CommandRunner(read_site(config).slurm, os.environ)
-    return _answered(*describe_systems(caller, program=[str(Path(sys.argv[0]).absolute())]))
-
-
-def _answered(subsystem: dict[str, Any], silent: dict[str, str]) -> dict[str, Any]:
+    feature = feature_of(kind)
+    described = feature.describe_systems(question)
+    if described is None:
+        raise BadRequest(f"Nodes of {kind} cannot be asked.", next_step="Run it on a node, without --backend.")
+    subsystem, silent = described
     for node, why in silent.items():
         print(f"{node}: {why}", file=sys.stderr)
     if not subsystem["attach"]:
-        raise Unavailable("No node answered.", next_step="Do the nodes see this program under the same path?")
-    return subsystem
-
-
-def _kubernetes_systems(config: Path | None, *, image: str | None, namespace: str | None) -> dict[str, Any]:
-    """The systems of all nodes, as their kubelets and the Jobs on them say; nodes without an answer are on stderr."""
-    from switchyard.agent.backends.kubernetes.namespaces.site_access import open_api
-    from switchyard.agent.backends.kubernetes.nodes.node_systems import NOBODY, DiscoveryJob, describe_node_systems
-
-    site = read_site(config).kubernetes
-    with contextlib.closing(open_api(site, os.environ)) as api:
-        job = None
-        if image:
-            place = namespace or site.fixed_namespace or api.namespace or "default"
-            job = DiscoveryJob(
-                namespace=place,
-                image=image,
-                pull_secrets=tuple(site.pull_secrets),
-                user=NOBODY if site.run_as_user is None else site.run_as_user,
-            )
-        subsystem, silent = describe_node_systems(api, job)
-    for node, why in silent.items():
-        print(f"{node}: {why}", file=sys.stderr)
-    if not subsystem["attach"]:
-        raise Unavailable("No node says what its system is.", next_step="See `kubectl describe nodes`.")
+        raise Unavailable("No node says what its system is.", next_step=feature.nobody_advice)
     return subsystem
 
 
@@ -177,17 +147,18 @@ def doctor_command(argv: list[str]) -> int:
     logging.getLogger("switchyard").addHandler(logging.NullHandler())  # the findings say what a backend logs
     directory = arguments.data or (default_data_folder(arguments.cluster) if arguments.cluster else None)
     patient = doctor.DoctorTarget(
-        urls=arguments.server or _known_servers(directory),
+        servers=doctor.DoctorServers(
+            urls=arguments.server or _known_servers(directory),
+            ca_file=arguments.ca_file,
+            is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
+        ),
         directory=directory.absolute() if directory else None,
         backend=arguments.backend,
-        ca_file=arguments.ca_file,
         environment=dict(os.environ),
-        is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
         site=read_site(arguments.config),
         cluster=arguments.cluster or "",
-        user=arguments.user,
+        job=doctor.DoctorJob(owner=arguments.user, wait_s=wait_s),
         namespaces=arguments.namespace,
-        wait_s=wait_s,
     )
     findings = doctor.run_checks(patient)
     if arguments.output:

@@ -25,7 +25,7 @@ from switchyard.model.jobspec.quantity import show_bytes
 GPU_DEVICE = re.compile(r"nvidia[0-9]+\Z")
 CGROUP_DEPTH_MAX = 64
 NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
-FILE_BYTES_MAX = 256 * 2**20  # the server's bound
+GRAPH_FILE_BYTES_MAX = 256 * 2**20  # the server's bound
 
 GraphDescription = dict[str, Any]
 
@@ -63,8 +63,8 @@ def host_name() -> str:
 def read_graph(path: Path) -> Graph:
     """Read the operator's description, in any form that the server takes."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise Unavailable(f"The graph file {path} has over {FILE_BYTES_MAX} bytes.")
+        if path.stat().st_size > GRAPH_FILE_BYTES_MAX:
+            raise Unavailable(f"The graph file {path} has over {GRAPH_FILE_BYTES_MAX} bytes.")
         content = path.read_bytes()
     except FileNotFoundError as exc:
         raise NotFound(f"There is no graph file {path}.", next_step="Check the path given with --graph.") from exc

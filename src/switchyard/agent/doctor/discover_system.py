@@ -23,15 +23,15 @@ SystemFacts = dict[str, str]
 Probe = Callable[[Path], SystemFacts]
 
 PROBE_COMMAND_S_MAX = 5.0  # nvidia-smi takes a second or two; a broken driver can block it forever
-KILL_WAIT_S = 0.5  # for a killed program to be gone
+PROGRAM_KILL_WAIT_S = 0.5  # for a killed program to be gone
 ANSWER_CHARS_MAX = 65_536
-VERSION = r"([0-9]+(?:\.[0-9]+)*)"
+VERSION_PATTERN = r"([0-9]+(?:\.[0-9]+)*)"
 MPIS = (
-    ("openmpi", re.compile(rf"\(Open MPI\) {VERSION}")),
-    ("intel-mpi", re.compile(rf"Intel\(R\) MPI Library.*?Version {VERSION}", re.DOTALL)),
-    ("mpich", re.compile(rf"HYDRA build details:.*?Version:\s+{VERSION}", re.DOTALL)),
+    ("openmpi", re.compile(rf"\(Open MPI\) {VERSION_PATTERN}")),
+    ("intel-mpi", re.compile(rf"Intel\(R\) MPI Library.*?Version {VERSION_PATTERN}", re.DOTALL)),
+    ("mpich", re.compile(rf"HYDRA build details:.*?Version:\s+{VERSION_PATTERN}", re.DOTALL)),
 )
-RUNTIMES = (
+CONTAINER_RUNTIMES = (
     "apptainer",
     "singularity",
     "podman",
@@ -48,7 +48,7 @@ def system_facts(root: Path = Path("/")) -> SystemFacts:
 
 def _machine(root: Path) -> SystemFacts:
     release = _text(root / "proc/sys/kernel/osrelease").strip() or platform.release()
-    kernel = re.match(VERSION, release)
+    kernel = re.match(VERSION_PATTERN, release)
     # 6.1.0-18-amd64 would compare as a pre-release of 6.1.0.
     version = {"kernel": kernel[1]} if kernel else {}
     return {
@@ -60,24 +60,24 @@ def _machine(root: Path) -> SystemFacts:
 
 
 def _libc(root: Path) -> SystemFacts:
-    if match := re.search(rf"glibc {VERSION}", run_probe_command(["getconf", "GNU_LIBC_VERSION"])):
+    if match := re.search(rf"glibc {VERSION_PATTERN}", run_probe_command(["getconf", "GNU_LIBC_VERSION"])):
         return {"libc-implementation": "glibc", "libc": match[1]}
     if next((root / "lib").glob("ld-musl-*.so.1"), None) is None:
         return {}
-    version = re.search(rf"Version {VERSION}", run_probe_command(["ldd", "--version"]))
+    version = re.search(rf"Version {VERSION_PATTERN}", run_probe_command(["ldd", "--version"]))
     return {"libc-implementation": "musl", **({"libc": version[1]} if version else {})}
 
 
 def _gpu(root: Path) -> SystemFacts:
     facts: SystemFacts = {}
-    if match := re.search(rf"Kernel Module[^\n]*?\s{VERSION}\s", _text(root / "proc/driver/nvidia/version")):
+    if match := re.search(rf"Kernel Module[^\n]*?\s{VERSION_PATTERN}\s", _text(root / "proc/driver/nvidia/version")):
         facts |= {"gpu-vendor": "nvidia", "gpu-driver": match[1]}
     elif version := _text(root / "sys/module/amdgpu/version").strip():
         facts |= {"gpu-vendor": "amd", "gpu-driver": version[:64]}
     shown = run_probe_command(["nvidia-smi"])
-    if match := re.search(rf"Driver Version: {VERSION}", shown):
+    if match := re.search(rf"Driver Version: {VERSION_PATTERN}", shown):
         facts |= {"gpu-vendor": "nvidia", "gpu-driver": match[1]}
-    if match := re.search(rf"CUDA Version: {VERSION}", shown):
+    if match := re.search(rf"CUDA Version: {VERSION_PATTERN}", shown):
         facts["cuda"] = match[1]
     return facts
 
@@ -91,8 +91,10 @@ def _mpi(_root: Path) -> SystemFacts:
 
 
 def _container_runtime(_root: Path) -> SystemFacts:
-    for name in RUNTIMES:
-        if match := re.search(rf"{name}\S* version {VERSION}", run_probe_command([name, "--version"]), re.IGNORECASE):
+    for name in CONTAINER_RUNTIMES:
+        if match := re.search(
+            rf"{name}\S* version {VERSION_PATTERN}", run_probe_command([name, "--version"]), re.IGNORECASE
+        ):
             return {"container-runtime": name, "container-runtime-version": match[1]}
     return {}
 
@@ -127,7 +129,7 @@ def run_probe_command(words: Sequence[str]) -> str:
         if program.stdout is not None:
             program.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            program.wait(KILL_WAIT_S)
+            program.wait(PROGRAM_KILL_WAIT_S)
 
 
 def _text(path: Path) -> str:

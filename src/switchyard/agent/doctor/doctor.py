@@ -6,7 +6,6 @@ changed.
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import socket
 import sqlite3
@@ -23,22 +22,20 @@ import msgspec
 from switchyard.agent.backends import Backend, Setting
 from switchyard.agent.backends.local.supervisor_program import probe_supervisor
 from switchyard.agent.backends.registry import load_backend
-from switchyard.agent.doctor.canary import FLUX_ADVICE, POD_ADVICE, run_canary
+from switchyard.agent.doctor.canary import run_canary
 from switchyard.agent.doctor.discover import discover_graph
 from switchyard.agent.doctor.doctor_files import check_files, check_shared, seen_by_nodes
 from switchyard.agent.doctor.doctor_finding import Finding
-from switchyard.agent.doctor.doctor_kubernetes import check_kubernetes, project_of
+from switchyard.agent.feature import feature_of
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.journal.journal_rows import check_schema, find_damage
 from switchyard.agent.loop.loop import FREE_BYTES_MIN
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
-from switchyard.agent.site.environment import INHERITED_VARIABLES
-from switchyard.agent.site.flux_site import ACCOUNTS_ADVICE
 from switchyard.agent.site.images import problem_here
 from switchyard.agent.site.job_accounts import JobAccounts
-from switchyard.agent.site.site import Site, runs_over_ssh
+from switchyard.agent.site.site import Site
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import YardError
 from switchyard.model.cluster.cluster import Agent
@@ -49,32 +46,43 @@ CHECK_S_MAX = 5.0  # for one step of the connection to a server
 SKEW_S_MAX = 5.0  # a wrong clock affects certificates and logs, not jobs
 CERT_DAYS_MIN = 14.0  # enough time to renew a certificate
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
-KUBERNETES = "kubernetes"  # the kind of the backend, and the check whether its API answers
 JOIN_ADVICE = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorServers:
+    urls: Sequence[str]
+    ca_file: str | None
+    is_plain_allowed: bool = False  # http:// to another machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorJob:
+    """The small job that proves that jobs run."""
+
+    owner: str | None = None
+    wait_s: float = 60.0  # for its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorTarget:
     """What to check."""
 
-    urls: Sequence[str]
+    servers: DoctorServers
     directory: Path | None
     backend: str | None
-    ca_file: str | None
     environment: Mapping[str, str]
     site: Site = field(default_factory=Site)
     cluster: str = ""  # if no agent has joined yet
-    user: str | None = None  # the owner of the small job
+    job: DoctorJob = field(default_factory=DoctorJob)
     namespaces: Sequence[str] = ()  # of Kubernetes, to look at; empty: those that the site names
-    wait_s: float = 60.0  # for the end of the small job
-    is_plain_allowed: bool = False  # http:// to another machine
 
 
 def run_checks(patient: DoctorTarget) -> list[Finding]:
     """Run all checks, in the order of their dependencies."""
     findings: list[Finding] = []
     reached: list[ServerAddress] = []
-    for url in patient.urls:
+    for url in patient.servers.urls:
         try:
             server = parse_server_url(url)
         except YardError as exc:
@@ -82,7 +90,7 @@ def run_checks(patient: DoctorTarget) -> list[Finding]:
             continue
         way = list(_check_connection(server, patient))
         try:
-            refuse_plain_http(url, is_plain_allowed=patient.is_plain_allowed)
+            refuse_plain_http(url, is_plain_allowed=patient.servers.is_plain_allowed)
         except YardError as exc:
             way.append(Finding("tls", False, exc.detail, exc.next_step))
         findings += way
@@ -94,7 +102,7 @@ def run_checks(patient: DoctorTarget) -> list[Finding]:
     if credential is None or patient.directory is None:
         findings.append(finding)
     else:
-        agent, finding = _credential(credential, patient.directory, reached, patient.ca_file)
+        agent, finding = _credential(credential, patient.directory, reached, patient.servers.ca_file)
         findings.append(finding)
     if patient.directory is not None:
         findings += _folder(patient.directory)
@@ -107,10 +115,10 @@ def run_checks(patient: DoctorTarget) -> list[Finding]:
         findings.append(Finding("supervisor", False, f"no job can be started: {why}", advice))
     findings += check_files(patient.site, kind, folders)
     findings += check_images(patient.site, kind, patient.environment)
-    if kind == KUBERNETES:
-        findings += check_kubernetes(patient.site.kubernetes, patient.environment, namespaces=patient.namespaces)
-        if any(finding.check == KUBERNETES and finding.is_ok is False for finding in findings):
-            return findings  # the backend would say the same
+    cluster = feature_of(kind).check(patient.site, patient.environment, patient.namespaces)
+    findings += cluster.findings
+    if cluster.is_over:
+        return findings
     findings += _backend(patient, kind, folders)
     return findings
 
@@ -134,11 +142,11 @@ def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[
     with line:
         yield Finding("tcp", True, f"{server.host}:{server.port} takes connections")
         if server.is_tls:
-            finding = _tls(line, server, patient.ca_file)
+            finding = _tls(line, server, patient.servers.ca_file)
             yield finding
             if not finding.is_ok:
                 return
-    yield from _check_server(server, patient.ca_file)
+    yield from _check_server(server, patient.servers.ca_file)
 
 
 def _tls(line: socket.socket, server: ServerAddress, ca_file: str | None) -> Finding:
@@ -265,24 +273,28 @@ def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | No
         try:
             make = load_backend(kind)
             graph = None if make.finds_graph else discover_graph(Path(folder))
-            environment = {
-                name: patient.environment[name] for name in INHERITED_VARIABLES if name in patient.environment
-            }
             setting = Setting(
                 cluster="doctor",
                 directory=Path(folder),
                 graph=graph,
                 site=patient.site,
-                environment=environment,
                 agent_environment=patient.environment,
             )
             with closing(make(setting)) as backend:
                 backend.refresh()
                 yield _check_backend(kind, backend)
-                if kind not in ("fake", KUBERNETES):  # they start no programs under accounts of this machine
-                    yield _accounts(patient.site, advice=ACCOUNTS_ADVICE if kind == "flux" else "")
-                if kind == KUBERNETES:
-                    yield _pod_canary(patient, backend)
+                feature = feature_of(kind)
+                if kind != "fake" and feature.has_local_accounts:
+                    yield _accounts(patient.site, advice=feature.accounts_advice)
+                song = feature.run_small_job(
+                    patient.site,
+                    backend,
+                    owner=patient.job.owner or "doctor",
+                    wait_s=patient.job.wait_s,
+                    namespaces=patient.namespaces,
+                )
+                if song is not None:
+                    yield song
                 elif backend.has_queue:
                     yield from _canary(patient, backend, folders)
         except (YardError, OSError) as exc:
@@ -298,41 +310,25 @@ def _check_backend(kind: str, backend: Backend) -> Finding:
 
 def _accounts(site: Site, *, advice: str) -> Finding:
     """Whether users' jobs have separate accounts. Sharing is no fault, but is reported. `advice`: of the backend."""
-    sharing = JobAccounts(
-        site, is_root_allowed=False, is_elsewhere=runs_over_ssh(shlex.split(site.slurm.prefix))
-    ).sharing()
+    sharing = JobAccounts(site, is_root_allowed=False, is_elsewhere=site.is_elsewhere).sharing()
     if sharing is None:
         return Finding("accounts", True, "each user's jobs run under an account of their own")
     return Finding("accounts", None, sharing.detail, advice or sharing.advice)
 
 
-def _pod_canary(patient: DoctorTarget, backend: Backend) -> Finding:
-    """Run a small job in the first namespace that was named, or in that of the project `default`."""
-    site = patient.site.kubernetes
-    if not site.image:
-        advice = "Name a small image with /bin/echo in it: `kubernetes: {image: …}` in the site's file."
-        return Finding("canary", None, "there is no image for a small job", advice)
-    place = project_of(site, patient.namespaces[0]) if patient.namespaces else None
-    project, domain = place or ("default", "development")
-    song = run_canary(
-        backend,
-        owner=patient.user or "doctor",
-        wait_s=patient.wait_s,
-        project=project,
-        domain=domain,
-        advice=POD_ADVICE,
-    )
-    return Finding("canary", song.is_ok, song.detail, song.advice)
-
-
 def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
-    if patient.site.accounts is not None and patient.user is None:
+    if patient.site.accounts is not None and patient.job.owner is None:
         yield Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
         return
-    is_remote = runs_over_ssh(shlex.split(patient.site.slurm.prefix))
+    is_remote = patient.site.is_elsewhere
     with seen_by_nodes(None if is_remote else folders) as marker:
-        advice = FLUX_ADVICE if backend.kind == "flux" else ""
-        song = run_canary(backend, owner=patient.user or "doctor", wait_s=patient.wait_s, marker=marker, advice=advice)
+        song = run_canary(
+            backend,
+            owner=patient.job.owner or "doctor",
+            wait_s=patient.job.wait_s,
+            marker=marker,
+            advice=feature_of(backend.kind).canary_advice,
+        )
     yield Finding("canary", song.is_ok, song.detail, song.advice)
     if folders is not None and not is_remote:
         yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)

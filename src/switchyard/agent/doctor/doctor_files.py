@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -19,11 +18,11 @@ from switchyard.agent.files.folders import FilesFolders
 from switchyard.agent.files.inputs.folder_writer import FICLONE, NO_CLONE_ERRNOS
 from switchyard.agent.files.inputs.room import nearest_folder
 from switchyard.agent.loop.loop import FREE_BYTES_MIN
-from switchyard.agent.site.site import Site, runs_over_ssh
+from switchyard.agent.site.site import Site
 from switchyard.model.jobspec.quantity import show_bytes
 
 PREFIX = "yard-doctor-"
-FOLDER_ADVICE = "Name a folder that the agent may write in: `files: {folder: DIR}` in the site's file."
+FILES_FOLDER_ADVICE = "Name a folder that the agent may write in: `files: {folder: DIR}` in the site's file."
 SHARED_ADVICE = (
     "Name a folder that the nodes see under the same path: `files: {folder: DIR}` or `slurm: {folder: DIR}` in the "
     "site's file."
@@ -33,7 +32,8 @@ CONTENT = b"doctor" * 1000
 
 
 def check_files(site: Site, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
-    if kind == "slurm" and runs_over_ssh(shlex.split(site.slurm.prefix)):
+    section = site.cluster_section(kind)
+    if section is not None and section.is_elsewhere:
         advice = "An agent on a machine that sees the cluster's shared file system can."
         yield Finding("files", None, NOT_FROM_HERE, advice)
         return
@@ -44,7 +44,7 @@ def check_files(site: Site, kind: str | None, folders: FilesFolders | None) -> I
         with _trial_folder(folders.cache) as cache, _trial_folder(folders.work) as work:
             way = _try_copy(cache, work)
     except OSError as exc:
-        yield Finding("files", False, f"{exc.filename or folders.cache}: {exc.strerror or exc}", FOLDER_ADVICE)
+        yield Finding("files", False, f"{exc.filename or folders.cache}: {exc.strerror or exc}", FILES_FOLDER_ADVICE)
         return
     yield Finding("files", True, f"jobs with files run below {folders.work}; {way}")
     yield _space(site, folders)

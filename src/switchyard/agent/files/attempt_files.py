@@ -44,46 +44,55 @@ VIEWS_AT_ONCE = 1  # nor does it delay somebody who looks at a file
 READY = Preparation(is_ready=True)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FilesPlaces:
+    """Where files lie, below the agent's own folder, in the cache, and below the folders where jobs run.
+
+    Jobs with files are taken while `free_bytes_min` are free in all of them.
+    """
+
+    directory: Path
+    cache: Path
+    work_roots: Sequence[Path] = ()
+    free_bytes_min: int = 0
+
+
 class AttemptFiles:
     def __init__(
         self,
         backend: Backend,
-        directory: Path,
-        cache_folder: Path,
+        places: FilesPlaces,
         *,
         site: FilesSite,
         connect: Callable[[], ObjectStoreCalls],
         on_change: Callable[[], None],
         patience_s: float = PATIENCE_S,
-        work_roots: Sequence[Path] = (),
-        free_bytes_min: int = 0,
         gifts: GiftsOf = lambda _lease, _work: {},
     ) -> None:
-        """`work_roots`: below which jobs run. Jobs with files are taken while `free_bytes_min` are free in all.
-
-        `gifts`: what the site gives to an attempt, as files.
-        """
+        """`gifts`: what the site gives to an attempt, as files."""
         self._connect = connect
         self._is_range_submitted = backend.range_max > 1
         self._siblings = SiblingTasks()
         self._is_started = False
-        self._cache_folder, self._site = cache_folder, site
+        self._cache_folder, self._site = places.cache, site
         self._lock = threading.Lock()
         self._opened_cache: ContentCache | None = None
         self._transfers: dict[str, TransferThreads] = {}
-        self._records = FolderRecords(directory / "files" / "records")
+        self._records = FolderRecords(places.directory / "files" / "records")
         self._stagings = Stagings(
             backend,
             self._records,
             cache=self._cache,
             transfers=lambda: self._threads("fetch", FETCHES_AT_ONCE),
-            space=StagingSpace(reserve_bytes=site.reserve_bytes, bytes_min=free_bytes_min),
+            space=StagingSpace(reserve_bytes=site.reserve_bytes, bytes_min=places.free_bytes_min),
             on_change=on_change,
             patience_s=patience_s,
             gifts=gifts,
         )
         self._views = FileViews(self._records, transfers=lambda: self._threads("view", VIEWS_AT_ONCE))
-        self._room = FilesRoom(cache_folder, work_roots, bytes_min=free_bytes_min, empty_cache=self._empty_cache)
+        self._room = FilesRoom(
+            places.cache, places.work_roots, bytes_min=places.free_bytes_min, empty_cache=self._empty_cache
+        )
         self._uploads = Uploads(
             self._records,
             transfers=lambda: self._threads("send", SENDS_AT_ONCE),
@@ -98,7 +107,7 @@ class AttemptFiles:
             return
         self._is_started = True
         for record in self._records.all():
-            if record.stage is FolderStage.KEPT:
+            if record.stage is FolderStage.REMOVABLE:
                 self._uploads.schedule_removal(record)
             elif record.key not in live:
                 self._let_go(record)
@@ -142,7 +151,7 @@ class AttemptFiles:
         if files is None or record is None or not files.out or attempt.is_stopped or not _has_begun(attempt, status):
             return status
         is_judged = files.out_required and status.seen is ObservedState.SUCCEEDED
-        if record.stage not in (FolderStage.ENDED, FolderStage.KEPT):
+        if record.stage not in (FolderStage.ENDED, FolderStage.REMOVABLE):
             # Before the journal has the end: after a kill in between, the end is seen again and the record is here.
             record = replace(record, stage=FolderStage.ENDED, ended_at_s=time.time())
             self._records.write(record, is_durable=True)

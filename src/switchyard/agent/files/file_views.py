@@ -100,7 +100,7 @@ class FileViews:
                 raise NotThere
             part = _read(record, ask)
         except NotThere:
-            is_gone = record is None or (record.stage is FolderStage.KEPT and not Path(record.folder).is_dir())
+            is_gone = record is None or (record.stage is FolderStage.REMOVABLE and not Path(record.folder).is_dir())
             return FileAnswer(id=ask.id, state=ViewState.GONE if is_gone else ViewState.ABSENT)
         except NotViewable as exc:
             return FileAnswer(id=ask.id, state=ViewState.REFUSED, why=str(exc)[:WHY_CHARS_MAX])

@@ -23,8 +23,6 @@ def files_folders(site: Site, kind: str | None, directory: Path | None, cluster:
         return FilesFolders(root / "cache", root / "work")
     if directory is None:
         return None
-    work = directory
-    if kind in ("slurm", "flux"):
-        folder = site.slurm.folder if kind == "slurm" else site.flux.folder
-        work = Path(folder) if folder else directory / "output"
+    section = site.cluster_section(kind)
+    work = section.work_folder(directory) if section is not None else directory
     return FilesFolders(directory / "files" / "cache", work / "work")

@@ -24,7 +24,7 @@ class FolderStage(StrEnum):
     STAGING = "staging"  # half written: no job has run in it
     STAGED = "staged"  # complete: a job may run or have run in it
     ENDED = "ended"  # its output files are to be uploaded
-    KEPT = "kept"  # to be removed at `remove_at_s`
+    REMOVABLE = "kept"  # to be removed at `remove_at_s`
 
 
 class FolderRecord(Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -75,7 +75,7 @@ def _read(number: int, offset: int, version: str) -> FilePart:
         return FilePart(begin, b"", status.st_size, "")
     tail = (_tail(number, begin) + data)[-TAIL_BYTES:]
     size = max(status.st_size, begin + len(data))
-    return FilePart(begin, data, size, version_of(status.st_ino, tail), is_restarted)
+    return FilePart(begin, data, size=size, version=version_of(status.st_ino, tail), is_restarted=is_restarted)
 
 
 def _tail(number: int, offset: int) -> bytes:

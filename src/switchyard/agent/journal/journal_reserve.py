@@ -16,7 +16,7 @@ from pathlib import Path
 
 LOG_BYTES = 4 * 2**20  # below the size to which the journal cuts its log
 RESERVE_BYTES = 2**20  # to open the journal: its log and index begin with less than 100 KiB
-FREE_BYTES_MIN = 4 * LOG_BYTES  # with less on the disk, no room is taken
+RESERVE_FREE_BYTES_MIN = 4 * LOG_BYTES  # with less on the disk, no room is taken
 HOLD_EVERY_S = 5.0  # between two tries
 
 
@@ -45,7 +45,7 @@ class JournalReserve:
             return
         self._tried_at = now
         with contextlib.suppress(OSError):
-            if shutil.disk_usage(self._log.parent).free < FREE_BYTES_MIN:
+            if shutil.disk_usage(self._log.parent).free < RESERVE_FREE_BYTES_MIN:
                 return  # else running jobs would fail for want of this room
             _extend(self._log, LOG_BYTES)
             _extend(self._reserve, RESERVE_BYTES)

@@ -35,7 +35,7 @@ CHOOSERS = PluginGroup(
 )
 COMMAND_S_MAX = 10.0  # a slow chooser delays every start
 CHOICE_VALID_S = 30.0  # the same jobs are shown again after this: the answer may depend on the time
-OUTPUT_BYTES_MAX = 4 * 2**20
+CHOOSER_OUTPUT_BYTES_MAX = 4 * 2**20
 RETURN_REASON_CHARS_MAX = 300
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class CommandChooser:
         if done.returncode != 0:
             return self._failed(waiting, load, f"exit {done.returncode}: {done.stderr[-200:].decode(errors='replace')}")
         try:
-            answer = msgspec.json.decode(done.stdout[:OUTPUT_BYTES_MAX], type=_CommandAnswer)
+            answer = msgspec.json.decode(done.stdout[:CHOOSER_OUTPUT_BYTES_MAX], type=_CommandAnswer)
         except msgspec.DecodeError as exc:
             return self._failed(waiting, load, str(exc))
         known = {(lease.job, lease.fence) for lease in waiting}

@@ -3,31 +3,36 @@ wait for too long. Everything else is the real backend's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import ClassVar
 
-from switchyard.agent.backends import Backend, BackendQuote, Status, marker_of
+from switchyard.agent.backends import (
+    Backend,
+    BackendQuote,
+    OutputPiece,
+    Status,
+    Trouble,
+    WorkFolder,
+    marker_of,
+)
+from switchyard.agent.backends.namespaces import ManagesNamespaces
 from switchyard.agent.backends.shared.returns import NotTakenNow
 from switchyard.agent.loop.lifetime import Lifetime
 from switchyard.agent.loop.need import spec_of
 from switchyard.errors import YardError
+from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
+from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 
 
-@runtime_checkable
-class CanWithdraw(Protocol):
-    """A backend that can keep a queued job from beginning, whatever the cluster does with it."""
-
-    def withdraw(self, native_ids: Iterable[str]) -> list[str]:
-        """Return the jobs that have not begun, and will not. An id may be the marker of a submit in doubt."""
-
-
 class EndingBackend:
     """Used as the backend that it wraps."""
+
+    has_expiration: ClassVar[bool] = True
 
     def __init__(self, backend: Backend, lifetime: Lifetime) -> None:
         self._backend = backend
@@ -36,9 +41,7 @@ class EndingBackend:
         # Of jobs submitted before this process began: by the marker, which is the last part of a native id.
         self._earlier = {marker_of(lease): spec_of(lease) for lease in backend.held()}
         self._returning: set[str] = set()  # queued jobs that were cancelled because they cannot end in time
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+        self._withdrawn: set[str] = set()  # those of them that surely do not begin
 
     def quote(self, spec: JobSpec) -> BackendQuote:
         if why := self._lifetime.refusal(spec):
@@ -67,7 +70,7 @@ class EndingBackend:
             status = statuses[handle]
             if status.seen is not ObservedState.CANCELLED:
                 continue
-            if status.began_ago_us is None or isinstance(self._backend, CanWithdraw):
+            if status.began_ago_us is None or handle in self._withdrawn:
                 reason = "the cluster ends before the job could run"
                 statuses[handle] = replace(status, seen=ObservedState.RETURNED, reason=reason)
             else:  # it began just then: nobody asked for its end but the agent
@@ -78,6 +81,7 @@ class EndingBackend:
     def forget(self, native_id: str) -> None:
         self._specs.pop(native_id, None)
         self._returning.discard(native_id)
+        self._withdrawn.discard(native_id)
         self._backend.forget(native_id)
 
     def _spec_of(self, handle: str) -> JobSpec | None:
@@ -97,15 +101,94 @@ class EndingBackend:
             and self._lifetime.refusal(spec)
         ]
         try:
-            if isinstance(self._backend, CanWithdraw):
-                late = self._backend.withdraw(late)
+            withdrawn = self._backend.withdraw(late)
+            late = late if withdrawn is None else withdrawn
             if late:
                 self._backend.cancel(late)
         except YardError:
             return  # the next round tries again
         self._returning.update(late)
+        self._withdrawn.update(withdrawn or ())
 
+    # Everything below is the real backend's.
 
-def withdraw_waiting(backend: Backend, native_ids: Iterable[str]) -> list[str]:
-    """Keep jobs from beginning, if the backend can. Return those that have not begun, and will not."""
-    return backend.withdraw(native_ids) if isinstance(backend, CanWithdraw) else []
+    @property
+    def kind(self) -> str:
+        return self._backend.kind
+
+    @property
+    def is_submit_repeatable(self) -> bool:
+        return self._backend.is_submit_repeatable
+
+    @property
+    def has_queue(self) -> bool:
+        return self._backend.has_queue
+
+    @property
+    def submits_at_once(self) -> int:
+        return self._backend.submits_at_once
+
+    @property
+    def jobs_max(self) -> int:
+        return self._backend.jobs_max
+
+    @property
+    def range_max(self) -> int:
+        return self._backend.range_max
+
+    @property
+    def has_folders_here(self) -> bool:
+        return self._backend.has_folders_here
+
+    @property
+    def namespaces(self) -> ManagesNamespaces | None:
+        return self._backend.namespaces
+
+    @property
+    def expires_s(self) -> float | None:
+        return self._backend.expires_s
+
+    def describe(self) -> Graph:
+        return self._backend.describe()
+
+    def look(self) -> bool:
+        return self._backend.look()
+
+    def state(self) -> Load:
+        return self._backend.state()
+
+    def trouble(self) -> Trouble | None:
+        return self._backend.trouble()
+
+    def work_folder(self, lease: Lease) -> WorkFolder:
+        return self._backend.work_folder(lease)
+
+    def find(self, marker: str) -> str | None:
+        return self._backend.find(marker)
+
+    def cancel(self, native_ids: Collection[str]) -> None:
+        self._backend.cancel(native_ids)
+
+    def withdraw(self, native_ids: Iterable[str]) -> list[str] | None:
+        return self._backend.withdraw(native_ids)
+
+    def end_jobs(self, native_ids: Collection[str]) -> None:
+        self._backend.end_jobs(native_ids)
+
+    def output(self, native_id: str, stream: str, *, offset: int, size: int) -> OutputPiece:
+        return self._backend.output(native_id, stream, offset=offset, size=size)
+
+    def refresh(self) -> float:
+        return self._backend.refresh()
+
+    def watch(self, timeout_s: float) -> None:
+        self._backend.watch(timeout_s)
+
+    def wake(self) -> None:
+        self._backend.wake()
+
+    def held(self) -> list[Lease]:
+        return self._backend.held()
+
+    def close(self) -> None:
+        self._backend.close()

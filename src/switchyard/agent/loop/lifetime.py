@@ -6,9 +6,8 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
-from switchyard.agent.backends import Backend
+from switchyard.agent.backends import Backend, BackendClass
 from switchyard.errors import Malformed
 from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.quantity import parse_duration_s
@@ -22,15 +21,6 @@ MINUTE_S = 60
 END_TIME_VARIABLE = "SLURM_JOB_END_TIME"
 # A process in a job of Slurm, Flux or Switchyard has one of these.
 JOB_VARIABLES = (END_TIME_VARIABLE, "SLURM_JOB_ID", "FLUX_JOB_ID", "SWITCHYARD_JOB_ID")
-
-
-@runtime_checkable
-class HasExpiration(Protocol):
-    """A backend whose cluster has an end of its own."""
-
-    @property
-    def expires_s(self) -> float | None:
-        """When the cluster ends, in seconds since 1970; None: it has no end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +67,26 @@ def lifetime_of(backend: Backend, environment: Mapping[str, str], *, ends_after_
     """The earliest end that is known: the operator's, that of the Slurm job around the agent, that of the cluster."""
     began = time.monotonic()
     end_time = environment.get(END_TIME_VARIABLE, "")
-    if ends_after_s is None and not end_time.isdecimal() and _expires_s(backend) is None:
+    if ends_after_s is None and not end_time.isdecimal() and backend.expires_s is None:
         raise unknown_end()
 
     def left_s() -> float:
         now_s = time.time()
         ends = [float(end_time)] if end_time.isdecimal() else []
-        if (expires_s := _expires_s(backend)) is not None:
+        if (expires_s := backend.expires_s) is not None:
             ends.append(expires_s)
         left = [end - now_s for end in ends]
         if ends_after_s is not None:
             left.append(began + ends_after_s - time.monotonic())
         return max(0.0, min(left))
 
-    is_in_job = _expires_s(backend) is not None or any(name in environment for name in JOB_VARIABLES)
+    is_in_job = backend.expires_s is not None or any(name in environment for name in JOB_VARIABLES)
     return Lifetime(left_s, min(DRAIN_S_MAX, left_s() * DRAIN_SHARE), is_in_job)
 
 
-def check_end_is_known(make: type[Backend], environment: Mapping[str, str], *, ends_after: str | None) -> None:
+def check_end_is_known(make: BackendClass, environment: Mapping[str, str], *, ends_after: str | None) -> None:
     """Raise if an ephemeral cluster of this backend can have no known end: before it joins."""
-    if ends_after is None and not environment.get(END_TIME_VARIABLE, "").isdecimal() and not hasattr(make, "expires_s"):
+    if ends_after is None and not environment.get(END_TIME_VARIABLE, "").isdecimal() and not make.has_expiration:
         raise unknown_end()
 
 
@@ -104,10 +94,6 @@ def unknown_end() -> Malformed:
     return Malformed(
         "It is not known when this cluster ends.", next_step="Say it with --ends-after, e.g. --ends-after 2h."
     )
-
-
-def _expires_s(backend: Backend) -> float | None:
-    return backend.expires_s if isinstance(backend, HasExpiration) else None
 
 
 def _show(seconds: float) -> str:

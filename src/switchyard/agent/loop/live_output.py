@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from switchyard.agent.backends import Backend
 from switchyard.agent.journal.attempt import Attempt, AttemptKey, Stage
@@ -43,6 +43,15 @@ class _Progress:
     solid_from: int = 0  # nothing was skipped between this offset and `sent`
 
 
+@dataclass(slots=True)
+class _AttemptOutput:
+    """What was read and sent of one attempt."""
+
+    read_at: float = 0.0  # earliest next read
+    pause_s: float = READ_EVERY_S  # between its reads: longer while it writes nothing
+    progress: dict[str, _Progress] = field(default_factory=dict)  # by stream
+
+
 class LiveOutput:
     """Used by one thread. Progress is in memory: after a restart the same bytes are sent again, which is harmless."""
 
@@ -50,9 +59,7 @@ class LiveOutput:
         self._journal = journal
         self._backend = backend
         self._window = LogWindow()
-        self._progress: dict[tuple[AttemptKey, str], _Progress] = {}
-        self._look_at: dict[AttemptKey, float] = {}
-        self._pause_s: dict[AttemptKey, float] = {}
+        self._outputs: dict[AttemptKey, _AttemptOutput] = {}
         self._next_at = 0.0
         self._turn = 0  # index of the attempt that is read first in the next batch
 
@@ -60,7 +67,8 @@ class LiveOutput:
         """Set how much the server keeps of a stream. A new bound restarts the progress: other parts are wanted."""
         if bytes_max != self._window.bytes_max:
             self._window = LogWindow(bytes_max)
-            self._progress.clear()
+            for output in self._outputs.values():
+                output.progress.clear()
 
     @property
     def look_s(self) -> float | None:
@@ -79,7 +87,8 @@ class LiveOutput:
         unsent: list[UnsentOutput] = []
         self._turn = (self._turn + 1) % max(1, len(attempts))
         for attempt in attempts[self._turn :] + attempts[: self._turn]:
-            if self._look_at.get(attempt.key, 0.0) > now:
+            output = self._outputs.setdefault(attempt.key, _AttemptOutput())
+            if output.read_at > now:
                 continue
             if (
                 sum(len(piece.data) for piece in unsent) > LIVE_BATCH_BYTES
@@ -87,22 +96,23 @@ class LiveOutput:
             ):
                 break
             new = [piece for stream in STREAMS if (piece := self._read(attempt, stream)) is not None]
-            pause_s = READ_EVERY_S if new else min(READ_EVERY_S_MAX, self._pause_s.get(attempt.key, READ_EVERY_S) * 1.5)
-            self._pause_s[attempt.key], self._look_at[attempt.key] = pause_s, now + pause_s
+            output.pause_s = READ_EVERY_S if new else min(READ_EVERY_S_MAX, output.pause_s * 1.5)
+            output.read_at = now + output.pause_s
             unsent += new
         return unsent
 
     def mark_sent(self, pieces: Iterable[UnsentOutput]) -> None:
         """Note that the server has these pieces."""
         for piece in pieces:
-            progress = self._progress.setdefault((piece.key, piece.stream), _Progress())
+            output = self._outputs.setdefault(piece.key, _AttemptOutput())
+            progress = output.progress.setdefault(piece.stream, _Progress())
             if piece.offset > progress.sent:
                 progress.solid_from = piece.offset
             progress.sent = max(progress.sent, piece.offset + len(piece.data))
 
     def remaining_spans(self, key: AttemptKey, stream: str, total: int) -> list[ByteRange]:
         """The parts of an ended stream that are still to be sent, in pieces."""
-        progress = self._progress.get((key, stream), _Progress())
+        progress = self._progress_of(key, stream)
         half = self._window.half
         gone = [(0, min(progress.sent, half)), (max(progress.solid_from, half), progress.sent)]
         sent = [span for span in gone if span[0] < span[1]]
@@ -111,7 +121,7 @@ class LiveOutput:
 
     def _read(self, attempt: Attempt, stream: str) -> UnsentOutput | None:
         assert attempt.native_id is not None
-        at = self._progress.get((attempt.key, stream), _Progress()).sent
+        at = self._progress_of(attempt.key, stream).sent
         half = self._window.half
         size = min(CHUNK_BYTES_MAX, half - at) if at < half else CHUNK_BYTES_MAX
         try:
@@ -125,14 +135,15 @@ class LiveOutput:
             return None
         return UnsentOutput(attempt.key, stream, at, piece.data) if piece.data else None
 
+    def _progress_of(self, key: AttemptKey, stream: str) -> _Progress:
+        output = self._outputs.get(key)
+        return _Progress() if output is None else output.progress.get(stream, _Progress())
+
     def _forget(self, attempts: list[Attempt]) -> None:
         """Drop the progress of attempts that are settled."""
-        held_attempts = self._journal.attempts()
-        if len(self._look_at) > 2 * len(attempts) + 8 or len(self._progress) > 4 * len(held_attempts) + 16:
-            known = {attempt.key for attempt in held_attempts}
-            self._progress = {stream: progress for stream, progress in self._progress.items() if stream[0] in known}
-            self._look_at = {key: at for key, at in self._look_at.items() if key in known}
-            self._pause_s = {key: pause_s for key, pause_s in self._pause_s.items() if key in known}
+        if len(self._outputs) > 2 * len(attempts) + 8:
+            known = {attempt.key for attempt in self._journal.attempts()}
+            self._outputs = {key: output for key, output in self._outputs.items() if key in known}
 
 
 def _is_writing(attempt: Attempt) -> bool:

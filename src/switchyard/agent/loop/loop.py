@@ -18,14 +18,12 @@ import logging
 import os
 import random
 import secrets
-import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -37,8 +35,9 @@ from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import Chooser
 from switchyard.agent.loop.clock import now_ns
 from switchyard.agent.loop.lifetime import Lifetime
+from switchyard.agent.loop.offers import AgentCondition, Offers
 from switchyard.agent.loop.outbox import Outbox
-from switchyard.agent.loop.poller import Poller
+from switchyard.agent.loop.poller import AgentProcess, AnswerReceivers, PollConnections, Poller
 from switchyard.agent.loop.quote_answerer import QuoteAnswerer
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import Connection, ServerUnreachable
@@ -47,9 +46,8 @@ from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.agent.site.site import OutageSite
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
-from switchyard.model.cluster.poll import UNBEGUN_MAX, Lease, Leave, Left, Rotate, Rotated, UnbegunAttempt
+from switchyard.model.cluster.poll import UNBEGUN_MAX, Leave, Left, Rotate, Rotated, UnbegunAttempt
 from switchyard.model.cluster.selection import Scalar
-from switchyard.model.jobspec.quantity import show_bytes
 
 ROTATE_AFTER_S = 30 * 86_400.0
 ROTATION_RETRY_S = 60.0  # after a failed rotation; the current credential stays valid
@@ -59,20 +57,25 @@ SELF_PATH = "/v1/agents/self"
 
 
 class Rotation:
-    """Used by one thread."""
+    """Used by one thread, but for `request`."""
 
     def __init__(self, keys: AgentCredentials, connection: Connection, *, after_s: float) -> None:
         self._keys = keys
         self._connection = connection
         self._after_s = after_s
         self._not_before = 0.0
+        self._is_asked = False  # an operator asked for it
 
-    def go(self, incarnation: str, *, is_asked: bool) -> bool:
-        """Rotate if it is due or asked for. True: the server accepted the new credential."""
-        if not is_asked and self._keys.age_s() < self._after_s:
-            return False
+    def request(self) -> None:
+        """Rotate soon. Called from any thread."""
+        self._is_asked = True
+
+    def go(self, incarnation: str) -> None:
+        """Rotate if it is due or asked for."""
+        if not self._is_asked and self._keys.age_s() < self._after_s:
+            return
         if time.monotonic() < self._not_before:
-            return False
+            return
         self._not_before = time.monotonic() + ROTATION_RETRY_S
         try:
             self._rotate(incarnation)
@@ -80,10 +83,10 @@ class Rotation:
             raise
         except YardError as exc:
             log.warning(line("rotation-failed", error=exc.detail))
-            return False
+            return
         log.info(line("rotated"))
         self._not_before = 0.0
-        return True
+        self._is_asked = False
 
     def _rotate(self, incarnation: str) -> None:
         body = self._connection.post(ROTATE_PATH, msgspec.json.encode(Rotate(incarnation=incarnation)))
@@ -138,6 +141,16 @@ class Backoff:
         return max(at_least_s or 0.0, random.uniform(bound / 2, bound))  # noqa: S311 - jitter, not a secret
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOptions:
+    """What an agent may be given, or not. `values`: state values that the site adds to the load."""
+
+    chooser: Chooser | None = None
+    values: Callable[[], dict[str, Scalar]] = dict
+    make_files: Callable[[Backend, Callable[[], None]], AttemptFiles] | None = None
+    lifetime: Lifetime | None = None  # of an ephemeral cluster, which the agent leaves before its end
+
+
 class Loop:
     def __init__(
         self,
@@ -147,63 +160,64 @@ class Loop:
         connect: Callable[[], Connection],
         directory: Path,
         limits: AgentLimits,
-        chooser: Chooser | None = None,
         keys: AgentCredentials | None = None,
-        values: Callable[[], dict[str, Scalar]] = dict,
-        make_files: Callable[[Backend, Callable[[], None]], AttemptFiles] | None = None,
-        lifetime: Lifetime | None = None,
+        options: AgentOptions,
     ) -> None:
-        """`lifetime`: of an ephemeral cluster, which the agent leaves before its end."""
-        self._lifetime = lifetime
-        self._backend = backend
-        self._end_jobs: Callable[[Collection[str]], None] = getattr(backend, "end_jobs", backend.cancel)
-        self._silence = BatchSilence(backend.trouble, limits.outage)
-        self._journal = journal
-        self._directory = directory
-        self._limits = limits
+        self._journal, self._backend = journal, backend
+        self._limits, self._lifetime = limits, options.lifetime
         self._stop = threading.Event()
         self._news = threading.Event()
         self._refresh_due = threading.Event()
         self._fatal: YardError | None = None
         self._threads: list[threading.Thread] = []
-        self._files = make_files(backend, self._on_work) if make_files else None
-        # Queued jobs are over as soon as they are cancelled: do not wait for the next regular refresh.
-        self._namespaces = backend.namespaces if isinstance(backend, HasNamespaces) else None
+        self._files = options.make_files(backend, self._on_work) if options.make_files else None
+        self._namespaces = backend.namespaces
+        silence = BatchSilence(backend.trouble, limits.outage)
+        self._condition = AgentCondition(
+            journal,
+            silence,
+            directory=directory,
+            free_bytes_min=limits.free_bytes_min,
+            lifetime=options.lifetime,
+            files=self._files,
+        )
         self._runner = Runner(
             journal,
             backend,
-            chooser,
+            options.chooser,
             self._files,
-            silence=self._silence,
+            silence=silence,
+            # Queued jobs are over as soon as they are cancelled: do not wait for the next regular refresh.
             on_cancel=self._refresh_due.set,
-            is_disk_short=self._is_disk_short,
+            is_disk_short=self._condition.is_disk_short,
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
         )
         if self._namespaces is not None:
             self._namespaces.attach(ResourceClient(connect().within_session()), self._on_work)
-        self._park_connection, self._talk_connection = connect(), connect()
+        self._connections = PollConnections(park=connect(), talk=connect())
         self._quoting = QuoteAnswerer(backend, self._news.set)
-        self._rotation = Rotation(keys, self._talk_connection, after_s=limits.rotate_after_s) if keys else None
+        self._rotation = Rotation(keys, self._connections.talk, after_s=limits.rotate_after_s) if keys else None
         self._poller = Poller(
             journal,
-            self._runner,
-            outbox=Outbox(journal, backend),
-            park=self._park_connection,
-            talk=self._talk_connection,
-            incarnation=secrets.token_hex(8),
-            keys=keys,
+            Offers(journal, self._runner, self._condition, jobs_max=limits.jobs_max, values=options.values),
+            Outbox(journal, backend),
+            connections=self._connections,
+            process=AgentProcess(
+                incarnation=secrets.token_hex(8),
+                keys=keys,
+                place=f"{socket.gethostname()}:{directory} (process {os.getpid()})",
+            ),
+            receivers=self._receivers(),
             graph=backend.describe(),
-            jobs_max=limits.jobs_max,
-            trouble=self._trouble,
-            silence=self._silence.long,
-            files_trouble=self._files_trouble,
-            ends_in_s=self._ends_in_s,
+        )
+
+    def _receivers(self) -> AnswerReceivers:
+        return AnswerReceivers(
             on_work=self._on_work,
-            values=values,
             quoting=self._quoting,
             view=self._files.view if self._files is not None else None,
             note_resources=self._namespaces.note_version if self._namespaces is not None else lambda _: None,
-            place=f"{socket.gethostname()}:{directory} (process {os.getpid()})",
+            rotate=self._rotation.request if self._rotation is not None else lambda: None,
         )
 
     def start(self) -> None:
@@ -268,19 +282,19 @@ class Loop:
             log.warning(line("not-left", error=exc))
 
     def _end_all(self, reason: str) -> None:
-        """End all live attempts. A backend with `end_jobs` waits for their ends, because the server may start a next
-        attempt as soon as it knows. Other backends only ask for the ends.
+        """End all live attempts. Backends that can wait for the ends, because the server may start a next attempt as
+        soon as it knows.
         """
         live = {attempt.native_id for attempt in self._journal.attempts() if attempt.is_live and attempt.native_id}
         log.warning(line("cluster-ends", why=reason, live=len(live)))
         try:
-            self._end_jobs(live)
+            self._backend.end_jobs(live)
         except YardError as exc:  # an instance that ends may not answer; it ends its jobs itself
             log.warning(line("cancel-failed", error=exc.detail))
 
     def _withdraw(self) -> None:
         log.error(line("refused", error=self._fatal))
-        if not self._poller.is_accepted:
+        if not self._poller.session.is_accepted:
             return  # this process started nothing
         try:
             log.warning(line("withdrawn", ended=self._runner.withdraw()))
@@ -291,8 +305,8 @@ class Loop:
         self._stop.set()
         self._news.set()
         self._refresh_due.set()
-        self._park_connection.abort(for_good=True)
-        self._talk_connection.abort(for_good=True)
+        self._connections.park.abort(for_good=True)
+        self._connections.talk.abort(for_good=True)
         self._quoting.wake()
         if self._namespaces is not None:
             self._namespaces.stop()
@@ -349,9 +363,8 @@ class Loop:
         self._news.wait(TALK_EVERY_S if look_s is None else min(TALK_EVERY_S, max(look_s, OUTPUT_READ_S_MIN)))
         self._news.clear()
         # Rotate only after the server accepted this process: a copy would end the real agent's credential.
-        rotation = self._rotation if self._poller.is_accepted else None
-        if rotation is not None and rotation.go(self._poller.incarnation, is_asked=self._poller.is_rotation_asked):
-            self._poller.is_rotation_asked = False
+        if self._rotation is not None and self._poller.session.is_accepted:
+            self._rotation.go(self._poller.incarnation)
         try:
             while not self._stop.is_set() and self._poller.talk():
                 pass
@@ -365,16 +378,16 @@ class Loop:
     def _run(self) -> None:
         """Adopt lost attempts, then run rounds until an unexpected error. `_keep` starts this again after it."""
         self._runner.adopt()
-        had_trouble = self._has_trouble()
+        had_trouble = self._condition.is_any()
         turned_ns = now_ns()
         while not self._stop.is_set():
             if now_ns() - turned_ns > FREEZE_S_MIN * 1e9:
                 log.warning(line("was-frozen", seconds=(now_ns() - turned_ns) // 10**9))
-                self._poller.require_sync()
+                self._poller.session.doubt()  # leases may have been given away
                 self._news.set()
             turned_ns = now_ns()
-            changed = self._runner.run_once(may_start=self._poller.may_start)
-            has_trouble = self._has_trouble()
+            changed = self._runner.run_once(may_start=self._poller.session.may_start)
+            has_trouble = self._condition.is_any()
             if changed or has_trouble != had_trouble:
                 had_trouble = has_trouble
                 self._news.set()
@@ -413,63 +426,5 @@ class Loop:
         self._news.set()
 
     def _retry_after_s(self, name: str) -> float | None:
-        connection = {"park": self._park_connection, "talk": self._talk_connection}.get(name)
+        connection = {"park": self._connections.park, "talk": self._connections.talk}.get(name)
         return connection.retry_after_s if connection is not None else None
-
-    def _ends_in_s(self) -> int | None:
-        return int(self._lifetime.left_s()) if self._lifetime is not None else None
-
-    def _files_trouble(self) -> str:
-        return self._files.trouble if self._files is not None else ""
-
-    def _has_trouble(self) -> bool:
-        return bool(self._trouble()) or self._silence.long() is not None
-
-    def _trouble(self) -> str:
-        """Why no new work is taken now, although the batch system answers; empty: it is taken."""
-        if self._lifetime is not None and (ending := self._lifetime.trouble()):
-            return ending
-        if self._journal.trouble:
-            return self._journal.trouble
-        try:
-            free = self._free_bytes()
-        except OSError as exc:
-            return f"disk error: {exc.strerror}"
-        if free < self._limits.free_bytes_min:
-            return f"disk full: {show_bytes(free)} free, {show_bytes(self._limits.free_bytes_min)} wanted"
-        return self._silence.other_trouble()
-
-    def _free_bytes(self) -> int:
-        return shutil.disk_usage(self._directory).free
-
-    def _is_disk_short(self) -> bool:
-        try:
-            return bool(self._journal.trouble) or self._free_bytes() < self._limits.free_bytes_min
-        except OSError:
-            return False
-
-
-class ManagesNamespaces(Protocol):
-    """Applies the objects that the server renders for each namespace."""
-
-    def attach(self, server: ResourceClient, on_ready: Callable[[], None]) -> None:
-        """Called once, before the threads start. `on_ready` is to be called when a job that waited may start."""
-
-    def note_version(self, version: str) -> None:
-        """The version of all objects, as the last answer to a poll said it; empty: there are none."""
-
-    def hold(self, lease: Lease) -> str:
-        """Return why a job must not start yet; empty: it may. Never waits."""
-
-    def run_once(self, timeout_s: float) -> None:
-        """Wait for news, at most so long, then apply what is due. Called on its own thread."""
-
-    def stop(self) -> None:
-        """End a wait. Called from other threads."""
-
-
-@runtime_checkable
-class HasNamespaces(Protocol):
-    """A backend with namespaces."""
-
-    namespaces: ManagesNamespaces

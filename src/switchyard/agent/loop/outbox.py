@@ -112,7 +112,7 @@ class Outbox:
     def _next_fresh(self) -> OutboxBatch | None:
         fresh = [] if self._is_paused else self._live.read_new()
         chunks = tuple(OutputChunk(*piece.key, piece.stream, piece.offset, piece.data) for piece in fresh)
-        return OutboxBatch((), (), chunks, {}, tuple(fresh)) if fresh else None
+        return OutboxBatch((), (), output=chunks, advance={}, fresh=tuple(fresh)) if fresh else None
 
     def _next_reports(self, skip: Container[int] = ()) -> OutboxBatch | None:
         """`skip`: reports that are under way."""
@@ -142,7 +142,7 @@ class Outbox:
             sending[first.key] = pieces
             if pieces == len(self._plan(first).left):
                 queued.append(first)
-        return self._letter(queued, sending) if queued or sending else None
+        return self._make_batch(queued, sending) if queued or sending else None
 
     def answered(self, batch: OutboxBatch, answers: list[ReportAnswer]) -> None:
         """Note that the server took the batch. It gives one answer per report. The journal's `flush` writes that."""
@@ -186,7 +186,7 @@ class Outbox:
                 continue
             yield from ((stream, lo, hi - lo) for lo, hi in self._live.remaining_spans(attempt.key, stream, total))
 
-    def _letter(self, queued: list[QueuedReport], sending: dict[AttemptKey, int]) -> OutboxBatch:
+    def _make_batch(self, queued: list[QueuedReport], sending: dict[AttemptKey, int]) -> OutboxBatch:
         chunks = []
         for key, count in sending.items():
             attempt = self._journal.get(key)
@@ -198,7 +198,9 @@ class Outbox:
                 except (OSError, YardError) as exc:
                     log.warning(line("output-unreadable", job=attempt.lease.job, stream=stream, error=exc))
                     continue
-                chunks.append(OutputChunk(attempt.lease.job, attempt.lease.fence, stream, offset, data))
+                chunks.append(
+                    OutputChunk(attempt.lease.job, attempt.lease.fence, stream=stream, offset=offset, data=data)
+                )
         return OutboxBatch(tuple(queued), _aged_reports(queued), tuple(chunks), sending)
 
 

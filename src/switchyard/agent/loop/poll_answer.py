@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,7 +18,9 @@ from switchyard.model.job.log import OUTPUT_BYTES_MAX
 OUTPUT_BOUND_MIN, OUTPUT_BOUND_MAX = 1024, 2**40  # sensible values of how much a server keeps of a stream
 
 
-class _WireAnswer(Struct, frozen=True, kw_only=True):
+class PollAnswerHead(Struct, frozen=True, kw_only=True):
+    """An answer whose parts are decoded one by one, later."""
+
     session: int
     leases: list[Raw] = []
     cancels: list[AttemptRef] = []
@@ -26,7 +28,7 @@ class _WireAnswer(Struct, frozen=True, kw_only=True):
     answers: list[ReportAnswer] = []
     quotes: list[Raw] = []
     files: list[Raw] = []
-    cluster_resources: str = ""
+    cluster_resources: str = ""  # version of the objects of all namespaces
     is_closing: bool = False
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
@@ -49,41 +51,29 @@ class UnreadableLease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedPollAnswer:
-    session: int
+    head: PollAnswerHead
     leases: list[Lease]
     unreadable: list[UnreadableLease]
-    cancels: list[AttemptRef]
-    stops: list[Stop]
-    answers: list[ReportAnswer]
-    is_closing: bool
-    is_rotation_asked: bool = False
-    output_bytes_max: int = OUTPUT_BYTES_MAX
-    quotes: list[QuoteAsk] = field(default_factory=list)
-    files: list[FileAsk] = field(default_factory=list)
-    cluster_resources: str = ""  # version of the objects of all namespaces
-    event_mark: str = ""
+    quotes: list[QuoteAsk]
+    files: list[FileAsk]
+
+    @property
+    def output_bytes_max(self) -> int:
+        return min(max(self.head.output_bytes_max, OUTPUT_BOUND_MIN), OUTPUT_BOUND_MAX)
 
 
 def read_poll_answer(body: bytes) -> DecodedPollAnswer:
     try:
-        wire = msgspec.json.decode(body, type=_WireAnswer)
-        leases = [_read_lease(raw) for raw in wire.leases]
+        head = msgspec.json.decode(body, type=PollAnswerHead)
+        leases = [_read_lease(raw) for raw in head.leases]
     except msgspec.DecodeError as exc:
         raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
     return DecodedPollAnswer(
-        session=wire.session,
+        head=head,
         leases=[lease for lease in leases if isinstance(lease, Lease)],
         unreadable=[lease for lease in leases if isinstance(lease, UnreadableLease)],
-        cancels=wire.cancels,
-        stops=wire.stops,
-        answers=wire.answers,
-        is_closing=wire.is_closing,
-        is_rotation_asked=wire.is_rotation_asked,
-        event_mark=wire.event_mark,
-        output_bytes_max=min(max(wire.output_bytes_max, OUTPUT_BOUND_MIN), OUTPUT_BOUND_MAX),
-        quotes=[inquiry for raw in wire.quotes if (inquiry := _read_inquiry(raw)) is not None],
-        cluster_resources=wire.cluster_resources,
-        files=[ask for raw in wire.files if (ask := _read_file_ask(raw)) is not None],
+        quotes=[inquiry for raw in head.quotes if (inquiry := _read_inquiry(raw)) is not None],
+        files=[ask for raw in head.files if (ask := _read_file_ask(raw)) is not None],
     )
 
 
@@ -107,12 +97,12 @@ def _read_lease(raw: Raw) -> Lease | UnreadableLease:
     try:
         return msgspec.json.decode(raw, type=Lease)
     except msgspec.DecodeError as exc:
-        head = msgspec.json.decode(raw, type=_LeaseIdentity)
+        identity = msgspec.json.decode(raw, type=_LeaseIdentity)
         stand_in = JobSpec(command=["unreadable"])
         lease = Lease(
-            job=head.job,
-            attempt=head.attempt,
-            fence=head.fence,
+            job=identity.job,
+            attempt=identity.attempt,
+            fence=identity.fence,
             name="",
             owner="",
             project="",

@@ -14,10 +14,10 @@ from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, AttemptKey, Stage, submit_batches
 from switchyard.agent.journal.journal import PURGE_MAX, Journal
 from switchyard.agent.log import attempt_lines, line
+from switchyard.agent.loop.attempt_record import AttemptRecord
 from switchyard.agent.loop.attempt_reports import end_attempt, end_fields, reports_of
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import ChoiceCache, Chooser, PriorityChooser
-from switchyard.agent.loop.ending_backend import CanWithdraw, EndingBackend, withdraw_waiting
 from switchyard.agent.loop.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.loop.parallel_calls import call_in_parallel
 from switchyard.agent.site.site import OutageSite
@@ -45,7 +45,7 @@ class SubmitOutcome:
     """The result of one submit: native ids of the submitted attempts, and the error for the others."""
 
     batch: list[Attempt]
-    handed: list[tuple[Attempt, str]]
+    native_ids: list[tuple[Attempt, str]]
     error: YardError | None = None
 
 
@@ -72,56 +72,48 @@ class Runner:
         self._on_cancel = on_cancel
         self._journal = journal
         self._backend = backend
-        self._late_reason = backend.late_reason if isinstance(backend, EndingBackend) else lambda _: ""
         self._files = files
         self._picker = ChoiceCache(chooser or PriorityChooser())
-        self._native: dict[AttemptKey, str] = {}  # submitted in this incarnation, not yet written down as such
-        self._submitted_at: dict[AttemptKey, float] = {}
-        self._retry_at: dict[AttemptKey, float] = {}
-        self._cancelled_at: dict[AttemptKey, float] = {}
-        self._unknown: dict[AttemptKey, str] = {}
-        self._reasons = ReportedReasons()
         self._purged_at = 0.0
         self._withdrawn_at = float("-inf")
         # Intents of an earlier incarnation: the backend may have them, so they are looked up before a submit.
-        self._maybe_submitted = {
-            attempt.key for attempt in journal.attempts() if attempt.stage is Stage.INTENT
-        } | journal.unreadable_keys
+        intents = {attempt.key for attempt in journal.attempts() if attempt.stage is Stage.INTENT}
+        self._records = {key: AttemptRecord(is_maybe_submitted=True) for key in intents | journal.unreadable_keys}
 
     def adopt(self) -> int:
         """Add attempts to the journal that the backend has and the journal lost. Returns their number."""
-        held = self._backend.held()
-        lost = [lease for lease in held if not self._journal.knows((lease.job, lease.fence))]
+        leases = self._backend.held()
+        lost = [lease for lease in leases if not self._journal.knows((lease.job, lease.fence))]
         lost.sort(key=lambda lease: lease.fence)
         adopted = self._journal.take(lost)
         changes = []
         for attempt in adopted:
             log.warning(line("adopted", job=attempt.lease.job, fence=attempt.lease.fence))
             # They stay intents, which are looked up before a submit: the backend may not be able to answer now.
-            self._maybe_submitted.add(attempt.key)
+            self._record_of(attempt).is_maybe_submitted = True
             with contextlib.suppress(YardError):
                 if (native_id := self._backend.find(attempt.marker)) is not None:
                     changes.append(AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id)))
         self._journal.apply(changes)
-        self._follow_begun(held)
+        self._follow_begun(leases)
         if self._files is not None:
             self._files.start({attempt.key for attempt in self._journal.attempts() if attempt.is_live})
         return len(adopted)
 
-    def _follow_begun(self, held: Sequence[Lease]) -> None:
+    def _follow_begun(self, leases: Sequence[Lease]) -> None:
         """Follow what an earlier process started and did not write down. Never make it wait for room: it has it.
 
         Its end gives that room back. If nobody looked for its end until there is room, a full cluster stood still.
         """
         if self._backend.has_queue:
             return  # jobs wait for room there
-        for lease in held:
+        for lease in leases:
             attempt = self._journal.get((lease.job, lease.fence))
             if attempt is None or not attempt.is_live or self._native_id_of(attempt) is not None:
                 continue
             with contextlib.suppress(YardError):
                 if (native_id := self._backend.find(attempt.marker)) is not None:
-                    self._native[attempt.key] = native_id
+                    self._record_of(attempt).native_id = native_id
 
     def load(self) -> Load:
         return self._backend.state()
@@ -152,8 +144,23 @@ class Runner:
         self._purge()
         return bool(changes)
 
+    def _record_of(self, attempt: Attempt) -> AttemptRecord:
+        record = self._records.get(attempt.key)
+        if record is None:
+            record = self._records[attempt.key] = AttemptRecord()
+        return record
+
     def _native_id_of(self, attempt: Attempt) -> str | None:
-        return attempt.native_id or self._native.get(attempt.key)
+        """Called from any thread."""
+        if attempt.native_id:
+            return attempt.native_id
+        record = self._records.get(attempt.key)
+        return record.native_id if record is not None else None
+
+    def _is_maybe_submitted(self, attempt: Attempt) -> bool:
+        """Called from the threads of parallel submits, too."""
+        record = self._records.get(attempt.key)
+        return record is not None and record.is_maybe_submitted
 
     def _end_unstarted(self) -> list[AttemptChange]:
         """End unwanted attempts that were never submitted. Those that may have been submitted are looked up first."""
@@ -162,14 +169,14 @@ class Runner:
             is_unwanted = attempt.is_cancel_asked or attempt.is_stopped
             if not attempt.is_live or not is_unwanted or self._native_id_of(attempt) is not None:
                 continue
-            if attempt.key in self._maybe_submitted:
+            if self._is_maybe_submitted(attempt):
                 try:
                     native_id = self._backend.find(attempt.marker)
                 except YardError as exc:
                     log.info(line("not-found-yet", job=attempt.lease.job, fence=attempt.lease.fence, why=exc.detail))
                     continue  # the backend cannot say yet; try again in the next round
                 if native_id is not None:
-                    self._native[attempt.key] = native_id
+                    self._record_of(attempt).native_id = native_id
                     continue
             status = Status(seen=ObservedState.CANCELLED, reason="cancelled before it started")
             changes.append(end_attempt(attempt, status))
@@ -195,8 +202,8 @@ class Runner:
         choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
         changes = []
         for attempt in waiting:
-            reason = choice.returned.get(attempt.key) or self._late_reason(attempt.lease) or silence
-            if reason and attempt.key not in self._maybe_submitted:
+            reason = choice.returned.get(attempt.key) or self._backend.late_reason(attempt.lease) or silence
+            if reason and not self._is_maybe_submitted(attempt):
                 status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
                 changes.append(end_attempt(attempt, status))
         return changes
@@ -207,7 +214,7 @@ class Runner:
         Whatever the batch system does with them later, nothing of them runs.
         """
         reason, now = self._silence.give_back_reason(), time.monotonic()
-        if not reason or not isinstance(self._backend, CanWithdraw) or now - self._withdrawn_at < WITHDRAW_EVERY_S:
+        if not reason or now - self._withdrawn_at < WITHDRAW_EVERY_S:
             return []
         self._withdrawn_at = now
         queued = {
@@ -217,7 +224,7 @@ class Runner:
         }
         status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
         changes = []
-        for name in withdraw_waiting(self._backend, queued):
+        for name in self._backend.withdraw(queued) or ():
             attempt = queued[name]
             native_id = self._native_id_of(attempt)
             changes.append(
@@ -243,21 +250,23 @@ class Runner:
 
     def _is_at_backend(self, attempt: Attempt) -> bool:
         """Whether the backend may have it, although its folder is not known as complete: never write in that folder."""
-        if attempt.key not in self._maybe_submitted:
+        if not self._is_maybe_submitted(attempt):
             return False
         try:
             native_id = self._backend.find(attempt.marker)
         except YardError:
             return True  # not known yet
         if native_id is not None:
-            self._native[attempt.key] = native_id
+            self._record_of(attempt).native_id = native_id
         return native_id is not None
 
     def _report_waiting(self, attempt: Attempt, text: str) -> None:
         """Report what the attempt waits for: after a moment, then every 10 s if it changed."""
-        self._submitted_at.setdefault(attempt.key, time.monotonic())
-        if self._should_report_reason(attempt.key, text):
-            self._reasons.record(attempt.key, text)
+        record = self._record_of(attempt)
+        if record.queued_at is None:
+            record.queued_at = time.monotonic()
+        if record.is_reason_due(text):
+            record.note_reported(text)
             for report in reports_of(attempt, Status(seen=ObservedState.SUBMITTED, reason=text)):
                 self._journal.queue_report(attempt.key, report)
 
@@ -280,7 +289,7 @@ class Runner:
             # poller changed the attempt after `living` was made, the next round decides.
             if key in waiting
             and living.get(waiting[key].lineage) == key
-            and self._retry_at.get(key, 0.0) <= now
+            and self._record_of(waiting[key]).retry_at <= now
             and (self._files is None or self._files.may_start(waiting[key]))
             and not self._is_held(waiting[key])
         ]
@@ -290,7 +299,7 @@ class Runner:
             if not self._has_room(wave[0][0]):
                 break
             outcomes = call_in_parallel(self._submit, wave)
-            self._record_submitted([pair for outcome in outcomes for pair in outcome.handed])
+            self._record_submitted([pair for outcome in outcomes for pair in outcome.native_ids])
             refused += [change for outcome in outcomes for change in self._not_submitted(outcome)]
             if time.monotonic() - now > SUBMIT_S_MAX:
                 self._backend.wake()  # submit the others in the next round, after a check of running jobs
@@ -301,12 +310,12 @@ class Runner:
         """While the batch system is silent, only look up attempts in doubt: some surely did not leave the agent."""
         began = time.monotonic()
         for attempt in self._waiting():
-            key, now = attempt.key, time.monotonic()
-            is_due = key in self._maybe_submitted and self._retry_at.get(key, 0.0) <= now
+            now, record = time.monotonic(), self._record_of(attempt)
+            is_due = record.is_maybe_submitted and record.retry_at <= now
             if is_due and now - began < SUBMIT_S_MAX:
-                self._retry_at[key] = now + SILENT_LOOKUP_S
+                record.retry_at = now + SILENT_LOOKUP_S
                 if not self._is_at_backend(attempt):
-                    self._maybe_submitted.discard(key)
+                    record.is_maybe_submitted = False
             if self._native_id_of(attempt) is None:
                 self._report_waiting(attempt, reason)
 
@@ -332,37 +341,37 @@ class Runner:
 
         Several submits run in parallel, so this changes nothing of the runner.
         """
-        handed: list[tuple[Attempt, str]] = []
+        native_ids: list[tuple[Attempt, str]] = []
         try:
             for attempt in batch:
-                if attempt.key in self._maybe_submitted and not self._backend.is_submit_repeatable:
+                if self._is_maybe_submitted(attempt) and not self._backend.is_submit_repeatable:
                     native_id = self._backend.find(attempt.marker)
-                    handed += [(attempt, native_id)] if native_id is not None else []
-            known = {attempt.key for attempt, _ in handed}
+                    native_ids += [(attempt, native_id)] if native_id is not None else []
+            known = {attempt.key for attempt, _ in native_ids}
             new = [attempt for attempt in batch if attempt.key not in known]
             for part in submit_batches(new, self._backend.range_max):
                 leases = [attempt.lease for attempt in part]
                 several = self._backend.submit_range(leases) if len(leases) > 1 else [self._backend.submit(leases[0])]
-                handed += zip(part, several, strict=True)
+                native_ids += zip(part, several, strict=True)
         except YardError as exc:
-            return SubmitOutcome(batch, handed, exc)
+            return SubmitOutcome(batch, native_ids, exc)
         except DEFECTS as exc:
             log.exception(line("submit-defect", job=batch[0].lease.job, fence=batch[0].lease.fence))
-            return SubmitOutcome(batch, handed, Unavailable(f"a defect of the agent: {type(exc).__name__}"))
-        return SubmitOutcome(batch, handed)
+            return SubmitOutcome(batch, native_ids, Unavailable(f"a defect of the agent: {type(exc).__name__}"))
+        return SubmitOutcome(batch, native_ids)
 
-    def _record_submitted(self, handed: list[tuple[Attempt, str]]) -> None:
+    def _record_submitted(self, native_ids: list[tuple[Attempt, str]]) -> None:
         now = time.monotonic()
-        for attempt, native_id in handed:
-            self._native[attempt.key] = native_id
-            self._submitted_at[attempt.key] = now
+        for attempt, native_id in native_ids:
+            record = self._record_of(attempt)
+            record.native_id, record.queued_at = native_id, now
             log.info(line("submitted", job=attempt.lease.job, fence=attempt.lease.fence, native_id=native_id))
         if not self._backend.is_submit_repeatable:
             # After a crash before this write, the next start finds the jobs by their markers.
             self._journal.apply(
                 [
                     AttemptChange(replace(attempt, stage=Stage.SUBMITTED, native_id=native_id))
-                    for attempt, native_id in handed
+                    for attempt, native_id in native_ids
                 ]
             )
 
@@ -374,8 +383,8 @@ class Runner:
         unsubmitted = [attempt for attempt in outcome.batch if self._native_id_of(attempt) is None]
         for attempt in unsubmitted:
             log.warning(line("submit-failed", job=attempt.lease.job, fence=attempt.lease.fence, error=exc.detail))
-            self._maybe_submitted.add(attempt.key)
-            self._retry_at[attempt.key] = time.monotonic() + RESUBMIT_AFTER_S
+            record = self._record_of(attempt)
+            record.is_maybe_submitted, record.retry_at = True, time.monotonic() + RESUBMIT_AFTER_S
         if exc.transient:
             for attempt in unsubmitted:
                 self._report_waiting(attempt, exc.detail)
@@ -388,9 +397,9 @@ class Runner:
     def unbegun(self) -> list[AttemptKey]:
         """After the stop: keep waiting attempts from beginning. Return those that have not begun, and will not."""
         waiting = [each for each in self._journal.attempts() if each.is_live and each.stage is not Stage.RUNNING]
-        handed = {native_id: each.key for each in waiting if (native_id := self._native_id_of(each)) is not None}
-        kept = {each.key for each in waiting} - set(handed.values()) - self._maybe_submitted
-        return [*kept, *(handed[native_id] for native_id in withdraw_waiting(self._backend, handed))]
+        keys = {native_id: each.key for each in waiting if (native_id := self._native_id_of(each)) is not None}
+        unsubmitted = {each.key for each in waiting if not self._is_maybe_submitted(each)} - set(keys.values())
+        return [*unsubmitted, *(keys[native_id] for native_id in self._backend.withdraw(keys) or ())]
 
     def withdraw(self) -> int:
         """End attempts that this process started and did not report, because another process is the agent now.
@@ -402,7 +411,8 @@ class Runner:
             native_id: attempt
             for attempt in self._journal.attempts()
             if attempt.is_live
-            and attempt.key in self._submitted_at
+            and (record := self._records.get(attempt.key)) is not None
+            and record.queued_at is not None
             and (native_id := self._native_id_of(attempt)) is not None
             if attempt.stage is not Stage.RUNNING or attempt.key in unreported
         }
@@ -418,12 +428,13 @@ class Runner:
             native_id = self._native_id_of(attempt)
             if not attempt.is_live or native_id is None or not (attempt.is_cancel_asked or attempt.is_stopped):
                 continue
-            if now - self._cancelled_at.get(attempt.key, -CANCEL_RETRY_S) < CANCEL_RETRY_S:
+            record = self._record_of(attempt)
+            if record.cancelled_at is not None and now - record.cancelled_at < CANCEL_RETRY_S:
                 continue
             if len(due) == CANCELS_MAX:
                 self._backend.wake()  # cancel the others in the next round
                 break
-            self._cancelled_at[attempt.key] = now
+            record.cancelled_at = now
             due[native_id] = attempt
         try:
             if due:
@@ -454,42 +465,34 @@ class Runner:
             end = status if self._files is None else self._files.collect(attempt, status)
             return end_attempt(attempt, end) if end is not None else None
         if status.seen is ObservedState.UNKNOWN:
-            if self._unknown.get(attempt.key) != status.text:
-                self._unknown[attempt.key] = status.text
+            record = self._record_of(attempt)
+            if record.unknown_text != status.text:
+                record.unknown_text = status.text
                 log.warning(line("unknown-state", job=attempt.lease.job, native_id=native_id, text=status.text))
             return None
         if status.seen is ObservedState.RUNNING:
-            if attempt.stage is Stage.RUNNING and not self._reasons.is_note_due(attempt.key, status.note):
+            record = self._record_of(attempt)
+            if attempt.stage is Stage.RUNNING and not record.is_note_due(status.note):
                 return None
-            self._reasons.record(attempt.key, status.note or "")
+            record.note_reported(status.note or "")
             return AttemptChange(replace(attempt, stage=Stage.RUNNING), reports_of(attempt, status))
         is_waiting = status.seen is ObservedState.SUBMITTED and attempt.stage is not Stage.RUNNING
-        if is_waiting and self._should_report_reason(attempt.key, status.reason):
-            self._reasons.record(attempt.key, status.reason)
+        if is_waiting and (record := self._record_of(attempt)).is_reason_due(status.reason):
+            record.note_reported(status.reason)
             return AttemptChange(replace(attempt, stage=Stage.SUBMITTED), reports_of(attempt, status))
         return None
 
-    def _should_report_reason(self, key: AttemptKey, reason: str) -> bool:
-        return self._reasons.is_due(key, reason, queued_s=time.monotonic() - self._submitted_at.get(key, 0.0))
-
     def _forget(self, changes: Sequence[AttemptChange]) -> None:
         for change in changes:
-            if change.attempt.native_id is not None:
-                self._native.pop(change.attempt.key, None)
+            if change.attempt.native_id is not None and (record := self._records.get(change.attempt.key)) is not None:
+                record.native_id = None  # it is written down
         ended = [change for change in changes if not change.attempt.is_live]
         for text in attempt_lines("ended", ((*change.attempt.key, end_fields(change)) for change in ended)):
             log.info(text)
         for change in ended:
-            key = change.attempt.key
-            self._native.pop(key, None)
             if self._files is not None:
-                self._files.release(key)
-            self._submitted_at.pop(key, None)
-            self._retry_at.pop(key, None)
-            self._cancelled_at.pop(key, None)
-            self._unknown.pop(key, None)
-            self._reasons.forget(key)
-            self._maybe_submitted.discard(key)
+                self._files.release(change.attempt.key)
+            self._records.pop(change.attempt.key, None)
 
     def _purge(self) -> None:
         self._make_room()
@@ -509,7 +512,7 @@ class Runner:
 
         Their rows stay: a server that was restored may ask for these attempts again.
         """
-        if not getattr(self._backend, "has_folders_here", False) or not self._is_disk_short():
+        if not self._backend.has_folders_here or not self._is_disk_short():
             return
         removed = 0
         for attempt in self._journal.settled():
@@ -522,35 +525,3 @@ class Runner:
                 break
         if removed:
             log.warning(line("disk-short", removed=removed))
-
-
-QUEUED_AFTER_S = 0.5  # an attempt that is queued for less is not reported as SUBMITTED
-REPORT_EVERY_S = 10.0  # between two reported reasons of one attempt
-
-
-class ReportedReasons:
-    """Kept in memory: after a restart, the reasons of all attempts are reported again, which is harmless."""
-
-    def __init__(self) -> None:
-        self._reported: dict[AttemptKey, tuple[str, float]] = {}
-
-    def is_due(self, key: AttemptKey, reason: str, *, queued_s: float) -> bool:
-        """Report the first reason of a queued attempt, then a new one at most every 10 s: schedulers change it often.
-
-        `queued_s`: for how long the attempt is queued.
-        """
-        return self._has_changed(key, reason) if key in self._reported else queued_s > QUEUED_AFTER_S
-
-    def is_note_due(self, key: AttemptKey, note: str | None) -> bool:
-        """Report the note of a running attempt when it changes, also when it goes away."""
-        return note is not None and (key not in self._reported or self._has_changed(key, note))
-
-    def record(self, key: AttemptKey, reason: str) -> None:
-        self._reported[key] = (reason, time.monotonic())
-
-    def forget(self, key: AttemptKey) -> None:
-        self._reported.pop(key, None)
-
-    def _has_changed(self, key: AttemptKey, reason: str) -> bool:
-        reported, at = self._reported[key]
-        return reason != reported and time.monotonic() - at > REPORT_EVERY_S

@@ -24,8 +24,8 @@ from switchyard.model.wire.api import Problem
 
 CONNECT_S = 5.0  # a server that accepts no connection in this time is down
 ANSWER_SLACK_S = 15.0  # beyond the time the server was asked to wait: its work and the network
-ANSWER_BYTES_MAX = 256 * 2**20  # more than any real answer; 64 leases of the largest job would be 512 MiB
-PIECE_BYTES = 256 * 1024  # of an answer that is read piece by piece
+SERVER_ANSWER_BYTES_MAX = 256 * 2**20  # more than any real answer; 64 leases of the largest job would be 512 MiB
+BODY_PIECE_BYTES = 256 * 1024  # of an answer that is read piece by piece
 JSON_MEDIA = "application/json"
 RETRY_AFTER_S_MAX = 60.0  # the longest Retry-After that is obeyed
 
@@ -52,7 +52,9 @@ def parse_server_url(url: str) -> ServerAddress:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise Malformed(f"{url!r} is not a server's URL.", next_step="Write it like http://127.0.0.1:8080.")
     is_tls = parts.scheme == "https"
-    return ServerAddress(url, is_tls, parts.hostname, port or (443 if is_tls else 80), parts.path.rstrip("/"))
+    return ServerAddress(
+        url, is_tls, host=parts.hostname, port=port or (443 if is_tls else 80), path=parts.path.rstrip("/")
+    )
 
 
 class ServerUnreachable(Unavailable):
@@ -152,7 +154,7 @@ class Connection:
             answer = connection.getresponse()
             if take is not None and answer.status == http.client.OK:
                 take(_pieces(answer))
-            data = read_whole(answer, ANSWER_BYTES_MAX)
+            data = read_whole(answer, SERVER_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as exc:
             at = self.server.url
             self.close()
@@ -223,7 +225,7 @@ class Connection:
 
 
 def _pieces(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    while piece := answer.read1(PIECE_BYTES):
+    while piece := answer.read1(BODY_PIECE_BYTES):
         yield piece
 
 

@@ -15,7 +15,7 @@ from switchyard.model.cluster.namespace_resources import (
     ResourceReport,
 )
 
-PATH = "/v1/agents/cluster-resources"
+RESOURCES_PATH = "/v1/agents/cluster-resources"
 
 T = TypeVar("T")
 
@@ -27,13 +27,15 @@ class ResourceClient:
         self._connection = connection
 
     def index(self) -> NamespaceIndex:
-        return _decode(self._connection.get(PATH), NamespaceIndex)
+        return _decode(self._connection.get(RESOURCES_PATH), NamespaceIndex)
 
     def objects(self, namespace: str) -> NamespaceObjects:
-        return _decode(self._connection.get(f"{PATH}/objects?{urlencode({'namespace': namespace})}"), NamespaceObjects)
+        return _decode(
+            self._connection.get(f"{RESOURCES_PATH}/objects?{urlencode({'namespace': namespace})}"), NamespaceObjects
+        )
 
     def report(self, namespaces: list[NamespaceReport]) -> None:
-        self._connection.post(f"{PATH}/status", msgspec.json.encode(ResourceReport(namespaces)))
+        self._connection.post(f"{RESOURCES_PATH}/status", msgspec.json.encode(ResourceReport(namespaces)))
 
     def stop(self) -> None:
         """End a call that waits, and all later ones. From any thread."""

@@ -25,11 +25,11 @@ from switchyard.agent.private_files import file_version, read_bounded
 from switchyard.errors import Denied, Malformed, Unavailable
 from switchyard.model.wire.decode import convert, load_yaml
 
-FILE_BYTES_MAX = 4 * 1024 * 1024  # about 100,000 users
-LIST_MAX = 10_000
+ACCOUNTS_FILE_BYTES_MAX = 4 * 1024 * 1024  # about 100,000 users
+ACCOUNTS_LISTED_MAX = 10_000
 ListedName = Annotated[str, Meta(min_length=1, max_length=256)]
 LocalName = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*\$?(?!\n)$")]
-FOLDER_ADVICE = "Give the agent a spool folder that nobody else can write to."
+SPOOL_FOLDER_ADVICE = "Give the agent a spool folder that nobody else can write to."
 OTHER_USERS = "*"  # in the map: every user without a line
 MAP_ADVICE = "A line `SWITCHYARD-USER: LOCAL-ACCOUNT` for each user; see docs/how-to/add-a-slurm-cluster.md."
 
@@ -44,10 +44,10 @@ class AccountSwitch(StrEnum):
 class AllowList(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What may run here. A missing list allows all, an empty one nothing. Extra options must be listed."""
 
-    users: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
-    projects: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
-    queues: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] | None = None
-    options: Annotated[list[ListedName], Meta(max_length=LIST_MAX)] = []
+    users: Annotated[list[ListedName], Meta(max_length=ACCOUNTS_LISTED_MAX)] | None = None
+    projects: Annotated[list[ListedName], Meta(max_length=ACCOUNTS_LISTED_MAX)] | None = None
+    queues: Annotated[list[ListedName], Meta(max_length=ACCOUNTS_LISTED_MAX)] | None = None
+    options: Annotated[list[ListedName], Meta(max_length=ACCOUNTS_LISTED_MAX)] = []
 
     def refusal(self, *, user: str, project: str, queue: str | None, options: Sequence[str] = ()) -> str:
         """Why the job may not run here; empty: it may. `options`: as written, e.g. `--nice=5`."""
@@ -126,7 +126,7 @@ class AccountMap:
 
 def read_account_map(path: Path) -> dict[str, str]:
     """Read a map file. It must be writable only by root or the agent, since it decides who runs as whom."""
-    body, status = read_bounded(path, FILE_BYTES_MAX, advice=MAP_ADVICE)
+    body, status = read_bounded(path, ACCOUNTS_FILE_BYTES_MAX, advice=MAP_ADVICE)
     if status.st_mode & 0o022:
         raise Malformed(f"Others may write {path}.", next_step=f"chmod go-w {path}")
     if status.st_uid not in (0, os.geteuid()):
@@ -185,10 +185,12 @@ def _change_folder_owner(folder: Path, account: LocalAccount) -> None:
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as exc:
-        raise Unavailable(f"{folder} is not a folder of the agent's: {exc.strerror}.", next_step=FOLDER_ADVICE) from exc
+        raise Unavailable(
+            f"{folder} is not a folder of the agent's: {exc.strerror}.", next_step=SPOOL_FOLDER_ADVICE
+        ) from exc
     try:
         if os.fstat(number).st_uid not in (0, account.uid):
-            raise Unavailable(f"{folder} is somebody else's.", next_step=FOLDER_ADVICE)
+            raise Unavailable(f"{folder} is somebody else's.", next_step=SPOOL_FOLDER_ADVICE)
         os.fchown(number, account.uid, account.gid)
         os.fchmod(number, 0o700)
     finally:

@@ -8,36 +8,6 @@ from switchyard.agent.loop.need import spec_of
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig, RunAs, SecurityContext
 
-# What the client of a container runtime takes from the agent's environment: its configuration, its daemon, its logins.
-CONTAINER_VARIABLES = (
-    "CONTAINERS_CONF",
-    "CONTAINERS_STORAGE_CONF",
-    "CONTAINERS_REGISTRIES_CONF",
-    "REGISTRY_AUTH_FILE",
-    "XDG_RUNTIME_DIR",
-    "DBUS_SESSION_BUS_ADDRESS",
-    "DOCKER_HOST",
-    "DOCKER_CONFIG",
-    "APPTAINER_CACHEDIR",
-    "APPTAINER_TMPDIR",
-)
-
-# What backends get of the agent's environment; each passes less of it to jobs. No secrets, such as a join token.
-INHERITED_VARIABLES = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
-    "TZ",
-    "TMPDIR",
-    "LD_LIBRARY_PATH",
-    "SLURM_CONF",
-    "FLUX_URI",
-    "SSH_AUTH_SOCK",
-    *CONTAINER_VARIABLES,
-)
-
 FILES_VARIABLE = "SWITCHYARD_FILES"  # the folder of a job with files, for a job that names another `cwd`
 
 

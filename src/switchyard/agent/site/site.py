@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -11,66 +11,23 @@ from msgspec import Meta, Struct
 
 from switchyard.agent.private_files import read_bounded
 from switchyard.agent.site.accounts import AccountSwitch, AllowList
-from switchyard.agent.site.flux_site import FluxSite
-from switchyard.agent.site.kubernetes_site import KubernetesSite
 from switchyard.agent.site.site_data import DataSite, SecretRule
 from switchyard.agent.site.site_types import AbsolutePath, Amount, ImagePull, LongSeconds, ShortSeconds
 from switchyard.errors import Malformed
-from switchyard.model.cluster.native_grammars import NAME
+from switchyard.feature import installed_features
 from switchyard.model.job.image_rules import RULES_MAX, ImagePattern, ImageRun
 from switchyard.model.job.site_needs import OFFERS_MAX, is_below
 from switchyard.model.jobspec.quantity import parse_bytes, parse_duration_s
 from switchyard.model.rules.names import Name
 from switchyard.model.wire.decode import convert, load_yaml
+from switchyard.sections import with_sections
 
-FILE_BYTES_MAX = 1024 * 1024
+SITE_FILE_BYTES_MAX = 1024 * 1024
 Rate = Annotated[float, Meta(ge=0, le=1e9)]
-SlurmAccount = Annotated[str, Meta(max_length=NAME.chars_max, pattern=rf"^({NAME.pattern})?(?!\n)$")]
-CommandPrefix = Annotated[str, Meta(max_length=4096)]
 # `/data`, `/data:ro`, `/srv/data:/data`, `/srv/data:/data:ro`
 Mount = Annotated[
     str, Meta(max_length=8192, pattern=r"^/[^\u0000-\u001f:,]*(:/[^\u0000-\u001f:,]*)?(:(ro|rw))?(?!\n)$")
 ]
-
-
-def runs_over_ssh(prefix: list[str]) -> bool:
-    """Whether the prefix calls ssh, whose shell splits the words again; also in `timeout 9 ssh login1`."""
-    return any(word.rpartition("/")[2] == "ssh" for word in prefix)
-
-
-class SlurmSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How to reach one Slurm, and how long to wait for it."""
-
-    conf: AbsolutePath | None = None  # slurm.conf; None: SLURM_CONF of the agent, or Slurm's default
-    bin: AbsolutePath | None = None  # folder of the commands; None: PATH
-    prefix: CommandPrefix = ""  # words before every command, e.g. `ssh login1`
-    # Where scripts write output and exit codes: a folder that the nodes see under the same path. None: the agent's data
-    # folder. Over ssh: a folder on that machine.
-    folder: AbsolutePath | None = None
-    # of one command; a paused controller delays each by its MessageTimeout, usually 10 s
-    timeout_s: ShortSeconds = 30.0
-    poll_s: ShortSeconds = 1.0  # minimum between two squeue calls; right after news a quarter of it
-    state_s: ShortSeconds = 10.0  # between two queries of the nodes
-    # How long the controller must answer without knowing a job before a doubtful submit counts as not arrived, or a
-    # missing job as lost.
-    settle_s: ShortSeconds = 10.0
-    # A job that began and that the controller forgot is lost when accounting has provably caught up without its end.
-    # If nothing proves that, it is lost after this time.
-    accounts_lost_after_s: LongSeconds = 3600.0
-    # How long the end of a job waits until its container is gone, where Slurm killed the job's script.
-    container_wait_s: LongSeconds = 3600.0
-    account: SlurmAccount = ""  # for jobs that name none
-    # Ask each node by `srun` what its system is, whenever it begins to take jobs. The nodes must see `yard` under the
-    # same path as the agent.
-    discover_nodes: bool = False
-
-    def __post_init__(self) -> None:
-        try:
-            words = shlex.split(self.prefix)
-        except ValueError as exc:
-            raise ValueError(f"prefix: {exc}") from exc
-        if runs_over_ssh(words) and self.folder is None:
-            raise ValueError("with ssh, say with `folder` where jobs may write their output there")
 
 
 class ContainmentMode(StrEnum):
@@ -199,13 +156,26 @@ class ContainersSite(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     gpus: ContainerGpus | None = None
 
 
+class ClusterSection(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The section of one kind of cluster, which a feature adds to the site file."""
+
+    def check_site(self, site: Site) -> None:
+        """Raise ValueError for what contradicts other sections."""
+
+    def work_folder(self, directory: Path) -> Path:
+        """Where jobs work and write: as the nodes see it, if it is not the agent's own folder `directory`."""
+        return directory
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the cluster's commands run on another machine: accounts and files of this one are not there."""
+        return False
+
+
 class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The site file. `rates` and `queues` are keyed by the cluster's names; `*` is for all others."""
 
-    slurm: SlurmSite = SlurmSite()
     local: LocalSite = LocalSite()
-    kubernetes: KubernetesSite = KubernetesSite()
-    flux: FluxSite = FluxSite()
     queues: Annotated[
         dict[Name, Name], Meta(max_length=10_000)
     ] = {}  # our queue: the cluster's partition or queue, or queue of Kueue
@@ -221,20 +191,39 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     secrets: Annotated[list[SecretRule], Meta(max_length=OFFERS_MAX)] = []  # that jobs may name
 
     def __post_init__(self) -> None:
-        if self.accounts is not None and runs_over_ssh(shlex.split(self.slurm.prefix)):
-            raise ValueError("accounts: over ssh jobs run as the account that ssh logs in to; run an agent there")
-        if self.kubernetes.files_volume is not None and self.files.folder is None:
-            raise ValueError("kubernetes.files_volume: say with `files: {folder}` where the agent sees this volume")
+        for section in self.cluster_sections():
+            section.check_site(self)
         has_containers = any(rule.run not in (ImageRun.HOST, ImageRun.REFUSE) for rule in self.images)
         mounted = [mount.split(":")[-2 if mount.endswith((":ro", ":rw")) else -1] for mount in self.containers.mounts]
         if self.data.folder and has_containers and not any(is_below(self.data.folder, path) for path in mounted):
             raise ValueError("data.folder: containers do not see it; add it to `containers: {mounts: […]}`")
 
+    def cluster_sections(self) -> list[ClusterSection]:
+        values = (getattr(self, name) for name in self.__struct_fields__)
+        return [value for value in values if isinstance(value, ClusterSection)]
+
+    def cluster_section(self, kind: str | None) -> ClusterSection | None:
+        """The section of a kind of cluster, which has the kind's name."""
+        section = getattr(self, kind or "", None)
+        return section if isinstance(section, ClusterSection) else None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        return any(section.is_elsewhere for section in self.cluster_sections())
+
+
+@cache
+def site_type() -> type[Site]:
+    """The site file with the sections of features."""
+    return with_sections(
+        Site, {name: place for feature in installed_features() for name, place in feature.site.items()}
+    )
+
 
 def read_site(path: Path | None) -> Site:
     if path is None:
-        return Site()
-    body, _ = read_bounded(path, FILE_BYTES_MAX, advice="Give --config a file that is there.")
+        return site_type()()
+    body, _ = read_bounded(path, SITE_FILE_BYTES_MAX, advice="Give --config a file that is there.")
     values = load_yaml(body, where=str(path))
     if isinstance(values, dict) and isinstance(values.get("containers"), str):
         raise Malformed(
@@ -242,4 +231,4 @@ def read_site(path: Path | None) -> Site:
             "`images`.",
             next_step='To run jobs on the host whatever image they name, write `images: [{match: "*", run: host}]`.',
         )
-    return convert({} if values is None else values, Site, where=str(path))
+    return convert({} if values is None else values, site_type(), where=str(path))

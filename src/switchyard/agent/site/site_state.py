@@ -11,13 +11,13 @@ from switchyard.errors import Malformed
 from switchyard.model.cluster.selection import NamedValues, Scalar, refuse_infinite
 from switchyard.model.wire.decode import convert, load_yaml
 
-FILE_BYTES_MAX = 64 * 1024
+STATE_FILE_BYTES_MAX = 64 * 1024
 
 log = logging.getLogger(__name__)
 
 
 def _read(path: Path) -> bytes:
-    return read_bounded(path, FILE_BYTES_MAX, advice="Give --state a file that is there.")[0]
+    return read_bounded(path, STATE_FILE_BYTES_MAX, advice="Give --state a file that is there.")[0]
 
 
 def _values(body: bytes, path: Path) -> dict[str, Scalar]:

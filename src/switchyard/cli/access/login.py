@@ -11,7 +11,7 @@ from switchyard.cli.terminal.output import print_notice
 from switchyard.cli.terminal.parser import Parser, add_shared
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import BadRequest
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.transport.config import clean_token, config_path, load_user_file, resolve_settings, save_user_file
 
 EXAMPLES = """\
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
             "No token was given.", next_step="An administrator makes one: `yard token create --user NAME`."
         )
     ca_file = os.path.abspath(args.ca_file) if args.ca_file else None  # noqa: PTH100 — a link stays a link
-    with Client(url, token, ca_file=ca_file, retry_s=RETRY_S) as yard:
+    with CoreClient(url, token, ca_file=ca_file, retry_s=RETRY_S) as yard:
         me = yard.whoami()
     stored = load_user_file(config_path()).with_token(url, token)
     save_user_file(config_path(), replace(stored, ca_file=ca_file or stored.ca_file))

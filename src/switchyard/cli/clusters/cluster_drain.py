@@ -11,7 +11,7 @@ from switchyard.cli.terminal.parser import Parser, Verb, duration_s
 from switchyard.cli.terminal.progress import ProgressBar
 from switchyard.errors import TimedOut
 from switchyard.model.cluster.cluster import Cluster
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 
 def _drain(args: Namespace) -> int:
@@ -31,7 +31,7 @@ def _drain(args: Namespace) -> int:
     return 0
 
 
-def _wait_until_empty(yard: Client, names: list[str], deadline_s: float | None) -> list[Cluster]:
+def _wait_until_empty(yard: CoreClient, names: list[str], deadline_s: float | None) -> list[Cluster]:
     end = None if deadline_s is None else time.monotonic() + deadline_s
     seen: dict[str, Cluster] = {}
     first: dict[str, int] = {}

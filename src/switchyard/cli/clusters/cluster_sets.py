@@ -15,7 +15,7 @@ from switchyard.cli.terminal.parser import Parser, Verb, no_arguments
 from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.rules.layout import ClusterSet, SetMember, duplicate_mistakes
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 COLUMNS = (
     Column("NAME"),
@@ -33,9 +33,9 @@ class ClusterSetCommand:
 
     command: str
     word: str
-    walk: Callable[[Client], list[ClusterSet]]
-    get: Callable[[Client, str], ClusterSet]
-    put: Callable[[Client, str, Mapping[str, float], Namespace, str | None], ClusterSet]
+    walk: Callable[[CoreClient], list[ClusterSet]]
+    get: Callable[[CoreClient, str], ClusterSet]
+    put: Callable[[CoreClient, str, Mapping[str, float], Namespace, str | None], ClusterSet]
     delete: Delete
     add_arguments: Callable[[Parser], None] = no_arguments  # further options of `set`
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm
 from switchyard.cli.terminal.parser import Parser, Verb, add_force
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
-Delete = Callable[[Client, str, bool], None]  # the client, the name, whether only to reset
+Delete = Callable[[CoreClient, str, bool], None]  # the client, the name, whether only to reset
 
 
 def rm_verb(command: str, noun: str, delete: Delete) -> Verb:

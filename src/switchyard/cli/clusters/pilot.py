@@ -19,7 +19,7 @@ from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, YardError
 from switchyard.model.cluster.cluster import NewInvite
 from switchyard.model.job.job import JobRequest, JobSpec, Native, Resources, State
 from switchyard.model.rules.names import NAME_HINT, is_name
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 EXAMPLES = """\
   yard pilot --cluster alpha --time 2h
@@ -151,7 +151,7 @@ def launch_command(agent: Sequence[str], *, backend: str, host: str, flux: str =
     return ["srun", "--mpi=pmi2", *start] if host == "slurm" else start
 
 
-def _withdraw(yard: Client, invite: NewInvite) -> None:
+def _withdraw(yard: CoreClient, invite: NewInvite) -> None:
     """Undo the invite, and the cluster only if the invite registered it."""
     if invite.is_cluster_new:
         yard.delete_cluster(invite.info.cluster)

@@ -25,7 +25,7 @@ from switchyard.errors import EXIT_ERROR, EXIT_OK, TimedOut, YardError
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.job.job import Job, State
 from switchyard.model.job.lifecycle import FINAL_STATES
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 JOBS_S = 50.0  # for all jobs together; they take about six
 POLL_S = 0.2
@@ -83,7 +83,7 @@ def _exit_on_signal(number: int, _: object) -> None:
 def _run(programs: DemoProcesses, folder: Path, args: Namespace, *, is_staying: bool) -> int:
     print(f"Starting a server and the clusters {', '.join(CLUSTERS)}; logs are in {folder}.", flush=True)
     url = programs.server(args.port or choose_port(usual=is_staying))
-    with Client(url, retry_s=2) as yard:
+    with CoreClient(url, retry_s=2) as yard:
         programs.wait_for("The server answers", lambda: _is_answering(url))
         for cluster, graph in CLUSTERS.items():
             programs.agent(cluster, graph, url=url)
@@ -103,19 +103,19 @@ def _run(programs: DemoProcesses, folder: Path, args: Namespace, *, is_staying: 
 
 
 def _is_answering(url: str) -> bool:
-    with Client(url, retry_s=0) as probe:
+    with CoreClient(url, retry_s=0) as probe:
         try:
             return bool(probe.version())
         except YardError:
             return False
 
 
-def _are_all_up(yard: Client) -> bool:
+def _are_all_up(yard: CoreClient) -> bool:
     up = {cluster.name for cluster in yard.clusters() if cluster.health is Health.UP}
     return up >= set(CLUSTERS)
 
 
-def _submit(yard: Client) -> dict[str, DemoJob]:
+def _submit(yard: CoreClient) -> dict[str, DemoJob]:
     """Submit all demo jobs. Return them by job id."""
     jobs_by_id: dict[str, DemoJob] = {}
     for demo_job in JOBS:
@@ -124,7 +124,7 @@ def _submit(yard: Client) -> dict[str, DemoJob]:
     return jobs_by_id
 
 
-def _watch(yard: Client, programs: DemoProcesses, jobs_by_id: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
+def _watch(yard: CoreClient, programs: DemoProcesses, jobs_by_id: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
     """Show the jobs until all have ended. Cancel the job that is to be cancelled once it runs."""
     asks = {demo_job.name: " ".join(f"{key}={value}" for key, value in demo_job.asks.items()) for demo_job in JOBS}
     view: DemoView = DemoTable(len(jobs_by_id), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(jobs_by_id))
@@ -147,11 +147,11 @@ def _watch(yard: Client, programs: DemoProcesses, jobs_by_id: dict[str, DemoJob]
             time.sleep(POLL_S)
 
 
-def _output(yard: Client, job: Job) -> str:
+def _output(yard: CoreClient, job: Job) -> str:
     return b"".join(chunk.data for chunk in yard.output(job.id).chunks).decode(errors="replace")
 
 
-def _explain(yard: Client, jobs: Sequence[Job]) -> None:
+def _explain(yard: CoreClient, jobs: Sequence[Job]) -> None:
     for job in jobs:
         print(f"\n{paint(f'$ yard explain {job.id}', 'bold')}")
         explanation = yard.explain(job.id)
@@ -179,7 +179,7 @@ def _run_until_interrupt(programs: DemoProcesses, url: str) -> None:
     print("\nStopping.")
 
 
-def _cancel_rest(yard: Client) -> None:
+def _cancel_rest(yard: CoreClient) -> None:
     """Cancel all live jobs before the agents stop: jobs outlive their agents by design."""
     end = time.monotonic() + CANCEL_S
     with suppress(YardError):

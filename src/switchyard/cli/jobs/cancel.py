@@ -20,7 +20,7 @@ from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.job import Job
 from switchyard.model.job.lifecycle import LIVE_STATES
 from switchyard.model.wire.api import CreatedJob
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.jobs.handle import JobHandle
 from switchyard.sdk.jobs.job_completion import fetch_jobs
 
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def _cancel_action(args: Namespace) -> JobAction[Job]:
-    def run(yard: Client, target: JobTarget) -> Job:
+    def run(yard: CoreClient, target: JobTarget) -> Job:
         job = yard.cancel(target.job, reason=args.reason, tasks=target.tasks)
         if not args.wait:
             return job
@@ -59,7 +59,7 @@ def _cancel_action(args: Namespace) -> JobAction[Job]:
     )
 
 
-def _wait_for_tasks(yard: Client, job: Job, indexes: IdSet, timeout_s: float | None) -> Job:
+def _wait_for_tasks(yard: CoreClient, job: Job, indexes: IdSet, timeout_s: float | None) -> Job:
     """Wait until these tasks have ended. The tasks that no cluster had have ended at once."""
     if job.cancelled_tasks is None or not job.cancelled_tasks.live:
         return job
@@ -83,7 +83,7 @@ def _format_cancelled(job: Job) -> str:
     return f"{format_job_line(job, now_us())}\n  tasks: {', '.join(filter(None, parts))}"
 
 
-def _cancel_selected(yard: Client, args: Namespace) -> int:
+def _cancel_selected(yard: CoreClient, args: Namespace) -> int:
     """Let the server cancel the selected jobs in bounded rounds, so that other requests are not held up."""
     selector = selector_of(yard, args)
     if args.dry_run or not args.force:
@@ -113,7 +113,7 @@ def _cancel_selected(yard: Client, args: Namespace) -> int:
     return EXIT_ERROR if refused else EXIT_OK
 
 
-def _print_summary(yard: Client, args: Namespace, cancelled: list[str]) -> None:
+def _print_summary(yard: CoreClient, args: Namespace, cancelled: list[str]) -> None:
     if args.output == "name":
         print("\n".join(cancelled), end="\n" if cancelled else "")
     elif not emit(fetch_jobs(yard, cancelled), args.output):

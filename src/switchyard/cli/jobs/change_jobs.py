@@ -16,7 +16,7 @@ from switchyard.cli.terminal.parser import Parser, add_shared, no_arguments
 from switchyard.cli.terminal.table import now_us
 from switchyard.model.job.job import Job, State
 from switchyard.model.job.lifecycle import LIVE_STATES
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 
 class _Change(NamedTuple):
@@ -24,7 +24,7 @@ class _Change(NamedTuple):
 
     about: str
     examples: str
-    call: Callable[[Client, str, Namespace], Job]
+    call: Callable[[CoreClient, str, Namespace], Job]
     past_tense: str
     states: tuple[State, ...]
     applies_to: Callable[[Job], bool] = lambda _: True

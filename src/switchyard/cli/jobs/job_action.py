@@ -15,7 +15,7 @@ from switchyard.cli.terminal.output import confirm, emit, print_notice, printabl
 from switchyard.cli.terminal.progress import ProgressBar
 from switchyard.errors import EXIT_ERROR, EXIT_OK, YardError
 from switchyard.model.job.job import Job, State
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 PARALLEL_CALLS = 8  # as many as the client keeps connections, and no burden to the server
 DRY_RUN_IDS_SHOWN = 10
@@ -31,12 +31,12 @@ class JobAction(Generic[T]):
     verb: str
     past_tense: str
     states: tuple[State, ...]
-    run: Callable[[Client, JobTarget], T]
+    run: Callable[[CoreClient, JobTarget], T]
     format_result: Callable[[T], str]
     applies_to: Callable[[Job], bool] = lambda _: True
 
 
-def run_action(yard: Client, args: Namespace, action: JobAction[T]) -> int:
+def run_action(yard: CoreClient, args: Namespace, action: JobAction[T]) -> int:
     """Run the action on the jobs that the command line names or selects."""
     targets = targets_of(args)
     if targets and not args.dry_run:
@@ -58,7 +58,7 @@ def run_action(yard: Client, args: Namespace, action: JobAction[T]) -> int:
 
 
 def _run_all(
-    yard: Client, targets: Sequence[JobTarget], action: JobAction[T], *, parallel: int
+    yard: CoreClient, targets: Sequence[JobTarget], action: JobAction[T], *, parallel: int
 ) -> tuple[list[T], list[tuple[str, YardError]]]:
     """Return the results in order, and the refusals. A refusal does not stop the jobs after it."""
     results: list[T] = []

@@ -13,7 +13,7 @@ from switchyard.errors import BadRequest, Malformed
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.job import Job, State
 from switchyard.model.wire.api import JobSelector
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 JOB_WITH_TASKS = re.compile(r"([0-9A-Za-z]+)\[([0-9,:%-]*)\]\Z")
 OWNER_ME = "me"
@@ -113,7 +113,7 @@ class JobFilters(TypedDict):
     since_s: int | None
 
 
-def filters_of(yard: Client, args: Namespace) -> JobFilters:
+def filters_of(yard: CoreClient, args: Namespace) -> JobFilters:
     return {
         "cluster": args.cluster,
         "project": args.project,
@@ -126,11 +126,11 @@ def filters_of(yard: Client, args: Namespace) -> JobFilters:
     }
 
 
-def selector_of(yard: Client, args: Namespace) -> JobSelector:
+def selector_of(yard: CoreClient, args: Namespace) -> JobSelector:
     return JobSelector(states=states_of(args), **filters_of(yard, args))
 
 
-def select_jobs(yard: Client, args: Namespace, *, states: tuple[State, ...]) -> Iterator[Job]:
+def select_jobs(yard: CoreClient, args: Namespace, *, states: tuple[State, ...]) -> Iterator[Job]:
     """Yield the selected jobs that are in one of these states."""
     selected = [state for state in (states_of(args) or states) if state in states]
     jobs = yard.jobs(state=selected, **filters_of(yard, args)) if selected else iter(())

@@ -15,7 +15,7 @@ from switchyard.errors import BadRequest, NotFound, YardError
 from switchyard.model.cluster.cluster import POLLING_BACKEND
 from switchyard.model.job.job import Job
 from switchyard.model.job.lifecycle import FINAL_STATES
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 EXAMPLES = """\
   yard logs 01JCQ0V7 > result.txt
@@ -79,7 +79,7 @@ def _show_file(args: Namespace) -> int:
 class _StreamReader:
     """Reads one output stream of a job and writes it."""
 
-    def __init__(self, yard: Client, args: Namespace, stream: str, *, is_one_of_two: bool) -> None:
+    def __init__(self, yard: CoreClient, args: Namespace, stream: str, *, is_one_of_two: bool) -> None:
         self._yard = yard
         self._args = args
         self._stream = stream
@@ -132,7 +132,7 @@ def _follow(readers: list[_StreamReader]) -> None:
             raise other.error
 
 
-def _is_poller_job(yard: Client, job: Job) -> bool:
+def _is_poller_job(yard: CoreClient, job: Job) -> bool:
     """Whether the job runs on a cluster without an agent, which cannot send output."""
     try:
         return job.cluster is not None and yard.cluster(job.cluster).backend == POLLING_BACKEND

@@ -13,7 +13,7 @@ from switchyard.cli.terminal.parser import Parser, add_limit, add_shared
 from switchyard.cli.terminal.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.terminal.table import now_us
 from switchyard.model.job.job import Job
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 LIMIT = 20  # fits a terminal
 
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _fetch_jobs(yard: Client, args: Namespace, filters: JobFilters) -> list[Job]:
+def _fetch_jobs(yard: CoreClient, args: Namespace, filters: JobFilters) -> list[Job]:
     jobs = yard.jobs(
         state=states_of(args),
         **filters,

@@ -15,7 +15,7 @@ from switchyard.cli.terminal.table import now_us
 from switchyard.model.files.files import OutputSet
 from switchyard.model.job.job import Job, Task
 from switchyard.model.job.lifecycle import FINAL_STATES
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.files.absent_outputs import KnownOutputs, show_tasks
 from switchyard.sdk.files.file_calls import latest_outputs
 
@@ -54,12 +54,12 @@ class _Shown(NamedTuple):
     task: Task | None
 
 
-def _read(yard: Client, text: str) -> _Shown:
+def _read(yard: CoreClient, text: str) -> _Shown:
     job, index = parse_task(text)
     return _Shown(yard.job(job), None if index is None else yard.task(job, index))
 
 
-def _show(yard: Client, shown: Sequence[_Shown]) -> bool:
+def _show(yard: CoreClient, shown: Sequence[_Shown]) -> bool:
     """Print the jobs and tasks. Return whether all have ended."""
     outputs = [_outputs_of(yard, item.job) if item.task is None else "" for item in shown]  # before anything is printed
     for index, (job, task) in enumerate(shown):
@@ -72,7 +72,7 @@ def _show(yard: Client, shown: Sequence[_Shown]) -> bool:
     return all((task or job).state in FINAL_STATES for job, task in shown)
 
 
-def _outputs_of(yard: Client, job: Job) -> str:
+def _outputs_of(yard: CoreClient, job: Job) -> str:
     """Say what is known of the output files of the job, and whose files are not known yet."""
     found = get_or_none(lambda: yard.files_of(job.id, limit=OUTPUTS_READ_MAX)) if keeps_outputs(job) else None
     if found is None:
@@ -81,7 +81,7 @@ def _outputs_of(yard: Client, job: Job) -> str:
     return format_outputs(job.id, latest, _absent_text(yard, job, latest) if job.state in FINAL_STATES else "")
 
 
-def _absent_text(yard: Client, job: Job, latest: list[OutputSet]) -> str:
+def _absent_text(yard: CoreClient, job: Job, latest: list[OutputSet]) -> str:
     """`none yet from tasks 3,5-6`: of an ended job, the attempts of which no cluster has spoken."""
     counts, known = job.tasks, job.outputs
     if counts is None or known is None:

@@ -13,7 +13,7 @@ from switchyard.cli.terminal.parser import Parser, add_shared, duration_s
 from switchyard.cli.terminal.table import now_us
 from switchyard.errors import TimedOut
 from switchyard.model.job.job import Job, Task
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 EXAMPLES = f"""\
   yard wait 01JCQ0V7 && echo it worked
@@ -53,7 +53,7 @@ class _Ended(NamedTuple):
     exit_code: int
 
 
-def _wait(yard: Client, text: str, timeout_s: float | None, *, quiet: bool) -> _Ended:
+def _wait(yard: CoreClient, text: str, timeout_s: float | None, *, quiet: bool) -> _Ended:
     job_id, index = parse_task(text)
     if index is not None:
         task = wait_for_task(yard, job_id, index, timeout_s=timeout_s, quiet=quiet)

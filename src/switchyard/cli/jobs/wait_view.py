@@ -19,7 +19,7 @@ from switchyard.cli.terminal.terminal import clear_line
 from switchyard.model.job.job import Job, Task, TaskCounts
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.wire.api import Output
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.jobs.handle import JobHandle
 from switchyard.sdk.jobs.job_completion import as_completed
 
@@ -27,7 +27,9 @@ SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 SPINNER_FRAME_S = 0.1
 
 
-def wait_for_job(yard: Client, job: str, *, timeout_s: float | None, quiet: bool = False, say_end: bool = True) -> Job:
+def wait_for_job(
+    yard: CoreClient, job: str, *, timeout_s: float | None, quiet: bool = False, say_end: bool = True
+) -> Job:
     """Wait for the end of a job. Print each change of its state to stderr, the last one only if `say_end`."""
     with Spinner(quiet=quiet) as spinner:
         printed: tuple[object, ...] = ()
@@ -46,7 +48,7 @@ def wait_for_job(yard: Client, job: str, *, timeout_s: float | None, quiet: bool
     return last
 
 
-def wait_for_task(yard: Client, job: str, index: int, *, timeout_s: float | None, quiet: bool = False) -> Task:
+def wait_for_task(yard: CoreClient, job: str, index: int, *, timeout_s: float | None, quiet: bool = False) -> Task:
     """Wait for the end of one task of an array. Print each change of its state but the last one to stderr."""
     with Spinner(quiet=quiet) as spinner:
         for task in yard.watch_task(job, index, timeout_s=timeout_s):

@@ -21,7 +21,7 @@ from switchyard.errors import BadRequest, YardError
 from switchyard.model.job.job import Job
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.wire.api import Event
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 ROWS_MAX = 200  # of the live table, however tall the screen is
 IDS_MAX = 90  # jobs in one request by their ids
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
+def _print_lines(yard: CoreClient, args: Namespace, ids: list[str]) -> None:
     """Print one line per event. For named jobs, print their states first and stop when all have ended."""
     after = yard.newest_event() if args.after is None else args.after
     left = set(ids)
@@ -70,7 +70,7 @@ def _print_lines(yard: Client, args: Namespace, ids: list[str]) -> None:
                 return
 
 
-def _events(yard: Client, args: Namespace, ids: list[str], after: int) -> Iterator[Event]:
+def _events(yard: CoreClient, args: Namespace, ids: list[str], after: int) -> Iterator[Event]:
     """Yield the events of the selected jobs after this event number."""
     labels_wanted = dict(args.label)
 
@@ -92,7 +92,7 @@ def _print_trouble(trouble: YardError | None) -> None:
 class _LiveTable:
     """The live view. A thread follows the events and signals changes; the main thread fetches the jobs and draws."""
 
-    def __init__(self, yard: Client, args: Namespace, ids: list[str]) -> None:
+    def __init__(self, yard: CoreClient, args: Namespace, ids: list[str]) -> None:
         self._yard = yard
         self._args = args
         self._ids = ids

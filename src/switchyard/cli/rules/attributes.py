@@ -16,7 +16,7 @@ from switchyard.decoder_warmup import warm_type
 from switchyard.errors import BadRequest, YardError
 from switchyard.model.rules.attributes import AttributeRow, KindInfo
 from switchyard.model.rules.scope import Level, Scope
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 KINDS_HELP = """\
 Kinds: task-resource-attribute, cluster-resource-attribute, execution-queue-attribute, execution-cluster-label,
@@ -37,7 +37,7 @@ def add_scope_arguments(parser: Parser, *, file: str | None) -> None:
         parser.add_argument("--attr-file", "--attrFile", dest="attr_file", metavar="FILE", help=file)
 
 
-def find_kind(yard: Client, word: str) -> KindInfo:
+def find_kind(yard: CoreClient, word: str) -> KindInfo:
     kinds = list(yard.attribute_kinds())
     for kind in kinds:
         if word in (kind.name, str(kind.number)):

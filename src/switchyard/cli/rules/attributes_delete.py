@@ -18,7 +18,7 @@ from switchyard.cli.terminal.output import confirm, print_notice
 from switchyard.cli.terminal.parser import Parser, add_force, add_shared
 from switchyard.errors import NotFound
 from switchyard.model.rules.attributes import KindInfo
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 EXAMPLES = """\
   yard delete task-resource-attribute -p flyteexamples -d development
@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
         return _delete(yard, find_kind(yard, args.kind), args)
 
 
-def _delete(yard: Client, kind: KindInfo, args: Namespace) -> int:
+def _delete(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
     scope = writable_scope_of(args, kind, read_kind_file(args.attr_file, kind) if args.attr_file else None)
     row = get_or_none(lambda: yard.attribute(kind.name, scope))
     if row is None:

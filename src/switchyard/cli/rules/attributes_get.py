@@ -21,7 +21,7 @@ from switchyard.cli.terminal.table import Column, format_age, now_us, print_tabl
 from switchyard.errors import BadRequest, NotFound
 from switchyard.model.rules.attributes import AttributeRow, KindInfo
 from switchyard.model.rules.scope import Level, Scope
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 COLUMNS = (
     Column("LEVEL"),
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
         return _show_row(yard, kind, args)
 
 
-def _show_row(yard: Client, kind: KindInfo, args: Namespace) -> int:
+def _show_row(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
     scope = scope_of(args)
     try:
         row = None if scope.level is Level.PLATFORM else yard.attribute(kind.name, writable_scope_of(args, kind))
@@ -84,7 +84,7 @@ def _effective_policy_hint(scope: Scope) -> str:
     return f"`yard explain-policy {' '.join(words)}` shows what holds there, and from where."
 
 
-def _list_rows(yard: Client, kind: KindInfo, args: Namespace) -> int:
+def _list_rows(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
     if args.attr_file:
         raise BadRequest("A file holds one row.", next_step="Say which: -p PROJECT, -d DOMAIN, WORKFLOW.")
     rows = list(yard.attributes(kind.name))

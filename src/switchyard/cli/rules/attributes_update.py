@@ -21,7 +21,7 @@ from switchyard.cli.terminal.output import confirm, emit, print_notice
 from switchyard.cli.terminal.parser import Parser, add_force, add_shared
 from switchyard.errors import BadRequest
 from switchyard.model.rules.attributes import KindInfo
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 EXAMPLES = """\
   yard update task-resource-attribute --attr-file tra.yaml
@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         return _generate(kind, args) if args.gen else _update(yard, kind, args)
 
 
-def _update(yard: Client, kind: KindInfo, args: Namespace) -> int:
+def _update(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
     if not args.attr_file:
         raise BadRequest("There is no file.", next_step="Give --attr-file FILE; with --gen it is written for you.")
     file = read_kind_file(args.attr_file, kind)

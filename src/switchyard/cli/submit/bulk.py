@@ -20,7 +20,7 @@ from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, Yar
 from switchyard.model.job.job import Job, JobRequest, State
 from switchyard.model.wire.api import BulkItem, Problem
 from switchyard.model.wire.decode import load_yaml, refuse_duplicates
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.files.file_request import FileRequest
 from switchyard.sdk.jobs.handle import JobHandle
 
@@ -29,7 +29,7 @@ MISTAKES_SHOWN = 20
 JOBS_SHOWN = 3
 
 
-def submit_bulk(yard: Client, args: Namespace, flags: Mapping[str, Any]) -> int:
+def submit_bulk(yard: CoreClient, args: Namespace, flags: Mapping[str, Any]) -> int:
     """Submit all jobs of the file. Mistakes in the file are reported before anything is sent."""
     requests = send_files(yard, read_requests(args.bulk, flags, args))
     with ProgressBar("submit", len(requests)) as progress:

@@ -11,7 +11,7 @@ from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.parser import Parser, add_shared
 from switchyard.model.job.job import State
 from switchyard.model.wire.api import CreatedJob
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 
 EXAMPLES = """\
   yard retry 01JCQ0V7
@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
 def _retry_action(args: Namespace) -> JobAction[CreatedJob]:
     over = (State.FAILED, State.CANCELLED, State.REJECTED, State.SUCCEEDED) if args.state else (State.FAILED,)
 
-    def run(yard: Client, target: JobTarget) -> CreatedJob:
+    def run(yard: CoreClient, target: JobTarget) -> CreatedJob:
         return created_job(yard.retry(target.job, elsewhere=args.elsewhere, tasks=target.tasks))
 
     return JobAction("retry", "submitted once more", over, run, format_created)

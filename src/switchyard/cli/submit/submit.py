@@ -28,7 +28,7 @@ from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, Una
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.job.job import Job, JobRequest, OnLost, State
 from switchyard.model.wire.api import BULK_JOBS_MAX
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.files.file_request import FileRequest
 from switchyard.sdk.jobs.handle import JobHandle
 
@@ -202,7 +202,7 @@ def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
     return job.plain
 
 
-def _plan(yard: Client, request: JobRequest, args: Namespace) -> int:
+def _plan(yard: CoreClient, request: JobRequest, args: Namespace) -> int:
     plan = yard.plan(request)
     if not emit(plan, args.output, key="chosen"):
         print_plan(plan)
@@ -218,7 +218,7 @@ def _print_rules(plan: Plan) -> None:
         print_used_values(plan.policy.values)
 
 
-def _print_accepted(_: Client, job: JobHandle, args: Namespace, *, has_outputs: bool) -> int:
+def _print_accepted(_: CoreClient, job: JobHandle, args: Namespace, *, has_outputs: bool) -> int:
     if emit(created_job(job), args.output, key="id"):
         return EXIT_OK
     print(format_created(created_job(job)))
@@ -240,7 +240,7 @@ def _print_rejected(job: JobHandle, args: Namespace) -> int:
     return EXIT_REJECTED
 
 
-def _wait(yard: Client, job: JobHandle, args: Namespace, *, has_outputs: bool) -> int:
+def _wait(yard: CoreClient, job: JobHandle, args: Namespace, *, has_outputs: bool) -> int:
     """Wait for the end, print the output, fetch the output files; return the exit code of the job."""
     started, since = time.monotonic(), time.time()
     try:
@@ -265,7 +265,7 @@ def _wait(yard: Client, job: JobHandle, args: Namespace, *, has_outputs: bool) -
     return code or failure  # files of a failed job are fetched too, and it stays the job's own exit code
 
 
-def _print_tasks(yard: Client, job: Job) -> None:
+def _print_tasks(yard: CoreClient, job: Job) -> None:
     """Print how an array ended. Its output is not printed: every task has its own."""
     assert job.tasks is not None
     print(f"{paint(job.id, 'bold')} {format_tally(job.tasks)}")

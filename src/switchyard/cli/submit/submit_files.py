@@ -14,7 +14,7 @@ from switchyard.cli.terminal.parser import Parser
 from switchyard.errors import EXIT_ERROR, Malformed, YardError
 from switchyard.model.job.job import Job, JobRequest
 from switchyard.model.jobspec.quantity import show_bytes
-from switchyard.sdk.client import Client
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.files.fetched_files import FetchedFiles
 from switchyard.sdk.files.file_names import show_name
 from switchyard.sdk.files.file_request import FileRequest, from_texts
@@ -119,7 +119,7 @@ def refuse_missing_files(request: JobRequest, files: FileRequest, *, where: str)
             raise Malformed(f"{where}: the file {show_name(source.path)} cannot be read: {why}.") from exc
 
 
-def send_files(yard: Client, requests: Sequence[tuple[JobRequest, FileRequest]]) -> list[JobRequest]:
+def send_files(yard: CoreClient, requests: Sequence[tuple[JobRequest, FileRequest]]) -> list[JobRequest]:
     """Upload the files of these requests, with a bar, and return the requests that name them."""
     if all(files.is_empty for _, files in requests):
         return [request for request, _ in requests]
@@ -136,7 +136,7 @@ def _warn(text: str) -> None:
     print_notice(f"warning: {text}")
 
 
-def fetch_after_wait(yard: Client, job: Job, args: Namespace, *, since: float, timeout_s: float | None) -> int:
+def fetch_after_wait(yard: CoreClient, job: Job, args: Namespace, *, since: float, timeout_s: float | None) -> int:
     """Fetch the output files of an ended job into the present folder. Return 0, or the exit code of the failure.
 
     Files of an earlier run are replaced; files that were changed here after `since` are not.

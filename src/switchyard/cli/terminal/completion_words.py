@@ -10,11 +10,11 @@ from io import StringIO
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from switchyard.commands import COMMAND_GROUPS, find_command, import_command
+from switchyard.commands import all_commands, find_command, import_command
 from switchyard.errors import ERRORS_BY_CODE, YardError
 
 if TYPE_CHECKING:
-    from switchyard.sdk.client import Client
+    from switchyard.sdk.client import CoreClient
 
 REQUEST_TIMEOUT_S = 1.0  # the user has pressed Tab and waits
 SUGGESTIONS_MAX = 50  # the newest
@@ -50,7 +50,7 @@ def _rejoin_equals_sign(before: list[str], current: str) -> tuple[list[str], str
 
 def _completions(before: list[str], current: str) -> Completions:
     if not before:
-        return [(name, summary) for commands in COMMAND_GROUPS.values() for name, _, summary in commands]
+        return [(name, summary) for commands in all_commands().values() for name, _, summary in commands]
     if "--" in before:
         return ()  # the job's own command line
     place = find_command(before)
@@ -151,16 +151,16 @@ def _values(parser: argparse.ArgumentParser, action: argparse.Action) -> Complet
 
 def _fetch_names(source: str) -> Completions:
     """Return names or ids from the server, or nothing if it does not answer."""
-    from switchyard.sdk.client import Client
+    from switchyard.sdk.client import CoreClient
 
     try:
-        with Client(timeout_s=REQUEST_TIMEOUT_S, retry_s=0) as yard:
+        with CoreClient(timeout_s=REQUEST_TIMEOUT_S, retry_s=0) as yard:
             return _list_names(yard, source)
     except (YardError, OSError):
         return ()
 
 
-def _list_names(yard: Client, source: str) -> Completions:
+def _list_names(yard: CoreClient, source: str) -> Completions:
     if source == "jobs":
         return [(job.id, f"{job.state.value} {job.name}") for job in yard.jobs(limit=SUGGESTIONS_MAX)]
     if source == "agents":

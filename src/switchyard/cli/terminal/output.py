@@ -16,7 +16,7 @@ from switchyard.errors import BadRequest
 from switchyard.model.rules.names import HIDDEN_CHARACTERS, escape_hidden, printable_line
 from switchyard.model.wire.api import Deleted
 
-DEPTH_MAX = 100  # levels that are shown; a server takes 64, one of an older version took more
+SHOWN_DEPTH_MAX = 100  # levels that are shown; a server takes 64, one of an older version took more
 TOO_DEEP = "(nested too deeply to be shown)"
 
 _HIDDEN = re.compile(f"[{HIDDEN_CHARACTERS}]")
@@ -80,9 +80,9 @@ def _dump(value: Any, form: str) -> None:
 def all_fields(value: Any, depth: int = 0) -> Any:
     """Return a message with all fields, including defaults, so that scripts can rely on every field.
 
-    Values nested deeper than DEPTH_MAX become a note, so that one such value does not spoil a whole list.
+    Values nested deeper than SHOWN_DEPTH_MAX become a note, so that one such value does not spoil a whole list.
     """
-    if depth >= DEPTH_MAX and isinstance(value, Struct | list | dict):
+    if depth >= SHOWN_DEPTH_MAX and isinstance(value, Struct | list | dict):
         return TOO_DEEP
     if isinstance(value, Struct):
         return {name: all_fields(getattr(value, name), depth + 1) for name in value.__struct_fields__}

@@ -23,13 +23,21 @@ class Answer(StrEnum):
     NO = "no"  # could never run it as things are registered, or may not
 
 
+class Outcome(StrEnum):
+    """What follows for the job from the answers of all clusters."""
+
+    ASSIGN = "assign"  # a cluster takes it
+    HOLD = "hold"  # none takes it now, and one may later
+    REJECT = "reject"  # none could ever run it
+
+
 class Verdict(Struct, frozen=True, omit_defaults=True):
     """One cluster's yes or no, with the step that said it and a reason."""
 
     cluster: str
     say: Answer
-    # pool · label · pin · grant · interruptible · backend · image · site · match · weight · refused · health · last ·
-    # select
+    # pool · label · pin · grant · interruptible · backend · image · site · match · end · refused · weight · health ·
+    # last · select
     step: str
     reason: str = ""
     since_us: int | None = None  # of an explanation: since when it has said so, as far as that is known
@@ -42,7 +50,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     verdicts: list[Verdict]
     algorithm: str
     seed: str
-    outcome: str  # assign · hold · reject
+    outcome: str  # an Outcome; readers take others, too
     reason: str = ""
     engine: str = ""  # who answered whether it fits
     remaining: list[str] = []  # whom the algorithm left in the race, the best first; not of `weighted`

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 CHUNK_BYTES = 8 * 2**20
 TREE_BYTES_MAX = 16 * 2**20
 FILES_MAX = 1_000_000  # in one tree with all its subfolders
-DEPTH_MAX = 128  # folders in folders
+FOLDER_DEPTH_MAX = 128  # folders in folders
 FOLDERS_MAX = 200_000  # different folders in one tree
 NAME_BYTES_MAX = 255
 LINK_BYTES_MAX = 4096
@@ -118,7 +118,7 @@ def climb_of(target: bytes) -> int:
     names = [name for name in target.split(b"/") if name not in (b"", b".")]
     climb = next((count for count, name in enumerate(names) if name != b".."), len(names))
     if target.startswith(b"/") or b"\0" in target or b".." in names[climb:]:
-        return DEPTH_MAX + 1
+        return FOLDER_DEPTH_MAX + 1
     return climb
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.model.cluster.idset import INDEX_MAX
-from switchyard.model.files.file_tree import DEPTH_MAX, bad_name
+from switchyard.model.files.file_tree import FOLDER_DEPTH_MAX, bad_name
 
 VIEW_BYTES_MAX = 256 * 1024  # of one answer
 VIEW_WAIT_S_MAX = 30.0  # of one request: an agent looks at a file no longer for a reader who may have gone
@@ -116,8 +116,8 @@ def split_name(name: bytes) -> tuple[bytes, ...]:
     for part in parts:
         if why := bad_name(part):
             raise ValueError(why)
-    if len(parts) > DEPTH_MAX:
-        raise ValueError(f"it has more than {DEPTH_MAX} folders")
+    if len(parts) > FOLDER_DEPTH_MAX:
+        raise ValueError(f"it has more than {FOLDER_DEPTH_MAX} folders")
     return parts
 
 

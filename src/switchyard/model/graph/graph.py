@@ -22,7 +22,7 @@ from switchyard.model.job.site_needs import SiteOffer
 from switchyard.model.jobspec.quantity import Int64
 
 SHAPES_MAX = 100_000  # a cluster of 100,000 nodes that all differ; real ones have some dozens
-DEPTH_MAX = 64
+GRAPH_DEPTH_MAX = 64
 CHILDREN_MAX = 100_000
 NODES_MAX = 10_000_000
 VERTICES_MAX = 10**15  # what the shapes stand for; ten million nodes of a hundred million cores each
@@ -273,8 +273,8 @@ def _check(graph: Graph) -> None:
             used[child] = True
             depth[index] = max(depth[index], depth[child] + 1)
             has_node[index] |= has_node[child]
-        if depth[index] > DEPTH_MAX:
-            raise ValueError(f"shapes[{index}] is nested deeper than {DEPTH_MAX}")
+        if depth[index] > GRAPH_DEPTH_MAX:
+            raise ValueError(f"shapes[{index}] is nested deeper than {GRAPH_DEPTH_MAX}")
         if shape.type == "node":
             if has_node[index]:
                 raise ValueError(f"shapes[{index}] is a node with a node inside")

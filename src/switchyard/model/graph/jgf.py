@@ -21,7 +21,7 @@ from switchyard.model.graph.fields import check_fields, read_properties
 from switchyard.model.graph.graph import (
     ATTACHED_MAX,
     COUNTED_TYPES,
-    DEPTH_MAX,
+    GRAPH_DEPTH_MAX,
     HOST_TYPES,
     NODES_MAX,
     AttachedVertex,
@@ -240,8 +240,8 @@ def _order(root: int, children: dict[int, list[int]], ids: list[str], where: str
         level = [child for vertex in level if vertex in children for child in children[vertex]]
         order += level
         depth += 1
-        if depth > DEPTH_MAX and level:
-            raise Malformed(f"{where}: vertex {ids[level[0]][:80]!r} is nested deeper than {DEPTH_MAX}.")
+        if depth > GRAPH_DEPTH_MAX and level:
+            raise Malformed(f"{where}: vertex {ids[level[0]][:80]!r} is nested deeper than {GRAPH_DEPTH_MAX}.")
     return order
 
 

@@ -88,7 +88,7 @@ class Transition:
 def make_transition(
     life: LifecycleState, to: State, event: EventKind, reason: str = "", **changes: object
 ) -> Transition:
-    """The only way a state changes."""
+    """Change the state, as the table allows. ARCHITECTURE.md names the four writes that do not call this."""
     assert to in ALLOWED_TRANSITIONS[life.state], f"{life.state} → {to} is not allowed"
     return Transition(replace(life, state=to, **changes), event, reason)  # type: ignore[arg-type]
 

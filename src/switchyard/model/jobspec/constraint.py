@@ -15,7 +15,7 @@ from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.graph import FieldValue
 
-DEPTH_MAX = 32
+CONSTRAINT_DEPTH_MAX = 32
 TERMS_MAX = 10_000
 HOSTS_MAX = 1_000_000
 SHOWN_MAX = 5  # names in a sentence
@@ -94,8 +94,8 @@ def read_constraint(value: Any, *, where: str) -> Constraint | None:
 
 
 def _read(value: Any, place: str, depth: int, budget: list[int]) -> Constraint:
-    if depth > DEPTH_MAX:
-        raise Malformed(f"{place}: constraints nested deeper than {DEPTH_MAX}.")
+    if depth > CONSTRAINT_DEPTH_MAX:
+        raise Malformed(f"{place}: constraints nested deeper than {CONSTRAINT_DEPTH_MAX}.")
     budget[0] -= 1
     if budget[0] < 0:
         raise Malformed(f"{place}: over {TERMS_MAX} constraints.")

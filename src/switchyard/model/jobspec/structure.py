@@ -32,7 +32,7 @@ VERTEX_FIELDS = ("type", "count", "with", "label", "exclusive", "unit", "id", "r
 TASK_FIELDS = ("command", "slot", "count", "attributes", "distribution")
 TASK_COUNTS = ("per_slot", "per_resource", "total")
 UNSUPPORTED_TYPES = ("xor_slot",)  # Fluxion's: one of several slots
-DEPTH_MAX = 32  # as the matching has it
+STRUCTURE_DEPTH_MAX = 32  # as the matching has it
 VERTICES_MAX = 1000
 
 
@@ -95,8 +95,8 @@ class _Vertices:
 
     def _check_vertex(self, vertex: object, place: str, depth: int) -> None:
         self.left -= 1
-        if depth > DEPTH_MAX:
-            raise jobspec_error(place, f"nested deeper than {DEPTH_MAX}")
+        if depth > STRUCTURE_DEPTH_MAX:
+            raise jobspec_error(place, f"nested deeper than {STRUCTURE_DEPTH_MAX}")
         if self.left < 0:
             raise jobspec_error(place, f"over {VERTICES_MAX} resources")
         entry = as_mapping(vertex, place)

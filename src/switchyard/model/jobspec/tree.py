@@ -21,7 +21,7 @@ from switchyard.model.jobspec.checks import (
 )
 from switchyard.model.jobspec.counts import is_no_gpu, least_count
 from switchyard.model.jobspec.quantity import BYTES_MAX, parse_bytes
-from switchyard.model.jobspec.structure import DEPTH_MAX
+from switchyard.model.jobspec.structure import STRUCTURE_DEPTH_MAX
 from switchyard.model.jobspec.tasks import check_task_counts, check_task_group, task_total
 
 PlainJobFields = dict[str, Any]
@@ -177,8 +177,8 @@ class _Totals:
         return fields
 
     def _entered(self, vertex: object, place: str, depth: int) -> Mapping[str, Any]:
-        if depth > DEPTH_MAX:
-            raise jobspec_error(place, f"nested deeper than {DEPTH_MAX}")
+        if depth > STRUCTURE_DEPTH_MAX:
+            raise jobspec_error(place, f"nested deeper than {STRUCTURE_DEPTH_MAX}")
         entry = as_mapping(vertex, place)
         if not as_text(entry.get("type"), f"{place}.type"):
             raise jobspec_error(f"{place}.type", "a type is a text")

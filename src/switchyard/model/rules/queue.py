@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -24,6 +25,7 @@ NATIVE_PATTERN = rf"^(?:{NAMES.pattern})(?!\n)$"
 TAGS_MAX = 100
 WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6  # of a project: beyond, a share says nothing any more
 COUNTED_PROJECTS_MAX = 100  # projects with a limit, of one queue, counted one by one
+LANES_CACHE_MAX = 4096  # projects times queues that have jobs now; of more, some are read again
 AHEAD_MAX = 1000  # counting further would cost what nobody needs to know
 
 Tag = Name
@@ -113,31 +115,44 @@ def _accepts_job(queue: Queue, is_interruptible: bool) -> bool:
     return is_interruptible or not queue.interruptible
 
 
-def lane_of(queue: str, project: str, backends: Sequence[str] = ()) -> str:
-    """Return the lane of a job. Jobs restricted to some backends get a separate lane, so they do not block others."""
-    lane = f"{queue}/{project}"
-    return f"{lane} {','.join(backends)}" if backends else lane
+class Lane(NamedTuple):
+    """The jobs of one project in one queue. `text`: as it is stored, `queue/project`.
+
+    Jobs restricted to some backends have a lane of their own, so that they do not block others: `queue/project flux`.
+    """
+
+    text: str
+    queue: str
+    project: str
+
+    @staticmethod
+    @lru_cache(maxsize=LANES_CACHE_MAX)
+    def read(text: str) -> Lane:
+        """Read a stored lane."""
+        queue, _, rest = counted_lane(text).partition("/")
+        return Lane(text, queue, rest.partition(" ")[0])
+
+    @staticmethod
+    @lru_cache(maxsize=LANES_CACHE_MAX)
+    def of(queue: str, project: str, backends: Sequence[str] = ()) -> Lane:
+        return Lane.read(f"{queue}/{project} {','.join(backends)}" if backends else f"{queue}/{project}")
+
+    def needs_place(self, queues: Queues) -> bool:
+        """Whether its jobs need a place of their queue."""
+        return queue_named(queues, self.queue).limits_project(self.project)
 
 
-def uncounted_lane(lane: str) -> str:
-    """Return the lane in which a job of this lane counts for no place."""
-    return UNCOUNTED_PREFIX + counted_lane(lane)
+def uncounted_lane(text: str) -> str:
+    """Return the stored lane in which a job of this lane counts for no place."""
+    return UNCOUNTED_PREFIX + counted_lane(text)
 
 
-def counted_lane(lane: str) -> str:
-    return lane.removeprefix(UNCOUNTED_PREFIX)
+def counted_lane(text: str) -> str:
+    return text.removeprefix(UNCOUNTED_PREFIX)
 
 
-def is_counted_lane(lane: str) -> bool:
-    return not lane.startswith(UNCOUNTED_PREFIX)
-
-
-def queue_of_lane(lane: str) -> str:
-    return counted_lane(lane).partition("/")[0]
-
-
-def project_of_lane(lane: str) -> str:
-    return lane.partition("/")[2].partition(" ")[0]
+def is_counted_lane(text: str) -> bool:
+    return not text.startswith(UNCOUNTED_PREFIX)
 
 
 class QueueView(Struct, frozen=True, omit_defaults=True):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from switchyard.errors import Malformed, TooLarge
 
 WINDOW = 32 * 1024  # bytes looked at in one step: at most two milliseconds
-DEPTH_MAX = 512  # levels skipped here; the decoder of the piece allows fewer
+SCAN_DEPTH_MAX = 512  # levels skipped here; the decoder of the piece allows fewer
 _TO_WORD = re.compile(rb"[ \t\r\n]*+")
 _SCALAR = re.compile(rb"[^ \t\r\n,:\[\]{}\"]++")
 # Matches up to the next bracket, or up to a string that the window cuts.
@@ -110,7 +110,7 @@ class JsonScanner:
             elif char in (b"{", b"["):
                 self._step()
                 depth, at = depth + 1, at + 1
-                if depth > DEPTH_MAX:
+                if depth > SCAN_DEPTH_MAX:
                     raise Malformed("The body is nested too deeply.")
             elif char in (b"}", b"]"):
                 depth, at = depth - 1, at + 1

@@ -34,7 +34,7 @@ def schemas_of(kinds: Iterable[Any], ref_template: str) -> tuple[tuple[dict[str,
     schemas, components = msgspec.json.schema_components(kinds, ref_template=ref_template)
     for message in _messages(msgspec.Struct):
         rule = getattr(message, "SCHEMA", None)
-        if rule and message.__module__.startswith("switchyard.model.") and message.__name__ in components:
+        if rule and message.__name__ in components:
             components[message.__name__] |= rule
     return schemas, components
 

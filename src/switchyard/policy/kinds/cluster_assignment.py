@@ -48,14 +48,15 @@ class ClusterAssignmentKind(Kind):
         return self._spill(self._bind(draft, stored), stored, spill if spill and spill.value else None)
 
     def _bind(self, draft: Draft, entry: Entry | None) -> Draft:
+        pool = draft.bounds.pool
         if entry is None:
-            if not draft.pool:
+            if not pool:
                 return draft
-            return replace(draft, own={**draft.own, (self.name, "cluster_pool_name"): Entry(draft.pool, REQUEST)})
-        if draft.pool is not None and draft.pool != entry.value:
-            refusal = f"pool: asks for {draft.pool!r}, and its scope is bound to {entry.value!r} ({entry.source})"
+            return replace(draft, own={**draft.own, (self.name, "cluster_pool_name"): Entry(pool, REQUEST)})
+        if pool is not None and pool != entry.value:
+            refusal = f"pool: asks for {pool!r}, and its scope is bound to {entry.value!r} ({entry.source})"
             return replace(draft, refusals=(*draft.refusals, refusal))
-        return replace(draft, pool=entry.value)
+        return draft if pool == entry.value else draft.bounded(pool=entry.value)
 
     def _spill(self, draft: Draft, bound: Entry | None, stored: Entry | None) -> Draft:
         """Use the request's spill rules, else the scope's. In a scope that is bound to a pool, a request may only
@@ -64,7 +65,7 @@ class ClusterAssignmentKind(Kind):
         if not asked:
             if stored is None:
                 return draft
-            return replace(draft, spill=tuple(stored.value), spill_from=str(stored.source))
+            return draft.bounded(spill=tuple(stored.value), spill_from=str(stored.source))
         opened = pools_in_rules(stored.value) if stored is not None else ()
         refused = tuple(
             f"spill: would try pool {pool!r}, and its scope is bound to {bound.value!r} ({bound.source})"
@@ -73,9 +74,7 @@ class ClusterAssignmentKind(Kind):
         )
         overrides: RecordOverrides = {(self.name, "spill"): Entry(list(asked), REQUEST)}
         return replace(
-            draft,
-            spill=asked,
-            spill_from="the request",
+            draft.bounded(spill=asked, spill_from="the request"),
             own=draft.own | overrides,
             refusals=(*draft.refusals, *refused),
         )

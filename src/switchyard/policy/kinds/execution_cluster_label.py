@@ -33,11 +33,12 @@ class ExecutionClusterLabelKind(Kind):
         return [f"value: there is no label {value.value!r}; known: {', '.join(sorted(platform.labels)) or 'none'}"]
 
     def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
-        if draft.label is not None:
-            return replace(draft, own={**draft.own, (self.name, "value"): Entry(draft.label, REQUEST)})
+        label = draft.bounds.label
+        if label is not None:
+            return replace(draft, own={**draft.own, (self.name, "value"): Entry(label, REQUEST)})
         entry = fields.get("value")
-        if entry is not None and entry.source.level is Level.PLATFORM and draft.pool is not None:
+        if entry is not None and entry.source.level is Level.PLATFORM and draft.bounds.pool is not None:
             return replace(
                 draft, own={**draft.own, (self.name, "value"): None}
             )  # the default is for jobs without a pool
-        return draft if entry is None else replace(draft, label=entry.value)
+        return draft if entry is None else draft.bounded(label=entry.value)

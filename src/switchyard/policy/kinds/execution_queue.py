@@ -31,6 +31,6 @@ class ExecutionQueueKind(Kind):
         return [f"tags: no queue has the tag {tag!r}; known: {known}" for tag in value.tags if tag not in platform.tags]
 
     def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
-        if draft.tags:  # the request's own
-            return replace(draft, own={**draft.own, (self.name, "tags"): Entry(list(draft.tags), REQUEST)})
-        return replace(draft, tags=tuple(fields["tags"].value)) if fields else draft
+        if draft.bounds.tags:  # the request's own
+            return replace(draft, own={**draft.own, (self.name, "tags"): Entry(list(draft.bounds.tags), REQUEST)})
+        return draft.bounded(tags=tuple(fields["tags"].value)) if fields else draft

@@ -71,9 +71,10 @@ class PluginOverrideKind(Kind):
             return replace(draft, own=draft.own | overrides)
         override = msgspec.convert(entry.value, TaskTypeOverride)
         return replace(
-            draft,
-            backends=tuple(override.plugin_id),
-            needs_backend=override.missing_plugin_behavior is MissingPluginBehavior.FAIL,
+            draft.bounded(
+                backends=tuple(override.plugin_id),
+                needs_backend=override.missing_plugin_behavior is MissingPluginBehavior.FAIL,
+            ),
             own=draft.own | overrides,
         )
 

@@ -70,11 +70,12 @@ class WorkflowExecutionConfigKind(Kind):
         overrides = {(self.name, field): entry for field, entry in merged.items() if entry is not fields.get(field)}
         execution = msgspec.convert({field: entry.value for field, entry in merged.items()}, ExecutionConfig)
         spec = replace(request.spec, execution=replace(execution, labels=None))
+        if draft.bounds.is_interruptible != bool(execution.interruptible):
+            draft = draft.bounded(is_interruptible=bool(execution.interruptible))
         return replace(
             draft,
             request=replace(request, spec=spec, labels=execution.labels or {}),
             parallel_max=execution.max_parallelism,
-            is_interruptible=bool(execution.interruptible),
             own={**draft.own, **overrides},
         )
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 
 from switchyard.plugins import PluginGroup
-from switchyard.route.select.constraint import ConstraintSelector
 from switchyard.route.select.least_loaded import LeastLoadedSelector
 from switchyard.route.select.quote_selectors import CheapestSelector, SoonestSelector
 from switchyard.route.select.selector import WEIGHTED, RandomSelector, Selector, WeightedSelector
@@ -17,7 +16,6 @@ BUILT_IN_SELECTORS: dict[str, type[Selector]] = {
     WEIGHTED: WeightedSelector,
     "random": RandomSelector,
     "least-loaded": LeastLoadedSelector,
-    "constraint": ConstraintSelector,
     "soonest": SoonestSelector,
     "cheapest": CheapestSelector,
 }

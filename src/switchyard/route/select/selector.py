@@ -76,6 +76,12 @@ def reads_quotes(algorithm: Selector) -> bool:
     return bool(getattr(algorithm, "reads_quotes", False))
 
 
+def check_default(algorithm: Selector) -> None:
+    """Let an algorithm refuse options that it tolerates of one job, but not of the operator: `check_default()`."""
+    if check := getattr(algorithm, "check_default", None):
+        check()
+
+
 def refuse_options(name: str, options: Mapping[str, Any], known: Sequence[str] = ()) -> None:
     for option in options:
         if option not in known:

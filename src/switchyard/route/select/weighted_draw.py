@@ -58,7 +58,7 @@ class WeightedCandidates:
         """Return the index of the winner."""
         assert self.names, "nobody to draw from"
         job_key = hash_text(seed)
-        winner = highest_score(job_key, self.groups, self.keys)
+        winner = highest_score(job_key, self.groups, self.keys) if self.groups else None
         return winner if winner is not None else _draw_by_loop(job_key, self.names, self.weights)
 
     def ranked(self, seed: str, count: int) -> list[int]:

@@ -11,8 +11,8 @@ from switchyard.errors import BadRequest, Conflict, NotFound, Unavailable, YardE
 from switchyard.model.files.file_frames import BadFrame, Frame, FrameKind
 from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
-    DEPTH_MAX,
     FILES_MAX,
+    FOLDER_DEPTH_MAX,
     ZEROS,
     BadTree,
     FileEntry,
@@ -215,8 +215,8 @@ def _add_entries(listing: TreeListing, name: NamePath, data: bytes) -> Iterator[
         entries = decode_tree(data)
     except BadTree as exc:
         raise Conflict(f"The folder {show_name(name) or '.'} cannot be read: {exc}.") from exc
-    if len(name) >= DEPTH_MAX or len(listing.files) + len(entries) > 2 * FILES_MAX:
-        raise Conflict(f"The files are more than {FILES_MAX:,}, or more than {DEPTH_MAX} folders deep.")
+    if len(name) >= FOLDER_DEPTH_MAX or len(listing.files) + len(entries) > 2 * FILES_MAX:
+        raise Conflict(f"The files are more than {FILES_MAX:,}, or more than {FOLDER_DEPTH_MAX} folders deep.")
     for entry in entries:
         full = (*name, entry.name)
         if isinstance(entry, FolderEntry):

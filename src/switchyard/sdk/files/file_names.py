@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from switchyard.errors import BadRequest
-from switchyard.model.files.file_tree import DEPTH_MAX, bad_name
+from switchyard.model.files.file_tree import FOLDER_DEPTH_MAX, bad_name
 
 INDEX_PATTERN = re.compile(r"\{index(?::0?([1-9]))?\}")  # {index}, or {index:03} for three digits
 # A path to a file or folder, or the bytes of a file.
@@ -92,8 +92,8 @@ def parse_name(text: str) -> NamePath:
     for part in parts:
         if why := bad_name(part):
             raise BadRequest(f"The name {text!r} is not possible: {why}.")
-    if len(parts) > DEPTH_MAX:
-        raise BadRequest(f"The name {text[:80]!r}… has more than {DEPTH_MAX} folders.")
+    if len(parts) > FOLDER_DEPTH_MAX:
+        raise BadRequest(f"The name {text[:80]!r}… has more than {FOLDER_DEPTH_MAX} folders.")
     return parts
 
 

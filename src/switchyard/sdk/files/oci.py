@@ -37,7 +37,7 @@ INDEX_TYPES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docke
 TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 BLOB_BYTES_MAX = 4 * 2**20  # registries refuse larger manifests; layers of an image are never read
 BLOBS_MAX = 256  # of one image: platforms, their configs, artifacts
-DEPTH_MAX = 4  # indexes within indexes: more than one is rare
+INDEX_DEPTH_MAX = 4  # indexes within indexes: more than one is rare
 DIGEST_PATTERN = re.compile(r"(sha256|sha512):([0-9a-f]{64}|[0-9a-f]{128})\Z")
 DIGEST_CHARS = {"sha256": 64, "sha512": 128}
 
@@ -149,9 +149,9 @@ class _Layout:
         return index
 
     def manifests(self, descriptors: list[_Descriptor], depth: int = 0) -> Iterator[_FoundManifest]:
-        """Yield the image manifests below these descriptors. Indexes may nest up to DEPTH_MAX."""
-        if depth > DEPTH_MAX:
-            raise Malformed(f"{self._path}: indexes within indexes, more than {DEPTH_MAX} deep.")
+        """Yield the image manifests below these descriptors. Indexes may nest up to INDEX_DEPTH_MAX."""
+        if depth > INDEX_DEPTH_MAX:
+            raise Malformed(f"{self._path}: indexes within indexes, more than {INDEX_DEPTH_MAX} deep.")
         for descriptor in descriptors:
             if descriptor.mediaType in INDEX_TYPES:
                 yield from self.manifests(self.read(descriptor, _Index).manifests, depth + 1)

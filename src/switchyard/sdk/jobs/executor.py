@@ -9,7 +9,7 @@ from typing import Unpack
 
 from switchyard.errors import YardError
 from switchyard.model.job.job import Job, State
-from switchyard.sdk.client import Base, Client, JobFields
+from switchyard.sdk.client import Base, CoreClient, JobFields
 from switchyard.sdk.jobs.handle import JobHandle
 from switchyard.sdk.jobs.job_completion import fetch_jobs
 
@@ -69,9 +69,9 @@ class Executor(futures.Executor):
     ...     ends = list(executor.map([["./step", str(n)] for n in range(100)]))
     """
 
-    def __init__(self, client: Client | None = None, **fields: Unpack[JobFields]) -> None:
+    def __init__(self, client: CoreClient | None = None, **fields: Unpack[JobFields]) -> None:
         """`fields` apply to every job; those of a submit win."""
-        self._client = client or Client()
+        self._client = client or CoreClient()
         self._is_own = client is None
         self._fields = fields
         self._lock = threading.Lock()

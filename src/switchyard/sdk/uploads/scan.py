@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from switchyard.errors import BadRequest
 from switchyard.model.files.file_tree import (
-    DEPTH_MAX,
     FILES_MAX,
+    FOLDER_DEPTH_MAX,
     LINK_BYTES_MAX,
     BadTree,
     Entry,
@@ -151,8 +151,8 @@ class _Walk:
             raise BadRequest("; ".join(lines) + ".", next_step=" ".join(steps))
 
     def _list(self, folder: _Folder, path: bytes, name: NamePath, rules: IgnoreRules, shard: bytes) -> None:
-        if len(name) >= DEPTH_MAX:
-            self._refuse(path, f"is more than {DEPTH_MAX} folders deep", LEAVE_OUT)
+        if len(name) >= FOLDER_DEPTH_MAX:
+            self._refuse(path, f"is more than {FOLDER_DEPTH_MAX} folders deep", LEAVE_OUT)
             return
         try:
             with os.scandir(path) as listing:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import types
 import typing
-from functools import cached_property
-from typing import Annotated, Any, Literal
+from functools import cache, cached_property
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
+from switchyard.feature import installed_features
 from switchyard.model.executions.execution import (
     PARALLEL_MAX,
     AnnotationKey,
@@ -28,54 +29,15 @@ from switchyard.model.rules.names import LabelKey, LabelValue, Name
 from switchyard.model.rules.queue import Queue
 from switchyard.model.wire.decode import load_yaml
 from switchyard.policy.kinds.job_priority import HIGHEST_DEFAULT, LOWEST_DEFAULT
+from switchyard.sections import with_sections
 from switchyard.server.config.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
-from switchyard.server.config.limits_section import ByteLimit, LimitsSection, LimitValue
+from switchyard.server.config.limits_section import ByteLimit, LimitsSection
 from switchyard.server.config.moving_section import MovingSection, SpillSection
 from switchyard.server.config.storage_section import StorageSection
 from switchyard.service.core.file_storage import FileLimits
-from switchyard.workflow.values.limits import WorkflowLimits
-
-_DEFAULTS = WorkflowLimits()
-MissedRuns = Literal["skip", "last", "all"]
-ServerUrl = Annotated[str, Meta(max_length=1024, pattern=r"^(https?://[^\s/?#]+/?)?(?!\n)$")]
-
-
-class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """How much of tasks, workflows and launch plans may be registered and run. 0: no limit. The limit of each user's
-    live executions is `limits.executions`."""
-
-    nodes: LimitValue = _DEFAULTS.nodes  # of one workflow, with its sub-workflows and branches
-    project_entities: LimitValue = _DEFAULTS.project_entities  # versions that one project may register
-    project_bytes: ByteLimit = "10Gi"  # of their contents
-    executions: bool = True  # whether tasks and launch plans may be run
-    project_executions: LimitValue = _DEFAULTS.project_executions  # live ones in one project
-    execution_rows: LimitValue = _DEFAULTS.execution_rows  # nodes of one execution and their attempts
-    execution_bytes: ByteLimit = "256Mi"  # of what the nodes of one execution take and give
-    execution_descendants: LimitValue = _DEFAULTS.execution_descendants  # that nodes of one execution start in all
-    missed_runs: MissedRuns = "last"  # what happens to times of a schedule that no server saw in time
-    url: ServerUrl = ""  # that Flyte's clients reach the HTTP port by, for uploads; empty: the address of `--http`
-
-    def __post_init__(self) -> None:
-        parse_bytes(self.project_bytes)
-        parse_bytes(self.execution_bytes)
-
-    @cached_property
-    def limits(self) -> WorkflowLimits:
-        return WorkflowLimits(
-            self.nodes,
-            self.project_entities,
-            parse_bytes(self.project_bytes),
-            self.executions,
-            self.project_executions,
-            self.execution_rows,
-            parse_bytes(self.execution_bytes),
-            self.execution_descendants,
-            self.missed_runs,
-        )
-
 
 GRACE_S_MIN = 60  # a client must be able to send files and then submit; a seal has half of it
 KeepPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
@@ -235,29 +197,6 @@ class ResourceManagerSection(Section, frozen=True):
 SECRET_CHARS_MIN = 12
 
 
-class RainbowSection(Section, frozen=True):
-    """The Rainbow API on the gRPC port. `handover_ttl`: how long a job without a reported end counts as running."""
-
-    registration_secret: Annotated[str, Meta(min_length=SECRET_CHARS_MIN, max_length=512)]
-    anonymous_match: bool = False
-    receive_lease: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "60s"
-    handover_ttl: Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)] = "24h"
-
-    def __post_init__(self) -> None:
-        if len(self.registration_secret.strip()) < SECRET_CHARS_MIN:
-            raise ValueError(f"the registration_secret has under {SECRET_CHARS_MIN} characters: it could be guessed")
-        parse_duration_s(self.receive_lease)
-        parse_duration_s(self.handover_ttl)
-
-    @property
-    def receive_lease_us(self) -> int:
-        return parse_duration_s(self.receive_lease) * 1_000_000
-
-    @property
-    def handover_ttl_us(self) -> int:
-        return parse_duration_s(self.handover_ttl) * 1_000_000
-
-
 class MatchSection(Section, frozen=True):
     """The engine that checks whether a job fits a cluster, and the engines that users may name (`--match-engine`)."""
 
@@ -343,7 +282,6 @@ class Config(Section, frozen=True):
     cluster_resources: ClusterResourcesSection = ClusterResourcesSection()
     namespace_mapping: NamespaceMappingSection = NamespaceMappingSection()
     resourcemanager: ResourceManagerSection = ResourceManagerSection()
-    rainbow: RainbowSection | None = None
     match: MatchSection = MatchSection()
     selection: SelectionSection = SelectionSection()
     moving: MovingSection = MovingSection()
@@ -355,7 +293,6 @@ class Config(Section, frozen=True):
     connections: ConnectionsSection = ConnectionsSection()
     limits: LimitsSection = LimitsSection()
     files: FilesSection = FilesSection()
-    workflows: WorkflowsSection = WorkflowsSection()
 
     @property
     def all_domains(self) -> list[DomainSection]:
@@ -366,12 +303,20 @@ class Config(Section, frozen=True):
         return frozenset(domain.id for domain in self.all_domains)
 
 
+@cache
+def config_type() -> type[Config]:
+    """The config with the sections of features. A section may be left out: then it has its defaults, or is None."""
+    return with_sections(
+        Config, {name: place for feature in installed_features() for name, place in feature.config.items()}
+    )
+
+
 def read_config(text: str, *, where: str) -> Config:
     """Return the config, or raise one error that lists every mistake."""
     value = load_yaml(text, where=where)
     if value is None:
-        return Config()
-    mistakes = find_mistakes(value, Config, "")
+        return config_type()()
+    mistakes = find_mistakes(value, config_type(), "")
     if mistakes:
         clusters = value.get("clusters") if isinstance(value, dict) else None
         mistakes += [*duplicate_clusters(clusters), *unlisted_members(clusters)]
@@ -380,7 +325,7 @@ def read_config(text: str, *, where: str) -> Config:
             f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
             next_step="Correct them all and start again.",
         )
-    return msgspec.convert(value, Config)
+    return msgspec.convert(value, config_type())
 
 
 def valid_parts(text: str) -> Config:
@@ -391,12 +336,12 @@ def valid_parts(text: str) -> Config:
     try:
         value = load_yaml(text, where="")
     except Malformed:
-        return Config()
-    hints = typing.get_type_hints(Config, include_extras=True)
+        return config_type()()
+    hints = typing.get_type_hints(config_type(), include_extras=True)
     sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
     parts = {name: _valid_part(section, hints[name]) for name, section in sections.items()}
     if any(parts.get(name) is INVALID_PART for name in REFERENCED_SECTIONS):
-        return Config()
+        return config_type()()
     sound = {name: section for name, section in parts.items() if section is not INVALID_PART}
     if sound.get("queues") != sections.get("queues"):  # the mistake may be the very tag that a domain names
         sound["domains"] = [
@@ -404,7 +349,7 @@ def valid_parts(text: str) -> Config:
         ]
         if not sound["domains"]:
             del sound["domains"]
-    return msgspec.convert(sound, Config)
+    return msgspec.convert(sound, config_type())
 
 
 def _valid_part(value: Any, kind: Any) -> Any:

@@ -75,12 +75,6 @@ class Settings:
         host = f"[{self.http[0]}]" if ":" in self.http[0] else self.http[0]
         return f"{scheme}://{host}:{self.http[1]}"
 
-    @property
-    def clients_url(self) -> str:
-        """The address that clients reach the HTTP port by. Empty: it is not known."""
-        configured = self.config.workflows.url.rstrip("/")
-        return configured or ("" if self.http[0] in ANY_HOST else self.url)
-
 
 def parse_address(text: str) -> tuple[str, int]:
     """HOST:PORT, with [::1]:8080 for IPv6."""

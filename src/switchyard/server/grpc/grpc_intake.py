@@ -22,13 +22,22 @@ import grpc
 import grpc.aio
 import structlog
 
-from switchyard.errors import Busy, Denied, Internal, Malformed, TooLarge, TooSlow, Unavailable, YardError
-from switchyard.server.flyte.grpc_status import message_of
+from switchyard.errors import (
+    Busy,
+    Denied,
+    Internal,
+    Malformed,
+    TooLarge,
+    TooSlow,
+    Unavailable,
+    YardError,
+)
 from switchyard.server.grpc.byte_budget import LARGE_BYTES_MIN, ByteBudget
 from switchyard.server.grpc.grpc_message import refuse_undecodable
+from switchyard.server.grpc.grpc_status import message_of
+from switchyard.server.grpc.limiter import TooManyGuesses
 from switchyard.server.http.connections.asgi_messages import REFUSAL_STATUSES, TOO_DEEP
 from switchyard.server.http.connections.connection_gate import client_network
-from switchyard.server.rainbow.secret_guesses import TooManyGuesses
 from switchyard.server.refusal_log import REFUSALS
 
 # Bounds the memory of messages at the gRPC port while calls work on them, in total and by address.

@@ -1,4 +1,4 @@
-"""The gRPC port: the standard health service, Flyte's, and Rainbow's. Imported only where there is such a port."""
+"""The gRPC port: the standard health service, and those of features. Imported only where there is such a port."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from grpc_health.v1 import health, health_pb2
 
 from switchyard.errors import Unavailable, YardError
 from switchyard.server.config.connections_section import ConnectionBounds
-from switchyard.server.flyte.flyteidl_check import is_flyteidl_installed, not_installed_error
-from switchyard.server.flyte.grpc_status import code_of, message_of
+from switchyard.server.feature import server_features
 from switchyard.server.grpc.grpc_intake import (
     CALLS_MAX,
     GRAPH_MESSAGE_BYTES_MAX,
@@ -26,6 +25,7 @@ from switchyard.server.grpc.grpc_intake import (
     peer_address,
 )
 from switchyard.server.grpc.grpc_message import message_reader, refuse_undecodable
+from switchyard.server.grpc.grpc_status import message_of
 from switchyard.server.loops.runtime import ServerRuntime
 
 SEND_BYTES_MAX = 64 * 2**20
@@ -36,7 +36,7 @@ WATCHES_MAX = 100  # calls of the health service that wait for a change
 # Flyte's clients ping every 30 s, with or without a call; gRPC's own bound, 5 min, would cut them off
 PING_MS_MIN = 10_000
 WINDOW_BYTES = 64 * 1024  # how much of a message a client may send before it is read
-OPEN_S = 120.0  # the first import of Flyte's messages takes long on a busy machine
+OPEN_S = 120.0  # the first import of a feature's messages takes long on a busy machine
 STOP_S = 0.5  # for the calls that are in it
 CLOSE_S = 10.0
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def grpc_options(bounds: ConnectionBounds) -> list[tuple[str, int]]:
 class GrpcPort:
     """A gRPC server on a loop and a thread of its own: hundreds of calls may wait for one commit together.
 
-    Calls that are plain functions, Flyte's, run on a few further threads.
+    Calls that are plain functions run on a few further threads.
     """
 
     def __init__(self, server: ServerRuntime) -> None:
@@ -81,7 +81,14 @@ class GrpcPort:
         intake = MessageIntake()
         self._health = health.aio.HealthServicer()
         server.add_generic_rpc_handlers(
-            (*_flyte(self._server, intake, threads), *_rainbow(self._server, intake), _health(self._health, intake))
+            (
+                *(
+                    handler
+                    for feature in server_features()
+                    for handler in feature.grpc_handlers(self._server, intake, threads)
+                ),
+                _health(self._health, intake),
+            )
         )
         await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         host, port = settings.grpc
@@ -120,36 +127,6 @@ class GrpcPort:
 
     def _on_loop(self, coroutine: Coroutine[Any, Any, T], within_s: float) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(within_s)
-
-
-def _flyte(
-    server: ServerRuntime, intake: MessageIntake, threads: ThreadPoolExecutor
-) -> tuple[grpc.GenericRpcHandler, ...]:
-    if not is_flyteidl_installed():
-        return (_FlyteNotInstalled(),)
-    from switchyard.server.flyte.grpc_services import handlers
-
-    return handlers(server, intake, threads)
-
-
-def _rainbow(server: ServerRuntime, intake: MessageIntake) -> tuple[grpc.GenericRpcHandler, ...]:
-    if server.settings.config.rainbow is None:
-        return ()
-    from switchyard.server.rainbow.grpc_services import handlers
-
-    return handlers(server, intake)
-
-
-class _FlyteNotInstalled(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Refuses every call of Flyte's services without reading its message."""
-
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
-        return grpc.stream_unary_rpc_method_handler(_refuse) if details.method.startswith("/flyteidl.") else None
-
-
-async def _refuse(_messages: Any, context: CallContext) -> None:
-    error = not_installed_error()
-    await context.abort(grpc.StatusCode[code_of(error)], message_of(error))
 
 
 def _health(servicer: health.aio.HealthServicer, intake: MessageIntake) -> grpc.GenericRpcHandler:

@@ -37,6 +37,10 @@ SWEEP_MIN = 10_000  # buckets that are kept before full ones are dropped
 STREAMS_MAX = 500  # streams of events on one server: each costs a query per burst of events
 
 
+class TooManyGuesses(Busy):
+    """A secret was not compared. Where messages with a wrong secret are counted, this one counts, too."""
+
+
 class Limiter:
     """Counts requests and open requests of users. A request costs a look-up and a few floats."""
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from typing import Any
 
 from switchyard.errors import Malformed
-from switchyard.model.executions.workflow_execution import EXECUTION_NAME_PATTERN
 from switchyard.model.graph.subsystem import SUBSYSTEM_NAME_PATTERN
 from switchyard.model.rules.names import NAME_PATTERN
 from switchyard.model.rules.tokens import NAMESPACE_PATTERN
@@ -26,7 +25,6 @@ AsgiHandler = Callable[[ServerRuntime, AsgiScope, AsgiReceive, AsgiSend], Awaita
 PATH_PATTERNS = {
     **dict.fromkeys(("cluster", "project", "user", "group", "domain", "kind", "name"), NAME_PATTERN),
     **dict.fromkeys(("agent", "invite", "token", "grant"), ID_PATTERN),
-    "execution": EXECUTION_NAME_PATTERN,
     "job": r"^[0-9A-Za-z]{1,26}(?!\n)$",
     "namespace": NAMESPACE_PATTERN,
     "subsystem": SUBSYSTEM_NAME_PATTERN,
@@ -77,6 +75,7 @@ class Endpoint:
     is_about_files: bool = False  # may take long in the object store: runs on threads of its own
     media: str = "application/json"
     has_text: bool = False  # may also answer with a text as it was uploaded
+    patterns: Mapping[str, str] = field(default_factory=dict)  # of parameters of the path that PATH_PATTERNS has not
 
 
 def check_query(parameters: tuple[QueryParameter, ...], query: list[tuple[str, str]]) -> None:

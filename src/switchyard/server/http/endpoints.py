@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from switchyard.server.feature import server_features
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.resources.access import audit, grants, projects, server_info, submit_tokens, tokens, users
 from switchyard.server.http.resources.clusters import (
@@ -17,7 +18,7 @@ from switchyard.server.http.resources.clusters import (
     stats,
 )
 from switchyard.server.http.resources.files import file_views, files
-from switchyard.server.http.resources.jobs import events, executions, job_actions, jobs, quotes, submissions
+from switchyard.server.http.resources.jobs import events, job_actions, jobs, quotes, submissions
 from switchyard.server.http.resources.rules import attributes, queues, token_pools
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -30,7 +31,6 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *file_views.ENDPOINTS,
     *events.ENDPOINTS,
     *stats.ENDPOINTS,
-    *executions.ENDPOINTS,
     *clusters.ENDPOINTS,
     *invites.ENDPOINTS,
     *submit_tokens.ENDPOINTS,
@@ -50,4 +50,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *token_pools.ENDPOINTS,
     *cluster_resources.ENDPOINTS,
     *audit.ENDPOINTS,
+    *(endpoint for feature in server_features() for endpoint in feature.endpoints()),
 )

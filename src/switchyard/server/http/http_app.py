@@ -9,10 +9,7 @@ from typing import Any
 from starlette.routing import Route, Router
 
 from switchyard.errors import NotFound
-from switchyard.server.dashboard.app import DashboardApp
-from switchyard.server.flyte.data_address import FlyteDataRoute
-from switchyard.server.flyte.data_path import FLYTE_DATA_PATH
-from switchyard.server.flyte.rest_app import FlyteRestApp
+from switchyard.server.feature import HttpRoute, server_features
 from switchyard.server.grpc.limiter import ANONYMOUS, current_address, current_caller
 from switchyard.server.http.connections.asgi_messages import (
     JSON,
@@ -57,10 +54,8 @@ class HttpApp:
         paths = sorted(methods_by_path, key=lambda path: "{" in path)
         routes = [Route(path, _PathRoute(server, path, methods_by_path[path])) for path in paths]
         self._router = Router(routes=routes, default=_send_not_found, redirect_slashes=False)
-        self._flyte = FlyteRestApp(server)
-        self._flyte_data = FlyteDataRoute(server)
         self._metrics = Metrics(server)
-        self._dashboard = DashboardApp(server, self._serve)
+        self._features = [route for feature in server_features() for route in feature.routes(server, self._serve)]
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
         if scope["type"] != "http":
@@ -106,12 +101,8 @@ class HttpApp:
         elif not path.isprintable():
             # No name has such a character; `$` in a route's pattern would let a last newline through.
             await _send_not_found(scope, receive, send)
-        elif path.startswith("/api/v1/"):
-            await self._flyte(scope, receive, send)
-        elif path.startswith(FLYTE_DATA_PATH):
-            await self._flyte_data(scope, receive, send)
-        elif self._dashboard.serves(path):
-            await self._dashboard(scope, receive, send)
+        elif (feature := self._feature_of(path)) is not None:
+            await feature.app(scope, receive, send)
         else:
             await answer_errors(scope, send, lambda: self._router(scope, receive, send))
 
@@ -121,10 +112,13 @@ class HttpApp:
         if isinstance(route, _PathRoute):
             return route.path
         path = str(scope["path"])
-        if self._dashboard.serves(path):
-            return "dashboard"
-        is_flyte = path.startswith(("/api/v1/", FLYTE_DATA_PATH))
-        return path if path in self._literal_paths else "flyte" if is_flyte else "other"
+        if path in self._literal_paths:
+            return path
+        feature = self._feature_of(path)
+        return feature.label if feature is not None else "other"
+
+    def _feature_of(self, path: str) -> HttpRoute | None:
+        return next((route for route in self._features if route.serves(path)), None)
 
 
 class _PathRoute:

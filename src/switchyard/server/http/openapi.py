@@ -146,8 +146,9 @@ def _problems(status: int) -> dict[str, Any]:
 
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    patterns = {**PATH_PATTERNS, **endpoint.patterns}
     return [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": PATH_PATTERNS[name]}}
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "pattern": patterns[name]}}
         for name in re.findall(r"{(\w+)}", endpoint.path)
     ]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 import msgspec
 import structlog
@@ -14,15 +12,15 @@ from switchyard.errors import YardError
 from switchyard.log_pace import LogPace
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
-from switchyard.server.config.config import SECRET_CHARS_MIN, RainbowSection
-from switchyard.server.flyte.execution_rounds import ExecutionRounds
+from switchyard.server.config.config import RetentionSection
+from switchyard.server.feature import server_features
 from switchyard.server.loops import garbage_collection
+from switchyard.server.loops.background_loop import BackgroundLoop
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.cluster import agent_leave, pilots
 from switchyard.service.core.user_usage import COUNT_INTERVAL_S
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.quote.quote_decisions import QuoteChore
-from switchyard.service.run import pollers
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.quarantine import Quarantine
@@ -31,39 +29,16 @@ from switchyard.service.upkeep.retention import RetentionTerms
 from switchyard.service.upkeep.round import Chore, LeaderRound, clean_pause_s
 from switchyard.store.access import access
 from switchyard.store.clusters import clusters
+from switchyard.store.feature import store_features
 from switchyard.store.jobs import leases, spread_arrays
 
 log = structlog.get_logger()
-DEFAULT_RAINBOW = RainbowSection(
-    "-" * SECRET_CHARS_MIN
-)  # for jobs that were handed over while the config had a `rainbow` section: they are still taken back
-RETENTION_NAMES = ("jobs", "logs", "events", "audit", "executions")
 FAILURE_PAUSE_S = 1.0  # after a round that failed: each writes a log line, and the disk may be full
 UNNOTIFIED_SWEEP_S = 1.0  # between two sweeps of a server that cannot LISTEN
 FILES_PAUSE_S = 20.0  # between two rounds of the collection of files
 FILES_STEP_PAUSE_S = 1.0  # of a round that is not done: at most half of the time is spent on it
 NAMESPACES_PAUSE_S = 1.0  # between two looks whether templates or their values changed
-EXECUTIONS_PAUSE_S = 1.0  # between two looks for executions with something to do, if nothing wakes the loop
 QUOTE_PAUSE_S = 0.01  # between two rounds, however often they are woken
-
-
-@dataclass(frozen=True, slots=True)
-class BackgroundLoop:
-    """`once` again and again, with `every_s` between. `pause_s` may shorten that, and `kick` ends it."""
-
-    name: str
-    once: Callable[[], Awaitable[None]]
-    every_s: float
-    pause_s: Callable[[float], float] = float
-    kick: asyncio.Event | None = None
-
-    async def pause(self) -> None:
-        pause_s = self.pause_s(self.every_s)
-        if self.kick is None:
-            await asyncio.sleep(pause_s)
-            return
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.kick.wait(), pause_s)
 
 
 class BackgroundLoops:
@@ -73,8 +48,7 @@ class BackgroundLoops:
         self._server = server
         self._leadership = leadership
         self._tasks: list[asyncio.Task[None]] = []
-        retention = server.settings.config.retention
-        self._terms = RetentionTerms(*(retention.period_us(name) for name in RETENTION_NAMES))
+        self._terms = retention_terms(server.settings.config.retention)
         self._round = LeaderRound(
             server.context,
             leadership,
@@ -84,7 +58,6 @@ class BackgroundLoops:
         )
         self._files = FileCollection()
         self._namespaces = NamespaceRendering(server.settings.templates)
-        self._executions = ExecutionRounds(server.services.submit, server.context, leadership)
         self._quoting = QuoteChore(server.context)
         self._quarantine = Quarantine(server.context.database)
 
@@ -107,14 +80,8 @@ class BackgroundLoops:
             BackgroundLoop("usage", self._usage, COUNT_INTERVAL_S),
             BackgroundLoop("collect", self._collect, 10.0),
             BackgroundLoop("files", self._collect_files, FILES_PAUSE_S),
-            BackgroundLoop(
-                "executions",
-                self._drive_executions,
-                EXECUTIONS_PAUSE_S,
-                pause_s=self._executions.pause_s,
-                kick=server.wakeups.execution_kick,
-            ),
             BackgroundLoop("namespaces", self._render_namespaces, NAMESPACES_PAUSE_S),
+            *(loop for feature in server_features() for loop in feature.loops(server, self._leadership)),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(loop), name=loop.name))
 
@@ -215,13 +182,6 @@ class BackgroundLoops:
             if changed:
                 log.info("namespaces rendered", changed=changed)
 
-    async def _drive_executions(self) -> None:
-        self._server.wakeups.execution_kick.clear()
-        if self._leadership.epoch is not None:
-            is_more_due = await self._server.workers.in_file_thread(self._executions.go)
-            if is_more_due:
-                self._server.wakeups.execution_kick.set()
-
     async def _flush(self) -> None:
         if (
             self._server.agents.unflushed
@@ -280,17 +240,9 @@ class BackgroundLoops:
         self._round.go()
 
     def _further_chores(self) -> list[Chore]:
-        context, leadership, settings = self._server.context, self._leadership, self._server.settings
-        polling = settings.config.rainbow or DEFAULT_RAINBOW
+        context, leadership = self._server.context, self._leadership
         return [
-            Chore(
-                "requeue what no poller accepted",
-                lambda: pollers.requeue_unaccepted(context, lease_us=polling.receive_lease_us),
-            ),
-            Chore(
-                "release what no poller reported",
-                lambda: pollers.release_unreported(context, ttl_us=polling.handover_ttl_us),
-            ),
+            *(chore for feature in server_features() for chore in feature.chores(self._server, leadership)),
             Chore("end pilots", lambda: pilots.end_pilots(context, leadership.commit)),
             Chore(
                 "remove silent clusters",
@@ -313,6 +265,18 @@ class BackgroundLoops:
     async def _checkpoint(self) -> None:
         if self._server.context.database.is_sqlite:
             await self._server.workers.in_thread(self._server.context.database.checkpoint)
+
+
+def retention_terms(section: RetentionSection) -> RetentionTerms:
+    """How long the config keeps what the core has, and what features have."""
+    names = {name for feature in store_features() for name in feature.old}
+    return RetentionTerms(
+        jobs_us=section.period_us("jobs"),
+        logs_us=section.period_us("logs"),
+        events_us=section.period_us("events"),
+        audit_us=section.period_us("audit"),
+        of_features={name: section.period_us(name) for name in sorted(names)},
+    )
 
 
 def _load_json(load: Load | None) -> str | None:

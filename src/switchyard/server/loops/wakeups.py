@@ -40,12 +40,16 @@ class Wakeups:
         self.file_asks = FileAsks()
         self.quote_kick = asyncio.Event()  # a job asks for quotes, or a quote has come
         self.pending_kick = asyncio.Event()  # upkeep should run
-        self.execution_kick = asyncio.Event()  # the engine of executions should run
+        self._kicks: dict[Topic, asyncio.Event] = {}  # of loops of features, by what wakes them
         self.is_pending_new = True  # a job came to wait, or a pending job may have become eligible
         self.is_listening = True  # to PostgreSQL's notices; without, commits of other servers are polled for
         self.loop: asyncio.AbstractEventLoop | None = None
         self._is_refreshing = False
         self._woken_resources = ""  # the version of namespaces for which polls were woken
+
+    def kick_of(self, topic: Topic) -> asyncio.Event:
+        """What is set whenever a commit of any server has this topic."""
+        return self._kicks.setdefault(topic, asyncio.Event())
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell this loop of commits."""
@@ -57,8 +61,9 @@ class Wakeups:
         if Topic.QUOTES in notice.versions:
             self.quote_questions.note()
             self.quote_kick.set()
-        if Topic.EXECUTIONS in notice.versions:
-            self.execution_kick.set()
+        for topic, kick in self._kicks.items():
+            if topic in notice.versions:
+                kick.set()
         self.hub.wake(notice.clusters, notice.jobs)
         if not ROUTING_TOPICS.isdisjoint(notice.versions):
             self.is_pending_new = True
@@ -102,7 +107,8 @@ class Wakeups:
     def _wake_chores(self) -> None:
         self.quote_questions.note()
         self.quote_kick.set()
-        self.execution_kick.set()
+        for kick in self._kicks.values():
+            kick.set()
         self.is_pending_new = True
         self.pending_kick.set()
 

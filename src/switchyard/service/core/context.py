@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from switchyard.policy.render import NAMESPACE_TEMPLATE
 from switchyard.route.moving import MovingSettings
@@ -22,7 +23,8 @@ from switchyard.service.core.writes.committer import Committer
 from switchyard.store.engine.database import Database, Tx
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.jobs.events import counter_take
-from switchyard.workflow.values.limits import WorkflowLimits
+
+Setting = TypeVar("Setting")
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,15 @@ class Context:
     usage: UserUsage = field(default_factory=UserUsage)
     changes: ChangeBudget = field(default_factory=ChangeBudget)
     files: FileStorage = field(default_factory=FileStorage)
-    workflows: WorkflowLimits = field(default_factory=WorkflowLimits)
     namespace_template: str = NAMESPACE_TEMPLATE  # of a project and domain, on Kubernetes
+    settings: dict[type, Any] = field(default_factory=dict)  # of features, by their types
+
+    def setting(self, kind: type[Setting]) -> Setting:
+        """The settings of a feature, by their type. Where nobody set any: the defaults of the type."""
+        if kind not in self.settings:
+            self.settings.setdefault(kind, kind())
+        found: Setting = self.settings[kind]
+        return found
 
 
 def bump_version(batch: Batch, topic: Topic) -> None:

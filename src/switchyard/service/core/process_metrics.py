@@ -109,7 +109,6 @@ class ProcessMetrics:
     commit_s: Histogram = field(default_factory=lambda: Histogram(COMMIT_BUCKETS_S))
     leases: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))
     # Executions of Flyte's that reached a phase. `cluster` is empty for one that has none yet, or is spread.
-    executions: LabeledCounter = field(default_factory=lambda: LabeledCounter("pool", "label", "cluster", "phase"))
     moves: LabeledCounter = field(default_factory=lambda: LabeledCounter("from_cluster", "to_cluster"))
     requests: LabeledCounter = field(default_factory=lambda: LabeledCounter("method", "route", "code"))
     pause_s: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS_S, "loop"))  # of an event loop

@@ -79,8 +79,9 @@ class Actor:
             )
 
     def need_project(self, role: Role, project: str) -> None:
-        if not self.may_project(role, project):
-            own_role = _role_name(self.rights.on_project(project))
+        rank = self.rights.on_project(project)
+        if rank < ROLE_RANK[role]:
+            own_role = _role_name(rank)
             raise Denied(
                 f"This needs the role {role.value} on project {project}; {self.name} has {own_role}.",
                 next_step="`yard project ls` lists the projects you may use; an administrator grants others "

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from switchyard.errors import BadValue
 from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
-    DEPTH_MAX,
     FILES_MAX,
+    FOLDER_DEPTH_MAX,
     FOLDERS_MAX,
     ZEROS,
     BadTree,
@@ -110,8 +110,8 @@ class TreeWalk:
                 continue
             if entry.tree in self._folders or entry.tree in self._missing:
                 continue
-            if len(open_folders) >= DEPTH_MAX:
-                raise BadValue(f"The tree has more than {DEPTH_MAX} folders in folders.")
+            if len(open_folders) >= FOLDER_DEPTH_MAX:
+                raise BadValue(f"The tree has more than {FOLDER_DEPTH_MAX} folders in folders.")
             if len(self._folders) >= FOLDERS_MAX:
                 raise BadValue(f"The tree has more than {FOLDERS_MAX} different folders.")
             below = self._load(entry.tree)
@@ -168,8 +168,8 @@ class TreeWalk:
             raise BadValue(
                 f"The tree has more than {FILES_MAX} files, folders and links.", next_step="Pack them into an archive."
             )
-        if height > DEPTH_MAX:
-            raise BadValue(f"The tree has more than {DEPTH_MAX} folders in folders.")
+        if height > FOLDER_DEPTH_MAX:
+            raise BadValue(f"The tree has more than {FOLDER_DEPTH_MAX} folders in folders.")
         self._folders[digest] = _Folder(files, size, others, height, climb) if is_whole else None
 
     def _expect(self, entry: FileEntry) -> None:

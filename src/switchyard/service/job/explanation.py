@@ -7,31 +7,32 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from switchyard.model.cluster.cluster import Health
-from switchyard.model.cluster.verdict import Answer, Decision, Explanation, Plan, Verdict
+from switchyard.model.cluster.verdict import Answer, Decision, Explanation, Outcome, Plan, Verdict
 from switchyard.model.job.blocker import Blocker, has_blocker, is_held_back
+from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.image_rules import image_note, image_refusal
 from switchyard.model.job.job import JobSpec, State
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.job.spill import spill_notes
 from switchyard.model.rules.access import Role
 from switchyard.model.rules.queue import QueuePosition
-from switchyard.route.router import TAKES_NO_FILES, TAKES_NOTHING, Eligibility
+from switchyard.route.checks import TAKES_NO_FILES, TAKES_NOTHING
+from switchyard.route.router import Eligibility
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.snapshots import Snapshots, owner_of
+from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.job.jobs import array_tally, silence_reason, wait_reason
 from switchyard.service.job.task_notes import task_notes
 from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
-from switchyard.service.lifecycle.bounds import Bounds, decode_bounds, evaluate_with_spill, time_limit_s_of
 from switchyard.service.lifecycle.decision_history import history_of
-from switchyard.service.lifecycle.demands import demand_of_spec
-from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.service.lifecycle.visible_jobs import policy_of, visible_job
 from switchyard.service.lifecycle.wait_clock import waited_s
+from switchyard.service.placement.decision import evaluate_job
+from switchyard.service.placement.evaluation import stored_job
 from switchyard.service.placement.hints import job_hints
 from switchyard.service.placement.select_cluster import select_or_hold
 from switchyard.service.reserve.queue_usage import queue_position
@@ -59,8 +60,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         of_tasks = task_notes(tx, row, context.snapshots.fleet)
     world, state = context.snapshots.world, State(row.state)
     spec, bounds = msgspec.json.decode(row.spec or "", type=JobSpec), decode_bounds(row.bounds)
-    request = _routing_request(context, actor, row, spec, bounds)
-    eligibility = evaluate_with_spill(bounds, request, world)
+    request, eligibility = _evaluate_now(context, actor, row, spec, bounds)
     selection = select_or_hold(context, eligibility, bounds, spec)
     hidden, decision = _hidden_clusters(request, world), None
     visibility = Visibility(context, actor)
@@ -83,7 +83,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
         plan=decision,
         now=_with_times(context.snapshots, world, _with_trouble(context.snapshots, selection.verdicts), decision),
         hints=_combine_hints(
-            job_hints(request, world, eligibility, selection, policy) if is_stuck else [],
+            job_hints(request, world, eligibility=eligibility, selection=selection, policy=policy) if is_stuck else [],
             required=[
                 *_queue_hints(row, position),
                 *(
@@ -112,25 +112,17 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
     )
 
 
-def _routing_request(context: Context, actor: Actor, row: JobDetails, spec: JobSpec, bounds: Bounds) -> RoutingRequest:
-    """Return the routing request with the owner's rights, without clusters hidden from the reader.
+def _evaluate_now(
+    context: Context, actor: Actor, row: JobDetails, spec: JobSpec, bounds: Bounds
+) -> tuple[RoutingRequest, Eligibility]:
+    """Evaluate the job with the owner's rights, without clusters hidden from the reader.
 
     The reader's grants do not count: they have no influence on where the job runs.
     """
     world = context.snapshots.world
-    owner = owner_of(context.snapshots.access, row.owner_id, row.owner)
     by_token = frozenset(bounds.by_token) if row.owner_id == actor.id else frozenset()
-    return bounds.ask(
-        demand_of_spec(spec),
-        owner,
-        world,
-        engine=bounds.engine or context.engines.default,
-        last=avoided_clusters(row),
-        refused=refused_clusters(row),
-        hidden=actor.hidden_clusters(world) - by_token,
-        waited_s=_waited_s(context, row),
-        time_limit_s=time_limit_s_of(spec),
-    )
+    job = stored_job(context, row, spec, bounds)._replace(waited_s=_waited_s(context, row))
+    return evaluate_job(context, world, job, hidden=actor.hidden_clusters(world) - by_token)
 
 
 def _combine_hints(alternatives: list[str], *, required: list[str]) -> list[str]:
@@ -170,7 +162,8 @@ def _last_decision(
     context: Context, row: JobDetails, bounds: Bounds, *, body: str, history: Sequence[Decision], hidden: set[str]
 ) -> Plan:
     """Return the last decision as it was made."""
-    outcome = "assign" if row.cluster else ("reject" if row.state == State.REJECTED.value else "hold")
+    outcome = Outcome.HOLD if row.state != State.REJECTED.value else Outcome.REJECT
+    outcome = Outcome.ASSIGN if row.cluster else outcome
     algorithm, _ = context.selections.choose(bounds.select)
     return Plan(
         chosen=row.cluster,

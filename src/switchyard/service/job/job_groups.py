@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
-from switchyard.model.rules.queue import queue_of_lane
+from switchyard.model.rules.queue import Lane
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
@@ -48,7 +48,7 @@ def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str, 
             continue
         if by == "cluster" and not visibility.sees(row.cluster_id, row.name, is_own=bool(row.is_own)):
             name = HIDDEN
-        counts[queue_of_lane(name) if by == "queue" else name] += row.size
+        counts[Lane.read(name).queue if by == "queue" else name] += row.size
     return JobGroups(by, counts.most_common(), window.jobs_read if window else 0, window is None or window.is_whole)
 
 

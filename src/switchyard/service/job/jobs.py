@@ -11,22 +11,22 @@ import msgspec
 
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.blocker import Blocker, has_blocker
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import CancelledTasks, Job, State, TaskCounts, Usage
 from switchyard.model.job.lifecycle import FINAL_STATES, cancel
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.access import Role
 from switchyard.model.rules.names import printable_line
-from switchyard.model.rules.queue import queue_of_lane
+from switchyard.model.rules.queue import Lane
 from switchyard.model.wire.api import Event, Page
-from switchyard.route.router import TAKES_NO_FILES, TAKES_NOTHING
+from switchyard.route.checks import TAKES_NO_FILES, TAKES_NOTHING
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_cancel import cancel_tasks
 from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.together import with_task_count
 from switchyard.service.lifecycle.transitions import cancel_update, life_of
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
@@ -332,7 +332,7 @@ def _view(row: JobDetails, visibility: Visibility) -> Job:
         together=bounds.is_together,
         pool=bounds.pool,
         cluster_label=bounds.label,
-        queue=queue_of_lane(row.lane),
+        queue=Lane.read(row.lane).queue,
         tags=list(bounds.tags),
         spill=list(bounds.spill),
         tokens=needs_of_row(row),

@@ -10,7 +10,7 @@ from switchyard.model.cluster.cluster import Health
 from switchyard.model.job.blocker import Blocker
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES
-from switchyard.model.rules.queue import queue_of_lane
+from switchyard.model.rules.queue import Lane
 from switchyard.route.apply_selection import NO_CANDIDATE_LEFT
 from switchyard.service.core.context import Context
 from switchyard.store.jobs import live_job_counts
@@ -52,7 +52,7 @@ def count_live_jobs(context: Context) -> LiveJobCounts:
     for (lane, state), count in at_clusters.items():
         if state in states:  # else the row is damaged
             states[state] += count
-        queues[queue_of_lane(lane) if isinstance(lane, str) else OTHER] += count
+        queues[Lane.read(lane).queue if isinstance(lane, str) else OTHER] += count
     states[State.ASSIGNED.value] += unleased["ready"]
     states[State.PENDING.value] += unleased["waiting"] + unleased["queued"] + sum(blocked_counts.values())
     waiting: Counter[str] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from switchyard.model.rules.queue import queue_of_lane
+from switchyard.model.rules.queue import Lane
 from switchyard.model.wire.ids import make_id
 from switchyard.model.wire.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
 from switchyard.service.core.context import Context
@@ -61,7 +61,7 @@ def _names(
     yield "cluster", (row.cluster or NONE) if is_seen else HIDDEN
     yield "pool", pool or NONE
     yield "label", label or NONE
-    yield "queue", queue_of_lane(row.lane) if isinstance(row.lane, str) else OTHER
+    yield "queue", Lane.read(row.lane).queue if isinstance(row.lane, str) else OTHER
     yield "outcome", outcome
     if outcome == "rejected":
         yield "reason", f"rejected: {steps.get(row.plan_hash or '', OTHER)}"

@@ -12,12 +12,12 @@ from typing import Protocol
 import msgspec
 
 from switchyard.model.cluster.idset import IdSet, parse_array
+from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.task_states import count_running, live_positions
 from switchyard.model.job.taskset import TaskSet
 from switchyard.route.router import Eligibility
 from switchyard.route.spread import spread_names
 from switchyard.route.world import World
-from switchyard.service.lifecycle.bounds import Bounds
 
 AVOIDED_TASKS_MAX = 1000  # tasks that a cluster leaves to others; further tasks may come back to it
 REFUSED_TASKS_MAX = 20  # a cluster that refused so many tasks before their start leaves the whole array to others
@@ -52,12 +52,12 @@ def may_spread(bounds: Bounds, sticky_pools: Collection[str]) -> bool:
 
 
 def spread_text(
-    ruling: Eligibility, bounds: Bounds, world: World, *, chosen: str, seed: str, sticky_pools: Collection[str]
+    eligibility: Eligibility, bounds: Bounds, world: World, *, cluster: str, seed: str, sticky_pools: Collection[str]
 ) -> str | None:
-    """Return the column `spread` of an array that is assigned to `chosen`. None: this cluster alone leases it."""
+    """Return the column `spread` of an array that is assigned to `cluster`. None: this cluster alone leases it."""
     if not may_spread(bounds, sticky_pools):
         return None
-    ids = (world.by_name[name].id for name in spread_names(ruling, chosen, seed=seed) if name in world.by_name)
+    ids = (world.by_name[name].id for name in spread_names(eligibility, cluster, seed=seed) if name in world.by_name)
     return ",".join(ids)
 
 

@@ -9,11 +9,11 @@ import msgspec
 
 from switchyard.errors import Unreadable
 from switchyard.model.cluster.idset import IdSet
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.job import JobSpec, OnLost, State, Usage
 from switchyard.model.job.taskset import TaskSet, read_delayed_tasks
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.lifecycle.array_spread import read_avoided_tasks
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import read_avoided_clusters
 from switchyard.store.jobs.job_columns import job_column_damage
 

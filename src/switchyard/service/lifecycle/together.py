@@ -9,9 +9,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.bounds import decode_bounds, encode_bounds
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.world import World
-from switchyard.service.lifecycle.bounds import decode_bounds, encode_bounds
 
 WAITS = "together: "
 _TOGETHER = '"is_together":true'  # in the stored bounds; other arrays need no decoding

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.blocker import Blocker, change_blocked
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import JobSpec, State
 from switchyard.model.job.lifecycle import (
@@ -29,7 +30,6 @@ from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.arrays import read_on_lost
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.store.clusters import clusters
 from switchyard.store.engine import ranges
 from switchyard.store.jobs import jobs

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from switchyard.model.job.blocker import is_held_back
+from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.spill import SpillRule, reject_rule
-from switchyard.service.lifecycle.bounds import Bounds, decode_bounds
 from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
 

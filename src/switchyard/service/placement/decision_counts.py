@@ -6,26 +6,26 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from switchyard.model.cluster.verdict import Answer, Plan, Verdict
+from switchyard.model.cluster.verdict import Answer, Outcome, Plan, Verdict
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
-from switchyard.model.rules.queue import queue_of_lane
-from switchyard.route.router import STEPS
+from switchyard.model.rules.queue import Lane
+from switchyard.route.checks import STEPS
 from switchyard.service.core.process_metrics import OUTCOMES, LabelValues, ProcessMetrics
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.store.jobs.job_rows import JobRow
 
 SPILL_STEP = "spill"  # not a step of the router
 BOUNDS_CACHE_MAX = 4096  # most jobs of a user have the same bounds, or none
 
 
-def count_rerouted(tally: ProcessMetrics, batch: Batch, decided: Iterable[tuple[JobRow, Plan]]) -> None:
+def count_rerouted(tally: ProcessMetrics, batch: Batch, plans: Iterable[tuple[JobRow, Plan]]) -> None:
     """Count new decisions about jobs that were PENDING."""
-    plans = list(decided)
+    plans = list(plans)
     if not plans:
         return
     keys = [decision_key(row.bounds, row.lane, plan.chosen, OUTCOMES[plan.outcome]) for row, plan in plans]
-    rejected = [rejecting_step(plan.verdicts) for _, plan in plans if plan.outcome == "reject"]
+    rejected = [rejecting_step(plan.verdicts) for _, plan in plans if plan.outcome == Outcome.REJECT]
     batch.settled.append(lambda: tally.decided(keys, rejected))
 
 
@@ -60,7 +60,7 @@ def rejecting_step(verdicts: Iterable[Verdict]) -> str:
 
 def decision_key(bounds: str, lane: str, cluster: str | None, outcome: str) -> LabelValues:
     pool, label = pool_and_label(bounds)
-    return (pool, label, queue_of_lane(lane), cluster or "", outcome)
+    return (pool, label, Lane.read(lane).queue, cluster or "", outcome)
 
 
 @lru_cache(maxsize=BOUNDS_CACHE_MAX)

@@ -1,4 +1,4 @@
-"""The stored form of a ruling: its verdicts, encoded once for all jobs that share the ruling."""
+"""The stored form of an eligibility: its verdicts, encoded once for all jobs that share it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from switchyard.route.verdicts import encode_verdicts
 
 @dataclass(frozen=True, slots=True)
 class CachedEligibility:
-    """A ruling with the stored form of its verdicts."""
+    """An eligibility with the stored form of its verdicts."""
 
-    ruling: Eligibility
+    eligibility: Eligibility
     verdicts_hash: str
     verdicts_body: str
 
 
-def cache_eligibility(ruling: Eligibility) -> CachedEligibility:
-    body = encode_verdicts(ruling.verdicts)
-    return CachedEligibility(ruling, sha256(body).hexdigest(), body.decode())
+def cache_eligibility(eligibility: Eligibility) -> CachedEligibility:
+    body = encode_verdicts(eligibility.verdicts)
+    return CachedEligibility(eligibility, sha256(body).hexdigest(), body.decode())

@@ -8,18 +8,20 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.model.cluster.verdict import Outcome
+from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.job import JobSpec
 from switchyard.model.job.spill import opened_pools
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.snapshots import missing_owner_reason, owner_of
-from switchyard.service.lifecycle.bounds import decode_bounds, evaluate_with_spill, time_limit_s_of
 from switchyard.service.lifecycle.decision_history import is_same_reason
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.together import together_wait_reason
 from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
 from switchyard.service.lifecycle.wait_clock import WaitingJob, waited_s
+from switchyard.service.placement.decision import JobToPlace, evaluate_job
 from switchyard.service.placement.route_budget import RouteBudget
 from switchyard.service.placement.select_cluster import select_or_hold
 from switchyard.service.reserve.quotes import QuoteWindow
@@ -52,21 +54,22 @@ class PendingJob(EvaluatedJob, Protocol):
 def evaluate_changed(
     context: Context, world: World, rows: Sequence[PendingJob], specs: dict[str, str], budget: RouteBudget | None = None
 ) -> list[tuple[str, Eligibility]]:
-    """Evaluate the jobs that the budget admits. Returns the rulings of jobs whose outcome or reason changes."""
+    """Evaluate the jobs that the budget admits. Returns the eligibilities of jobs whose outcome or reason changes."""
     budget = budget or RouteBudget(clock=lambda: 0.0)
-    rulings: dict[tuple[object, ...], Eligibility] = {}
+    known: dict[tuple[object, ...], Eligibility] = {}
     changed: list[tuple[str, Eligibility]] = []
     for row in rows:
         if not budget.admits(row.owner_id or "", row.id):
             continue
         began_s = budget.now_s()
         key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled_of(row, context.now_us()))
-        ruling = rulings.get(key)
-        if ruling is None:
-            ruling = rulings[key] = evaluate_again(context, world, row, specs[row.spec_hash])
+        eligibility = known.get(key)
+        if eligibility is None:
+            eligibility = known[key] = evaluate_again(context, world, row, specs[row.spec_hash])
         budget.spend(row.owner_id or "", row.id, began_s)
-        if ruling.outcome != "hold" or not is_same_reason(row.reason, ruling.reason) or ruling.asks:
-            changed.append((row.id, ruling))
+        is_as_before = eligibility.outcome is Outcome.HOLD and is_same_reason(row.reason, eligibility.reason)
+        if not is_as_before or eligibility.asks:
+            changed.append((row.id, eligibility))
     return changed
 
 
@@ -74,6 +77,19 @@ def spilled_of(row: EvaluatedJob, now_us: int) -> tuple[str, ...]:
     """Return the pools that spill rules have opened to the job, by its waiting time."""
     spill = decode_bounds(row.bounds).spill
     return opened_pools(spill, waited_s(row, now_us)) if spill else ()
+
+
+def stored_job(context: Context, row: EvaluatedJob, spec: JobSpec, bounds: Bounds) -> JobToPlace:
+    """Return an accepted job as a decision reads it now."""
+    return JobToPlace(
+        owner_of(context.snapshots.access, row.owner_id, row.owner),
+        spec,
+        demand_of_spec(spec),
+        bounds,
+        last=avoided_clusters(row),
+        refused=refused_clusters(row),
+        waited_s=waited_s(row, context.now_us()),
+    )
 
 
 def evaluate_again(
@@ -84,21 +100,12 @@ def evaluate_again(
     `window`: the job's clusters were asked for quotes within this window, and it is over.
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
-    demand = demand_of_spec(spec)
-    access = context.snapshots.access
-    owner = owner_of(access, row.owner_id, row.owner)
-    engine = bounds.engine or context.engines.default
-    waited = waited_s(row, context.now_us())
-    if missing := missing_owner_reason(access, row.owner_id, row.owner):
+    if missing := missing_owner_reason(context.snapshots.access, row.owner_id, row.owner):
         bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens of a missing owner open no cluster
-    last, refused = avoided_clusters(row), refused_clusters(row)
-    limit_s = time_limit_s_of(spec)
-    ask = bounds.ask(
-        demand, owner, world, engine=engine, last=last, refused=refused, waited_s=waited, time_limit_s=limit_s
-    )
-    ruling = evaluate_with_spill(bounds, ask, world)
+    _, eligibility = evaluate_job(context, world, stored_job(context, row, spec, bounds))
     if missing:
-        return replace(ruling, outcome="reject", eligible=world.rosters.candidates([]), reason=missing)
-    if ruling.outcome == "hold" and bounds.begun_on and (waits := together_wait_reason(bounds.begun_on, world)):
-        return replace(ruling, reason=waits)
-    return select_or_hold(context, ruling, bounds, spec, window)
+        return replace(eligibility, outcome=Outcome.REJECT, eligible=world.rosters.candidates([]), reason=missing)
+    is_held = eligibility.outcome is Outcome.HOLD
+    if is_held and bounds.begun_on and (waits := together_wait_reason(bounds.begun_on, world)):
+        return replace(eligibility, reason=waits)
+    return select_or_hold(context, eligibility, bounds, spec, window=window)

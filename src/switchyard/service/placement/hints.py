@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.model.rules.attributes import JobPolicy
 from switchyard.model.rules.scope import Level
 from switchyard.route.hints import find_hints, join_names
@@ -13,17 +14,22 @@ RULE_FIELDS = {"cluster-assignment": ("cluster_pool_name", "pool"), "execution-c
 
 
 def job_hints(
-    ask: RoutingRequest, world: World, ruling: Eligibility, chosen: Eligibility, policy: JobPolicy | None
+    request: RoutingRequest,
+    world: World,
+    *,
+    eligibility: Eligibility,
+    selection: Eligibility,
+    policy: JobPolicy | None,
 ) -> list[str]:
-    """Return what would let the job run. `ruling`: before the selection; `chosen`: after it.
+    """Return what would let the job run. `eligibility`: before the selection; `selection`: after it.
 
     If clusters are eligible but the selection takes no cluster, the hint is another selection. A job that waits for
     quotes needs no hint.
     """
-    if ruling.outcome != "assign":
-        return find_hints(ask, world, ruled=_rules_of_pool_and_label(policy))
-    is_stuck = chosen.outcome != "assign" and not chosen.asks
-    return [f"--select weighted ({join_names(ruling.eligible.names)})"] if is_stuck else []
+    if eligibility.outcome is not Outcome.ASSIGN:
+        return find_hints(request, world, ruled=_rules_of_pool_and_label(policy))
+    is_stuck = selection.outcome is not Outcome.ASSIGN and not selection.asks
+    return [f"--select weighted ({join_names(eligibility.eligible.names)})"] if is_stuck else []
 
 
 def _rules_of_pool_and_label(policy: JobPolicy | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Select among the eligible clusters of a ruling by the job's algorithm, with the current state of the clusters."""
+"""Select among the eligible clusters by the job's algorithm, with the current state of the clusters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import msgspec
 from switchyard.errors import BadRequest
 from switchyard.model.cluster.quote import Quote, QuoteOutcome
 from switchyard.model.cluster.selection import Scalar
+from switchyard.model.cluster.verdict import Outcome
+from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.job import JobSpec
 from switchyard.route.apply_selection import apply_selection
 from switchyard.route.operators import ExpressionValue
@@ -17,7 +19,6 @@ from switchyard.route.router import Eligibility
 from switchyard.route.select.selector import SelectionFailure, reads_quotes
 from switchyard.service.core.agents.cluster_state import selection_values, to_selection_value
 from switchyard.service.core.context import Context
-from switchyard.service.lifecycle.bounds import Bounds
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.reserve.quotes import QuoteWindow, gather_quotes, quotes_for_selection, shape_of
 
@@ -39,10 +40,8 @@ class SelectionCache:
     def among(
         self, cached: CachedEligibility, key: tuple[object, ...], bounds: Bounds, spec: JobSpec
     ) -> CachedEligibility:
-        """Return the ruling with only the clusters that the job's algorithm selects. `key`: the ruling's cache key."""
+        """Return the eligibility with only the clusters that the job's algorithm selects. `key`: its cache key."""
         context = self._context
-        if bounds.is_decided or context.selections.is_drawn(bounds.select):
-            return cached
         if reads_quotes(context.selections.choose(bounds.select)[1]):
             return self._among_quoted(cached, (key, shape_of(spec)[0]), bounds, spec)
         snapshots = context.snapshots
@@ -53,8 +52,8 @@ class SelectionCache:
         cache = self._selected  # another thread may replace it meanwhile
         selected = cache.get(key)
         if selected is None:
-            chosen = _refuse_failed(select_clusters(context, cached.ruling, bounds, spec))
-            selected = cache[key] = cache_eligibility(chosen)
+            selection = _refuse_failed(select_clusters(context, cached.eligibility, bounds, spec))
+            selected = cache[key] = cache_eligibility(selection)
         return selected
 
     def _among_quoted(
@@ -67,38 +66,38 @@ class SelectionCache:
         cache = self._quoted  # another thread may replace it meanwhile
         selected = cache.get(key)
         if selected is None:
-            chosen = _refuse_failed(select_clusters(self._context, cached.ruling, bounds, spec))
-            selected = cache[key] = cache_eligibility(chosen)
+            selection = _refuse_failed(select_clusters(self._context, cached.eligibility, bounds, spec))
+            selected = cache[key] = cache_eligibility(selection)
         return selected
 
 
-def _refuse_failed(ruling: Eligibility | SelectionFailure) -> Eligibility:
-    if isinstance(ruling, SelectionFailure):
-        raise BadRequest(f"The selection cannot be followed: {ruling.reason}.")
-    return ruling
+def _refuse_failed(selection: Eligibility | SelectionFailure) -> Eligibility:
+    if isinstance(selection, SelectionFailure):
+        raise BadRequest(f"The selection cannot be followed: {selection.reason}.")
+    return selection
 
 
 def select_clusters(
-    context: Context, ruling: Eligibility, bounds: Bounds, spec: JobSpec, window: QuoteWindow | None = None
+    context: Context, eligibility: Eligibility, bounds: Bounds, spec: JobSpec, window: QuoteWindow | None = None
 ) -> Eligibility | SelectionFailure:
     """Select without a cache. `window`: clusters were asked for quotes within this window, and it is over."""
     selections, snapshots = context.selections, context.snapshots
     if bounds.is_decided or selections.is_drawn(bounds.select):
-        return ruling
+        return eligibility
     name, algorithm = selections.choose(bounds.select)
     states = {}
-    if algorithm.reads_state and ruling.outcome == "assign":
-        states = selection_values(snapshots, ruling.eligible.names, selections, now_us=context.now_us())
+    if algorithm.reads_state and eligibility.outcome is Outcome.ASSIGN:
+        states = selection_values(snapshots, eligibility.eligible.names, selections, now_us=context.now_us())
     quotes: Mapping[str, Quote] = {}
     silent: tuple[str, ...] = ()
-    if reads_quotes(algorithm) and ruling.outcome == "assign" and len(ruling.eligible.names) > 1:
-        gathered = gather_quotes(context, ruling, spec, window)
+    if reads_quotes(algorithm) and eligibility.outcome is Outcome.ASSIGN and len(eligibility.eligible.names) > 1:
+        gathered = gather_quotes(context, eligibility, spec, window)
         if gathered.missing and window is None:
-            return _hold_for_quotes(ruling, name, gathered.missing)
+            return _hold_for_quotes(eligibility, name, gathered.missing)
         quotes = gathered.quotes
         silent = () if window is None or not window.was_asked else gathered.missing
-    chosen = apply_selection(
-        ruling,
+    selection = apply_selection(
+        eligibility,
         name,
         algorithm,
         world=snapshots.world,
@@ -107,25 +106,27 @@ def select_clusters(
         order=bounds.order,
         quotes=quotes_for_selection(quotes),
     )
-    if isinstance(chosen, SelectionFailure):
-        return chosen
+    if isinstance(selection, SelectionFailure):
+        return selection
     unanswered = {name: Quote(cluster=name, said=QuoteOutcome.NONE, reason="no answer in time") for name in silent}
     quoted = {**unanswered, **quotes}
-    return replace(chosen, quoted=tuple(quoted[name] for name in sorted(quoted))) if quoted else chosen
+    return replace(selection, quoted=tuple(quoted[name] for name in sorted(quoted))) if quoted else selection
 
 
-def _hold_for_quotes(ruling: Eligibility, algorithm: str, names: tuple[str, ...]) -> Eligibility:
+def _hold_for_quotes(eligibility: Eligibility, algorithm: str, names: tuple[str, ...]) -> Eligibility:
     reason = f"waiting for quotes of {', '.join(names)}"
-    return replace(ruling, outcome="hold", reason=reason, algorithm=algorithm, asks=names)
+    return replace(eligibility, outcome=Outcome.HOLD, reason=reason, algorithm=algorithm, asks=names)
 
 
 def select_or_hold(
-    context: Context, ruling: Eligibility, bounds: Bounds, spec: JobSpec, window: QuoteWindow | None = None
+    context: Context, eligibility: Eligibility, bounds: Bounds, spec: JobSpec, window: QuoteWindow | None = None
 ) -> Eligibility:
     """Select for an accepted job. If its selection can no longer be followed, the job is held with the reason."""
-    selected = select_clusters(context, ruling, bounds, spec, window)
+    selected = select_clusters(context, eligibility, bounds, spec, window=window)
     if isinstance(selected, SelectionFailure):
-        return replace(ruling, outcome="hold", reason=f"waits: the selection cannot be followed: {selected.reason}")
+        return replace(
+            eligibility, outcome=Outcome.HOLD, reason=f"waits: the selection cannot be followed: {selected.reason}"
+        )
     return selected
 
 

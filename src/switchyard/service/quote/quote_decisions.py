@@ -14,7 +14,7 @@ from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.route.router import Eligibility
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.placement.apply_rulings import apply_rulings
+from switchyard.service.placement.apply_decisions import apply_decisions
 from switchyard.service.placement.evaluation import EvaluatedJob, evaluate_again, spilled_of
 from switchyard.service.quote.quote_answers import record_silent_clusters
 from switchyard.service.reserve.quotes import QuoteWindow
@@ -93,7 +93,7 @@ def decide_due_jobs(context: Context) -> int:
 
 def _decide_page(context: Context, due: list[store.DueQuoteWait], specs: dict[str, str]) -> int:
     world = context.snapshots.world
-    rulings: dict[str, Eligibility] = {}
+    eligibilities: dict[str, Eligibility] = {}
     cached: dict[tuple[object, ...], Eligibility] = {}  # jobs of one bulk request are often equal
     for row in due:
         if row.state != State.PENDING.value:
@@ -103,12 +103,12 @@ def _decide_page(context: Context, due: list[store.DueQuoteWait], specs: dict[st
         key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled, row.asked_us, row.deadline_us)
         if key not in cached:
             window = QuoteWindow(row.asked_us, row.deadline_us)
-            cached[key] = evaluate_again(context, world, job, specs[row.spec_hash or ""], window)
-        rulings[row.job_id] = cached[key]
+            cached[key] = evaluate_again(context, world, job, specs[row.spec_hash or ""], window=window)
+        eligibilities[row.job_id] = cached[key]
     ids = [row.job_id for row in due]
 
     def apply(batch: Batch) -> int:
-        locked = jobs.job_lock(batch.tx, rulings)
+        locked = jobs.job_lock(batch.tx, eligibilities)
         waiting = store.wait_remaining(batch.tx, ids)
         record_silent_clusters(context, batch, (row for row in due if row.job_id in waiting))
         store.wait_delete(batch.tx, ids)
@@ -120,7 +120,7 @@ def _decide_page(context: Context, due: list[store.DueQuoteWait], specs: dict[st
         jobs.job_update_many(batch.tx, updates)
         # A job that is also held is decided when it is released.
         unblocked = {job_id: row for job_id, row in pending.items() if updates[job_id].blocked is None}
-        apply_rulings(context, batch, world, rulings, unblocked)
+        apply_decisions(context, batch, world, eligibilities=eligibilities, locked=unblocked)
         return len(pending)
 
-    return context.committer.call(apply, locks=list(rulings))
+    return context.committer.call(apply, locks=list(eligibilities))

@@ -121,16 +121,16 @@ def ask_for_jobs(batch: Batch, waiting: Collection[JobInquiry], *, wait_us: int)
     )
 
 
-def ask_for_rulings(
-    batch: Batch, rulings: Collection[tuple[JobRow, Eligibility]], world: World, *, wait_us: int
+def ask_for_pending(
+    batch: Batch, eligibilities: Collection[tuple[JobRow, Eligibility]], world: World, *, wait_us: int
 ) -> None:
     """Ask for the quotes that the router needs to decide these PENDING jobs."""
-    if not rulings:
+    if not eligibilities:
         return
-    bodies = jobs.spec_get_many(batch.tx, {row.spec_hash for row, _ in rulings})
+    bodies = jobs.spec_get_many(batch.tx, {row.spec_hash for row, _ in eligibilities})
     specs = {key: msgspec.json.decode(body, type=JobSpec) for key, body in bodies.items()}
     waiting = [
-        JobInquiry(row.id, inquiry_of(specs[row.spec_hash], ruling.asks, world, owner=row.owner_id or row.owner))
-        for row, ruling in rulings
+        JobInquiry(row.id, inquiry_of(specs[row.spec_hash], eligibility.asks, world, owner=row.owner_id or row.owner))
+        for row, eligibility in eligibilities
     ]
     ask_for_jobs(batch, waiting, wait_us=wait_us)

@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import UNSET
 
-from switchyard.model.cluster.verdict import Plan
+from switchyard.model.cluster.verdict import Outcome, Plan
 from switchyard.model.job.blocker import Blocker, change_blocked, has_blocker
-from switchyard.model.rules.queue import PLACES_MAX, Queue, Queues, project_of_lane, queue_named, queue_of_lane
+from switchyard.model.rules.queue import PLACES_MAX, Lane, Queue, Queues, queue_named
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.decision_history import record_wait_reason
 from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
-
-
-def needs_place(queues: Queues, lane: str) -> bool:
-    return queue_named(queues, queue_of_lane(lane)).limits_project(project_of_lane(lane))
 
 
 @dataclass
@@ -33,7 +29,7 @@ class PlacesInUse:
         """Build from the store's counts: `taken` maps each lane of this queue to its places and cores."""
         in_use = PlacesInUse(queue)
         for lane, (places, _) in taken.items():
-            in_use.take(project_of_lane(lane), places)
+            in_use.take(Lane.read(lane).project, places)
         return in_use
 
     @property
@@ -55,14 +51,14 @@ class PlacesInUse:
         self.by_project[project] = self.by_project.get(project, 0) + places
 
 
-def queue_wait_reason(lane: str) -> str:
+def queue_wait_reason(lane: Lane) -> str:
     """Return the reason of a job that waits for a place. It has no numbers, as they change; `explain` shows them."""
-    return f"queue {queue_of_lane(lane)}: waits for a place"
+    return f"queue {lane.queue}: waits for a place"
 
 
-def queue_full_reason(queues: Queues, lane: str, taken: Mapping[str, tuple[int, float]]) -> str:
+def queue_full_reason(queues: Queues, lane: Lane, taken: Mapping[str, tuple[int, float]]) -> str:
     """Return why a job of this lane gets no place, or an empty text if a place is free."""
-    name, project = queue_of_lane(lane), project_of_lane(lane)
+    name, project = lane.queue, lane.project
     places = PlacesInUse.of(queue_named(queues, name), taken)
     if places.spare_for(project) > 0:
         return ""
@@ -73,15 +69,15 @@ def queue_full_reason(queues: Queues, lane: str, taken: Mapping[str, tuple[int, 
     return f"queue {name}: project {project} has {in_use} of the {limits.projects[project]} places it may have"
 
 
-def hold_plan(decided: Plan, reason: str) -> Plan:
+def hold_plan(plan: Plan, reason: str) -> Plan:
     """Return the plan of a new job that has an eligible cluster but must wait, for example for a place."""
-    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=reason)
+    return msgspec.structs.replace(plan, outcome=Outcome.HOLD, chosen=None, reason=reason)
 
 
 def enqueue_for_place(batch: Batch, row: JobRow) -> JobUpdate:
     """Make a PENDING job that has an eligible cluster wait for a place in its queue."""
     batch.topics.add(Topic.QUEUES)
-    reason = queue_wait_reason(row.lane)
+    reason = queue_wait_reason(Lane.read(row.lane))
     if reason != row.reason:
         record_wait_reason(batch, row, reason)
     blocked = change_blocked(change_blocked(row.blocked, remove=Blocker.QUOTES), add=Blocker.QUEUE)

@@ -13,14 +13,13 @@ from switchyard.model.job.blocker import Blocker
 from switchyard.model.job.job import State
 from switchyard.model.rules.queue import (
     AHEAD_MAX,
+    Lane,
     Queue,
     QueuePosition,
     Queues,
     Share,
     is_counted_lane,
-    project_of_lane,
     queue_named,
-    queue_of_lane,
 )
 from switchyard.route.queue_order import FairQueue, QueuedJob
 from switchyard.service.core.context import Context
@@ -65,7 +64,8 @@ def cores_by_project(tx: Tx) -> dict[str, float]:
     for lane, cores in store.leased_cores_by_lane(tx).items():
         if not isinstance(lane, str) or not is_counted_lane(lane):
             continue
-        totals[project_of_lane(lane)] = totals.get(project_of_lane(lane), 0.0) + cores
+        project = Lane.read(lane).project
+        totals[project] = totals.get(project, 0.0) + cores
     return totals
 
 
@@ -97,7 +97,7 @@ def queue_position(
     lanes = _lanes(tx, row)
     if lanes is None:
         return None
-    queues, name = context.snapshots.laid.layout.queues, queue_of_lane(row.lane)
+    queues, name = context.snapshots.laid.layout.queues, Lane.read(row.lane).queue
     queue, cores = queue_named(queues, name), cores_by_project(tx)
     ahead, is_more = _ahead(lanes, queues, row, dict(cores))
     position = QueuePosition(
@@ -113,7 +113,8 @@ def queue_position(
 def _lanes(tx: Tx, row: JobRow) -> dict[str, _ReadPage] | None:
     """Return a function for each lane of jobs that compete with this job: it reads the lane's jobs page by page."""
     if row.state == State.PENDING.value and row.blocked == Blocker.QUEUE:
-        names = [lane for lane in _readable(store.queued_lanes(tx)) if queue_of_lane(lane) == queue_of_lane(row.lane)]
+        queue = Lane.read(row.lane).queue
+        names = [lane for lane in _readable(store.queued_lanes(tx)) if Lane.read(lane).queue == queue]
         return {lane: partial(store.queued_ahead, tx, lane) for lane in names}
     if row.is_ready and row.cluster_id is not None:
         names = _readable(store.ready_lanes_of_cluster(tx, row.cluster_id))
@@ -134,7 +135,7 @@ def _ahead(lanes: Mapping[str, _ReadPage], queues: Queues, row: JobRow, cores: d
     fair_queue: FairQueue[store.OrderedJob] = FairQueue(cores)
     size = min(PAGE_MAX, PAGE_MIN + 2 * AHEAD_MAX // max(1, len(lanes)))
     fair_queue.add_ordered(
-        _ordered_jobs(read_page, queue_named(queues, queue_of_lane(lane)), job_id=row.id, size=size)
+        _ordered_jobs(read_page, queue_named(queues, Lane.read(lane).queue), job_id=row.id, size=size)
         for lane, read_page in lanes.items()
     )
     for ahead in range(AHEAD_MAX):
@@ -172,17 +173,17 @@ def _shares(
     """Return the shares of the waiting projects, lowest first. SHARES_MAX never cuts off the job's own project."""
     shares: dict[str, Share] = {}
     for lane in (row.lane, *sorted(lanes)):
-        project = project_of_lane(lane)
+        project = Lane.read(lane).project
         if project not in shares and may_see(project):
-            weight = queue_named(queues, queue_of_lane(lane)).weight_of(project)
+            weight = queue_named(queues, Lane.read(lane).queue).weight_of(project)
             shares[project] = Share(project, int(cores.get(project, 0)), weight)
-    job_share = shares.pop(project_of_lane(row.lane), None)
+    job_share = shares.pop(Lane.read(row.lane).project, None)
     others = sorted(shares.values(), key=lambda entry: (entry.share, entry.project))[: SHARES_MAX - 1]
     return sorted([*([job_share] if job_share else []), *others], key=lambda entry: (entry.share, entry.project))
 
 
 def _with_places(tx: Tx, position: QueuePosition, queue: Queue, row: JobRow) -> QueuePosition:
-    project = project_of_lane(row.lane)
+    project = Lane.read(row.lane).project
     if not queue.limits_project(project):
         return position
     taken = store.places_taken(tx, queue.counted(position.queue))
@@ -191,5 +192,5 @@ def _with_places(tx: Tx, position: QueuePosition, queue: Queue, row: JobRow) -> 
         limit=queue.limits.running,
         running=None if queue.limits.running is None else sum(places for places, _ in taken.values()),
         project_limit=queue.limits.projects.get(project),
-        project_running=sum(places for lane, (places, _) in taken.items() if project_of_lane(lane) == project),
+        project_running=sum(places for lane, (places, _) in taken.items() if Lane.read(lane).project == project),
     )

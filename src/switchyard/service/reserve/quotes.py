@@ -68,7 +68,7 @@ def shape_of(spec: JobSpec) -> tuple[str, str]:
 
 def gather_quotes(
     context: Context,
-    ruling: Eligibility,
+    eligibility: Eligibility,
     spec: JobSpec,
     window: QuoteWindow | None = None,
     *,
@@ -79,9 +79,9 @@ def gather_quotes(
     `names`: the clusters that must answer; by default, those to ask at this time. Quotes of other clusters count, too.
     """
     shape, _ = shape_of(spec)
-    world, now_us, eligible_names = context.snapshots.world, context.now_us(), frozenset(ruling.eligible.names)
+    world, now_us, eligible_names = context.snapshots.world, context.now_us(), frozenset(eligibility.eligible.names)
     names = names or clusters_to_ask(
-        ruling.eligible, seed=f"{shape} {now_us // CANDIDATES_TURN_US}", most=CANDIDATES_MAX
+        eligibility.eligible, seed=f"{shape} {now_us // CANDIDATES_TURN_US}", most=CANDIDATES_MAX
     )
     with context.database.read() as tx:
         if window is None:
@@ -173,19 +173,21 @@ def quotes_for_selection(quotes: Mapping[str, Quote]) -> dict[str, CandidateQuot
     }
 
 
-def quote_use_row(job_id: str, ruling: Eligibility, chosen: str, cluster_id: str, *, now_us: int) -> store.QuoteUseRow:
+def quote_use_row(
+    job_id: str, eligibility: Eligibility, chosen: str, cluster_id: str, *, now_us: int
+) -> store.QuoteUseRow:
     """Return the record of a decision by quotes. The job's start will be compared with the quoted start and backlog.
 
     The corrected start time is not used: a cluster whose quotes are corrected would seem accurate.
     """
-    chosen_quote = next((quote for quote in ruling.quoted if quote.cluster == chosen), None)
+    chosen_quote = next((quote for quote in eligibility.quoted if quote.cluster == chosen), None)
     expected_us = None
     if chosen_quote is not None and chosen_quote.eta_s is not None:
         expected_us = now_us + round((chosen_quote.eta_s + (chosen_quote.line_s or 0.0)) * 1e6)
     return store.QuoteUseRow(
         job_id=job_id,
         cluster_id=cluster_id,
-        body=msgspec.json.encode(ruling.quoted).decode(),
+        body=msgspec.json.encode(eligibility.quoted).decode(),
         at_us=now_us,
         expected_us=expected_us,
         error_us=None,

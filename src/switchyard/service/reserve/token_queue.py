@@ -76,7 +76,7 @@ class TokenReservations:
     """The leader's token state between rounds. All times are on the steady clock."""
 
     term: int | None = None
-    held: TokensByPool = field(default_factory=lambda: defaultdict(dict))  # tokens that this leader took for jobs
+    claims: TokensByPool = field(default_factory=lambda: defaultdict(dict))  # tokens that this leader took for jobs
     registry_version: int = -1  # version of the registry that the pools have
     next_compare_us: int = 0  # when the pools are next compared with the store
     served: dict[str, int] = field(default_factory=dict)  # lane → number of its last grant; the number only grows
@@ -258,7 +258,7 @@ def _take_all(
     reserved: Mapping[str, int],
 ) -> TokenRefusal | None:
     """Take all tokens of a job, or none and return the refusal."""
-    if all(waiter.id in reservations.held[namespace] for namespace in waiter.needs):
+    if all(waiter.id in reservations.claims[namespace] for namespace in waiter.needs):
         return None  # an array with running tasks, or a job that kept its tokens while it waited for quotes
     if (reason := impossible_reason(context, waiter.needs)) is not None:
         return TokenRefusal(reason)
@@ -267,14 +267,14 @@ def _take_all(
     taken: list[str] = []
     for namespace, units in waiter.needs.items():
         claim = JobToken(waiter.id, units, waiter.project, waiter.domain)
-        is_held = waiter.id in reservations.held[namespace]
+        is_held = waiter.id in reservations.claims[namespace]
         reason = None if is_held else _take_one(context, reservations, namespace, claim, reserved[namespace])
         if reason is not None:
             exhausted[namespace] = reason.replace(_asks_text(units), "", 1)
             for pool in taken:
-                return_tokens(context, reservations, pool, [reservations.held[pool].pop(waiter.id)])
+                return_tokens(context, reservations, pool, [reservations.claims[pool].pop(waiter.id)])
             return TokenRefusal(reason, namespace, is_first=True)
-        reservations.held[namespace][waiter.id] = claim
+        reservations.claims[namespace][waiter.id] = claim
         taken.append(namespace)
     _count_granted(context, reservations, waiter)
     return None
@@ -318,7 +318,7 @@ def _full_reason(reservations: TokenReservations, namespace: str, status: PoolSt
     usage = f"{namespace} {status.used}/{status.quota}"
     if status.per_s is not None:
         return f"{usage} in {status.per_s} s"
-    parts = [f"job {job}" for job in nsmallest(HOLDERS_SHOWN, reservations.held[namespace])]
+    parts = [f"job {job}" for job in nsmallest(HOLDERS_SHOWN, reservations.claims[namespace])]
     if status.jobs > len(parts):
         parts.append(f"{status.jobs - len(parts)} more")
     if status.callers:

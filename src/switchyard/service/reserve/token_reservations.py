@@ -10,17 +10,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import msgspec
 import structlog
 
-from switchyard.model.cluster.verdict import Plan
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.queue import Lane
 from switchyard.route.router import Eligibility
 from switchyard.service.core.context import Context
 from switchyard.service.core.unreadable_rows import log_unreadable
-from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.reserve.queue_places import needs_place
-from switchyard.service.reserve.token_needs import needs_of_row, token_wait_reason
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.reserve.token_needs import needs_of_row
 from switchyard.service.reserve.token_queue import (
     TokenCandidate,
     TokenReservations,
@@ -50,7 +49,7 @@ def reconcile_tokens(context: Context, reservations: TokenReservations, *, term:
         return
     was_unreachable, reservations.is_unreachable = reservations.is_unreachable, True  # until this round succeeds
     if reservations.term != term:
-        reservations.term, reservations.held = term, defaultdict(dict)
+        reservations.term, reservations.claims = term, defaultdict(dict)
         was_unreachable = True
     if was_unreachable:
         pools.lead(f"{term}")
@@ -76,36 +75,26 @@ def split_off_token_waiters(
     moving: list[tuple[str, Eligibility]],
     waiters: list[tuple[TokenWaiter, Eligibility]],
 ) -> list[tuple[str, Eligibility]]:
-    """Return the rulings of jobs that need no tokens now. Other jobs that have a cluster are added to `waiters`."""
+    """Return the jobs that need no tokens now. Other jobs that have a cluster are added to `waiters`."""
     if not context.tokens.pools.is_enforced:
         return moving
     queues = context.snapshots.laid.layout.queues
     # A job of a limited queue takes its tokens together with its place (give_places.py).
-    needing = {row.id: row for row in rows if row.tokens is not None and not needs_place(queues, row.lane)}
+    needing = {row.id: row for row in rows if row.tokens is not None and not Lane.read(row.lane).needs_place(queues)}
     if not needing:
         return moving
     without_tokens: list[tuple[str, Eligibility]] = []
-    for job_id, ruling in moving:
-        if job_id in needing and _is_assignable_or_asks(ruling):
-            waiters.append((token_waiter_of(needing[job_id]), ruling))
+    for job_id, eligibility in moving:
+        if job_id in needing and _is_assignable_or_asks(eligibility):
+            waiters.append((token_waiter_of(needing[job_id]), eligibility))
         else:
-            without_tokens.append((job_id, ruling))
+            without_tokens.append((job_id, eligibility))
     return without_tokens
 
 
-def _is_assignable_or_asks(ruling: Eligibility) -> bool:
+def _is_assignable_or_asks(eligibility: Eligibility) -> bool:
     """Return whether the job has a cluster or needs quotes. It asks for quotes only once it has its tokens."""
-    return ruling.outcome == "assign" or bool(ruling.asks)
-
-
-def needs_tokens(context: Context, row: TokenCandidate) -> bool:
-    return row.tokens is not None and context.tokens.pools.is_enforced
-
-
-def hold_for_tokens(batch: Batch, row: TokenCandidate, decided: Plan) -> Plan:
-    """Return the plan of a job that has a cluster, but waits until the leader takes its tokens."""
-    batch.topics.add(Topic.PENDING)
-    return msgspec.structs.replace(decided, outcome="hold", chosen=None, reason=token_wait_reason(needs_of_row(row)))
+    return eligibility.outcome is Outcome.ASSIGN or bool(eligibility.asks)
 
 
 def take_tokens_of_queue(
@@ -114,7 +103,7 @@ def take_tokens_of_queue(
     token_round: TokenRound,
     *,
     rows: Sequence[TokenCandidate],
-    rulings: Mapping[str, Eligibility],
+    eligibilities: Mapping[str, Eligibility],
     short_of_tokens: Iterable[TokenCandidate],
 ) -> dict[str, str]:
     """Take tokens for jobs that have a place. Returns the reason of each job that got no tokens.
@@ -125,14 +114,16 @@ def take_tokens_of_queue(
     if not context.tokens.pools.is_enforced:
         return {}
     needing = [
-        row for row in rows if row.tokens is not None and row.id in rulings and _is_assignable_or_asks(rulings[row.id])
+        row
+        for row in rows
+        if row.tokens is not None and row.id in eligibilities and _is_assignable_or_asks(eligibilities[row.id])
     ]
     waiters = [token_waiter_of(row) for row in (*needing, *short_of_tokens)]
     if not waiters:
         return {}
     granted, reasons = grant_tokens(context, reservations, waiters, token_round)
     _keep_tokens_for_quotes(
-        context, reservations, (job_id for job_id in granted if job_id in rulings and rulings[job_id].asks)
+        context, reservations, (job_id for job_id in granted if job_id in eligibilities and eligibilities[job_id].asks)
     )
     return reasons
 
@@ -140,24 +131,26 @@ def take_tokens_of_queue(
 def take_tokens_of_waiters(
     context: Context, reservations: TokenReservations, waiters: Sequence[tuple[TokenWaiter, Eligibility]]
 ) -> list[tuple[str, Eligibility]]:
-    """Take tokens for waiting jobs. Returns the rulings of jobs that have them, and holds with a changed reason."""
+    """Take tokens for waiting jobs. Returns the jobs that have them, and holds with a changed reason."""
     if not waiters and not context.tokens.counts.waiting:
         return []
     granted, reasons = grant_tokens(context, reservations, [waiter for waiter, _ in waiters], TokenRound())
     _keep_tokens_for_quotes(
-        context, reservations, (waiter.id for waiter, ruling in waiters if waiter.id in granted and ruling.asks)
+        context,
+        reservations,
+        (waiter.id for waiter, eligibility in waiters if waiter.id in granted and eligibility.asks),
     )
     holds: dict[tuple[int, str], Eligibility] = {}
-    rulings: list[tuple[str, Eligibility]] = []
-    for waiter, ruling in waiters:
+    eligibilities: list[tuple[str, Eligibility]] = []
+    for waiter, eligibility in waiters:
         if waiter.id in granted:
-            rulings.append((waiter.id, ruling))
+            eligibilities.append((waiter.id, eligibility))
         elif (reason := reasons[waiter.id]) != waiter.reason:
-            key = (id(ruling), reason)
+            key = (id(eligibility), reason)
             if key not in holds:
-                holds[key] = replace(ruling, outcome="hold", reason=reason, asks=())
-            rulings.append((waiter.id, holds[key]))
-    return rulings
+                holds[key] = replace(eligibility, outcome=Outcome.HOLD, reason=reason, asks=())
+            eligibilities.append((waiter.id, holds[key]))
+    return eligibilities
 
 
 def _keep_tokens_for_quotes(context: Context, reservations: TokenReservations, ids: Iterable[str]) -> None:
@@ -187,7 +180,7 @@ def _tokens_by_store(context: Context, reservations: TokenReservations) -> Token
                 log_unreadable("jobs", row.id, f"column tokens or array: {exc}")
                 continue
             for namespace, units in needs.items():
-                if is_live or row.id in reservations.held[namespace]:
+                if is_live or row.id in reservations.claims[namespace]:
                     live[namespace][row.id] = JobToken(row.id, units, row.project, row.domain)
         if len(rows) < JOBS_PAGE_MAX:
             return live
@@ -221,7 +214,7 @@ def _restore(context: Context, live: TokensByPool) -> None:
 
 def _give_back(context: Context, reservations: TokenReservations, live: TokensByPool) -> None:
     """Return the tokens that this leader took for jobs that no longer hold them."""
-    for namespace, claims in reservations.held.items():
+    for namespace, claims in reservations.claims.items():
         ended = [claim for job, claim in claims.items() if job not in live.get(namespace, {})]
         if ended:
             return_tokens(context, reservations, namespace, ended)
@@ -247,12 +240,12 @@ def _compare(context: Context, reservations: TokenReservations, live: TokensByPo
             pools.job_give(namespace, surplus)
         if missing:
             pools.job_restore(namespace, missing)
-        held = reservations.held.get(namespace, {})
-        repaired = len(missing) + sum(claim.job not in held for claim in surplus)
+        own = reservations.claims.get(namespace, {})
+        repaired = len(missing) + sum(claim.job not in own for claim in surplus)
         if repaired:
             repairs.add(namespace, amount=repaired)
             log.warning("tokens repaired", namespace=namespace, given_back=len(surplus), restored=len(missing))
-        reservations.held[namespace] = dict(expected)
+        reservations.claims[namespace] = dict(expected)
 
 
 def _put_quota(context: Context, namespace: str) -> bool:

@@ -17,13 +17,14 @@ from switchyard.errors import Gone, Resync, YardError
 from switchyard.model.cluster.cluster import POLLING_BACKEND
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.cluster.poll import BATCH_MAX, AttemptRef, Lease, Room, Stop
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import adopt_attempt
 from switchyard.model.job.task_states import cancelling_positions, live_positions
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.layout import Layout
-from switchyard.model.rules.queue import queue_named, queue_of_lane
+from switchyard.model.rules.queue import Lane, queue_named
 from switchyard.route.queue_order import BypassTimes, FairQueue, QueuedJob
 from switchyard.service.core.agents.agent_sessions import SyncRequest, begin_session, rival_answer
 from switchyard.service.core.snapshots.snapshots import Access
@@ -32,7 +33,6 @@ from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_lease import lease_tasks
 from switchyard.service.lifecycle.array_spread import lessee_ids, queue_room
 from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
@@ -172,7 +172,7 @@ class Leasing:
         for row in rows:
             by_lane.setdefault(row.lane, []).append(row)
         for lane, jobs_of_lane in by_lane.items():
-            queue = queue_named(queues, queue_of_lane(lane))
+            queue = queue_named(queues, Lane.read(lane).queue)
             aged = self._bypassed.aged(
                 cluster_id, (row.id for row in jobs_of_lane), now_us=batch.now_us, ageing_us=queue.ageing_us
             )
@@ -208,7 +208,7 @@ class Leasing:
         return [replaced(lease, attempt=cut.attempt, fence=cut.fence, lo=cut.lo, hi=cut.hi) for cut in cuts]
 
     def _lease(self, row: LeaseSource, cluster: str, *, job: str) -> Lease:
-        native = queue_named(self._layout().queues, queue_of_lane(row.lane)).native.get(cluster)
+        native = queue_named(self._layout().queues, Lane.read(row.lane).queue).native.get(cluster)
         is_admin = self._access is not None and row.owner_id in self._access().platform_admins
         return build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
 
@@ -418,7 +418,7 @@ def build_lease(row: LeaseSource, cluster: str, *, native: str | None, job: str,
         priority=row.priority,
         labels=msgspec.json.decode(row.labels, type=dict[str, str]),
         cluster=cluster,
-        queue=queue_of_lane(row.lane),
+        queue=Lane.read(row.lane).queue,
         native_queue=native,
         known=row.fence_known,
         spec=msgspec.Raw(row.spec.encode()),

@@ -10,6 +10,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import OutputChunk, Report
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import (
     LifecycleState,
@@ -28,7 +29,6 @@ from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.refusals import is_refused_before_start
 from switchyard.service.lifecycle.transitions import (
     adoption_update,

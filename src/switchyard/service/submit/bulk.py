@@ -98,7 +98,15 @@ class BulkSubmit:
             raise _refusal(refused, len(request.jobs))
         self._submit.refuse_many(actor, writes, key=key)
         body_hash = sha256(body).hexdigest() if key else ""
-        return BulkInsert(tuple(writes), refused, ids[0], request.each, key, body_hash, actor.id)
+        return BulkInsert(
+            tuple(writes),
+            refused,
+            first_id=ids[0],
+            is_partial_ok=request.each,
+            key=key,
+            body_hash=body_hash,
+            owner=actor.id,
+        )
 
     def _refuse_many_selections(self, requests: Iterable[JobRequest]) -> None:
         """Refuse too many distinct selections: evaluating one may take up to a second."""
@@ -135,7 +143,9 @@ class BulkSubmit:
     def _earlier_answer(self, batch: Batch, bulk: BulkInsert, key: str) -> Any:
         """Claim the idempotency key. Return the answer that an earlier request with this key got, else none."""
         total = len(bulk.writes) + len(bulk.refused)
-        row = IdempotencyClaim(bulk.owner, key, bulk.body_hash, f"{bulk.first_id}+{total}", batch.now_us)
+        row = IdempotencyClaim(
+            bulk.owner, key, body_hash=bulk.body_hash, job_id=f"{bulk.first_id}+{total}", created_us=batch.now_us
+        )
         claim = next(iter(jobs.idempotency_claim(batch.tx, [row]).values()))
         if claim.job_id == row.job_id:
             return None

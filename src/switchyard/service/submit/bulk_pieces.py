@@ -48,11 +48,11 @@ class BulkPieces:
         return BulkInsert(
             tuple(write for _, write in writes),
             {position - start: bulk.refused[position] for position in refused},
-            id_at(bulk.first_id, start),
-            bulk.is_partial_ok,
-            f"{bulk.key}{KEY_SEPARATOR}{start}" if bulk.key is not None and start else bulk.key,
-            bulk.body_hash,
-            bulk.owner,
+            first_id=id_at(bulk.first_id, start),
+            is_partial_ok=bulk.is_partial_ok,
+            key=f"{bulk.key}{KEY_SEPARATOR}{start}" if bulk.key is not None and start else bulk.key,
+            body_hash=bulk.body_hash,
+            owner=bulk.owner,
         )
 
     def take(self, accepted: AcceptedBulk) -> None:

@@ -35,6 +35,6 @@ def _retry_once(context: Context, submit: Submit, actor: Actor, job_id: str) -> 
         # Look first: what was accepted before stays accepted, even if a rule or a limit would refuse it now.
         if submit.repeated(actor, key=key, body=b"") is not None:
             return False
-        return accept_retry(context, submit, actor, job_id, RetryRequest(), key=key).is_new
+        return accept_retry(context, submit, actor, job_id, wanted=RetryRequest(), key=key).is_new
     except KeyReused:
         return False  # the job that retried it is so old that it was removed

@@ -28,7 +28,9 @@ def claim_keys(batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], I
     return jobs.idempotency_claim(
         batch.tx,
         [
-            IdempotencyClaim(write.row.owner_id, write.key, write.body_hash, write.row.id, batch.now_us)
+            IdempotencyClaim(
+                write.row.owner_id, write.key, body_hash=write.body_hash, job_id=write.row.id, created_us=batch.now_us
+            )
             for write in writes
             if write.key is not None
         ],
@@ -36,13 +38,13 @@ def claim_keys(batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], I
 
 
 def answer_for_used_key(
-    tx: Tx, held: IdempotencyClaim, *, key: str | None, body_hash: str, here: dict[str, CreatedJob]
+    tx: Tx, claim: IdempotencyClaim, *, key: str | None, body_hash: str, here: dict[str, CreatedJob]
 ) -> AcceptedJob | KeyReused:
     """Return the answer to a submit whose key is used. `here`: jobs of this batch that are not inserted yet."""
-    if held.body_hash != body_hash:
-        return KeyReused(f"The idempotency key {key!r} belongs to job {held.job_id}, made from another body.")
-    now = jobs.job_states(tx, [held.job_id]).get(held.job_id)
-    created = here.get(held.job_id) if now is None else CreatedJob(now.id, now.state, now.cluster, now.reason)
+    if claim.body_hash != body_hash:
+        return KeyReused(f"The idempotency key {key!r} belongs to job {claim.job_id}, made from another body.")
+    now = jobs.job_states(tx, [claim.job_id]).get(claim.job_id)
+    created = here.get(claim.job_id) if now is None else CreatedJob(now.id, now.state, now.cluster, now.reason)
     if created is None:
-        return KeyReused(f"The job {held.job_id} that the idempotency key {key!r} made was removed since, being old.")
+        return KeyReused(f"The job {claim.job_id} that the idempotency key {key!r} made was removed since, being old.")
     return AcceptedJob(created, is_new=False)

@@ -58,14 +58,14 @@ def _unusable_trees(batch: Batch, limits: FileLimits, writes: list[JobInsert]) -
 
 def _unknown_tree(limits: FileLimits, write: JobInsert, root: bytes) -> UnknownName:
     """The error for a tree that is not there for this user: never sent, or expired. The database does not say which."""
-    kept = f"files of a job are kept for {show_period(limits.keep_us)} after its end" if limits.keep_us else ""
+    period = f"files of a job are kept for {show_period(limits.keep_us)} after its end" if limits.keep_us else ""
     if (retried := write.row.retry_of) is not None:
-        why = f" ({kept})" if kept else ""
+        why = f" ({period})" if period else ""
         return UnknownName(f"The files of job {retried} have expired{why}.", next_step=SEND_AGAIN)
     idle = f"files that no job needs are kept for {show_period(limits.grace_us)} after their last use"
     return UnknownName(
         f"The tree {root.hex()} is not here: you have not uploaded it, or it has expired "
-        f"({'; '.join(filter(None, (kept, idle)))}).",
+        f"({'; '.join(filter(None, (period, idle)))}).",
         next_step=UPLOAD_IT,
     )
 

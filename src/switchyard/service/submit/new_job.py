@@ -11,8 +11,9 @@ from typing import TypedDict, cast
 import msgspec
 
 from switchyard.errors import UnknownName
+from switchyard.match.demand import Demand
 from switchyard.model.cluster.idset import parse_array
-from switchyard.model.cluster.verdict import Plan
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.blocker import Blocker
 from switchyard.model.job.job import JobRequest, JobSpec, State
@@ -20,7 +21,7 @@ from switchyard.model.job.lifecycle import LifecycleState, assign, reject
 from switchyard.model.job.spill import reject_rule
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.access import Role
-from switchyard.model.rules.queue import lane_of
+from switchyard.model.rules.queue import Lane
 from switchyard.model.wire.api import CreatedJob
 from switchyard.policy.admit import AdmittedJob
 from switchyard.policy.draft import Draft
@@ -30,7 +31,7 @@ from switchyard.route.world import World
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_spread import lessee_ids
-from switchyard.service.lifecycle.demands import demand_of_spec
+from switchyard.service.placement.decision import Placement, PlacementDecision
 from switchyard.service.placement.eligibility_cache import CachedEligibility
 from switchyard.service.reserve.inquiries import JobInquiry, inquiry_of
 from switchyard.service.reserve.quotes import quote_use_row
@@ -74,7 +75,7 @@ class JobInsert:
 
     row: NewJobRow
     spec_body: str
-    kept: CachedEligibility
+    cached: CachedEligibility
     policy: PolicyRecord
     created: CreatedJob
     key: str | None
@@ -84,7 +85,7 @@ class JobInsert:
     asking: JobInquiry | None = None  # the inquiry, if the job waits for quotes
     quoted: quotes.QuoteUseRow | None = None  # the quotes, if the cluster was chosen by quotes
     pending_at_versions: tuple[int, int] | None = None  # world and access versions of a decision to wait for a cluster
-    preferred: str | None = None  # the chosen cluster, also if the job waits for a queue place or tokens
+    preferred: str | None = None  # the drawn cluster, also if the job waits for a queue place or tokens
     files: JobFiles | None = None  # if it names a tree
 
     def job_ids(self) -> Iterable[str]:
@@ -95,14 +96,13 @@ def new_job(
     actor: Actor,
     admitted: AdmittedJob,
     *,
-    kept: CachedEligibility,
-    decided: Plan,
+    cached: CachedEligibility,
+    decision: PlacementDecision,
+    demand: Demand,
     cluster_id: str | None,
     versions: tuple[int, int],
     bounds: str,
-    lane: str,
-    is_queued: bool = False,
-    preferred: str | None = None,
+    lane: Lane,
     spread: str | None = None,
     key: str | None,
     body: bytes,
@@ -110,32 +110,31 @@ def new_job(
 ) -> JobInsert:
     """Build the write of a routed job. `spread`: the clusters that may lease an array (array_spread.py).
 
-    `versions`: the versions of world and access that the decision used. `is_queued`: the job has a cluster, and waits
-    for a place in its queue. `preferred`: the chosen cluster, also if the job waits for a queue place or for tokens.
+    `versions`: the versions of world and access that the decision used.
     """
-    request = admitted.request
+    request, plan = admitted.draft.request, decision.plan
+    is_queued = decision.step is Placement.QUEUE
     spec_body = _SORTED.encode(request.spec).decode()
-    life = life_after_routing(decided.outcome)
-    demand = demand_of_spec(request.spec)
-    optional = _optional_columns(request, life, decided.reason, now_us, is_queued=is_queued)
+    life = life_after_routing(plan.outcome)
+    optional = _optional_columns(request, life, plan.reason, now_us, is_queued=is_queued)
     optional |= _policy_columns(admitted.draft, life, now_us)
     if spread is not None:
         optional["spread"] = spread
     row = NewJobRow(
-        id=decided.seed,
+        id=plan.seed,
         name=request.name or _default_name(request.spec.command[0]),
         owner=actor.name,
         owner_id=actor.id,
         project=request.project,
         domain=request.domain,
-        lane=lane,
+        lane=lane.text,
         state=life.state.value,
-        reason=decided.reason,
+        reason=plan.reason,
         priority=request.priority,
         labels=_SORTED.encode(request.labels).decode() if request.labels else "{}",
         spec_hash=sha256(spec_body.encode()).hexdigest(),
         bounds=bounds,
-        plan_hash=kept.verdicts_hash,
+        plan_hash=cached.verdicts_hash,
         policy_hash=admitted.record.hash,
         # Larger demands fit no cluster. The job is rejected, and its row must still be stored.
         cores=min(demand.cores_total, INTEGER_MAX),
@@ -152,28 +151,32 @@ def new_job(
         retries=request.spec.retry.limit,
         **optional,
     )
-    created = CreatedJob(decided.seed, life.state.value, decided.chosen, decided.reason)
-    after = tuple(parse_dependency(text) for text in request.after) if request.after else ()
-    body_hash = sha256(body).hexdigest() if key else ""
     is_waiting_for_cluster = life.state is State.PENDING and row.blocked is None
     return JobInsert(
-        *(row, spec_body, kept, admitted.record, created, key, body_hash, actor),
-        after=after,
+        row=row,
+        spec_body=spec_body,
+        cached=cached,
+        policy=admitted.record,
+        created=CreatedJob(plan.seed, life.state.value, plan.chosen, plan.reason),
+        key=key,
+        body_hash=sha256(body).hexdigest() if key else "",
+        actor=actor,
+        after=tuple(map(parse_dependency, request.after)),
         pending_at_versions=versions if is_waiting_for_cluster else None,
-        preferred=preferred,
-        files=_with_trees(request.spec.files),
+        preferred=decision.drawn,
+        files=None if request.spec.files is None else _with_trees(request.spec.files),
     )
 
 
-def _with_trees(files: JobFiles | None) -> JobFiles | None:
-    return files if files is not None and (files.tree or files.task_tree) else None
+def _with_trees(files: JobFiles) -> JobFiles | None:
+    return files if files.tree or files.task_tree else None
 
 
-def lane_for(admitted: AdmittedJob, job_id: str) -> str:
+def lane_for(admitted: AdmittedJob, job_id: str) -> Lane:
     """Return the lane of a new job. If several queues match its tags, a draw seeded by its id chooses the queue."""
     names = admitted.queues
     queue = names[0] if len(names) == 1 else names[draw(job_id, names, [1.0] * len(names))]
-    return lane_of(queue, admitted.request.project, admitted.draft.backends)
+    return Lane.of(queue, admitted.draft.request.project, admitted.draft.bounds.backends)
 
 
 def _optional_columns(
@@ -185,8 +188,9 @@ def _optional_columns(
         columns["lost_after_s"] = parse_duration_s(request.spec.lost_after)
     if life.state is State.REJECTED:
         columns["ended_us"] = now_us
-    elif (blockers := blocked_by_request(request)) is not None:
-        columns["blocked"] = blockers
+    elif request.after or request.hold:
+        blockers = [Blocker.AFTER] * bool(request.after) + [Blocker.HOLD] * request.hold
+        columns["blocked"] = ",".join(blockers)
     if is_queued:
         columns["blocked"] = Blocker.QUEUE.value
     if life.state is State.PENDING:
@@ -208,7 +212,7 @@ def _policy_columns(draft: Draft, life: LifecycleState, now_us: int) -> Optional
         columns |= {"workflow": request.workflow, "launch_plan": request.launch_plan}
     if life.state is State.REJECTED:
         return columns
-    if draft.spill and (rule := reject_rule(draft.spill)) is not None:
+    if draft.bounds.spill and (rule := reject_rule(draft.bounds.spill)) is not None:
         expires_s = rule.after_s if request.expires_after is None else parse_duration_s(request.expires_after)
         columns["expires_us"] = now_us + min(rule.after_s, expires_s) * 1_000_000
     if draft.tokens:
@@ -226,19 +230,19 @@ def _policy_columns(draft: Draft, life: LifecycleState, now_us: int) -> Optional
     return columns
 
 
-def with_quote_wait(write: JobInsert, spec: JobSpec, decided: Plan, world: World) -> JobInsert:
+def with_quote_wait(write: JobInsert, spec: JobSpec, world: World) -> JobInsert:
     """Add the inquiry of a job that waits for quotes, or the quotes that chose its cluster."""
-    ruling, row = write.kept.ruling, write.row
-    if ruling.asks and row.blocked is None:
-        inquiry = inquiry_of(spec, ruling.asks, world, owner=write.actor.id)
+    eligibility, row = write.cached.eligibility, write.row
+    if eligibility.asks and row.blocked is None:
+        inquiry = inquiry_of(spec, eligibility.asks, world, owner=write.actor.id)
         return replace(
             write,
             row=msgspec.structs.replace(row, blocked=Blocker.QUOTES.value),
             asking=JobInquiry(row.id, inquiry),
             pending_at_versions=None,
         )
-    if ruling.quoted and decided.chosen is not None:
-        used = quote_use_row(row.id, ruling, decided.chosen, row.cluster_id or "", now_us=row.created_us)
+    if eligibility.quoted and write.created.cluster is not None:
+        used = quote_use_row(row.id, eligibility, write.created.cluster, row.cluster_id or "", now_us=row.created_us)
         return replace(write, quoted=used)
     return write
 
@@ -286,14 +290,12 @@ def parse_dependency(text: str) -> tuple[str, DependencyCondition]:
     return job_id.upper(), cast("DependencyCondition", condition or "ok")
 
 
-def blocked_by_request(request: JobRequest) -> str | None:
-    blockers = [Blocker.AFTER] * bool(request.after) + [Blocker.HOLD] * request.hold
-    return ",".join(blockers) or None
-
-
 def blocked_reason(request: JobRequest) -> str:
+    """Return why its user holds the job back; empty: it is not held back."""
     if request.hold:
         return "held; `yard release` lets it go"
+    if not request.after:
+        return ""
     return f"begins after {', '.join(request.after[:5])}" + (" …" if len(request.after) > 5 else "")
 
 
@@ -306,8 +308,8 @@ def _default_name(program: str) -> str:
 def life_after_routing(outcome: str) -> LifecycleState:
     """Return the lifecycle state of a new job with this router outcome."""
     new = LifecycleState(State.PENDING, attempt=0, fence=0, is_leased=False)
-    if outcome == "assign":
+    if outcome == Outcome.ASSIGN:
         return assign(new).life
-    if outcome == "reject":
+    if outcome == Outcome.REJECT:
         return reject(new, "").life
     return new

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from switchyard.model.cluster.quote import Quote, QuoteOutcome, Quotes
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.model.job.job import JobRequest, JobSpec
 from switchyard.route.router import Eligibility
 from switchyard.route.select.quote_selectors import rounded_cost, rounded_start_s
@@ -24,21 +25,21 @@ class OpenInquiry:
 
     shape: str
     spec: JobSpec
-    ruling: Eligibility
+    eligibility: Eligibility
     names: tuple[str, ...] = ()  # clusters that are to answer
     window: QuoteWindow | None = None
 
 
 def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRequest) -> OpenInquiry:
     """Ask the eligible clusters whose last quote is no longer valid."""
-    spec, ruling, *_ = submit.eligibility(actor, request)
+    spec, eligibility, *_ = submit.eligibility(actor, request)
     shape, _ = shape_of(spec)
-    if ruling.outcome != "assign":
-        return OpenInquiry(shape, spec, ruling)
-    gathered = gather_quotes(context, ruling, spec)
+    if eligibility.outcome is not Outcome.ASSIGN:
+        return OpenInquiry(shape, spec, eligibility)
+    gathered = gather_quotes(context, eligibility, spec)
     names = gathered.names
     if not gathered.missing:
-        return OpenInquiry(shape, spec, ruling, names)
+        return OpenInquiry(shape, spec, eligibility, names)
     inquiry = inquiry_of(spec, gathered.missing, context.snapshots.world, owner=actor.id)
     wait_us = context.selections.quote_wait_us
 
@@ -46,14 +47,14 @@ def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRe
         ask_clusters(batch, [inquiry], wait_us=wait_us)
         return QuoteWindow(batch.now_us, batch.now_us + wait_us)
 
-    return OpenInquiry(shape, spec, ruling, names, context.committer.call(apply))
+    return OpenInquiry(shape, spec, eligibility, names=names, window=context.committer.call(apply))
 
 
 def inquiry_answers(context: Context, inquiry: OpenInquiry) -> tuple[Quotes, bool]:
     """Return the answers so far, and whether all clusters have answered."""
-    if inquiry.ruling.outcome != "assign":
-        return Quotes(shape=inquiry.shape, items=[], reason=inquiry.ruling.reason), True
-    gathered = gather_quotes(context, inquiry.ruling, inquiry.spec, inquiry.window, names=inquiry.names)
+    if inquiry.eligibility.outcome is not Outcome.ASSIGN:
+        return Quotes(shape=inquiry.shape, items=[], reason=inquiry.eligibility.reason), True
+    gathered = gather_quotes(context, inquiry.eligibility, inquiry.spec, inquiry.window, names=inquiry.names)
     names = sorted({*inquiry.names, *gathered.quotes})
     reason = f"no answer within {context.selections.quote_wait_us / 1e6:g} s"
     items = [gathered.quotes.get(name) or Quote(cluster=name, said=QuoteOutcome.NONE, reason=reason) for name in names]

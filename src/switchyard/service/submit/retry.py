@@ -10,6 +10,7 @@ from switchyard.errors import BadRequest, Conflict, Malformed
 from switchyard.model.cluster.idset import TEXT_CHARS_MAX, IdSet
 from switchyard.model.cluster.selection import Select
 from switchyard.model.executions.execution import is_server_label
+from switchyard.model.job.bounds import decode_bounds, retry_bounds
 from switchyard.model.job.job import JobRequest, JobSpec, State, native_problem
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.job.task_states import succeeded_positions
@@ -22,7 +23,6 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.submit_tokens import clusters_with_older_token
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.bounds import decode_bounds, retry_bounds
 from switchyard.service.lifecycle.transitions import AvoidedCluster
 from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, policy_of, visible_job
 from switchyard.service.submit.idempotency import AcceptedJob
@@ -81,11 +81,11 @@ def retry_job(
     `key`: an idempotency key of the caller. The same key, job and request make one job.
     """
     if key is None:
-        return accept_retry(context, submit, actor, ref, wanted, key=None).created
+        return accept_retry(context, submit, actor, ref, wanted=wanted, key=None).created
     body = b"retry %b %b" % (ref.encode(), msgspec.json.encode(wanted))
     # Look first: a retry that was accepted stays accepted, even if a rule or a limit would refuse it now.
     accepted = submit.repeated(actor, key=key, body=body)
-    return (accepted or accept_retry(context, submit, actor, ref, wanted, key=key, body=body)).created
+    return (accepted or accept_retry(context, submit, actor, ref, wanted=wanted, key=key, body=body)).created
 
 
 def accept_retry(
@@ -144,18 +144,18 @@ def _tasks_to_retry(row: JobRow, rows: list[ranges.RangeOnCluster], wanted: str 
         return None
     all_tasks = IdSet.parse(row.array)
     if wanted is not None:
-        chosen = IdSet.parse(wanted)
-        if not chosen.is_within(all_tasks):
+        indexes = IdSet.parse(wanted)
+        if not indexes.is_within(all_tasks):
             raise BadRequest(f"Job {row.id} has no such tasks.", next_step=f"Its tasks are {row.array[:80]}.")
     else:
         succeeded = IdSet.of(part.lo + position for part in rows for position in succeeded_positions(part.tasks))
-        chosen = TaskSet(row.array, all_tasks).split(succeeded)[1].as_runs()
-    if not chosen:
+        indexes = TaskSet(row.array, all_tasks).split(succeeded)[1].as_runs()
+    if not indexes:
         raise Conflict(f"All tasks of {row.id} succeeded.", next_step="Name the tasks to run again.")
-    text = str(chosen) + (f"%{row.array_max}" if row.array_max else "")
+    text = str(indexes) + (f"%{row.array_max}" if row.array_max else "")
     if len(text) > TEXT_CHARS_MAX:
         raise Conflict(
-            f"The {len(chosen):,} tasks of {row.id} that did not succeed are too scattered for one array.",
+            f"The {len(indexes):,} tasks of {row.id} that did not succeed are too scattered for one array.",
             next_step="Name some of them: `yard retry ID --tasks 0-9999`.",
         )
     return text

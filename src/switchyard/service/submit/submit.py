@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from hashlib import sha256
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -15,18 +14,15 @@ from msgspec.json import decode
 from msgspec.structs import replace
 
 from switchyard.errors import Denied, KeyReused, LimitReached, UnknownName, YardError
-from switchyard.match.demand import Demand
-from switchyard.match.engine import DEFAULT_ENGINE
 from switchyard.model.cluster.idset import IdSet, parse_array
-from switchyard.model.cluster.verdict import Plan
+from switchyard.model.cluster.verdict import Outcome, Plan
+from switchyard.model.job.bounds import Bounds, RetryBounds, encode_bounds
 from switchyard.model.job.job import JobRequest, JobSpec
 from switchyard.model.rules.access import Role
 from switchyard.model.rules.attributes import JobPolicy
-from switchyard.model.rules.queue import queue_named, queue_of_lane
 from switchyard.policy.admit import NO_LABELS, AdmittedJob, admit
 from switchyard.policy.limits import JOB_OVERHEAD_BYTES
-from switchyard.route.placement import NeedStatus, Placement, decide_placement
-from switchyard.route.router import Eligibility, make_plan
+from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.process_metrics import ProcessMetrics
@@ -34,35 +30,31 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.submit_tokens import find_submit_token
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.bounds import (
-    Bounds,
-    RetryBounds,
-    bounds_of,
-    encode_bounds,
-    evaluate_with_spill,
-    refuse_empty_pool_or_label,
-    time_limit_s_of,
-)
 from switchyard.service.lifecycle.demands import check_demand, demand_of_spec, largest_task
+from switchyard.service.placement.decision import (
+    EligibilityCache,
+    JobNeeds,
+    JobToPlace,
+    TooSlowForLoop,
+    decide,
+    decide_as_if_next,
+    evaluate_job,
+    spread_of,
+)
 from switchyard.service.placement.decision_counts import decision_key, rejecting_step
-from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
+from switchyard.service.placement.eligibility_cache import CachedEligibility
 from switchyard.service.placement.hints import job_hints
-from switchyard.service.placement.select_cluster import SelectionCache
-from switchyard.service.placement.spread_lessees import spread_of
 from switchyard.service.reserve.inquiries import ask_for_jobs
-from switchyard.service.reserve.queue_places import hold_plan, needs_place, queue_full_reason, queue_wait_reason
 from switchyard.service.reserve.token_needs import (
     needs_of_request,
     refuse_unknown_pools,
     tasks_at_once,
-    token_wait_reason,
 )
-from switchyard.service.reserve.token_position import token_hints, token_shortage_reason
+from switchyard.service.reserve.token_position import token_hints
 from switchyard.service.submit.idempotency import AcceptedJob, answer_for_used_key, claim_keys
 from switchyard.service.submit.job_files import refer_to_trees, refused_inserts
 from switchyard.service.submit.new_job import (
     JobInsert,
-    blocked_by_request,
     blocked_reason,
     insert_job,
     lane_for,
@@ -71,45 +63,27 @@ from switchyard.service.submit.new_job import (
 )
 from switchyard.store.clusters import quotes
 from switchyard.store.jobs import jobs
-from switchyard.store.rules.queues import places_taken
 
-RULINGS_CACHE_MAX = 4096  # cached rulings, one per shape and actor, for one version of the snapshots
-QUICK_CLASSES_MAX = 64  # different clusters to match on the event loop: some milliseconds
-QUICK_GRAPH_SIZE_MAX = 1000  # shapes and edges of graphs to match on the event loop: some milliseconds
-_ONLY_RESERVATIONS_MISSING = (Placement.ASSIGN, Placement.QUEUE, Placement.WAIT_TOKENS)
 STORED_HASHES_MAX = 65_536  # hashes known to be stored; forgetting one costs an insert that does nothing
 STORED_HASHES_US = 600_000_000  # then each hash is written again, so that retention sees that it is used
-
-
-@dataclass(frozen=True, slots=True)
-class _RulingCache:
-    """Rulings by shape and actor. They hold for one version of the world and of the grants."""
-
-    versions: tuple[int, int]
-    kept: dict[tuple[object, ...], CachedEligibility] = field(default_factory=dict)
 
 
 class JobEligibility(NamedTuple):
     """Where a job could run. `rules`: a JobPolicy, encoded."""
 
     spec: JobSpec
-    ruling: Eligibility
+    eligibility: Eligibility
     bounds: Bounds
     rules: str
 
 
-class TooSlowForLoop(Exception):
-    """The job must be decided on a thread: matching it takes too long for the event loop."""
-
-
 class Submit:
-    """Submits jobs. Caches rulings by shape, and the hashes of specs, verdicts and rules that are stored."""
+    """Submits jobs. Caches eligibilities by shape, and the hashes of specs, verdicts and rules that are stored."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.file_limits = context.files.limits
-        self._selecting = SelectionCache(context)
-        self._rulings = _RulingCache((-1, -1))
+        self.eligibilities = EligibilityCache(context)
         self._known: set[str] = set()
         self._known_since_us = 0
         self.pending_wakeup = PendingWakeup(context)
@@ -145,19 +119,11 @@ class Submit:
             refuse_job_over_limit(self._context, actor, request, is_quick=is_quick)
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one snapshot for all steps: the next may lack the chosen cluster
-        versions = (world.version, access.version)
-        kept = self._rule(world, actor, admitted.request.spec, bounds, last, versions=versions, is_quick=is_quick)
-        job_id = job_id or self._context.new_id()
+        spec, versions = admitted.draft.request.spec, (world.version, access.version)
+        job = JobToPlace(actor, spec, demand_of_spec(spec), bounds, last=last)
+        cached = self.eligibilities.selected(world, job, versions, is_quick=is_quick)
         write = self._insert(
-            actor,
-            admitted,
-            world=world,
-            versions=versions,
-            kept=kept,
-            decided=make_plan(kept.ruling, seed=job_id, is_shown=False),
-            bounds=bounds,
-            key=key,
-            body=body,
+            admitted, job, world=world, versions=versions, cached=cached, job_id=job_id, key=key, body=body
         )
         self._context.tally.decision_s.add(perf_counter() - began)
         return write
@@ -172,9 +138,9 @@ class Submit:
         The job counts as accepted, even if the rules would refuse it now.
         """
         with self._context.database.read() as tx:
-            held = jobs.idempotency_get(tx, actor.id, key)
+            claim = jobs.idempotency_get(tx, actor.id, key)
             answer = (
-                answer_for_used_key(tx, held, key=key, body_hash=sha256(body).hexdigest(), here={}) if held else None
+                answer_for_used_key(tx, claim, key=key, body_hash=sha256(body).hexdigest(), here={}) if claim else None
             )
         if isinstance(answer, KeyReused):
             raise answer
@@ -182,55 +148,37 @@ class Submit:
 
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
         """Return how the job would be decided now. Stores nothing."""
+        context = self._context
         admitted, bounds = self._admit(actor, request)
-        world, spec = self._context.snapshots.world, admitted.request.spec
-        chosen = self._rule(world, actor, spec, bounds).ruling
-        ruling, _ = self._evaluate(world, actor, spec, bounds)
-        engine = self._context.engines.choose(bounds.engine)
-        policy = decode(admitted.record.body, type=JobPolicy)
-        limit_s = time_limit_s_of(spec)
-        ask = bounds.ask(demand_of_spec(spec), actor, world, engine=engine, time_limit_s=limit_s)
-        decided = make_plan(chosen, seed=self._context.new_id())
-        needs = needs_of_request(admitted)
+        world, job, versions = self._job_now(actor, admitted.request.spec, bounds)
+        eligibility = self.eligibilities.eligible(world, job, versions)
+        selection = self.eligibilities.selected(world, job, versions).eligibility
+        policy, needs = decode(admitted.record.body, type=JobPolicy), needs_of_request(admitted)
+        job_id = context.new_id()
+        plan = decide_as_if_next(context, selection, JobNeeds(job_id, lane_for(admitted, job_id), needs))
+        hints: list[str] = []
+        if selection.outcome is not Outcome.ASSIGN:
+            routing_request, _ = evaluate_job(context, world, job)
+            hints = job_hints(routing_request, world, eligibility=eligibility, selection=selection, policy=policy)
         return replace(
-            self._with_missing_needs(decided, lane_for(admitted, decided.seed), needs),
-            engine=engine,
-            hints=job_hints(ask, world, ruling.ruling, chosen, policy)
-            or token_hints(self._context, needs, at_once=tasks_at_once(admitted)),
-            quotes=list(chosen.quoted),
+            plan,
+            engine=context.engines.choose(bounds.engine),
+            hints=hints or token_hints(context, needs, at_once=tasks_at_once(admitted)),
+            quotes=list(selection.quoted),
             policy=policy,
         )
-
-    def _with_missing_needs(self, decided: Plan, lane: str, needs: Mapping[str, int]) -> Plan:
-        """Return the plan. If the job's queue has no free place or a pool has too few tokens, it says so."""
-        if decided.outcome != "assign":
-            return decided
-        full, short = self._full_reason(lane), token_shortage_reason(self._context, needs)
-        placement = decide_placement(
-            decided.outcome,
-            asks=False,
-            is_blocked=False,  # a plan says where the job would go once it is released
-            place=NeedStatus.UNMET if full else NeedStatus.MET,
-            tokens=NeedStatus.UNMET if short else NeedStatus.MET,
-        )
-        if placement is Placement.ASSIGN:
-            return decided
-        return hold_plan(decided, full if placement is Placement.QUEUE else short)
-
-    def _full_reason(self, lane: str) -> str:
-        """Return why a job of this lane would get no place in its queue now. Empty: it would, or needs no place."""
-        queues = self._context.snapshots.laid.layout.queues
-        if not needs_place(queues, lane):
-            return ""
-        whose = queue_named(queues, queue_of_lane(lane)).counted(queue_of_lane(lane))
-        with self._context.database.read() as tx:
-            return queue_full_reason(queues, lane, places_taken(tx, whose))
 
     def eligibility(self, actor: Actor, request: JobRequest) -> JobEligibility:
         """Return the job after the rules, and the clusters that could run it, before one is selected."""
         admitted, bounds = self._admit(actor, request)
-        kept, _ = self._evaluate(self._context.snapshots.world, actor, admitted.request.spec, bounds)
-        return JobEligibility(admitted.request.spec, kept.ruling, bounds, admitted.record.body)
+        eligibility = self.eligibilities.eligible(*self._job_now(actor, admitted.request.spec, bounds))
+        return JobEligibility(admitted.request.spec, eligibility, bounds, admitted.record.body)
+
+    def _job_now(self, actor: Actor, spec: JobSpec, bounds: Bounds) -> tuple[World, JobToPlace, tuple[int, int]]:
+        """Return the present world, the job, and the versions of the world and of the actor's rights."""
+        snapshots = self._context.snapshots
+        world = snapshots.world
+        return world, JobToPlace(actor, spec, demand_of_spec(spec), bounds), (world.version, snapshots.access.version)
 
     def _admit(
         self, actor: Actor, request: JobRequest, server_labels: Mapping[str, str] = NO_LABELS
@@ -255,108 +203,57 @@ class Submit:
             refuse_unknown_pools(self._context, admitted)
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
-        named, by_token = named_clusters(snapshots, actor, request)
-        select = self._context.selections.read(request.select)
-        bounds = bounds_of(named, by_token, admitted.draft, request, select=select)
-        refuse_empty_pool_or_label(bounds, snapshots.world)
+        bounds = admitted.draft.bounds
+        if request.clusters or request.cluster is not None:
+            named, by_token = named_clusters(snapshots, actor, request)
+            bounds = replace(
+                bounds, named=None if named is None else tuple(sorted(named)), by_token=tuple(sorted(by_token))
+            )
+        if request.select is not None:
+            bounds = replace(bounds, select=self._context.selections.read(request.select))
+        if bounds.pool is not None or bounds.label is not None:
+            refuse_empty_pool_or_label(bounds, snapshots.world)
         return admitted, bounds
-
-    def _rule(
-        self,
-        world: World,
-        actor: Actor,
-        spec: JobSpec,
-        bounds: Bounds,
-        last: tuple[tuple[str, str], ...] = (),
-        *,
-        versions: tuple[int, int] | None = None,
-        is_quick: bool = False,
-    ) -> CachedEligibility:
-        kept, key = self._evaluate(world, actor, spec, bounds, last, versions=versions, is_quick=is_quick)
-        return self._selecting.among(kept, key, bounds, spec)
-
-    def _evaluate(
-        self,
-        world: World,
-        actor: Actor,
-        spec: JobSpec,
-        bounds: Bounds,
-        last: tuple[tuple[str, str], ...] = (),
-        *,
-        versions: tuple[int, int] | None = None,
-        is_quick: bool = False,
-    ) -> tuple[CachedEligibility, tuple[object, ...]]:
-        """Return the eligible clusters without a selection, from the cache if possible, and the cache key.
-
-        `versions`: of the world and of the actor's rights.
-        """
-        versions = versions or (world.version, self._context.snapshots.access.version)
-        rulings = self._rulings
-        if rulings.versions != versions or len(rulings.kept) > RULINGS_CACHE_MAX:
-            # Several threads decide. A thread with an older snapshot writes into the older cache, never into this one.
-            rulings = self._rulings = _RulingCache(versions)
-        demand = demand_of_spec(spec)
-        engine = bounds.engine or self._context.engines.default
-        limit_s = time_limit_s_of(spec) if world.has_ends else None
-        key = (actor.id, demand, bounds, last, limit_s)
-        kept = rulings.kept.get(key)
-        if kept is None:
-            if is_quick and (spec.demand is not None or _is_long(world, demand, engine)):
-                raise TooSlowForLoop
-            ask = bounds.ask(demand, actor, world, engine=engine, last=last, time_limit_s=limit_s)
-            kept = cache_eligibility(evaluate_with_spill(bounds, ask, world))
-            rulings.kept[key] = kept
-        return kept, key
 
     def _insert(
         self,
-        actor: Actor,
         admitted: AdmittedJob,
+        job: JobToPlace,
         *,
         world: World,
         versions: tuple[int, int],
-        kept: CachedEligibility,
-        decided: Plan,
-        bounds: Bounds,
+        cached: CachedEligibility,
+        job_id: str | None,
         key: str | None,
         body: bytes,
     ) -> JobInsert:
-        tokens = needs_of_request(admitted) if self._context.tokens.pools.is_enforced else {}
-        lane, queues = lane_for(admitted, decided.seed), self._context.snapshots.laid.layout.queues
-        placement = decide_placement(
-            decided.outcome,
-            asks=bool(kept.ruling.asks),
-            is_blocked=blocked_by_request(admitted.request) is not None,
-            place=NeedStatus.UNMET if needs_place(queues, lane) else NeedStatus.NONE,
-            tokens=NeedStatus.UNMET if tokens else NeedStatus.NONE,  # the leader grants them, in order
-        )
-        preferred = decided.chosen if placement in _ONLY_RESERVATIONS_MISSING else None
-        if placement is Placement.BLOCK and (decided.outcome == "assign" or kept.ruling.asks):
-            decided = hold_plan(decided, blocked_reason(admitted.request))
-        elif placement is Placement.QUEUE:
-            decided = hold_plan(decided, queue_wait_reason(lane))
-        elif placement is Placement.WAIT_TOKENS:
-            decided = hold_plan(decided, token_wait_reason(tokens))
-        cluster = world.by_name[decided.chosen] if decided.chosen else None
+        """Decide on the job and build its row. The leader gives places and tokens, in order: a new job has none."""
+        context, eligibility, request = self._context, cached.eligibility, admitted.draft.request
+        job_id = job_id or context.new_id()
+        lane = lane_for(admitted, job_id)
+        tokens = needs_of_request(admitted) if context.tokens.pools.is_enforced else {}
+        decision = decide(context, eligibility, JobNeeds(job_id, lane, tokens, blocked_reason(request)))
+        plan = decision.plan
         write = new_job(
-            actor,
+            job.owner,
             admitted,
-            kept=kept,
-            decided=decided,
-            cluster_id=cluster.id if cluster else None,
+            cached=cached,
+            decision=decision,
+            demand=job.demand,
+            cluster_id=world.by_name[plan.chosen].id if plan.chosen else None,
             versions=versions,
-            bounds=encode_bounds(bounds),
+            bounds=encode_bounds(job.bounds),
             lane=lane,
-            is_queued=placement is Placement.QUEUE,
-            preferred=preferred,
-            spread=spread_of(self._context, kept.ruling, bounds, world, decided),
+            spread=spread_of(context, eligibility, bounds=job.bounds, world=world, plan=plan)
+            if job.bounds.is_array
+            else None,
             key=key,
             body=body,
-            now_us=self._context.now_us(),
+            now_us=context.now_us(),
         )
-        if not kept.ruling.asks and not kept.ruling.quoted:
+        if not eligibility.asks and not eligibility.quoted:
             return write
-        return with_quote_wait(write, admitted.request.spec, decided, world)
+        return with_quote_wait(write, request.spec, world)
 
     def apply_inserts(self, batch: Batch, writes: list[JobInsert]) -> list[Any]:
         """Insert the jobs of a batch. A job whose idempotency key is taken gets the answer of the earlier job."""
@@ -367,12 +264,12 @@ class Submit:
         results: list[Any] = []
         new: list[JobInsert] = []
         for write in writes:
-            held = earlier.get((write.row.owner_id, write.key)) if write.key else None
+            claim = earlier.get((write.row.owner_id, write.key)) if write.key else None
             if id(write) in refused:
                 results.append(refused[id(write)])
-            elif held is not None and held.job_id != write.row.id:
+            elif claim is not None and claim.job_id != write.row.id:
                 results.append(
-                    answer_for_used_key(batch.tx, held, key=write.key, body_hash=write.body_hash, here=created)
+                    answer_for_used_key(batch.tx, claim, key=write.key, body_hash=write.body_hash, here=created)
                 )
             else:
                 insert_job(batch, write)
@@ -406,7 +303,7 @@ class Submit:
         ):
             self._known, self._known_since_us = set(), batch.now_us
         specs = {write.row.spec_hash: write.spec_body for write in writes}
-        verdicts = {write.kept.verdicts_hash: write.kept.verdicts_body for write in writes}
+        verdicts = {write.cached.verdicts_hash: write.cached.verdicts_body for write in writes}
         new = {key: body for key, body in specs.items() if key not in self._known}
         jobs.spec_put(batch.tx, new, at_us=batch.now_us)
         new = {key: body for key, body in verdicts.items() if key not in self._known}
@@ -416,14 +313,6 @@ class Submit:
         jobs.policy_put(batch.tx, new, at_us=batch.now_us)
         # Only hashes that are committed count as stored.
         batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
-
-
-def _is_long(world: World, demand: Demand, engine: str) -> bool:
-    """Whether an evaluation may take longer than some milliseconds. Engines other than the default always may."""
-    index = world.index
-    if engine != DEFAULT_ENGINE or index.classes > QUICK_CLASSES_MAX:
-        return True
-    return index.unanswered_size(demand, by=engine) > QUICK_GRAPH_SIZE_MAX
 
 
 def answer_without_commit(write: JobInsert) -> AcceptedJob:
@@ -439,7 +328,8 @@ def count_new_jobs(tally: ProcessMetrics, batch: Batch, writes: Sequence[JobInse
         decision_key(write.row.bounds, write.row.lane, write.created.cluster, write.created.state.lower())
         for write in writes
     ]
-    rejected = [rejecting_step(write.kept.ruling.verdicts) for write in writes if write.created.state == "REJECTED"]
+    refused = [write.cached.eligibility for write in writes if write.created.state == "REJECTED"]
+    rejected = [rejecting_step(eligibility.verdicts) for eligibility in refused]
 
     def count() -> None:
         tally.decided(keys, rejected)
@@ -473,6 +363,18 @@ def named_clusters(
         actor.need_cluster(Role.SUBMIT, member)
     pinned = frozenset({member.id})
     return (pinned if allowed is None else allowed & pinned), frozenset(by_token)
+
+
+def refuse_empty_pool_or_label(bounds: Bounds, world: World) -> None:
+    """Raise UnknownName for a pool or label without a registered cluster."""
+    for word, name, sets in (("pool", bounds.pool, world.pools), ("label", bounds.label, world.labels)):
+        members = sets.get(name, {}) if name is not None else {}
+        if members and not any(member in world.by_name for member in members):
+            known = (set_name for set_name in sorted(sets) if any(member in world.by_name for member in sets[set_name]))
+            raise UnknownName(
+                f"There is no {word} {name!r} to speak of: none of its clusters is registered.",
+                next_step=f"Known {word}s: {', '.join(known) or 'none'}.",
+            )
 
 
 def refuse_job_over_limit(context: Context, actor: Actor, request: JobRequest, *, is_quick: bool) -> None:

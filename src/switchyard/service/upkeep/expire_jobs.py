@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.event_kind import EVENT_OF_STATE
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES, LifecycleState, Transition, make_transition, unassign
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
 from switchyard.service.lifecycle.wait_clock import expiry_cause
 from switchyard.service.placement.decision_counts import count_spill_rejection

@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from switchyard.model.cluster.verdict import Outcome
 from switchyard.model.job.blocker import Blocker
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import unassign
 from switchyard.model.job.taskset import TaskSet
-from switchyard.model.rules.queue import Queue, project_of_lane, queue_named, queue_of_lane
+from switchyard.model.rules.queue import Lane, Queue, queue_named
 from switchyard.route.queue_order import FairQueue
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
@@ -25,7 +26,7 @@ from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.decision_history import record_wait_reason
 from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
-from switchyard.service.placement.apply_rulings import apply_rulings
+from switchyard.service.placement.apply_decisions import apply_decisions
 from switchyard.service.placement.evaluation import evaluate_changed
 from switchyard.service.reserve.queue_places import (
     PlacesInUse,
@@ -61,7 +62,7 @@ def give_free_places(context: Context, leadership: Leadership, tokens: TokenRese
     tokens = tokens or TokenReservations()
     with context.database.read() as tx:
         lanes = [*store.queued_lanes(tx), *(row.lane for row in store.arrays_with_places(tx, ARRAYS_MAX))]
-    names = {queue_of_lane(lane) for lane in lanes}
+    names = {Lane.read(lane).queue for lane in lanes}
     forget_groups(context, tokens, tokens.refused_by_group.keys() - {TokenRound().group, *names})
     return _rounds(context, leadership, tokens, names)
 
@@ -111,17 +112,19 @@ def _round(context: Context, leadership: Leadership, tokens: TokenReservations, 
     queue, world = queue_named(context.snapshots.laid.layout.queues, name), context.snapshots.world
     counted_scopes = queue.counted(name)
     with context.database.read() as tx:
-        arrays = [row for row in store.arrays_with_places(tx, ARRAYS_MAX) if queue_of_lane(row.lane) == name]
+        arrays = [row for row in store.arrays_with_places(tx, ARRAYS_MAX) if Lane.read(row.lane).queue == name]
         taken = store.places_taken(tx, counted_scopes)
         arrays += store.arrays_without_places(tx, counted_scopes, ROUND_MAX) if counted_scopes else []
         surplus = _unassign_candidates(tx, counted_scopes, PlacesInUse.of(queue, taken))
         candidates = _next_rows(context, tx, queue, arrays, taken, queue_round=queue_round)
         rows = candidates.rows
         specs = jobs.spec_get_many(tx, (row.spec_hash for row in rows))
-    rulings = dict(evaluate_changed(context, world, [row for row in rows if row.state == State.PENDING.value], specs))
+    eligibilities = dict(
+        evaluate_changed(context, world, [row for row in rows if row.state == State.PENDING.value], specs)
+    )
     short = candidates.short_of_tokens
     refused = take_tokens_of_queue(
-        context, tokens, queue_round.tokens, rows=rows, rulings=rulings, short_of_tokens=short
+        context, tokens, queue_round.tokens, rows=rows, eligibilities=eligibilities, short_of_tokens=short
     )
     order = [row.id for row in rows if row.id not in refused]
     old_reasons = {row.id: row.reason for row in (*rows, *short)}
@@ -138,7 +141,7 @@ def _round(context: Context, leadership: Leadership, tokens: TokenReservations, 
         changed |= _take_back(batch, in_use, [locked[job_id] for job_id in surplus if job_id in locked])
         ordered = [locked[job_id] for job_id in order if job_id in locked and job_id not in changed]
         _update_reasons(batch, new_reasons, locked)
-        return len(changed) + _give(context, batch, world, in_use, rows=ordered, rulings=rulings)
+        return len(changed) + _give(context, batch, world, in_use, rows=ordered, eligibilities=eligibilities)
 
     return leadership.commit(context, apply, locks=sorted(ids))
 
@@ -168,7 +171,7 @@ def _unassign_candidates(tx: Tx, counted_scopes: list[str], places: PlacesInUse)
     lanes = [
         (cluster_id, lane)
         for cluster_id, lane in store.ready_lanes_of_queues(tx, counted_scopes)
-        if places.spare_for(project_of_lane(lane)) < 0
+        if places.spare_for(Lane.read(lane).project) < 0
     ]
     rows = [row for cluster_id, lane in lanes for row in store.ready_tail(tx, cluster_id, lane, ROUND_MAX)]
     return [row.id for row in sorted(rows, key=_rank, reverse=True)[:ROUND_MAX]]
@@ -186,8 +189,8 @@ def _next_rows(
     """Return the candidates for the free places. The transaction may find fewer free places later."""
     name = queue_round.tokens.group
     places, candidates = PlacesInUse.of(queue, taken), PlaceCandidates()
-    lanes = [lane for lane in store.queued_lanes(tx) if queue_of_lane(lane) == name]
-    full = [lane for lane in lanes if places.spare_for(project_of_lane(lane)) <= 0]
+    lanes = [lane for lane in store.queued_lanes(tx) if Lane.read(lane).queue == name]
+    full = [lane for lane in lanes if places.spare_for(Lane.read(lane).project) <= 0]
     for lane in full:
         candidates.new_reasons |= _outdated_reasons(context, tx, lane)
     if places.spare <= 0:
@@ -198,7 +201,8 @@ def _next_rows(
     heads += [[row] for row in arrays if _has_places(row) and _usable_places(row) > 0]
     cores = cores_by_project(tx) if len(heads) > 1 else {}
     for lane, (_, waiting_cores) in taken.items():  # count the cores of assigned jobs that wait for a lease as in use
-        cores[project_of_lane(lane)] = cores.get(project_of_lane(lane), 0.0) + waiting_cores
+        project = Lane.read(lane).project
+        cores[project] = cores.get(project, 0.0) + waiting_cores
     fair_queue = FairQueue.of(([ordered_job_of(row, queue) for row in rows] for rows in heads), cores)
     while len(candidates.rows) < ROUND_MAX and places.spare > 0 and (waiting := fair_queue.next()) is not None:
         count = min(_usable_places(waiting.row), places.spare_for(waiting.project))
@@ -232,7 +236,7 @@ def _outdated_reasons(context: Context, tx: Tx, lane: str) -> dict[str, str]:
     """Return the new reason of jobs that show a wait for tokens, although the tokens are free and a place is not."""
     if not context.tokens.pools.is_enforced:
         return {}
-    reason = queue_wait_reason(lane)
+    reason = queue_wait_reason(Lane.read(lane))
     rows = store.queued_with_other_reason(tx, lane, ROUND_MAX, reason=reason)
     is_free: dict[str, bool] = {}  # by needs
     for row in rows:
@@ -276,7 +280,7 @@ def _take_back(batch: Batch, taken: PlacesInUse, rows: Iterable[JobRow]) -> set[
     updates: dict[str, JobUpdate] = {}
     for row in sorted(rows, key=_rank, reverse=True):
         step = unassign(
-            life_of(row), f"queue {queue_of_lane(row.lane)}: its limit is lower than when this was assigned"
+            life_of(row), f"queue {Lane.read(row.lane).queue}: its limit is lower than when this was assigned"
         )
         if row.array is not None or not row.is_ready or step is None or taken.spare_for(row.project) >= 0:
             continue
@@ -299,7 +303,7 @@ def _give(
     taken: PlacesInUse,
     *,
     rows: Iterable[JobRow],
-    rulings: dict[str, Eligibility],
+    eligibilities: dict[str, Eligibility],
 ) -> int:
     """Assign jobs and give arrays more places, in order, while places are free. Returns the number of changed jobs.
 
@@ -309,9 +313,9 @@ def _give(
     ready: dict[str, JobRow] = {}
     grown: dict[str, JobUpdate] = {}
     for row in rows:
-        is_queued = row.state == State.PENDING.value and row.blocked == Blocker.QUEUE and row.id in rulings
+        is_queued = row.state == State.PENDING.value and row.blocked == Blocker.QUEUE and row.id in eligibilities
         count = min(_usable_places(row), taken.spare_for(row.project))
-        if is_queued and rulings[row.id].outcome != "assign":
+        if is_queued and eligibilities[row.id].outcome is not Outcome.ASSIGN:
             ready[row.id] = row
             batch.topics.add(Topic.QUEUES)  # the next job gets its chance immediately
         elif is_queued and count > 0:
@@ -324,7 +328,7 @@ def _give(
             array.places = (row.places or 0) + count
             grown[row.id] = _update_places(batch, array)
     jobs.job_update_many(batch.tx, grown)
-    apply_rulings(context, batch, world, rulings, ready, places=places, holding=places)
+    apply_decisions(context, batch, world, eligibilities=eligibilities, locked=ready, places=places, holding=places)
     return len(ready) + len(grown)
 
 

@@ -14,11 +14,12 @@ from typing import TypeVar
 import msgspec
 
 from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import JobSpec, State
 from switchyard.model.job.lifecycle import LifecycleState, Transition, make_transition, reassign, unassign
 from switchyard.model.job.spill import opened_pools
-from switchyard.model.rules.queue import queue_named, queue_of_lane
+from switchyard.model.rules.queue import Lane, queue_named
 from switchyard.route.member import Member
 from switchyard.route.moving import (
     HANDOVERS_BEFORE_BACKOFF,
@@ -34,7 +35,6 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids
-from switchyard.service.lifecycle.bounds import Bounds, decode_bounds
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX
 from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
@@ -57,7 +57,7 @@ LANES_MAX = 200  # lanes read in one round
 LINES_MAX = 100  # clusters with a backlog whose remaining capacity is computed in one round
 LINE_JOBS_READ_MAX = 1000  # jobs read from all lanes in one round: some tens of milliseconds
 DECIDE_S_MAX = 1.0  # time for evaluations in one round: selections with many steps are slow
-RULINGS_MAX = 200  # distinct evaluations in one round: some tens of milliseconds
+ELIGIBILITIES_MAX = 200  # distinct evaluations in one round: some tens of milliseconds
 
 
 def take_back_unleased(context: Context, leadership: Leadership) -> int:
@@ -112,7 +112,7 @@ class PlannedMove:
 
     id: str
     fence: int
-    ruling: Eligibility
+    eligibility: Eligibility
     to: str
     reason: str
 
@@ -188,8 +188,17 @@ class JobMover:
                 continue  # a moved job might stand behind more jobs than a lease skips
             queued = []
             for row in rows:
-                is_aged = now_us - row.since_us >= queue_named(queues, queue_of_lane(row.lane)).ageing_us
-                queued.append(BacklogJobs(row.jobs, row.cores, row.gpus, row.memory_bytes, row.is_array, is_aged))
+                is_aged = now_us - row.since_us >= queue_named(queues, Lane.read(row.lane).queue).ageing_us
+                queued.append(
+                    BacklogJobs(
+                        row.jobs,
+                        cores=row.cores,
+                        gpus=row.gpus,
+                        memory_bytes=row.memory_bytes,
+                        is_array=row.is_array,
+                        is_aged=is_aged,
+                    )
+                )
             load = context.snapshots.load_of(member.id)
             left_over = spare.beside(queued, is_busy=load is not None and load.running > 0)
             if left_over.cores > 0:
@@ -249,7 +258,7 @@ class _MoveSearch:
         self._sticky = frozenset(context.snapshots.laid.layout.sticky)
         self._is_quoted = is_quoted
         self._sooner: set[str] = set()  # targets chosen by quotes; with one more job their quote may not hold
-        self._rulings: dict[tuple[object, ...], Eligibility] = {}
+        self._eligibilities: dict[tuple[object, ...], Eligibility] = {}
         self._fitting: dict[tuple[str, str, str | None], bool] = {}
         self._rooms: dict[tuple[int, int, int], frozenset[str]] = {}  # needs → clusters; cleared by each move
         self.handovers: dict[str, int] = {}  # job with many attempts → 1 + its number of moves
@@ -259,7 +268,9 @@ class _MoveSearch:
     @property
     def is_done(self) -> bool:
         return (
-            len(self._rulings) >= RULINGS_MAX or self._spent_s >= DECIDE_S_MAX or not (self.spares or self._is_quoted)
+            len(self._eligibilities) >= ELIGIBILITIES_MAX
+            or self._spent_s >= DECIDE_S_MAX
+            or not (self.spares or self._is_quoted)
         )
 
     def consider(self, row: backlog.BacklogJob, spec: str) -> None:
@@ -274,23 +285,25 @@ class _MoveSearch:
         goes_by_quotes = self._is_quoted and self._goes_by_quotes(row, bounds)
         if not allowed and not goes_by_quotes:
             return
-        ruling = self._evaluate(row, spec, spilled)
+        eligibility = self._evaluate(row, spec, spilled)
         fitting = [name for name in allowed if self._fits_now(row, spec, name, by=bounds.engine)]
-        if (to := pick_taker(ruling, fitting, seed=row.id)) is not None:
+        if (to := pick_taker(eligibility, fitting, seed=row.id)) is not None:
             queued_s = (self._now_us - row.assigned_us) // 1_000_000
             waited = "its tasks wait" if row.is_array else f"it waited {queued_s} s"
             reason = f"{to} has room, and {waited} at {here}"
-            self.moves.append(PlannedMove(row.id, row.fence, ruling, to, reason))
+            self.moves.append(PlannedMove(row.id, row.fence, eligibility=eligibility, to=to, reason=reason))
             spare = self.spares[to]
             self.spares[to] = spare.less(**needs, count=spare.fitting(**needs) if row.is_array else 1)
             if self.spares[to].cores <= 0:
                 del self.spares[to]
             self._rooms = {}
             return
-        better = find_better_quote(ruling, here, self._context.moving, seed=row.id) if goes_by_quotes else None
+        better = find_better_quote(eligibility, here, self._context.moving, seed=row.id) if goes_by_quotes else None
         if better is not None and better.to not in self._sooner | lessees:
             self._sooner.add(better.to)
-            self.moves.append(PlannedMove(row.id, row.fence, ruling, better.to, better.reason))
+            self.moves.append(
+                PlannedMove(row.id, row.fence, eligibility=eligibility, to=better.to, reason=better.reason)
+            )
 
     def _has_room_here(self, row: backlog.BacklogJob) -> bool:
         """Return whether the job's cluster has room, by a load reported after the job came."""
@@ -315,13 +328,15 @@ class _MoveSearch:
     def _evaluate(self, row: backlog.BacklogJob, spec: str, spilled: tuple[str, ...]) -> Eligibility:
         """Evaluate the job by the quotes that are valid now. A queued job does not wait for new quotes."""
         key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled)
-        ruling = self._rulings.get(key)
-        if ruling is None:
+        eligibility = self._eligibilities.get(key)
+        if eligibility is None:
             valid_only = QuoteWindow(self._now_us + 1, self._now_us)
             began = monotonic()
-            ruling = self._rulings[key] = evaluate_again(self._context, self._world, row, spec, valid_only)
+            eligibility = self._eligibilities[key] = evaluate_again(
+                self._context, self._world, row, spec, window=valid_only
+            )
             self._spent_s += monotonic() - began
-        return ruling
+        return eligibility
 
     def _fits_now(self, row: backlog.BacklogJob, spec: str, name: str, *, by: str | None) -> bool:
         """Return whether the job fits into the free nodes, if the agent reports them. Free totals are not enough."""
@@ -385,14 +400,14 @@ def _apply_page(context: Context, leadership: Leadership, world: World, moves: d
             step = reassign(life_of(row), move.reason) if row.is_ready and row.fence == move.fence else None
             if step is None:
                 continue  # leased, cancelled or moved meanwhile
-            cached, cluster_id = cache_eligibility(move.ruling), world.by_name[move.to].id
+            cached, cluster_id = cache_eligibility(move.eligibility), world.by_name[move.to].id
             bodies[cached.verdicts_hash] = cached.verdicts_body
             update = move_update(batch, row, step, cluster_id, plan_hash=cached.verdicts_hash)
-            updates[job_id] = update.then(new_lessees(context, batch, world, row, move.ruling, to=move.to))
+            updates[job_id] = update.then(new_lessees(context, batch, world, row, move.eligibility, to=move.to))
             source = world.by_id.get(row.cluster_id or "")
             moved.append((row, source.name if source else "", move.to))
-            if move.ruling.quoted and row.started_us is None:  # a running array says nothing about its quote
-                quote_uses.append(quote_use_row(job_id, move.ruling, move.to, cluster_id, now_us=batch.now_us))
+            if move.eligibility.quoted and row.started_us is None:  # a running array says nothing about its quote
+                quote_uses.append(quote_use_row(job_id, move.eligibility, move.to, cluster_id, now_us=batch.now_us))
         jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
         jobs.job_update_many(batch.tx, updates)
         quotes.use_put(batch.tx, quote_uses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import Transition
 from switchyard.route.router import Eligibility
@@ -9,20 +10,19 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import spread_text
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import archive_attempt
 from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
 
 
 def new_lessees(
-    context: Context, batch: Batch, world: World, row: JobRow, ruling: Eligibility, *, to: str
+    context: Context, batch: Batch, world: World, row: JobRow, eligibility: Eligibility, *, to: str
 ) -> JobUpdate:
     """Return which clusters may lease an array after its move. Nothing for an array of one cluster, or a plain job."""
     if row.spread is None:
         return JobUpdate()
     bounds, sticky_pools = decode_bounds(row.bounds), context.snapshots.laid.layout.sticky
-    spread = spread_text(ruling, bounds, world, chosen=to, seed=row.id, sticky_pools=sticky_pools)
+    spread = spread_text(eligibility, bounds, world, cluster=to, seed=row.id, sticky_pools=sticky_pools)
     batch.clusters.update(spread.split(",") if spread else ())
     return JobUpdate(spread=spread)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from time import monotonic
 
+from switchyard.model.cluster.verdict import Outcome
+from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.lifecycle import reassign
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.moving import pick_taker
@@ -17,7 +19,6 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids, may_spread, spread_text
-from switchyard.service.lifecycle.bounds import decode_bounds
 from switchyard.service.lifecycle.transitions import life_of
 from switchyard.service.placement.evaluation import evaluate_again, spilled_of
 from switchyard.service.reserve.quotes import QuoteWindow
@@ -74,7 +75,7 @@ class LesseeRefresh:
     def _decide(self, context: Context, world: World) -> dict[str, NewLessees]:
         began, changes = monotonic(), dict[str, NewLessees]()
         valid_only = QuoteWindow(context.now_us() + 1, context.now_us())  # an assigned array waits for no new quotes
-        rulings: dict[tuple[object, ...], Eligibility] = {}
+        eligibilities: dict[tuple[object, ...], Eligibility] = {}
         page, self._left = self._left[:ROUND_MAX], self._left[ROUND_MAX:]
         with context.database.read() as tx:
             specs = jobs.spec_get_many(tx, (row.spec_hash for row in page))
@@ -83,28 +84,28 @@ class LesseeRefresh:
                 self._left = page[number:] + self._left
                 break
             key = (row.owner_id, row.spec_hash, row.bounds, row.avoid, spilled_of(row, context.now_us()))
-            if key not in rulings:
-                rulings[key] = evaluate_again(context, world, row, specs[row.spec_hash], valid_only)
-            new = _new_lessees(context, world, row, rulings[key])
+            if key not in eligibilities:
+                eligibilities[key] = evaluate_again(context, world, row, specs[row.spec_hash], window=valid_only)
+            new = _new_lessees(context, world, row, eligibilities[key])
             if new is not None and (new.spread, new.to) != (row.spread, None):
                 changes[row.id] = new
         return changes
 
 
-def _new_lessees(context: Context, world: World, row: store.SpreadArray, ruling: Eligibility) -> NewLessees | None:
+def _new_lessees(context: Context, world: World, row: store.SpreadArray, eligibility: Eligibility) -> NewLessees | None:
     """Return the clusters that may lease the array now. None: it stays as it is, since no cluster is eligible."""
     bounds, sticky_pools = decode_bounds(row.bounds), context.snapshots.laid.layout.sticky
     member = world.by_id.get(row.cluster_id or "")
-    if ruling.outcome != "assign" or member is None:
+    if eligibility.outcome is not Outcome.ASSIGN or member is None:
         return None
-    names = ruling.remaining or ruling.eligible.names
-    chosen = member.name if member.name in names else pick_taker(ruling, names, seed=row.id)
-    if chosen is None:
+    names = eligibility.remaining or eligibility.eligible.names
+    cluster = member.name if member.name in names else pick_taker(eligibility, names, seed=row.id)
+    if cluster is None:
         return None
-    to = None if chosen == member.name else chosen
+    to = None if cluster == member.name else cluster
     if not may_spread(bounds, sticky_pools):  # its pool became sticky: the array stays where it is from now on
-        return NewLessees(member.id, world.by_name[chosen].id, to)
-    text = spread_text(ruling, bounds, world, chosen=chosen, seed=row.id, sticky_pools=sticky_pools)
+        return NewLessees(member.id, world.by_name[cluster].id, to)
+    text = spread_text(eligibility, bounds, world, cluster=cluster, seed=row.id, sticky_pools=sticky_pools)
     return None if text is None else NewLessees(member.id, text, to)
 
 

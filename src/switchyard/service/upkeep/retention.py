@@ -1,13 +1,13 @@
-"""Delete old data: ended jobs and executions with all their rows, output, events, audit records, and unused specs.
+"""Delete old data: ended jobs with all their rows, output, events, audit records, unused specs, data of features.
 
 The leader does this in small transactions, so that other writes can go in between. Live jobs are never deleted, nor
-jobs that another job still depends on, nor jobs whose end an execution has not stored.
+jobs that another job still depends on, nor jobs that a feature still needs.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
@@ -17,14 +17,13 @@ from switchyard.policy.limits import JOB_OVERHEAD_BYTES
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.upkeep.leadership import RETENTION_COUNTER, Leadership
-from switchyard.store.executions import execution_due, execution_retention
+from switchyard.store.feature import DeleteOld, store_features
 from switchyard.store.jobs import events, jobs, retention, usage
 from switchyard.store.rules import attributes
 
 JOBS_MAX = 200  # jobs per transaction: about ten milliseconds on either database
 LOGS_MAX = 20  # jobs whose output is deleted in one transaction: up to 16 MiB per job, if the bound allows
 ROWS_MAX = 2000  # small rows per transaction
-EXECUTION_ROWS_MAX = 200  # rows of nodes and attempts per transaction; each may have some MiB of inputs and outputs
 KEYS_KEPT_US = 7 * 86_400_000_000  # how long a repeated request gets the answer of the first request
 JOBS_READ_MAX = 1000  # jobs read in one query
 ROUND_S = 1.0  # length of one round; the next round continues
@@ -44,11 +43,11 @@ class RetentionTerms:
     logs_us: int | None = None
     events_us: int | None = None
     audit_us: int | None = None
-    executions_us: int | None = None
+    of_features: Mapping[str, int | None] = field(default_factory=dict)  # by the name of what they remove
 
     @property
     def shortest_us(self) -> int | None:
-        terms = (self.jobs_us, self.logs_us, self.events_us, self.audit_us, self.executions_us)
+        terms = (self.jobs_us, self.logs_us, self.events_us, self.audit_us, *self.of_features.values())
         return min((term for term in terms if term is not None), default=None)
 
 
@@ -82,7 +81,7 @@ class RetentionChore:
         until = monotonic() + ROUND_S
         is_left = False
         for step in (
-            *(self._keys, self._rules, self._executions, self._logs, self._jobs),
+            *(self._keys, self._rules, self._of_features, self._logs, self._jobs),
             *(self._events, self._audit, self._shared),
         ):
             while step(context, leadership):
@@ -124,18 +123,14 @@ class RetentionChore:
             self._do(context, leadership, "jobs", partial(_delete_jobs, context=context, job_ids=job_ids))
         return last is not None
 
-    def _executions(self, context: Context, leadership: Leadership) -> bool:
-        """Hide old executions, then delete their rows in pieces: one may have a hundred thousand."""
-        kept_us = self.terms.executions_us
-
-        def apply(batch: Batch) -> int:
-            hidden = execution_retention.hidden_execution(batch.tx)
-            if hidden is not None:
-                return execution_retention.execution_delete_rows(batch.tx, hidden, limit=EXECUTION_ROWS_MAX)
-            before_us = batch.now_us - (kept_us or 0)
-            return execution_retention.executions_hide(batch.tx, ended_before_us=before_us, limit=JOBS_MAX)
-
-        return kept_us is not None and self._do(context, leadership, "execution rows", apply)
+    def _of_features(self, context: Context, leadership: Leadership) -> bool:
+        is_left = False
+        for part in store_features():
+            for name, delete in part.old.items():
+                kept_us = self.terms.of_features.get(name)
+                if kept_us is not None:
+                    is_left |= self._do(context, leadership, name, partial(_delete_old, delete=delete, kept_us=kept_us))
+        return is_left
 
     def _logs(self, context: Context, leadership: Leadership) -> bool:
         if self.terms.logs_us is None:
@@ -247,10 +242,14 @@ def _delete_jobs(batch: Batch, *, context: Context, job_ids: list[str]) -> int:
     """Delete jobs that no other job depends on. A dependent job submitted in between finds its dependency removed."""
     locked = jobs.job_lock(batch.tx, job_ids)
     depended_on = retention.job_ids_depended_on(batch.tx, sorted(locked))
-    deletable = sorted(set(locked) - depended_on - execution_due.jobs_awaited(batch.tx, sorted(locked)))
+    deletable = sorted(set(locked) - depended_on - retention.job_ids_awaited(batch.tx, sorted(locked)))
     freed = usage.spec_bytes(batch.tx, deletable, job_bytes=JOB_OVERHEAD_BYTES)
     context.usage.note_bytes(batch, {owner: -size for owner, size in freed.items()})
     return retention.jobs_delete(batch.tx, deletable)
+
+
+def _delete_old(batch: Batch, *, delete: DeleteOld, kept_us: int) -> int:
+    return delete(batch.tx, batch.now_us - kept_us)
 
 
 def _delete_shared(batch: Batch, *, name: str, hashes: list[str], before_us: int) -> int:

@@ -8,7 +8,7 @@ from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.placement.apply_rulings import apply_rulings
+from switchyard.service.placement.apply_decisions import apply_decisions
 from switchyard.service.placement.evaluation import evaluate_changed
 from switchyard.service.placement.route_budget import RouteBudget
 from switchyard.service.reserve.token_queue import TokenReservations, TokenWaiter
@@ -36,25 +36,32 @@ def route_pending(
         world = context.snapshots.world
         holding: frozenset[str] = frozenset()
         if not rows:
-            rulings = take_tokens_of_waiters(context, tokens, waiters)
-            holding = frozenset(job_id for job_id, _ in rulings)
+            eligibilities = take_tokens_of_waiters(context, tokens, waiters)
+            holding = frozenset(job_id for job_id, _ in eligibilities)
         else:
             after = rows[-1].id
-            changed = evaluate_changed(context, world, rows, specs, budget)
-            rulings = split_off_token_waiters(context, rows, changed, waiters)
-        for first in range(0, len(rulings), ROUND_MAX):
-            page = dict(rulings[first : first + ROUND_MAX])
+            changed = evaluate_changed(context, world, rows, specs, budget=budget)
+            eligibilities = split_off_token_waiters(context, rows, changed, waiters)
+        for first in range(0, len(eligibilities), ROUND_MAX):
+            page = dict(eligibilities[first : first + ROUND_MAX])
             decided_count += _route_round(context, leadership, world, page, holding=holding)
         if not rows:
             return decided_count
 
 
 def _route_round(
-    context: Context, leadership: Leadership, world: World, rulings: dict[str, Eligibility], *, holding: Collection[str]
+    context: Context,
+    leadership: Leadership,
+    world: World,
+    eligibilities: dict[str, Eligibility],
+    *,
+    holding: Collection[str],
 ) -> int:
-    ids = list(rulings)
+    ids = list(eligibilities)
 
     def apply(batch: Batch) -> int:
-        return apply_rulings(context, batch, world, rulings, jobs.job_lock(batch.tx, ids), holding=holding)
+        return apply_decisions(
+            context, batch, world, eligibilities=eligibilities, locked=jobs.job_lock(batch.tx, ids), holding=holding
+        )
 
     return leadership.commit(context, apply, locks=ids)

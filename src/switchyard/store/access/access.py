@@ -12,7 +12,8 @@ from switchyard.store.engine import dialect
 from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, fetch_all, fetch_one
-from switchyard.store.tables.schema import audit, grants, projects, tokens, users
+from switchyard.store.tables.rules_tables import projects
+from switchyard.store.tables.schema import audit, grants, tokens, users
 
 
 class UserRow(StoredRow, frozen=True):

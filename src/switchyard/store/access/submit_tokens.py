@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, fetch_all, fetch_one
-from switchyard.store.tables.schema import submit_consents, submit_tokens
+from switchyard.store.tables.clusters_tables import submit_consents, submit_tokens
 
 
 class SubmitTokenRow(StoredRow, frozen=True):

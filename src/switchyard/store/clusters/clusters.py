@@ -12,7 +12,8 @@ from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.frequent_statement import FrequentStatement
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.tables.schema import READY, agents, clusters, invites, jobs
+from switchyard.store.tables.clusters_tables import agents, clusters, invites
+from switchyard.store.tables.schema import READY, jobs
 
 IDS_MAX = 10_000  # SQLite takes 32,766 parameters in a statement, PostgreSQL 65,535
 

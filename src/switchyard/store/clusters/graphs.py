@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
-from switchyard.store.tables.schema import graph_sources
+from switchyard.store.tables.clusters_tables import graph_sources
 
 
 class GraphSourceHead(StoredRow, frozen=True):

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, fetch_all, fetch_one
-from switchyard.store.tables.schema import layout
+from switchyard.store.tables.clusters_tables import layout
 
 
 class LayoutRow(StoredRow, frozen=True):

@@ -10,7 +10,8 @@ from switchyard.model.job.job import State
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.jobs.job_rows import StateName
-from switchyard.store.tables.schema import clusters, invites, jobs
+from switchyard.store.tables.clusters_tables import clusters, invites
+from switchyard.store.tables.schema import jobs
 
 
 class PilotRow(StoredRow, frozen=True):

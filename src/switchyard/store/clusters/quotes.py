@@ -13,8 +13,15 @@ from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.jobs.job_rows import StateName
-from switchyard.store.tables.quotes_tables import QUOTE_USE_MEASURED, QUOTE_USE_OPEN
-from switchyard.store.tables.schema import READY, jobs, quote_asks, quote_uses, quote_waits, quotes, specs
+from switchyard.store.tables.quotes_tables import (
+    QUOTE_USE_MEASURED,
+    QUOTE_USE_OPEN,
+    quote_asks,
+    quote_uses,
+    quote_waits,
+    quotes,
+)
+from switchyard.store.tables.schema import READY, jobs, specs
 
 
 class OpenAsk(StoredRow, frozen=True):

@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.jobs.job_rows import StateName
-from switchyard.store.tables.schema import clusters, jobs
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.schema import jobs
 
 
 class RouteCount(StoredRow, frozen=True):

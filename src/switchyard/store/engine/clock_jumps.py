@@ -12,24 +12,13 @@ import sqlalchemy as sa
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.leaders import CLOCK_SKEW_US_MAX
-from switchyard.store.executions import schedules
+from switchyard.store.feature import store_features
 from switchyard.store.jobs.events import counter_take
 from switchyard.store.jobs.job_update import JobUpdate
-from switchyard.store.tables.executions_tables import WAKING_NODE, execution_nodes, executions
-from switchyard.store.tables.schema import (
-    EXPIRING,
-    HAS_LATE_TIME,
-    HAS_WAKE_TIME,
-    READY,
-    agents,
-    counters,
-    handovers,
-    jobs,
-    quote_asks,
-    quote_waits,
-    quotes,
-    token_pools,
-)
+from switchyard.store.tables.clusters_tables import agents, handovers
+from switchyard.store.tables.quotes_tables import quote_asks, quote_waits, quotes
+from switchyard.store.tables.rules_tables import token_pools
+from switchyard.store.tables.schema import EXPIRING, HAS_LATE_TIME, HAS_WAKE_TIME, READY, counters, jobs
 
 AMNESTY_COUNTER = "amnesty_us"  # the counter that holds the time before which no silence of an agent counts
 WAKE_US_MAX = 2 * 86_400_000_000  # twice the longest back-off that a job may request
@@ -83,8 +72,8 @@ def shift_after_set_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = Fa
         tx.execute(sa.update(table).where(first > ahead_us).values(changes))
     cap_future_times(tx, now_us=now_us)
     if not is_again:
-        schedules.recompute_all(tx)  # only leaders write them, so there is nothing for a second pass
-        _shift_gates(tx, execution_nodes.c.created_us > ahead_us, by_us=-by_us)
+        for part in store_features():
+            part.shift_after_set_back(tx, ahead_us=ahead_us, by_us=by_us)
         _shift_token_leases(tx, now_us=now_us, by_us=-by_us)
 
 
@@ -101,7 +90,8 @@ def shift_after_set_forward(tx: Tx, *, now_us: int, by_us: int) -> None:
     for column in (handovers.c.received_us, handovers.c.accepted_us):
         update = sa.update(handovers).where(column <= now_us - by_us)
         tx.execute(update.values({column.name: column + by_us}))
-    _shift_gates(tx, execution_nodes.c.created_us <= now_us - by_us, by_us=by_us)
+    for part in store_features():
+        part.shift_after_set_forward(tx, before_us=now_us - by_us, by_us=by_us)
     _shift_token_leases(tx, now_us=now_us, by_us=by_us)
 
 
@@ -125,16 +115,6 @@ def _shift_task_retries(tx: Tx, *, now_us: int, by_us: int, beyond_us: int) -> N
         if later != waits:
             text = msgspec.json.encode(later).decode()
             tx.execute(sa.update(jobs).where(jobs.c.id == row.id).values(JobUpdate(later=text).columns()))
-
-
-def _shift_gates(tx: Tx, is_from_before: sa.ColumnElement[bool], *, by_us: int) -> None:
-    """Shift the times that gates of executions wait for. The driver must read these executions again."""
-    where = sa.and_(sa.text(f"execution_nodes.{WAKING_NODE}"), is_from_before)
-    ids = sorted(set(tx.execute(sa.select(execution_nodes.c.execution_id).where(where)).scalars()))
-    for execution_id in ids:
-        tx.execute(sa.update(executions).where(executions.c.id == execution_id).values(steps=executions.c.steps + 1))
-        update = sa.update(execution_nodes).where(execution_nodes.c.execution_id == execution_id, where)
-        tx.execute(update.values(wake_us=execution_nodes.c.wake_us + by_us))
 
 
 def _shift_token_leases(tx: Tx, *, now_us: int, by_us: int) -> None:

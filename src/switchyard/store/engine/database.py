@@ -13,9 +13,9 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.pool import NullPool, QueuePool
 
 from switchyard.errors import BadRequest, Conflict, Unavailable
+from switchyard.store.feature import all_tables
 from switchyard.store.jobs.failures import DatabaseDiskError, translate_errors
 from switchyard.store.tables import schema_check
-from switchyard.store.tables.schema import metadata
 from switchyard.store.tables.schema_upgrade import (
     MARK,
     remove_mark,
@@ -215,7 +215,7 @@ def create_schema(database: Database) -> None:
         _lock_migrations(tx)
         if _revision(tx) is None:
             schema_check.refuse_taken_names(tx)
-            metadata.create_all(tx)
+            all_tables().create_all(tx)
             _ALEMBIC_METADATA.create_all(tx)
             tx.execute(_ALEMBIC_VERSION.insert().values(version_num=HEAD_REVISION))
 

@@ -10,7 +10,8 @@ from switchyard.store.engine.database import Tx
 from switchyard.store.engine.new_rows import RangeUpdate
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.jobs.leases import agent_silence
-from switchyard.store.tables.schema import LIVE_RANGE, agents, clusters, jobs, ranges, specs
+from switchyard.store.tables.clusters_tables import agents, clusters
+from switchyard.store.tables.schema import LIVE_RANGE, jobs, ranges, specs
 
 _LIVE = sa.text("ranges." + LIVE_RANGE)
 COUNTED_RANGES_MAX = 5000  # ranges of one array whose tasks are counted one by one: some milliseconds

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
+from switchyard.store.feature import is_awaited
 from switchyard.store.files.file_objects import loss_delete, pages
 from switchyard.store.jobs.fetch import StoredRow, fetch_all
-from switchyard.store.tables.executions_tables import LIVE_ATTEMPT, execution_attempts
 from switchyard.store.tables.files_tables import (
     file_holders,
     file_objects,
@@ -40,15 +40,18 @@ class PartRow(StoredRow, frozen=True):
 
 def job_ids_with_old_files(tx: Tx, *, ended_before_us: int, limit: int) -> list[str]:
     """Ended jobs whose files are older than their time. They are few: each round removes their references. Files that
-    an execution has still to read stay."""
+    a feature has still to read stay."""
     ids: set[str] = set()
-    is_ended_unseen = sa.text(f"execution_attempts.{LIVE_ATTEMPT}")
-    is_awaited = sa.exists().where(execution_attempts.c.job_id == jobs.c.id, is_ended_unseen)
     for table, is_kept in ((file_refs, sa.true()), (file_outputs, file_outputs.c.root.is_not(None))):
         query = (
             sa.select(table.c.job_id)
             .join(jobs, jobs.c.id == table.c.job_id)
-            .where(jobs.c.state.in_(FINAL_STATES), jobs.c.ended_us < ended_before_us, is_kept, sa.not_(is_awaited))
+            .where(
+                jobs.c.state.in_(FINAL_STATES),
+                jobs.c.ended_us < ended_before_us,
+                is_kept,
+                sa.not_(is_awaited(jobs.c.id)),
+            )
             .distinct()
             .limit(limit)
         )

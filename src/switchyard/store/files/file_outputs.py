@@ -12,8 +12,9 @@ from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.files.file_trees import OUT
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
+from switchyard.store.tables.clusters_tables import clusters
 from switchyard.store.tables.files_tables import UNSENT, UPLOADING, file_outputs, file_refs
-from switchyard.store.tables.schema import attempts, clusters, jobs, ranges
+from switchyard.store.tables.schema import attempts, jobs, ranges
 
 
 class AttemptPlace(StoredRow, frozen=True):

@@ -13,7 +13,8 @@ from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.jobs.job_rows import StateName
 from switchyard.store.jobs.leases import leased_count
-from switchyard.store.tables.schema import READY, agents, attempts, jobs, ranges
+from switchyard.store.tables.clusters_tables import agents
+from switchyard.store.tables.schema import READY, attempts, jobs, ranges
 
 
 class BacklogCursor(NamedTuple):

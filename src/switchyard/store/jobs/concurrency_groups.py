@@ -14,14 +14,14 @@ from switchyard.store.jobs.job_update import JobUpdate
 from switchyard.store.tables.schema import IN_CONCURRENCY_GROUP, PARKED, jobs
 
 
-def concurrency_group_lock(tx: Tx, crowds: list[str]) -> None:
+def concurrency_group_lock(tx: Tx, groups: list[str]) -> None:
     """Lock groups for leasing until the commit. The lock belongs to the transaction, so it works behind a pooler."""
-    dialect.lock_names(tx, [f"crowd {crowd}" for crowd in crowds])
+    dialect.lock_names(tx, [f"crowd {group}" for group in groups])
 
 
-def concurrency_group_live_counts(tx: Tx, crowds: list[str]) -> dict[str, int]:
+def concurrency_group_live_counts(tx: Tx, groups: list[str]) -> dict[str, int]:
     """Count the leased jobs and tasks of each group."""
-    is_member = (jobs.c.crowd.in_(sorted(crowds)), sa.text(IN_CONCURRENCY_GROUP))
+    is_member = (jobs.c.crowd.in_(sorted(groups)), sa.text(IN_CONCURRENCY_GROUP))
     plain = (
         sa.select(jobs.c.crowd, sa.func.count().label("live"))
         .where(*is_member, jobs.c.agent_id.is_not(None))
@@ -32,7 +32,7 @@ def concurrency_group_live_counts(tx: Tx, crowds: list[str]) -> dict[str, int]:
         .where(*is_member, jobs.c.agent_id.is_(None), jobs.c.tasks_live > 0)
         .group_by(jobs.c.crowd)
     )
-    live_by_group = dict.fromkeys(crowds, 0)
+    live_by_group = dict.fromkeys(groups, 0)
     for query in (plain, tasks):
         for row in tx.execute(query):
             live_by_group[row.crowd] += int(row.live)
@@ -46,7 +46,7 @@ def concurrency_group_park(tx: Tx, job_ids: list[str], reason: str) -> None:
         tx.execute(sa.update(jobs).where(jobs.c.id.in_(sorted(job_ids))).values(parked.columns()))
 
 
-def concurrency_group_release(tx: Tx, crowd: str, count: int, *, live: int = 0) -> set[str]:
+def concurrency_group_release(tx: Tx, group: str, count: int, *, live: int = 0) -> set[str]:
     """Make the first parked jobs of a group ready. Returns the clusters to wake.
 
     `live`: how many jobs of the group run. Jobs whose own bound is not above it stay parked: launch plans of one
@@ -62,7 +62,7 @@ def concurrency_group_release(tx: Tx, crowd: str, count: int, *, live: int = 0) 
     )
     parked = (
         sa.select(jobs.c.id, jobs.c.cluster_id, jobs.c.spread)
-        .where(jobs.c.crowd == crowd, sa.text(PARKED), has_tasks, jobs.c.crowd_max > live)
+        .where(jobs.c.crowd == group, sa.text(PARKED), has_tasks, jobs.c.crowd_max > live)
         .order_by(jobs.c.priority.desc(), jobs.c.id)
         .limit(count)
         .with_for_update(skip_locked=True)
@@ -78,4 +78,4 @@ def concurrency_groups_parked(tx: Tx, limit: int, *, after: str = "") -> dict[st
     """Return the next groups with parked jobs by name, and how many jobs of each may run."""
     query = sa.select(jobs.c.crowd, sa.func.max(jobs.c.crowd_max)).where(sa.text(PARKED), jobs.c.crowd > after)
     page = query.group_by(jobs.c.crowd).order_by(jobs.c.crowd).limit(limit)
-    return {crowd: int(crowd_max) for crowd, crowd_max in tx.execute(page)}
+    return {group: int(live_max) for group, live_max in tx.execute(page)}

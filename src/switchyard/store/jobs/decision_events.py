@@ -10,7 +10,8 @@ from switchyard.model.job.event_kind import TASK_PREFIX, EventKind
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, fetch_all
 from switchyard.store.jobs.job_rows import StateName
-from switchyard.store.tables.schema import clusters, events, verdict_sets
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.schema import events, verdict_sets
 
 EVENTS_SCANNED_MAX = 2000  # newest events of one job: an array has one for the end of each task
 

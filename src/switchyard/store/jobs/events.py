@@ -15,7 +15,8 @@ from switchyard.store.engine.frequent_statement import FrequentStatement, driver
 from switchyard.store.engine.new_rows import EventRow
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.jobs.job_rows import StateName
-from switchyard.store.tables.schema import TASK_EVENT, attempts, clusters, counters, events, jobs
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.schema import TASK_EVENT, attempts, counters, events, jobs
 
 TURNED_BACK_COUNTER = "turned_back"  # an event number that was committed and is not known any more
 GAP_PREFIX = "event_gap_"  # of a counter for numbers that no event gets: the number before them, and as value the next

@@ -11,7 +11,7 @@ from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.frequent_statement import FrequentStatement, driver_run
 from switchyard.store.jobs.fetch import StoredRow, fetch_all
-from switchyard.store.tables.schema import HANDOVER_COUNTED, HANDOVER_OPEN, handovers
+from switchyard.store.tables.clusters_tables import HANDOVER_COUNTED, HANDOVER_OPEN, handovers
 
 NUMBER_MAX = 2**31 - 1  # of the protocol
 

@@ -10,7 +10,8 @@ from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, fetch_all
 from switchyard.store.jobs.job_windows import JobWindow, find_window
 from switchyard.store.jobs.jobs import JobFilter, filter_conditions
-from switchyard.store.tables.schema import clusters, jobs
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.schema import jobs
 
 GROUP_COLUMNS: dict[str, sa.ColumnElement[str | None]] = {
     "state": jobs.c.state,

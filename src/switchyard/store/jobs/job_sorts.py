@@ -9,7 +9,8 @@ from switchyard.store.jobs.fetch import columns_of, fetch_all
 from switchyard.store.jobs.job_rows import JobDetails
 from switchyard.store.jobs.job_windows import JobWindow, find_window
 from switchyard.store.jobs.jobs import JobFilter, filter_conditions
-from switchyard.store.tables.schema import clusters, jobs
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.schema import jobs
 
 _COLUMNS = columns_of(JobDetails, jobs, cluster=clusters.c.name, spec=sa.null())
 _NOT_STARTED = -1  # the run time of a job that has not started: such jobs come last

@@ -8,7 +8,8 @@ import sqlalchemy as sa
 
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.jobs import JobFilter, filter_conditions
-from switchyard.store.tables.schema import clusters, jobs
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.schema import jobs
 
 WINDOWS_MAX = 10  # a filter that few jobs match reads so many windows, and no more
 

@@ -32,6 +32,8 @@ from switchyard.store.jobs.job_rows import (
     SettledDependency,
 )
 from switchyard.store.jobs.job_update import JobUpdate
+from switchyard.store.tables.clusters_tables import clusters
+from switchyard.store.tables.rules_tables import policies
 from switchyard.store.tables.schema import (
     EXPIRING,
     FINAL_STATES,
@@ -39,11 +41,9 @@ from switchyard.store.tables.schema import (
     HAS_WAKE_TIME,
     ROUTABLE,
     attempts,
-    clusters,
     dependencies,
     idempotency,
     jobs,
-    policies,
     ranges,
     specs,
     verdict_sets,

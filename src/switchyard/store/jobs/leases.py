@@ -15,7 +15,8 @@ from switchyard.store.jobs import spread_arrays
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.jobs.job_columns import column_check
 from switchyard.store.jobs.job_rows import JobRow, OnLostName, StateName
-from switchyard.store.tables.schema import CANCELLING, LEASED, LIVE_RANGE, READY, SPREAD, agents, jobs, ranges, specs
+from switchyard.store.tables.clusters_tables import agents
+from switchyard.store.tables.schema import CANCELLING, LEASED, LIVE_RANGE, READY, SPREAD, jobs, ranges, specs
 
 LANES_MAX = 1000  # lanes of one cluster that one lease reads; jobs in further lanes wait for the next lease
 

@@ -7,20 +7,19 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 
 from switchyard.store.engine.database import Tx
+from switchyard.store.feature import is_awaited
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
+from switchyard.store.tables.clusters_tables import handovers
+from switchyard.store.tables.files_tables import file_outputs, file_refs
+from switchyard.store.tables.quotes_tables import quote_uses, quote_waits
+from switchyard.store.tables.rules_tables import policies
 from switchyard.store.tables.schema import (
     FINAL_STATES,
     attempts,
     audit,
     dependencies,
     events,
-    file_outputs,
-    file_refs,
-    handovers,
     jobs,
-    policies,
-    quote_uses,
-    quote_waits,
     ranges,
     specs,
     verdict_sets,
@@ -57,6 +56,11 @@ def job_ids_depended_on(tx: Tx, job_ids: Sequence[str]) -> set[str]:
     """Return the jobs of these that another job still waits for."""
     query = sa.select(dependencies.c.on_id).where(dependencies.c.on_id.in_(job_ids)).distinct()
     return set(tx.execute(query).scalars())
+
+
+def job_ids_awaited(tx: Tx, job_ids: Sequence[str]) -> set[str]:
+    """Return the jobs of these that a feature still needs."""
+    return set(tx.execute(sa.select(jobs.c.id).where(jobs.c.id.in_(job_ids), is_awaited(jobs.c.id))).scalars())
 
 
 def jobs_delete(tx: Tx, job_ids: Sequence[str]) -> int:

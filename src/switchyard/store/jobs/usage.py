@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
-from switchyard.store.tables.schema import LIVE_ARRAY, NOT_FINAL, jobs, specs, usage
+from switchyard.store.tables.rules_tables import usage
+from switchyard.store.tables.schema import LIVE_ARRAY, NOT_FINAL, jobs, specs
 
 
 class LiveArray(StoredRow, frozen=True):

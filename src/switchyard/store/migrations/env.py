@@ -2,11 +2,11 @@
 
 from alembic import context
 
-from switchyard.store.tables.schema import metadata
+from switchyard.store.feature import all_tables
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=metadata,
+    target_metadata=all_tables(),
     render_as_batch=True,
     transactional_ddl=True,
 )

@@ -11,7 +11,8 @@ from switchyard.model.rules.scope import ScopeKey
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, fetch_all, fetch_one
-from switchyard.store.tables.schema import attributes, counters
+from switchyard.store.tables.rules_tables import attributes
+from switchyard.store.tables.schema import counters
 
 _SCOPE = (attributes.c.domain, attributes.c.project, attributes.c.workflow, attributes.c.launch_plan)
 _SCOPE_NAMES = ("domain", "project", "workflow", "launch_plan")

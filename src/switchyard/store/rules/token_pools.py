@@ -11,7 +11,8 @@ from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.jobs.job_rows import StateName
-from switchyard.store.tables.schema import NEEDS_TOKENS, jobs, token_pools
+from switchyard.store.tables.rules_tables import token_pools
+from switchyard.store.tables.schema import NEEDS_TOKENS, jobs
 
 
 class TokenPoolRow(StoredRow, frozen=True):

@@ -24,7 +24,8 @@ from switchyard.store.jobs.events import (
 )
 from switchyard.store.jobs.handovers import handover_skip_numbers
 from switchyard.store.jobs.jobs import IDS_PER_STATEMENT_MAX
-from switchyard.store.tables.schema import FINAL_STATES, agents, audit, counters, jobs, leaders
+from switchyard.store.tables.clusters_tables import agents
+from switchyard.store.tables.schema import FINAL_STATES, audit, counters, jobs, leaders
 
 _marks = sa.Table(
     "restored",

@@ -1,4 +1,4 @@
-"""All tables. Times are integers (µs, UTC), ids are sortable text, documents are JSON text: no database type leaks."""
+"""The tables of jobs. Times are integers (µs, UTC), ids sortable text, documents JSON text: no database type leaks."""
 
 from __future__ import annotations
 
@@ -7,72 +7,6 @@ from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, 
 from switchyard.model.job.blocker import Blocker
 from switchyard.model.job.event_kind import TASK_PREFIX
 from switchyard.store.engine.metadata import metadata
-from switchyard.store.tables import entities_tables, executions_tables, maps_tables, schema_cache
-from switchyard.store.tables.clusters_tables import (
-    HANDOVER_COUNTED,
-    HANDOVER_OPEN,
-    agents,
-    clusters,
-    graph_sources,
-    handovers,
-    invites,
-    layout,
-    submit_consents,
-    submit_tokens,
-)
-from switchyard.store.tables.files_tables import (
-    file_holders,
-    file_objects,
-    file_outputs,
-    file_refs,
-    file_removals,
-    file_tree_owners,
-    file_tree_parts,
-    file_trees,
-    file_usage,
-)
-from switchyard.store.tables.quotes_tables import quote_asks, quote_uses, quote_waits, quotes
-from switchyard.store.tables.rules_tables import attributes, policies, projects, token_pools, usage
-
-# Defined elsewhere, and part of the schema.
-__all__ = [
-    "HANDOVER_COUNTED",
-    "HANDOVER_OPEN",
-    "agents",
-    "attributes",
-    "clusters",
-    "entities_tables",
-    "executions_tables",
-    "file_holders",
-    "file_objects",
-    "file_outputs",
-    "file_refs",
-    "file_removals",
-    "file_tree_owners",
-    "file_tree_parts",
-    "file_trees",
-    "file_usage",
-    "graph_sources",
-    "handovers",
-    "invites",
-    "layout",
-    "maps_tables",
-    "metadata",
-    "namespace_reports",
-    "namespace_resources",
-    "policies",
-    "projects",
-    "quote_asks",
-    "quote_uses",
-    "quote_waits",
-    "quotes",
-    "renders",
-    "schema_cache",
-    "submit_consents",
-    "submit_tokens",
-    "token_pools",
-    "usage",
-]
 
 # SQLite uses a partial index only where the query says the same words, so these texts are shared with the queries.
 READY = "is_ready"

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.schema import CreateIndex, CreateTable, DropIndex, ExecutableDDLElement
 
 from switchyard.errors import Conflict
-from switchyard.store.tables.schema import metadata
+from switchyard.store.feature import all_tables
 
 INVALID = " (INVALID)"  # of an index that PostgreSQL did not finish
 # Alembic's table, and the mark of a restored database (store/tables/restore_recovery.py): not part of the schema.
@@ -83,7 +83,7 @@ def compare(tx: Connection) -> list[Difference]:
     """Return every difference between the database and the schema of this version, harmful ones first."""
     catalogue = _read_catalogue(tx)
     differences: list[Difference] = []
-    for table in metadata.sorted_tables:
+    for table in all_tables().sorted_tables:
         columns = catalogue.columns.get(table.name)
         if columns is None:
             repairs: list[ExecutableDDLElement] = [CreateTable(table), *map(CreateIndex, _sorted(table.indexes))]
@@ -109,7 +109,7 @@ def refuse_harmful(differences: Iterable[Difference]) -> None:
 
 def refuse_taken_names(tx: Connection) -> None:
     """Refuse a database that has tables with our names but no revision: they belong to another program."""
-    taken = sorted(metadata.tables.keys() & _read_catalogue(tx).columns.keys())
+    taken = sorted(all_tables().tables.keys() & _read_catalogue(tx).columns.keys())
     if taken:
         raise Conflict(
             f"The database has no revision, and yet tables with names that we need: {', '.join(taken)}.",
@@ -194,13 +194,13 @@ def _without_condition(definition: str) -> str:
 
 def _unknown_objects(catalogue: _Catalogue) -> Iterator[Difference]:
     """Name tables and indexes that are not ours. They are harmless, but an operator should know of them."""
-    for name in sorted(catalogue.columns.keys() - metadata.tables.keys() - IGNORED_TABLES):
+    for name in sorted(catalogue.columns.keys() - all_tables().tables.keys() - IGNORED_TABLES):
         yield Difference(f"the table {name} is not known", is_harmful=False)
-    known = {str(index.name) for table in metadata.tables.values() for index in table.indexes}
-    for table in metadata.tables.values():
+    known = {str(index.name) for table in all_tables().tables.values() for index in table.indexes}
+    for table in all_tables().tables.values():
         known |= {str(item.name) for item in table.constraints if isinstance(item, sa.UniqueConstraint)}
     for name, (table_name, definition) in sorted(catalogue.indexes.items()):
-        if name not in known and table_name in metadata.tables:
+        if name not in known and table_name in all_tables().tables:
             rule = "a unique index may refuse rows" if definition.startswith("UNIQUE") else ""
             yield Difference(f"the index {name} on {table_name} is not known{rule and f': {rule}'}", is_harmful=False)
 

@@ -25,8 +25,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from switchyard.errors import Conflict
+from switchyard.store.feature import all_tables
 from switchyard.store.jobs.failures import Contention, StatementTimeout, translate_errors
-from switchyard.store.tables.schema import metadata
 
 MARK = " upgrading"  # after the stored revision; the statements below have it, too
 QUIET_S = 3.0  # servers look at the revision each second; three times that
@@ -106,7 +106,7 @@ def run_with_tables_locked(engine: Engine, work: Callable[[Connection], R], tabl
 
 
 def _our_tables(tx: Connection) -> list[str]:
-    names = metadata.tables.keys() & set(tx.exec_driver_sql(_TABLES).scalars())
+    names = all_tables().tables.keys() & set(tx.exec_driver_sql(_TABLES).scalars())
     return sorted(names, key=lambda name: (name != FIRST_TABLE, name))
 
 

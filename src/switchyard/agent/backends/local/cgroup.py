@@ -13,7 +13,7 @@ from pathlib import Path
 from switchyard.agent.backends.local import proctable
 
 FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed without
-PROBE_S_MAX = 10.0
+CGROUP_PROBE_S_MAX = 10.0
 BASE_MODE = 0o711  # other accounts enter a group by name but cannot list groups: names contain job ids
 # Hierarchies of version 1, in this order: only the freezer can stop processes while they are killed.
 HIERARCHIES = ("freezer", "pids", "name=systemd")
@@ -110,7 +110,7 @@ def _can_enter(base: Path) -> bool:
     try:
         probe.mkdir(exist_ok=True)
         words = ["sh", "-c", 'echo 0 > "$1/cgroup.procs"', "sh", str(probe)]
-        done = subprocess.run(words, check=False, capture_output=True, timeout=PROBE_S_MAX)
+        done = subprocess.run(words, check=False, capture_output=True, timeout=CGROUP_PROBE_S_MAX)
     except (OSError, subprocess.TimeoutExpired):
         return False
     finally:

@@ -13,7 +13,10 @@ from pathlib import Path
 
 from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.shared.containers import (
+    ContainerAccount,
+    ContainerFolders,
     ContainerJob,
+    ContainerLimits,
     apptainer_command,
     apptainer_variables,
     container_command,
@@ -23,8 +26,9 @@ from switchyard.agent.backends.shared.containers import (
 from switchyard.agent.log import line
 from switchyard.agent.loop.need import memory_limit_bytes, spec_of
 from switchyard.agent.site.accounts import LocalAccount
-from switchyard.agent.site.environment import CONTAINER_VARIABLES, FILES_VARIABLE, job_variables
+from switchyard.agent.site.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.site.images import rule_of
+from switchyard.agent.site.inherited_variables import CONTAINER_VARIABLES
 from switchyard.agent.site.job_accounts import JobAccounts, check_local_accounts, own_account_name
 from switchyard.agent.umask import job_umask
 from switchyard.errors import PolicyRefused
@@ -91,17 +95,17 @@ def start_files(
         command, cwd = list(spec.command), spec.cwd or str(home)
         words = [*_run_words(command, variables, cwd), *ids, *limits]
     else:
-        job = _container_job(lease, home, setting, account, file=str(directory / VARIABLES_FILE))
-        client = _client_environment(setting)
+        job = _container_job(lease, home, account, file=str(directory / VARIABLES_FILE))
+        client, own = _client_environment(setting), _job_variables(lease, home, setting, account)
         if rule.run is ImageRun.APPTAINER:
-            environment = {**client, **apptainer_variables(job.variables)}
+            environment = {**client, **apptainer_variables(own)}
             words = [
                 *_run_words(apptainer_command(job, setting.site.containers), environment, str(home)),
                 *ids,
                 *limits,
             ]
         else:
-            content = variables_text(rule.run.value, job.variables)
+            content = variables_text(rule.run.value, own)
             command = container_command(rule.run.value, job, setting.site.containers)
             words = [*_run_words(command, client, str(home)), *_mount_words(job, mounts_folder(setting.directory))]
             words += [f"cleanup={word}" for word in removal_command(rule.run.value, job.name)]
@@ -137,21 +141,19 @@ def mounts_folder(directory: Path) -> Path:
 
 
 def _mount_words(job: ContainerJob, place: Path) -> list[str]:
-    if not job.mounts:
+    if not job.folders.mounts:
         return []
     if ":" in str(place):
         raise PolicyRefused(f"No folder can be mounted for a container from {place}: it has a colon in its name.")
-    words = [f"mount={inner}:{path}" for path, inner in job.mounts.items()]
-    return [*words, f"mount_from={job.folder}", f"mount_at={place / job.name}"]
+    words = [f"mount={inner}:{path}" for path, inner in job.folders.mounts.items()]
+    return [*words, f"mount_from={job.folders.home}", f"mount_at={place / job.name}"]
 
 
 def _account_words(account: LocalAccount) -> list[str]:
     return [f"uid={account.uid}", f"gid={account.gid}", f"groups={','.join(map(str, account.groups))}"]
 
 
-def _container_job(
-    lease: Lease, home: Path, setting: Setting, account: LocalAccount | None, *, file: str
-) -> ContainerJob:
+def _container_job(lease: Lease, home: Path, account: LocalAccount | None, *, file: str) -> ContainerJob:
     """`file`: of the container's variables."""
     spec = spec_of(lease)
     ask = spec.resources
@@ -160,20 +162,25 @@ def _container_job(
         name=marker_of(lease),
         image=spec.image or "",
         command=tuple(spec.command),
-        folder=str(home),
-        workdir=spec.cwd or str(home),
-        uid=os.geteuid() if account is None else account.uid,
-        gid=os.getegid() if account is None else account.gid,
-        groups=() if account is None else tuple(group for group in account.groups if group != account.gid),
-        is_mapped=account is not None,
-        is_rootless=os.geteuid() != 0,
-        # No more than the machine has: docker refuses that. A graph may claim more.
-        cpus=min(float(parse_amount(cores)) * ask.tasks, float(os.cpu_count() or 1)),
-        memory_bytes=memory_limit_bytes(spec),
-        gpus=ask.asked.gpus,
-        variables=_job_variables(lease, home, setting, account),
+        folders=ContainerFolders(
+            home=str(home),
+            workdir=spec.cwd or str(home),
+            mounts={} if spec.files is None else spec.files.mounts,
+        ),
+        account=ContainerAccount(
+            uid=os.geteuid() if account is None else account.uid,
+            gid=os.getegid() if account is None else account.gid,
+            groups=() if account is None else tuple(group for group in account.groups if group != account.gid),
+            is_mapped=account is not None,
+            is_rootless=os.geteuid() != 0,
+        ),
+        limits=ContainerLimits(
+            # No more than the machine has: docker refuses that. A graph may claim more.
+            cpus=min(float(parse_amount(cores)) * ask.tasks, float(os.cpu_count() or 1)),
+            memory_bytes=memory_limit_bytes(spec),
+            gpus=ask.asked.gpus,
+        ),
         variables_file=file,
-        mounts={} if spec.files is None else spec.files.mounts,
     )
 
 

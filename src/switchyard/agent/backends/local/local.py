@@ -12,13 +12,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from switchyard.agent.backends import (
     REFRESH_S,
     TERMINAL_STATES,
     BackendQuote,
+    OptionalCalls,
     OutputPiece,
     Setting,
     Status,
@@ -29,6 +29,7 @@ from switchyard.agent.backends import (
 from switchyard.agent.backends.local import local_status, proctable, supervisor
 from switchyard.agent.backends.local.containment import Containments
 from switchyard.agent.backends.local.job_mounts import release_mounts
+from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.local.launch import (
     VARIABLES_FILE,
     account_for,
@@ -37,10 +38,9 @@ from switchyard.agent.backends.local.launch import (
     spawn_supervisor,
     start_files,
 )
+from switchyard.agent.backends.local.seals import Seals
 from switchyard.agent.backends.local.supervisor_program import SupervisorProgram, start_failure
 from switchyard.agent.backends.shared.container_removal import remove_containers
-from switchyard.agent.backends.shared.jobdir import ExitRecord, JobDir, SupervisorClaim
-from switchyard.agent.backends.shared.seals import Seals
 from switchyard.agent.backends.shared.work_folders import WorkFolders
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.log import line
@@ -74,14 +74,14 @@ STRAYS_RETRY_S = 5.0  # until the next try, if processes hang in the kernel
 log = logging.getLogger(__name__)
 
 
-class LocalBackend:
+class LocalBackend(OptionalCalls):
     kind: ClassVar[str] = "local"
     is_submit_repeatable: ClassVar[bool] = True  # the claim in the job's directory admits one supervisor
     has_queue: ClassVar[bool] = False
     finds_graph: ClassVar[bool] = False
     submits_at_once: ClassVar[int] = 1
     jobs_max: ClassVar[int] = 64
-    has_folders_here: ClassVar[bool] = True  # the folders of its jobs are on the agent's disk
+    has_folders_here: ClassVar[bool] = True
     range_max: int = 1
 
     def __init__(self, setting: Setting) -> None:
@@ -429,23 +429,24 @@ CANCEL_S_MAX = supervisor.GRACE_S + 5.0
 LIMIT_S_MAX = supervisor.GRACE_S + 15.0
 
 
-@dataclass(slots=True)
 class LiveAttempt:
     """One attempt that occupies resources: submitted, and not seen to have ended."""
 
-    need: ResourceNeed
-    process: subprocess.Popen[bytes] | None = None
-    # Readable after a change: the supervisor's pipe, or its pidfd after a restart. To close the pipe ends a bound job.
-    fd: int = -1
-    tries: int = 0
-    spawned_at: float = 0.0
-    limit_s: float | None = None
-    since: float = field(default_factory=time.monotonic)  # when it began to occupy resources
-    claim: SupervisorClaim | None = None  # as first read: a job under our account could change the file
-    is_run_reported: bool = False  # the supervisor reported that the command runs
-    cancelled_at: float | None = None  # when it was first cancelled
-    end_at: float = 0.0  # earliest next try to end processes that did not die
-    cleanup_s: float = 0.0  # what its supervisor may take longer, to remove its container
+    def __init__(self, need: ResourceNeed, *, limit_s: float | None = None, cleanup_s: float = 0.0) -> None:
+        self.need = need
+        self.process: subprocess.Popen[bytes] | None = None
+        # Readable after a change: the supervisor's pipe, or its pidfd after a restart. To close the pipe ends a bound
+        # job.
+        self.fd = -1
+        self.tries = 0
+        self.spawned_at = 0.0
+        self.limit_s = limit_s
+        self.since = time.monotonic()  # when it began to occupy resources
+        self.claim: SupervisorClaim | None = None  # as first read: a job under our account could change the file
+        self.is_run_reported = False  # the supervisor reported that the command runs
+        self.cancelled_at: float | None = None  # when it was first cancelled
+        self.end_at = 0.0  # earliest next try to end processes that did not die
+        self.cleanup_s = cleanup_s  # what its supervisor may take longer, to remove its container
 
     def overdue(self) -> str:
         """Why the supervisor should have ended the job by now; empty: it still has time."""

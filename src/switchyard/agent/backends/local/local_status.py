@@ -9,9 +9,10 @@ import shutil
 import signal
 
 from switchyard.agent.backends import Status, signal_name
+from switchyard.agent.backends.local.client_end import container_end, is_start_failure
+from switchyard.agent.backends.local.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
 from switchyard.agent.backends.local.launch import output_limit_bytes
-from switchyard.agent.backends.shared.container_end import LAST_WORDS_MAX, container_end, is_start_failure
-from switchyard.agent.backends.shared.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
+from switchyard.agent.backends.shared.container_end import LAST_WORDS_MAX
 from switchyard.agent.backends.shared.returns import limit_returns
 from switchyard.agent.loop.clock import boot_id
 from switchyard.agent.loop.need import memory_limit_bytes, spec_of

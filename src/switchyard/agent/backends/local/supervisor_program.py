@@ -19,10 +19,10 @@ from switchyard.agent.backends.local import agent_pipe, confine, job_mounts, pro
 from switchyard.agent.log import line
 from switchyard.agent.private_files import file_version, replace_file
 
-FOLDER = "supervisor"  # in the folder of the backend
+PROGRAM_FOLDER = "supervisor"  # in the folder of the backend
 REWRITE_S = 60.0  # between two tries to write the files, e.g. while the disk is full
 PAUSE_S = 60.0  # no new work for so long after the supervisor of a job could not begin
-PROBE_S_MAX = 30.0
+SUPERVISOR_PROBE_S_MAX = 30.0
 LOG_BYTES_MAX = 4096  # read from the end of supervisor.log
 LINE_CHARS_MAX = 200
 
@@ -33,7 +33,7 @@ class SupervisorProgram:
     """Compiled once per agent: at each start of a job that would be a quarter of the time from spawn to exec."""
 
     def __init__(self, directory: Path) -> None:
-        self._folder = directory / FOLDER
+        self._folder = directory / PROGRAM_FOLDER
         modules = (supervisor, agent_pipe, confine, job_mounts, proctable)
         self._sources = [Path(str(module.__file__)) for module in modules]
         self._contents = {self._folder / f"{source.stem}.pyc": _compiled(source) for source in self._sources}
@@ -95,14 +95,14 @@ def _compiled(source: Path) -> bytes:
 
 def probe_supervisor(directory: Path) -> str:
     """Why the compiled supervisor in this folder cannot run; empty: it can, or there is none."""
-    program = directory / FOLDER / "supervisor.pyc"
+    program = directory / PROGRAM_FOLDER / "supervisor.pyc"
     if not program.exists():
         return ""
     with tempfile.TemporaryDirectory(prefix="yard-doctor-") as folder:
         (Path(folder) / "start").touch()  # incomplete: the supervisor reads it and asks for another try
         words = [sys.executable, "-I", "-S", str(program), folder]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=PROBE_S_MAX, check=False)
+            done = subprocess.run(words, capture_output=True, timeout=SUPERVISOR_PROBE_S_MAX, check=False)
         except (OSError, subprocess.TimeoutExpired) as exc:
             return str(exc)
     return "" if done.returncode == supervisor.EXIT_TRY_AGAIN else last_line(done.stderr) or f"exit {done.returncode}"

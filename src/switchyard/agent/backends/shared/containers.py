@@ -39,25 +39,45 @@ INSPECT_FORMAT = "{{.State.StartedAt}}|{{.State.ExitCode}}|{{.State.OOMKilled}}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerAccount:
+    """The account that a container runs under."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    is_mapped: bool = False  # the account is not the agent's: root in the image must not be root of the host
+    is_rootless: bool = False  # the runtime's client does not run as root
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerLimits:
+    """What a container may use. 0: no limit."""
+
+    cpus: float = 0
+    memory_bytes: int = 0
+    gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerFolders:
+    """The folders of a container's job."""
+
+    home: str  # on the host, mounted under the same path
+    workdir: str
+    mounts: Mapping[str, str] = field(default_factory=dict)  # a path in the container → a folder in `home`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerJob:
     """What a runtime must know of one attempt."""
 
     name: str  # of the container: the attempt's marker
     image: str
     command: tuple[str, ...]
-    folder: str  # the job's folder on the host, mounted under the same path
-    workdir: str
-    uid: int
-    gid: int
-    groups: tuple[int, ...] = ()
-    is_mapped: bool = False  # the account is not the agent's: root in the image must not be root of the host
-    is_rootless: bool = False  # the runtime's client does not run as root
-    cpus: float = 0  # 0: no limit
-    memory_bytes: int = 0  # 0: no limit
-    gpus: int = 0
-    variables: Mapping[str, str] = field(default_factory=dict)
-    variables_file: str = ""
-    mounts: Mapping[str, str] = field(default_factory=dict)  # a path in the container → a folder in the job's folder
+    folders: ContainerFolders
+    account: ContainerAccount
+    limits: ContainerLimits = field(default_factory=ContainerLimits)
+    variables_file: str = ""  # everybody reads the command line, so variables are in a file
 
 
 def container_command(program: str, job: ContainerJob, site: ContainersSite) -> list[str]:
@@ -66,21 +86,21 @@ def container_command(program: str, job: ContainerJob, site: ContainersSite) -> 
     The supervisor mounts `mounts` and adds them after the second word, since links could be on the way (job_mounts.py).
     """
     source = image_source(program, job.image)
-    if ":" in job.folder:
-        raise PolicyRefused(f"{program} cannot mount the job's folder {job.folder}: it has a colon in its name.")
-    words = [program, "run", "--name", job.name, "--user", f"{job.uid}:{job.gid}"]
-    for group in job.groups:
+    if ":" in job.folders.home:
+        raise PolicyRefused(f"{program} cannot mount the job's folder {job.folders.home}: it has a colon in its name.")
+    words = [program, "run", "--name", job.name, "--user", f"{job.account.uid}:{job.account.gid}"]
+    for group in job.account.groups:
         words += ["--group-add", str(group)]
-    if program == "podman" and job.is_rootless:
+    if program == "podman" and job.account.is_rootless:
         words += ["--userns", "keep-id"]
-    if job.is_mapped:
+    if job.account.is_mapped:
         words += ["--cap-drop", "all", "--security-opt", "no-new-privileges"]
-    words += ["--workdir", job.workdir, "--volume", f"{job.folder}:{job.folder}:rw"]
-    words += site_options(program, site, gpus=job.gpus)
-    if job.memory_bytes:
-        words += ["--memory", f"{job.memory_bytes}b"]
-    if job.cpus:
-        words += ["--cpus", f"{job.cpus:g}"]
+    words += ["--workdir", job.folders.workdir, "--volume", f"{job.folders.home}:{job.folders.home}:rw"]
+    words += site_options(program, site, gpus=job.limits.gpus)
+    if job.limits.memory_bytes:
+        words += ["--memory", f"{job.limits.memory_bytes}b"]
+    if job.limits.cpus:
+        words += ["--cpus", f"{job.limits.cpus:g}"]
     if job.variables_file:
         words += ["--env-file", job.variables_file]
     # The job's command replaces the entry point of the image, so that it means the same on every cluster.
@@ -90,11 +110,15 @@ def container_command(program: str, job: ContainerJob, site: ContainersSite) -> 
 def apptainer_command(job: ContainerJob, site: ContainersSite) -> list[str]:
     """The command line of apptainer, which runs under the job's account."""
     source = image_source("apptainer", job.image)
-    if ":" in job.folder:
-        raise PolicyRefused(f"apptainer cannot mount the job's folder {job.folder}: it has a colon in its name.")
-    place = ["--pwd", job.workdir, "--home", job.folder]
-    place += [word for path, inner in job.mounts.items() for word in ("--bind", f"{job.folder}/{inner}:{path}:rw")]
-    return ["apptainer", "exec", *place, *site_options("apptainer", site, gpus=job.gpus), source, *job.command]
+    if ":" in job.folders.home:
+        raise PolicyRefused(f"apptainer cannot mount the job's folder {job.folders.home}: it has a colon in its name.")
+    place = ["--pwd", job.folders.workdir, "--home", job.folders.home]
+    place += [
+        word
+        for path, inner in job.folders.mounts.items()
+        for word in ("--bind", f"{job.folders.home}/{inner}:{path}:rw")
+    ]
+    return ["apptainer", "exec", *place, *site_options("apptainer", site, gpus=job.limits.gpus), source, *job.command]
 
 
 def image_source(program: str, image: str) -> str:

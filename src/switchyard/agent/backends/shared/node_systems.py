@@ -24,7 +24,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM
 
-RETRY_S = 600.0  # for nodes that did not answer, such as busy ones: each question is a job that waits for a core
+NODE_RETRY_S = 600.0  # for nodes that did not answer, such as busy ones: each question is a job that waits for a core
 PARALLEL_NODES = 8  # asked at once: a node answers in a second or two, and each question costs a program and a job
 AGAIN_S = 86_400.0  # all nodes, for what was changed while they ran
 
@@ -37,7 +37,7 @@ AskNodes = Callable[[Sequence[str]], tuple[dict[str, list[Any]], dict[str, str]]
 class NodeSystems:
     """`note_up` belongs to one thread, `attached_to` to any; the nodes are asked on a thread of their own."""
 
-    def __init__(self, file: Path, ask: AskNodes, *, retry_s: float = RETRY_S) -> None:
+    def __init__(self, file: Path, ask: AskNodes, *, retry_s: float = NODE_RETRY_S) -> None:
         self._file = file
         self._ask = ask
         self._retry_s = retry_s

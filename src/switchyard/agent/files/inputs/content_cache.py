@@ -22,7 +22,7 @@ from switchyard.agent.log import line
 from switchyard.errors import Unavailable
 from switchyard.model.files.file_tree import FileEntry
 
-WAIT_S = 0.5  # between two looks whether the agent ends, while another thread fetches the same file
+CACHE_WAIT_S = 0.5  # between two looks whether the agent ends, while another thread fetches the same file
 FileStatus = tuple[int, int, int]
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class ContentCache:
         """Wait until no other thread fetches these, or `is_over`."""
         with self._changed:
             while self._fetching.intersection(names) and not is_over():
-                self._changed.wait(WAIT_S)
+                self._changed.wait(CACHE_WAIT_S)
 
     @contextlib.contextmanager
     def new_file(self) -> Iterator[NewFile]:

@@ -23,7 +23,7 @@ FICLONE = 0x40049409  # linux/fs.h: _IOW(0x94, 9, int)
 # No clone here: another file system, one that cannot, or a kernel that does not know the call.
 NO_CLONE_ERRNOS = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.ETXTBSY)
 NO_KERNEL_COPY_ERRNOS = (errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EIO)
-PIECE_BYTES = 2**20
+COPY_PIECE_BYTES = 2**20
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 TreePath = tuple[bytes, ...]  # names from the root of the tree
 
@@ -238,7 +238,7 @@ def _copy_span(source: int, target: int, begin: int, end: int) -> None:
     except OSError as exc:
         if exc.errno not in NO_KERNEL_COPY_ERRNOS:
             raise
-    while at < end and (data := os.pread(source, min(PIECE_BYTES, end - at), at)):
+    while at < end and (data := os.pread(source, min(COPY_PIECE_BYTES, end - at), at)):
         write_at(target, data, at)
         at += len(data)
 

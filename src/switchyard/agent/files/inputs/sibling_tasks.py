@@ -12,7 +12,7 @@ class SiblingTasks:
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}  # a job with tasks that are being staged → when its next tasks were held
-        self._held: set[str] = set()
+        self._waiting_jobs: set[str] = set()
 
     def begin_round(self, staging: set[str]) -> None:
         """`staging`: the jobs of which tasks are being staged now. Their staged tasks go on every HOLD_S."""
@@ -20,7 +20,7 @@ class SiblingTasks:
         self._since = {job: self._since.get(job, now) for job in staging}
         due = {job for job, since in self._since.items() if now - since > HOLD_S}
         self._since |= dict.fromkeys(due, now)
-        self._held = staging - due
+        self._waiting_jobs = staging - due
 
     def is_held(self, job: str) -> bool:
-        return job in self._held
+        return job in self._waiting_jobs

@@ -11,7 +11,7 @@ from switchyard.agent.files.inputs.staging_space import SpaceNeed
 from switchyard.agent.files.object_fetch import ObjectFetch
 from switchyard.agent.files.tree_levels import TreeFolder, slices, subfolder
 from switchyard.model.files.file_tree import (
-    DEPTH_MAX,
+    FOLDER_DEPTH_MAX,
     ZEROS,
     BadTree,
     FileEntry,
@@ -50,7 +50,7 @@ class SpacePlan:
     def need(self, root: bytes, top: bytes) -> SpaceNeed:
         folder = alone = cache = 0
         level = [TreeFolder((), top)]
-        for _ in range(DEPTH_MAX + 1):
+        for _ in range(FOLDER_DEPTH_MAX + 1):
             below: list[TreeFolder] = []
             for folders in slices(level):
                 self._fetch.check_wanted()
@@ -64,7 +64,7 @@ class SpacePlan:
             if not below:
                 return SpaceNeed(folder, alone, cache)
             level = below
-        raise BadTree(f"it has more than {DEPTH_MAX} folders in folders")
+        raise BadTree(f"it has more than {FOLDER_DEPTH_MAX} folders in folders")
 
     def _need_of_file(self, entry: FileEntry) -> SpaceNeed:
         spans = zip(chunk_spans(entry.size), entry.chunks, strict=True)

@@ -32,8 +32,8 @@ from switchyard.agent.files.transfer_threads import Transfer, TransferThreads
 from switchyard.agent.files.tree_levels import TreeFolder, slices, subfolder
 from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
-    DEPTH_MAX,
     FILES_MAX,
+    FOLDER_DEPTH_MAX,
     ZEROS,
     BadTree,
     ChunkSpan,
@@ -155,14 +155,14 @@ class StageIn:
 
     def _stage(self) -> None:
         level = [TreeFolder((), self._top.digest)]
-        for depth in range(DEPTH_MAX + 1):
+        for depth in range(FOLDER_DEPTH_MAX + 1):
             below: list[TreeFolder] = []
             for folders in slices(level):
                 below += self._stage_folders(folders, is_top=depth == 0)
             if not below:
                 return
             level = below
-        raise BadTree(f"it has more than {DEPTH_MAX} folders in folders")
+        raise BadTree(f"it has more than {FOLDER_DEPTH_MAX} folders in folders")
 
     def _stage_folders(self, folders: list[TreeFolder], *, is_top: bool) -> list[TreeFolder]:
         """Stage the files of these folders. Returns their subfolders."""

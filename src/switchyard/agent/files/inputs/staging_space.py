@@ -80,7 +80,7 @@ class StagingSpace:
 
     def room(self, disk: _Disk) -> int:
         """What may still be written. Call it with the lock."""
-        is_open = sum(held.open_bytes for held in self.reservations if held.device == disk.device)
+        is_open = sum(reservation.open_bytes for reservation in self.reservations if reservation.device == disk.device)
         return disk.free - self.reserve_of(disk.bytes) - is_open
 
     def can_clone(self, cache: Path | str, work: Path | str) -> bool:
@@ -96,7 +96,7 @@ class SpaceClaim:
 
     def __init__(self, space: StagingSpace, cache: ContentCache, work: Path, progress: StagingProgress) -> None:
         self._space, self._cache, self._work, self._progress = space, cache, work, progress
-        self._held: list[_Reservation] = []
+        self._reservations: list[_Reservation] = []
         self.need: SpaceNeed | None = None  # as all folders say, once they were read
 
     @property
@@ -138,9 +138,9 @@ class SpaceClaim:
 
     def release(self) -> None:
         with self._space.lock:
-            for held in self._held:
-                self._space.reservations.remove(held)
-            self._held = []
+            for reservation in self._reservations:
+                self._space.reservations.remove(reservation)
+            self._reservations = []
 
     def _make_room(self, folder: Path | str, wanted: int) -> bool:
         """Whether so much may be written; cached files that no job uses make room, if that is enough."""
@@ -154,11 +154,11 @@ class SpaceClaim:
 
     def _reserve(self, work: _Disk, cache: _Disk, folder_bytes: int, cache_bytes: int) -> None:
         progress = self._progress
-        self._held = [
+        self._reservations = [
             _Reservation(work.device, folder_bytes, lambda: progress.folder_written_bytes),
             _Reservation(cache.device, cache_bytes, lambda: progress.cache_written_bytes),
         ]
-        self._space.reservations += self._held
+        self._space.reservations += self._reservations
 
     def _refuse_too_large(self, disk: _Disk, need: SpaceNeed) -> None:
         reserve = self._space.reserve_of(disk.bytes)

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -64,18 +64,18 @@ class Preparation:
     is_given_back: bool = False
 
 
-@dataclass(slots=True)
 class _Staging:
-    attempt: Attempt
-    progress: StagingProgress = field(default_factory=StagingProgress)
-    is_over: threading.Event = field(default_factory=threading.Event)
-    trouble: str = ""
-    failure: str = ""
-    is_given_back: bool = False
-    tries: int = 0
-    failing_since: float | None = None
-    space: SpaceClaim | None = None
-    lost: ObjectLost | None = None  # asked for first in the next try
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+        self.progress = StagingProgress()
+        self.is_over = threading.Event()
+        self.trouble = ""
+        self.failure = ""
+        self.is_given_back = False
+        self.tries = 0
+        self.failing_since: float | None = None
+        self.space: SpaceClaim | None = None
+        self.lost: ObjectLost | None = None  # asked for first in the next try
 
     @property
     def text(self) -> str:
@@ -195,7 +195,7 @@ class Stagings:
 
     def _stage_once(self, staging: _Staging) -> None:
         attempt, lease = staging.attempt, staging.attempt.lease
-        work = work_folder_of(self._backend, attempt)
+        work = self._backend.work_folder(attempt.lease)
         files = spec_of(lease).files or JobFiles()
         record = FolderRecord(
             job=lease.job,
@@ -263,12 +263,6 @@ class Stagings:
             return
         if remove_folder(Path(record.folder).parent):  # else the next start finds the record
             self._records.remove(record.key)
-
-
-def work_folder_of(backend: Backend, attempt: Attempt) -> WorkFolder:
-    if not hasattr(backend, "work_folder"):  # a backend of another package, older than files
-        raise PolicyRefused(f"The backend {backend.kind} of this cluster takes no jobs with files.")
-    return backend.work_folder(attempt.lease)
 
 
 def _is_lack_of_room(exc: YardError | OSError) -> bool:

@@ -8,10 +8,10 @@ may still fit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from switchyard.agent.files.inputs.folder_writer import TreePath, show_path
-from switchyard.model.files.file_tree import DEPTH_MAX, FILES_MAX, FOLDERS_MAX, chunk_spans
+from switchyard.model.files.file_tree import FILES_MAX, FOLDER_DEPTH_MAX, FOLDERS_MAX, chunk_spans
 from switchyard.model.files.files import MISSING_LISTED_MAX, OutputRoom
 from switchyard.model.jobspec.quantity import show_bytes
 
@@ -34,29 +34,37 @@ class OutputBounds:
     bytes: int
 
 
-@dataclass(slots=True)
 class OutputBudget:
     """What was taken and left out so far. `refused`: files for which the owner has no room; None: not counted yet.
 
-    `kept`: files that an earlier upload took, with their sizes. They come before others.
+    `earlier`: files that an earlier upload took, with their sizes. They come before others.
     """
 
-    bounds: OutputBounds
-    room: OutputRoom
-    refused: frozenset[TreePath] | None = None
-    kept: Mapping[TreePath, int] = field(default_factory=dict)
-    note: str = ""  # follows the reason of files over a limit of the server
-    files: int = 0
-    bytes: int = 0
-    entries: int = 0  # files, links and folders
-    folders: int = 0
-    skipped: list[str] = field(default_factory=list)
-    skipped_count: int = 0
-    lost: list[str] = field(default_factory=list)  # of the skipped ones: files that the job left and that are not kept
-    taken: dict[TreePath, int] = field(default_factory=dict)  # to be `kept`
-    _over: dict[str, int] = field(default_factory=dict)  # limit of the server → bytes of the smallest file over it
-    _new_bytes: int = 0  # at most so many new bytes for the owner
-    _kept_left: int = -1  # bytes of kept files that are still to come
+    def __init__(
+        self,
+        bounds: OutputBounds,
+        room: OutputRoom,
+        *,
+        refused: frozenset[TreePath] | None,
+        earlier: Mapping[TreePath, int],
+        note: str = "",
+    ) -> None:
+        self.bounds = bounds
+        self.room = room
+        self.refused = refused
+        self.earlier = earlier
+        self.note = note  # follows the reason of files over a limit of the server
+        self.files = 0
+        self.bytes = 0
+        self.entries = 0  # files, links and folders
+        self.folders = 0
+        self.skipped: list[str] = []
+        self.skipped_count = 0
+        self.lost: list[str] = []  # of the skipped ones: files that the job left and that are not kept
+        self.taken: dict[TreePath, int] = {}  # to be `earlier` of the next upload
+        self._over: dict[str, int] = {}  # limit of the server → bytes of the smallest file over it
+        self._new_bytes = 0  # at most so many new bytes for the owner
+        self._earlier_left = -1  # bytes of earlier files that are still to come
 
     def skip(self, path: TreePath, why: str, *, is_lost: bool = True) -> None:
         text = f"{show_path(path)[-SKIPPED_CHARS_MAX:]}: {why}"
@@ -76,9 +84,9 @@ class OutputBudget:
 
     def has_room_for_file(self, path: TreePath, size: int) -> bool:
         """Whether a file is taken. If not, it is noted as skipped. Raises UserRoomShort if only a count can tell."""
-        if self._kept_left < 0:
-            self._kept_left = sum(self.kept.values())
-        self._kept_left -= self.kept.get(path, 0)
+        if self._earlier_left < 0:
+            self._earlier_left = sum(self.earlier.values())
+        self._earlier_left -= self.earlier.get(path, 0)
         why = self._over_site(size) or self._over_entries(path) or self._over_server(size)
         if why:
             self.skip(path, why)
@@ -102,8 +110,8 @@ class OutputBudget:
 
     def has_room_for_folder(self, path: TreePath) -> bool:
         """Whether the server takes one more folder at this place."""
-        if len(path) >= DEPTH_MAX:
-            self.skip(path, f"the server takes at most {DEPTH_MAX} folders in folders")
+        if len(path) >= FOLDER_DEPTH_MAX:
+            self.skip(path, f"the server takes at most {FOLDER_DEPTH_MAX} folders in folders")
         elif self.folders + len(path) > FOLDERS_MAX:
             self.skip(path, f"the server takes at most {FOLDERS_MAX} folders of an attempt")
         else:
@@ -141,7 +149,7 @@ class OutputBudget:
 
     def _over_server(self, size: int) -> str:
         for name, limit in ((TREE, self.room.tree), (PROJECT, self.room.project)):
-            if limit is not None and self.bytes + self._kept_left + size > limit.left:
+            if limit is not None and self.bytes + self._earlier_left + size > limit.left:
                 self._note_over(name, size)
                 return limit.text + self.note
         return ""

@@ -59,8 +59,8 @@ Walk = Generator[Transfer, None, Entry | None]
 class OutputRequest:
     """What to collect, from where, and in whose name.
 
-    `kept`: files that an earlier upload took, with their sizes. `note`: follows the reason of files over a limit, which
-    the agent tries again for `retry_s`.
+    `earlier`: files that an earlier upload took, with their sizes. `note`: follows the reason of files over a limit,
+    which the agent tries again for `retry_s`.
     """
 
     rights: AttemptRights
@@ -68,7 +68,7 @@ class OutputRequest:
     patterns: Sequence[str]
     bounds: OutputBounds
     account: LocalAccount | None = None
-    kept: Mapping[TreePath, int] = field(default_factory=dict)
+    earlier: Mapping[TreePath, int] = field(default_factory=dict)
     note: str = ""
     retry_s: int = 0
 
@@ -95,7 +95,7 @@ def upload_outputs(request: OutputRequest, threads: TransferThreads, *, is_over:
     room, refused = ask_room(rights, threads), None
     refusal: LimitReached | None = None
     for _ in range(ROUNDS_MAX):
-        budget = OutputBudget(request.bounds, room, refused, request.kept, request.note)
+        budget = OutputBudget(request.bounds, room, refused=refused, earlier=request.earlier, note=request.note)
         walk = _OutputWalk(request, budget, is_over=is_over)
         try:
             threads.run(walk.run())
@@ -126,7 +126,7 @@ def plan_uploads(
     """Hash all files without sending them. Returns those for whose new objects the owner of the job has no room."""
     if room.user is None:
         return frozenset()
-    budget = OutputBudget(request.bounds, room, frozenset(), request.kept)
+    budget = OutputBudget(request.bounds, room, refused=frozenset(), earlier=request.earlier)
 
     def find_new(digests: Sequence[bytes]) -> set[bytes]:
         new: set[bytes] = set()
@@ -375,19 +375,19 @@ def _list_folder(number: int) -> list[tuple[bytes, os.stat_result]]:
 ASKED_OBJECTS = 5000  # looked up in one request
 
 
-@dataclass(slots=True)
 class UploadPlan:
     """Which files have room, counted by their new objects, in the order of the walk. Objects are looked up in pages."""
 
-    left: int
-    find_new: Callable[[Sequence[bytes]], set[bytes]]  # those of some objects that the owner does not hold
-    _page: list[tuple[TreePath, dict[bytes, int], int]] = field(default_factory=list)
-    _page_objects: int = 0
-    _counted: set[bytes] = field(default_factory=set)  # of files that have room
-    _seen: set[bytes] = field(default_factory=set)
-    _refused: set[TreePath] = field(default_factory=set)
-    _new_bytes: int = 0  # of files that have room, with their places in the lists of folders
-    _all_bytes: int = 0  # of all new objects
+    def __init__(self, left: int, find_new: Callable[[Sequence[bytes]], set[bytes]]) -> None:
+        self.left = left
+        self.find_new = find_new  # those of some objects that the owner does not hold
+        self._page: list[tuple[TreePath, dict[bytes, int], int]] = []
+        self._page_objects = 0
+        self._counted: set[bytes] = set()  # of files that have room
+        self._seen: set[bytes] = set()
+        self._refused: set[TreePath] = set()
+        self._new_bytes = 0  # of files that have room, with their places in the lists of folders
+        self._all_bytes = 0  # of all new objects
 
     def add(self, path: TreePath | None, objects: dict[bytes, int], extra_bytes: int) -> None:
         """Add a file, or the list of a folder (no path). `extra_bytes`: at most so many in the lists of folders."""

@@ -14,7 +14,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -43,25 +42,25 @@ REMOVAL_RETRY_S_MIN, REMOVAL_RETRY_S_MAX = 5.0, 3600.0  # of a folder of which s
 READ_TRIES_MAX = 10  # of a folder that the agent cannot read
 FOLDER_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})  # the job removed its folder or put a link there
 FAILED_KEEP_S = 86_400.0  # a folder whose output files could not be uploaded: somebody may look for them
-ERROR_CHARS_MAX = 1000
+UPLOAD_ERROR_CHARS_MAX = 1000
 FILES_TOLD_MAX = 5
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
 class _Upload:
-    """The upload of one attempt in this process. `kept`: files that are at the server, with their sizes."""
+    """The upload of one attempt in this process. `sent_files`: those at the server, with their sizes."""
 
-    telling: threading.Lock = field(default_factory=threading.Lock)  # no late word of a queued upload after later ones
-    is_begun: bool = False
-    is_told: bool = False  # the server knows that the files are on their way
-    is_released: bool = False  # the journal has the attempt's end
-    is_done: bool = False
-    keep_s: float | None = None  # of the folder, once it is done
-    kept: dict[TreePath, int] = field(default_factory=dict)
-    is_failure_told: bool = False  # the server says that the files cannot be had; an upload may still succeed
-    trouble: str = ""  # why the last try failed
+    def __init__(self) -> None:
+        self.telling = threading.Lock()  # no late word of a queued upload after later ones
+        self.is_begun = False
+        self.is_told = False  # the server knows that the files are on their way
+        self.is_released = False  # the journal has the attempt's end
+        self.is_done = False
+        self.keep_s: float | None = None  # of the folder, once it is done
+        self.sent_files: dict[TreePath, int] = {}
+        self.is_failure_told = False  # the server says that the files cannot be had; an upload may still succeed
+        self.trouble = ""  # why the last try failed
 
 
 class Uploads:
@@ -106,7 +105,7 @@ class Uploads:
     def remove_later(self, record: FolderRecord, *, keep_s: float | None = None) -> None:
         """Remove the folder after the time of the site's rule."""
         keep_s = max(self._keep_s if keep_s is None else keep_s, self._viewed_s(record.key))
-        record = replace(record, stage=FolderStage.KEPT, remove_at_s=time.time() + keep_s)
+        record = replace(record, stage=FolderStage.REMOVABLE, remove_at_s=time.time() + keep_s)
         self._records.write(record)
         self.schedule_removal(record)
 
@@ -129,7 +128,7 @@ class Uploads:
             record = replace(record, ended_at_s=time.time())
             self._records.write(record)
         try:
-            if not upload.kept and not upload.is_failure_told:
+            if not upload.sent_files and not upload.is_failure_told:
                 if upload.trouble or not upload.is_told:
                     self._tell_uploading(record, upload.trouble)
                 upload.is_told = True
@@ -151,7 +150,7 @@ class Uploads:
         )
         self._judge(record, _verdict(uploaded))
         if uploaded.needed:
-            upload.kept = uploaded.taken
+            upload.sent_files = uploaded.taken
             self._upload_rest_later(key, uploaded.needed, tries=1)
         else:
             self._done(key)
@@ -163,7 +162,7 @@ class Uploads:
             patterns=record.out,
             bounds=self._bounds,
             account=find_account(record.account) if record.account else None,
-            kept=upload.kept,
+            earlier=upload.sent_files,
             note=self._note(record),
             retry_s=self._retry_left_s(record),
         )
@@ -226,12 +225,12 @@ class Uploads:
             return
         if is_final:
             log.error(line("upload-failed", **ids, error=why))
-            self._judge(record, f"its output files could not be sent: {why}"[:ERROR_CHARS_MAX])
+            self._judge(record, f"its output files could not be sent: {why}"[:UPLOAD_ERROR_CHARS_MAX])
             self._tell_failure(record, why, tries=1)
             return
         log.warning(line("upload-delayed", **ids, tries=tries, error=why))
         upload = self._uploads[record.key]
-        upload.trouble, upload.is_begun = why[:ERROR_CHARS_MAX], False
+        upload.trouble, upload.is_begun = why[:UPLOAD_ERROR_CHARS_MAX], False
         if not upload.is_told:
             self._short_queue.put(lambda: self._tell_queued(record.key, tries=1), after_s=QUEUED_TELL_S)
         after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
@@ -241,7 +240,7 @@ class Uploads:
         """Not even the list of the files fits. Say so now, and try again when there is room."""
         upload = self._uploads[record.key]
         log.warning(line("upload-refused", job=record.job, fence=record.fence, tries=tries, error=exc.detail))
-        self._judge(record, f"its output files could not be taken: {exc.detail}"[:ERROR_CHARS_MAX])
+        self._judge(record, f"its output files could not be taken: {exc.detail}"[:UPLOAD_ERROR_CHARS_MAX])
         with contextlib.suppress(YardError):  # else with the next try
             self._tell_failed(record, exc.detail + self._note(record), retry_s=self._retry_left_s(record))
             upload.is_failure_told = True
@@ -279,7 +278,7 @@ class Uploads:
         self._done(record.key, keep_s=max(self._keep_s, FAILED_KEEP_S))
 
     def _tell_failed(self, record: FolderRecord, why: str, *, retry_s: int = 0) -> None:
-        error = why[:ERROR_CHARS_MAX]
+        error = why[:UPLOAD_ERROR_CHARS_MAX]
         self._tell(AttemptOutputs(record.job, record.fence, OutputState.FAILED, error=error, retry_s=retry_s))
 
     def _tell(self, outputs: AttemptOutputs) -> None:
@@ -289,7 +288,7 @@ class Uploads:
         """Nothing more is uploaded. The folder and its record stay until the journal has the attempt's end."""
         with self._lock:
             upload = self._uploads[key]
-            upload.is_done, upload.keep_s, upload.kept = True, keep_s, {}
+            upload.is_done, upload.keep_s, upload.sent_files = True, keep_s, {}
             is_released = upload.is_released
         if is_released:
             self._finish(key)
@@ -320,7 +319,7 @@ def _verdict(uploaded: UploadedOutputs) -> str:
     if missing := uploaded.outputs.missing:
         return f"it left no file for {_show_some(list(map(repr, missing)))}, which its output files must have"
     if uploaded.lost:
-        return f"output files could not be taken: {_show_some(uploaded.lost, '; ')}"[:ERROR_CHARS_MAX]
+        return f"output files could not be taken: {_show_some(uploaded.lost, '; ')}"[:UPLOAD_ERROR_CHARS_MAX]
     return ""
 
 

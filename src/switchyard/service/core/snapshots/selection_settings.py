@@ -6,17 +6,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from switchyard.errors import Malformed
 from switchyard.model.cluster.selection import Select
-from switchyard.route.select.constraint import ConstraintSelector
+from switchyard.model.job.bounds import NamedAlgorithm
 from switchyard.route.select.registry import selector
-from switchyard.route.select.selector import WEIGHTED, Selector
+from switchyard.route.select.selector import WEIGHTED, Selector, check_default
 
 NAME_ONLY_ALGORITHMS = (WEIGHTED, "random")  # they use only the clusters' names
 STALE_AFTER_US = 180_000_000  # three missed polls: a parked poll ends within a minute
 QUOTE_WAIT_US = 2_000_000  # mostly the backend's time: a parked poll delivers the inquiry immediately
 
-NamedAlgorithm = tuple[str, str]  # name, and options as JSON with sorted keys
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -52,11 +50,8 @@ class SelectionSettings:
         return (asked.name if asked else self.default[0]) in NAME_ONLY_ALGORITHMS
 
     def check(self) -> None:
-        """Fail at the server's start if the config's default is wrong. Unknown steps of priorities are errors here."""
-        algorithm = selector(*self.default)
-        for priority in algorithm.priorities if isinstance(algorithm, ConstraintSelector) else ():
-            if priority.ignored:
-                raise Malformed(f"priority {priority.number}: there is no step {priority.ignored[0]!r}.")
+        """Fail at the server's start if the config's default is wrong."""
+        check_default(selector(*self.default))
 
 
 def selection_settings_of(

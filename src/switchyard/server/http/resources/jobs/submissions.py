@@ -32,10 +32,10 @@ from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.server.services import Services
 from switchyard.service.core.rights import Actor
+from switchyard.service.placement.decision import TooSlowForLoop
 from switchyard.service.submit.bulk_pieces import BulkPieces
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.service.submit.submit import TooSlowForLoop
 
 _job_request = JsonReader(JobRequest)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)

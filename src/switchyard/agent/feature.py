@@ -1,0 +1,72 @@
+"""What a feature adds to the agent's own commands, for clusters of one kind: `yard agent doctor` and `discover`.
+
+The backend itself is found by its kind (`agent/backends/registry.py`); the section of the site file is in the
+feature's `site`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from switchyard.agent.backends import Backend
+from switchyard.agent.doctor.canary import CanaryAdvice
+from switchyard.agent.doctor.doctor_finding import Finding
+from switchyard.agent.site.site import Site
+from switchyard.feature import load_parts
+
+
+@dataclass(frozen=True, slots=True)
+class SystemsQuestion:
+    """What `yard agent discover --per-node` asks a cluster. `program`: the words that run `yard` on a node."""
+
+    site: Site
+    environment: Mapping[str, str]
+    program: Sequence[str]
+    image: str | None = None  # for a job that looks at its node
+    namespace: str | None = None  # where such jobs run
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCheck:
+    """Whether the cluster answers. `is_over`: it does not, and the backend would only say the same."""
+
+    findings: Sequence[Finding] = ()
+    is_over: bool = False
+
+
+class AgentFeature:
+    """The part of one kind of backend. A kind overrides what is different there."""
+
+    kind = ""
+    nobody_advice = "Do the nodes see this program under the same path?"  # if no node says what its system is
+    accounts_advice = ""  # for sites that want separate accounts
+    canary_advice = CanaryAdvice()
+    has_local_accounts = True  # jobs run under accounts that this machine knows
+    has_images = False  # a small job may need an image: `--image`
+
+    def check(self, site: Site, environment: Mapping[str, str], namespaces: Sequence[str]) -> ClusterCheck:
+        """Look at the cluster without a job."""
+        return ClusterCheck()
+
+    def run_small_job(
+        self, site: Site, backend: Backend, *, owner: str, wait_s: float, namespaces: Sequence[str]
+    ) -> Finding | None:
+        """Run a small job in a way of its own. None: in the common way."""
+        return None
+
+    def describe_systems(self, question: SystemsQuestion) -> tuple[dict[str, Any], dict[str, str]] | None:
+        """What the system of each node is, as a subsystem, and why others do not say. None: nobody can be asked."""
+        return None
+
+
+@cache
+def agent_features() -> Mapping[str, AgentFeature]:
+    """By the kind of their backends."""
+    return {part.kind: part for part in load_parts("agent", AgentFeature)}
+
+
+def feature_of(kind: str | None) -> AgentFeature:
+    return agent_features().get(kind or "") or AgentFeature()

@@ -1,0 +1,1 @@
+"""The dashboard: pages about jobs, clusters and rules."""

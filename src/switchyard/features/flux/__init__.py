@@ -1,0 +1,1 @@
+"""Flux instances: their agent's backend, and the match engine `fluxion`."""

@@ -1,0 +1,1 @@
+"""Flyte's workflows, tasks and launch plans: registered, executed, and shown."""

@@ -1,0 +1,1 @@
+"""Messages of executions, as the API tells them."""

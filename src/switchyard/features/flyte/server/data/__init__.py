@@ -1,0 +1,1 @@
+"""Files that Flyte's clients send and read by HTTP."""

@@ -1,0 +1,1 @@
+"""Executions as pages of the dashboard."""

@@ -1,0 +1,1 @@
+"""Use cases of Flyte: registered entities, and executions."""

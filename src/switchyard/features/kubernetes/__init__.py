@@ -1,0 +1,1 @@
+"""Kubernetes clusters: their agent's backend, namespaces and health checks."""

@@ -1,0 +1,1 @@
+"""What `yard agent doctor` checks of a Kubernetes cluster."""

@@ -1,0 +1,215 @@
+"""The status of attempts, computed when their Jobs change. An end counts once the output was taken, and is recorded."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from switchyard.agent.backends import TERMINAL_STATES, Status
+from switchyard.agent.log import line
+from switchyard.features.kubernetes.agent.api.watcher import KubernetesWatcher
+from switchyard.features.kubernetes.agent.jobs.job_remover import JobRemover
+from switchyard.features.kubernetes.agent.jobs.job_status import JobView, NodeState, restart_note, status_of
+from switchyard.features.kubernetes.agent.jobs.start_choice import double_start_note
+from switchyard.features.kubernetes.agent.jobs.stop_orders import stop_order_of
+from switchyard.features.kubernetes.agent.jobs.submissions import SubmissionStore
+from switchyard.features.kubernetes.agent.jobs.submitted_job import RecordedStop, SubmittedJob
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.namespaces.objects import ObjectMeta, PodObject
+from switchyard.features.kubernetes.agent.nodes.cluster import KubernetesCluster
+from switchyard.features.kubernetes.agent.pods.labels import TRACKING_FINALIZER
+from switchyard.features.kubernetes.agent.pods.pod_facts import PodFacts, is_held
+from switchyard.features.kubernetes.agent.pods.pod_output import PodOutput
+from switchyard.model.job.lifecycle import ObservedState
+
+LOOK_AGAIN_S = 5.0  # some rules depend on time
+UNSURE_S = 0.5
+UNKNOWN = Status(seen=ObservedState.LOST, reason="this agent has no record of this Job")
+
+
+log = logging.getLogger(__name__)
+
+
+class AttemptStatuses:
+    """Used by one thread, except for `invalidate`."""
+
+    def __init__(
+        self,
+        store: SubmissionStore,
+        watcher: KubernetesWatcher,
+        output: PodOutput,
+        remover: JobRemover,
+        cluster: KubernetesCluster,
+        *,
+        site: KubernetesSite,
+        now_s: Callable[[], float] = time.time,
+        start_problem: Callable[[str], str] = lambda _: "",
+    ) -> None:
+        """`now_s`: the cluster's clock. `start_problem`: why the pods of a Job cannot be let start; empty: they can."""
+        self._store, self._watcher, self._output = store, watcher, output
+        self._remover, self._cluster, self._site = remover, cluster, site
+        self._now_s, self._start_problem = now_s, start_problem
+        cluster.add_trouble(lambda: watcher.trouble)
+        # Job → fence → when to compute the status again, and the status
+        self._known: dict[str, dict[int, tuple[float, Status]]] = {}
+        self._invalid: set[tuple[str, int | None]] = set()  # names of Jobs, and an index or all
+
+    def invalidate(self, name: str, index: int | None = None) -> None:
+        """Compute the status of this Job's attempts again, or of one task of it."""
+        self._invalid.add((name, index))
+
+    def of(self, native_ids: Iterable[str]) -> dict[str, Status]:
+        for name, indexes in self._watcher.take_changed().items():
+            self._discard(name, indexes)
+        while self._invalid:
+            name, index = self._invalid.pop()
+            self._discard(name, None if index is None else (index,))
+        statuses: dict[str, Status] = {}
+        ends: dict[str, dict[int, Status]] = {}
+        for native_id in native_ids:
+            found = self._store.of_native(native_id)
+            if found is None:
+                statuses[native_id] = UNKNOWN
+                continue
+            job, fence = found
+            if (end := job.ends.get(fence)) is not None:
+                statuses[native_id] = end.status()
+                continue
+            statuses[native_id] = status = self._status(job, fence)
+            if status.seen in TERMINAL_STATES:
+                ends.setdefault(job.name, {})[fence] = status
+        for name, several in ends.items():
+            self._store.end(name, several)
+            for fence in several:
+                self._known[name].pop(fence, None)
+            if not self._known[name]:
+                del self._known[name]
+        return statuses
+
+    def _discard(self, name: str, indexes: Iterable[int] | None) -> None:
+        """Compute the status of these tasks again; None: of all. Most changes of an array are of one task."""
+        job = self._store.get(name)
+        if indexes is None or job is None or job.size == 1:
+            self._known.pop(name, None)
+            return
+        known = self._known.get(name, {})
+        for index in indexes:
+            known.pop(job.lease.fence + index, None)
+
+    def _status(self, job: SubmittedJob, fence: int) -> Status:
+        now = time.monotonic()
+        due, status = self._known.get(job.name, {}).get(fence, (0.0, UNKNOWN))
+        if now < due:
+            return status
+        status, again_s = self._compute(job, fence)
+        self._known.setdefault(job.name, {})[fence] = (now + again_s, status)
+        return status
+
+    def _compute(self, job: SubmittedJob, fence: int) -> tuple[Status, float]:
+        """The status, and for how long it holds if nothing changes."""
+        view = self._watcher.view(job.name, fence - job.lease.fence if job.size > 1 else None)
+        status, again_s = self._read(job, fence, view)
+        if self._watcher.is_unwatched(job.name):
+            self._remover.doubt(job.name)
+            again_s = min(again_s, UNSURE_S)
+        if status.seen is ObservedState.RUNNING:
+            note = "; ".join(filter(None, (status.reason, running_note(view, self._cluster.node_state))))
+            status = replace(status, note=note)
+        return status, again_s
+
+    def _read(self, job: SubmittedJob, fence: int, view: JobView) -> tuple[Status, float]:
+        if not self._watcher.wait_listed(0.0):  # a Job without its pods would look as if they were gone
+            return Status(seen=ObservedState.SUBMITTED, text="the cluster has not answered yet"), UNSURE_S
+        now_s = self._now_s()
+        stop = job.stops.get(fence)
+        own = [pod for pod in view.pods if view.index is None or pod.index == view.index]
+        gone = [pod for pod in view.gone_pods if view.index is None or pod.index == view.index]
+        order = stop_order_of(view, now_s=now_s, site=self._site, starts=job.starts) if stop is None else None
+        if order is not None:
+            if order.seen is not ObservedState.RETURNED:
+                self._output.collect(job, fence, own, gone, is_urgent=True)  # it goes with its pods
+            log.warning(line("kubernetes-given-up", name=job.name, fence=fence, why=order.reason))
+            self._store.stop(job.name, {fence: order})
+            return Status(seen=ObservedState.SUBMITTED, text="given up", reason=order.reason), 0.0
+        status = status_of(
+            view,
+            now_s=now_s,
+            stop=stop.order if stop is not None else None,
+            nodes=self._cluster.node_state,
+            gone_wait_s=self._site.gone_wait_s,
+        )
+        if status.seen not in TERMINAL_STATES:
+            self._output.collect(job, fence, own, gone)
+            held = self._start_problem(job.name) if any(map(is_held, own)) else ""
+            return _with_notes(status, restart_note(view), held), LOOK_AGAIN_S
+        if view.is_gone and not own and not self._watcher.is_sure(job.name):
+            self._remover.doubt(job.name)
+            return _not_yet(status, "it is being confirmed that nothing of it is left"), UNSURE_S
+        if stop is not None and status.reason == stop.reason and _is_left(job, view, own, stop):
+            return _not_yet(status, "its Job and its pods are being deleted"), UNSURE_S
+        if not view.is_gone and not own and not gone and not self._watcher.is_podless(job.name, view.index):
+            # The watch of Jobs may be ahead of the watch of pods, which have the exit code and the output.
+            self._remover.doubt(job.name)
+            return _not_yet(status, "its pod is being looked for"), UNSURE_S
+        problem = self._output.finish(job, fence, own, gone)
+        if problem is None:
+            return _not_yet(status, "its output is being taken"), LOOK_AGAIN_S
+        if stop is not None:
+            problem = ""  # the last words of a pod that is ended may go with it
+        return _with_notes(status, double_start_note([*own, *gone]), restart_note(view), problem), 0.0
+
+
+def _with_notes(status: Status, *notes: str) -> Status:
+    """Add to the reason what its reader must know besides."""
+    return replace(status, reason="; ".join(filter(None, (status.reason, *notes)))) if any(notes) else status
+
+
+def _is_left(job: SubmittedJob, view: JobView, own: list[PodObject], stop: RecordedStop) -> bool:
+    """Whether something is left of an attempt that the agent ends. What is returned is not begun before it is gone."""
+    is_job_left = job.is_unwanted and not view.is_gone
+    return is_job_left or (bool(own) and (job.is_unwanted or stop.seen is ObservedState.RETURNED))
+
+
+def _not_yet(end: Status, text: str) -> Status:
+    """An end that is not reported yet. An attempt that began still counts as running."""
+    if end.began_ago_us is None:
+        return Status(seen=ObservedState.SUBMITTED, text=text, reason=end.reason)
+    return Status(seen=ObservedState.RUNNING, text=text, ago_us=end.began_ago_us)
+
+
+# Finalizers that Kubernetes sets and takes off by itself.
+KUBERNETES_FINALIZERS = ("foregroundDeletion", "orphan", TRACKING_FINALIZER)
+
+
+def running_note(view: JobView, node_state: Callable[[str], NodeState]) -> str:
+    """The note of an attempt that has not ended; empty: there is nothing to tell."""
+    pods = [pod for pod in view.pods if view.index is None or pod.index == view.index]
+    gone = [pod for pod in view.gone_pods if view.index is None or pod.index == view.index]
+    if away := _away_node([*pods, *gone], node_state):
+        return f"its node {away} does not answer: it may still run there"
+    if holders := _holders(view, pods):
+        return f"it is being deleted, held by {', '.join(holders)}"
+    ending = next((pod for pod in pods if pod.metadata.deletion_timestamp and not PodFacts(pod).terminated), None)
+    if ending is None:
+        return ""
+    grace_s = ending.metadata.deletion_grace_period_seconds
+    return "its pod is being ended" + (f": it has {grace_s} s after SIGTERM" if grace_s else "")
+
+
+def _away_node(pods: Sequence[PodObject], node_state: Callable[[str], NodeState]) -> str:
+    """The node of a pod that has not ended, as far as its kubelet told, and whose node does not answer."""
+    nodes = (pod.spec.node_name for pod in pods if pod.spec.node_name and not PodFacts(pod).terminated)
+    return next((node for node in nodes if node_state(node) is NodeState.AWAY), "")
+
+
+def _holders(view: JobView, pods: Sequence[PodObject]) -> list[str]:
+    """The finalizers of others on a Job or a pod whose containers have ended and that is being deleted."""
+    if any(not PodFacts(pod).terminated for pod in pods):
+        return []
+    objects: list[ObjectMeta] = [pod.metadata for pod in pods]
+    if view.job is not None and not view.is_deleted:
+        objects.append(view.job.metadata)
+    deleting = [meta for meta in objects if meta.deletion_timestamp is not None]
+    return sorted({name for meta in deleting for name in meta.finalizers} - set(KUBERNETES_FINALIZERS))

@@ -1,0 +1,143 @@
+"""ResourceQuotas of a namespace: what a job would take of them, and which one is in its way. Pure.
+
+A quota with scopes is for some pods only; those are left to Kubernetes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from switchyard.features.kubernetes.agent.namespaces.resource_amounts import (
+    CPU,
+    MEMORY,
+    PODS,
+    STORAGE,
+    Amounts,
+    read_amount,
+    show_amount,
+)
+
+# Names of what a quota bounds → the resource whose requests they bound.
+REQUEST_NAMES = {CPU: CPU, MEMORY: MEMORY, STORAGE: STORAGE, PODS: PODS, "count/pods": PODS}
+REQUESTS, LIMITS = "requests.", "limits."
+JOBS_QUOTA = "count/jobs.batch"
+_Quantities = dict[str, str | int | float]
+
+
+class _QuotaMetadata(Struct, frozen=True):
+    name: str
+    namespace: str = ""
+
+
+class _QuotaSpec(Struct, frozen=True, rename="camel"):
+    scopes: list[str] | None = None
+    scope_selector: dict[str, Any] | None = None
+    hard: _Quantities | None = None
+
+
+class _QuotaStatus(Struct, frozen=True):
+    hard: _Quantities | None = None
+    used: _Quantities | None = None
+
+
+class _Quota(Struct, frozen=True):
+    metadata: _QuotaMetadata
+    spec: _QuotaSpec | None = None
+    status: _QuotaStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceQuota:
+    """The bounds of one ResourceQuota and what is used of them, under the quota's own names."""
+
+    name: str
+    namespace: str
+    hard: Mapping[str, int]
+    used: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaObstacle:
+    """The first bound that a job does not keep. `is_permanent`: not even an empty namespace would do."""
+
+    reason: str
+    is_permanent: bool
+
+
+def read_quota(raw: bytes | msgspec.Raw | Mapping[str, Any]) -> NamespaceQuota | None:
+    """One ResourceQuota; None: it has scopes, or cannot be read."""
+    try:
+        quota = msgspec.convert(raw, _Quota) if isinstance(raw, Mapping) else msgspec.json.decode(raw, type=_Quota)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    spec, status = quota.spec or _QuotaSpec(), quota.status or _QuotaStatus()
+    if spec.scopes or spec.scope_selector:
+        return None
+    return NamespaceQuota(
+        quota.metadata.name,
+        quota.metadata.namespace,
+        hard=_amounts(spec.hard or status.hard or {}, is_asked=False),
+        used=_amounts(status.used or {}, is_asked=True),
+    )
+
+
+def quota_obstacle(
+    quotas: Iterable[NamespaceQuota], *, requests: Mapping[str, int], limits: Mapping[str, int], pods: int
+) -> QuotaObstacle | None:
+    """What is in the way of a Job with so many pods that ask for this much together; None: nothing."""
+    waiting: QuotaObstacle | None = None
+    for quota in quotas:
+        for name, bound in sorted(quota.hard.items()):
+            asked = _asked(name, requests, limits, pods)
+            left = bound - quota.used.get(name, 0)
+            which = f"the quota {quota.name} of the namespace {quota.namespace}"
+            resource = resource_of(name)
+            if asked > bound:
+                needs = show_amount(resource, asked)
+                return QuotaObstacle(f"{which} allows {name} {_shown(resource, bound)}; the job needs {needs}", True)
+            if asked > left and waiting is None:
+                rest = _shown(resource, max(0, left))
+                waiting = QuotaObstacle(
+                    f"{which} has {rest} of {name} left; the job needs {_shown(resource, asked)}", False
+                )
+    return waiting
+
+
+def quota_amounts(quotas: Iterable[NamespaceQuota], *, is_left: bool) -> Amounts:
+    """The tightest bound of each requested resource: in all, or what is left of it."""
+    tightest: Amounts = {}
+    for quota in quotas:
+        for name, bound in quota.hard.items():
+            resource = resource_of(name)
+            if name.startswith(LIMITS) or (name not in REQUEST_NAMES and not name.startswith(REQUESTS)):
+                continue
+            amount = max(0, bound - quota.used.get(name, 0)) if is_left else bound
+            tightest[resource] = min(amount, tightest.get(resource, amount))
+    return tightest
+
+
+def resource_of(name: str) -> str:
+    """The resource that a name of a quota is about: `requests.nvidia.com/gpu` bounds `nvidia.com/gpu`."""
+    return REQUEST_NAMES.get(name) or name.removeprefix(REQUESTS).removeprefix(LIMITS)
+
+
+def _asked(name: str, requests: Mapping[str, int], limits: Mapping[str, int], pods: int) -> int:
+    if name == JOBS_QUOTA:
+        return 1
+    resource = resource_of(name)
+    if resource == PODS:
+        return pods
+    return limits.get(resource, 0) if name.startswith(LIMITS) else requests.get(resource, 0)
+
+
+def _amounts(written: Mapping[str, str | int | float], *, is_asked: bool) -> dict[str, int]:
+    return {name: read_amount(resource_of(name), text, is_asked=is_asked) for name, text in written.items()}
+
+
+def _shown(resource: str, amount: int) -> str:
+    return show_amount(resource, amount).partition(" ")[0]

@@ -1,0 +1,238 @@
+"""Builds the pod template of a Job: the container, its resources, and where it may run. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
+from typing import Any
+
+from msgspec import to_builtins
+
+from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.shared.work_folders import JOB_FOLDER
+from switchyard.agent.loop.need import spec_of
+from switchyard.agent.site.site import Site
+from switchyard.agent.site.site_types import ImagePull
+from switchyard.errors import PolicyRefused
+from switchyard.features.kubernetes.agent.jobs.gang import Gang, gang_pod
+from switchyard.features.kubernetes.agent.kubernetes_names import is_label_value, is_object_name
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite, ScratchVolume, kubernetes_of
+from switchyard.features.kubernetes.agent.pods.command import main_command, variables_of
+from switchyard.features.kubernetes.agent.pods.image_policy import image_of
+from switchyard.features.kubernetes.agent.pods.labels import GANG_LABEL
+from switchyard.features.kubernetes.agent.pods.node_affinity import merge_affinity, node_affinity
+from switchyard.features.kubernetes.agent.pods.pod_security import container_security, pod_security
+from switchyard.features.kubernetes.agent.pods.template_patch import patch_template
+from switchyard.model.cluster.pod_part import MAIN_CONTAINER
+from switchyard.model.cluster.poll import Lease
+from switchyard.model.executions.execution import ExecutionConfig, RunAs, SecurityContext
+from switchyard.model.job.job import JobSpec, Native
+from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
+
+PULL_POLICIES = {ImagePull.ALWAYS: "Always", ImagePull.MISSING: "IfNotPresent", ImagePull.NEVER: "Never"}
+Manifest = dict[str, Any]
+
+
+def pod_template(
+    lease: Lease,
+    site: Site,
+    labels: dict[str, str],
+    annotations: dict[str, str],
+    *,
+    cluster: str,
+    name: str,
+    gang: Gang,
+    work_root: str,
+) -> Manifest:
+    spec, kubernetes = spec_of(lease), kubernetes_of(site)
+    volumes = volumes_of(lease, site, work_root=work_root)
+    pod: Manifest = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": kubernetes.grace_s,
+        # The command is not process 1, which Linux shields from signals: SIGTERM ends it, as on other clusters.
+        "shareProcessNamespace": True,
+        "enableServiceLinks": False,  # else variables for each Service of the namespace
+        **_identity(spec, kubernetes),
+        **_place(lease, kubernetes),
+        "securityContext": pod_security(kubernetes),
+        "containers": [_container(lease, site, volumes, cluster=cluster, name=name, gang=gang)],
+    }
+    if spec.resources.time_limit is not None:
+        pod["activeDeadlineSeconds"] = parse_duration_s(spec.resources.time_limit)
+    if volumes.volumes:
+        pod["volumes"] = volumes.volumes
+    if gang.size > 1:
+        labels = {**labels, GANG_LABEL: "true"}
+        merge_affinity(pod, gang_pod(name, gang, kubernetes))
+    template: Manifest = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
+    return patch_template(template, spec, site)
+
+
+def _container(lease: Lease, site: Site, volumes: Volumes, *, cluster: str, name: str, gang: Gang) -> Manifest:
+    spec = spec_of(lease)
+    container: Manifest = {
+        "name": MAIN_CONTAINER,
+        "image": image_of(spec, site),
+        "imagePullPolicy": PULL_POLICIES[site.containers.pull],
+        "command": main_command(lease),
+        "env": variables_of(lease, site, cluster=cluster, name=name, gang=gang, files=volumes.files_path),
+        "resources": resources_of(spec, kubernetes_of(site), tasks=gang.tasks_per_pod),
+        # The end of the log goes into the pod's status, where it can be read when the node is away.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **container_security(kubernetes_of(site)),
+    }
+    if place := spec.cwd or volumes.files_path:
+        container["workingDir"] = place
+    if volumes.mounts:
+        container["volumeMounts"] = volumes.mounts
+    return container
+
+
+def resources_of(spec: JobSpec, site: KubernetesSite, *, tasks: int = 1) -> Manifest:
+    """Requests and limits of one pod. A limit that is not given is the request, as everywhere."""
+    asked, limits = spec.resources.asked, spec.resources.limits
+    pairs = {
+        "cpu": (_millicores(asked.cores, tasks), _millicores(_first(limits.cores, asked.cores), tasks)),
+        "memory": _bytes_pair(asked.memory, limits.memory, tasks),
+        "ephemeral-storage": _bytes_pair(asked.ephemeral_storage, limits.ephemeral_storage, tasks),
+        site.gpu_resource: (str(asked.gpus * tasks) if asked.gpus else "", str(asked.gpus * tasks)),
+    }
+    given = {name: pair for name, pair in pairs.items() if pair[0]}
+    return {
+        "requests": {name: request for name, (request, _) in given.items()},
+        "limits": {name: limit for name, (_, limit) in given.items()},
+    }
+
+
+def _identity(spec: JobSpec, site: KubernetesSite) -> Manifest:
+    """Service account and pull secrets. Only an account that somebody named has its token in the pod."""
+    rules = spec.execution or ExecutionConfig()
+    run_as = (rules.security_context or SecurityContext()).run_as or RunAs()
+    account = run_as.k8s_service_account or ""
+    if account and not is_object_name(account):
+        raise PolicyRefused(
+            f"{account[:80]!r} cannot be the name of a service account: Kubernetes takes a-z, 0-9, - and ."
+        )
+    if account and account != site.service_account and not _is_listed(account, site.service_accounts):
+        raise PolicyRefused(
+            f"This site does not let jobs run as the service account {account} (`service_accounts` in its site file)."
+        )
+    account = account or site.service_account
+    identity: Manifest = {"automountServiceAccountToken": bool(account)}
+    if account:
+        identity["serviceAccountName"] = account
+    if site.pull_secrets:
+        identity["imagePullSecrets"] = [{"name": secret} for secret in site.pull_secrets]
+    return identity
+
+
+def _place(lease: Lease, site: KubernetesSite) -> Manifest:
+    """Node labels, tolerated taints, constraints and priority."""
+    spec = spec_of(lease)
+    choice = site.interruptible if (spec.execution or ExecutionConfig()).interruptible else site.uninterruptible
+    selector = {**site.node_selector, **choice.node_selector, **_gpu_type(spec, site)}
+    tolerations = [*site.tolerations, *choice.tolerations]
+    place: Manifest = {}
+    if selector:
+        place["nodeSelector"] = selector
+    if tolerations:
+        place["tolerations"] = to_builtins(tolerations)
+    if affinity := node_affinity(spec):
+        place["affinity"] = affinity
+    classes = [row for row in site.priority_classes if row.min <= lease.priority]
+    if classes:
+        place["priorityClassName"] = max(classes, key=lambda row: row.min).name
+    return place
+
+
+def _gpu_type(spec: JobSpec, site: KubernetesSite) -> dict[str, str]:
+    kind = (spec.native or Native()).gpu_type
+    if not kind:
+        return {}
+    if not is_label_value(kind):
+        raise PolicyRefused(
+            f"No node has the GPU type {kind[:80]!r}: it is no value of a label ({site.gpu_type_label})."
+        )
+    return {site.gpu_type_label: kind}
+
+
+def _is_listed(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _first(limit: int | float | str | None, request: int | float | str) -> int | float | str:
+    return request if limit is None else limit
+
+
+def _millicores(cores: int | float | str, tasks: int) -> str:
+    thousandths = ceil_fraction(parse_amount(cores) * 1000) * tasks
+    return str(thousandths // 1000) if thousandths % 1000 == 0 else f"{thousandths}m"
+
+
+def _bytes_pair(request: int | float | str, limit: int | float | str | None, tasks: int) -> tuple[str, str]:
+    size = parse_bytes(request) * tasks
+    return (str(size), str(parse_bytes(_first(limit, request)) * tasks)) if size else ("", "")
+
+
+FILES_VOLUME = "yard-files"
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    volumes: list[Manifest] = field(default_factory=list)
+    mounts: list[Manifest] = field(default_factory=list)
+    files_path: str | None = None  # the folder of a job with files
+
+
+def volumes_of(lease: Lease, site: Site, *, work_root: str) -> Volumes:
+    """Raises PolicyRefused for a job with files where pods cannot see them."""
+    volumes: list[Manifest] = []
+    mounts: list[Manifest] = []
+    for number, scratch in enumerate(kubernetes_of(site).scratch):
+        name = f"scratch-{number}"
+        volumes.append({"name": name, **_scratch(scratch)})
+        mounts.append({"name": name, "mountPath": scratch.path})
+    for number, mount in enumerate(site.containers.mounts):
+        source, target, is_read_only = _split_mount(mount)
+        name = f"host-{number}"
+        volumes.append({"name": name, "hostPath": {"path": source}})
+        mounts.append({"name": name, "mountPath": target, **({"readOnly": True} if is_read_only else {})})
+    files = spec_of(lease).files
+    if files is None:
+        return Volumes(volumes, mounts)
+    volume = kubernetes_of(site).files_volume
+    if volume is None or site.files.folder is None:
+        raise PolicyRefused(
+            "It has files, and pods of this cluster share no folder with the agent.",
+            next_step="Name one in the agent's site file: `files: {folder: DIR}` and `kubernetes: {files_volume: …}`.",
+        )
+    path = PurePosixPath(work_root) / marker_of(lease) / JOB_FOLDER
+    volumes.append({"name": FILES_VOLUME, **volume})
+    # Only this attempt's folder: a job must not see the files of others.
+    inside = path.relative_to(site.files.folder)
+    mounts.append({"name": FILES_VOLUME, "mountPath": str(path), "subPath": str(inside)})
+    for target, inner in files.mounts.items():
+        mounts.append({"name": FILES_VOLUME, "mountPath": target, "subPath": str(inside / inner)})
+    return Volumes(volumes, mounts, str(path))
+
+
+def _scratch(scratch: ScratchVolume) -> Manifest:
+    size = None if scratch.size is None else str(parse_bytes(scratch.size))
+    if scratch.storage_class:
+        claim = {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": scratch.storage_class,
+            "resources": {"requests": {"storage": size}},
+        }
+        return {"ephemeral": {"volumeClaimTemplate": {"spec": claim}}}
+    medium = {"medium": "Memory"} if scratch.memory else {}
+    return {"emptyDir": {**medium, **({"sizeLimit": size} if size else {})}}
+
+
+def _split_mount(mount: str) -> tuple[str, str, bool]:
+    """`/data`, `/data:ro`, `/srv/data:/data` and `/srv/data:/data:ro`."""
+    source, *further = mount.split(":")
+    is_read_only = further[-1:] == ["ro"]
+    target = next((part for part in further if part.startswith("/")), source)
+    return source, target, is_read_only

@@ -1,0 +1,1 @@
+"""Rainbow's language of constraints, and the selection that follows it (pure)."""

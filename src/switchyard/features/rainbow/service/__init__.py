@@ -1,0 +1,1 @@
+"""Use cases of Rainbow: numbers of jobs."""

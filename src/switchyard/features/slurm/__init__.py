@@ -1,0 +1,1 @@
+"""Slurm clusters: their agent's backend."""

@@ -1,0 +1,1 @@
+"""Kills, wrong clocks, silence, several servers."""

@@ -1,0 +1,1 @@
+"""Flyte's clients, executions and faults."""

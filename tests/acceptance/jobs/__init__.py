@@ -1,0 +1,1 @@
+"""Jobs and arrays, from submit to the end."""

@@ -1,0 +1,1 @@
+"""Real Kubernetes clusters, and namespaces."""

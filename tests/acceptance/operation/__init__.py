@@ -1,0 +1,1 @@
+"""Servers and databases, as an operator has them."""

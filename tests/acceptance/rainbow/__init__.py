@@ -1,0 +1,1 @@
+"""Rainbow's clients and its rules."""

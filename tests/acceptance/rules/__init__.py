@@ -1,0 +1,1 @@
+"""Rules, pools, queues, tokens, and what packages add."""
