@@ -1,0 +1,1 @@
+"""A feature for Switchyard: what the operators have to say to all users."""
