@@ -1,11 +1,14 @@
 """`yard agent doctor`: checks everything an agent needs, and says what to do.
 
 Each check is a function of its arguments that returns findings. A batch system gets one small job; nothing else is
-changed.
+changed. Folders that the agent would make are not made: the nearest folder above them that is there is tried, and all
+that is written there is removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import socket
 import sqlite3
@@ -24,10 +27,10 @@ from switchyard.agent.backends.local.supervisor_program import probe_supervisor
 from switchyard.agent.backends.registry import load_backend
 from switchyard.agent.doctor.canary import run_canary
 from switchyard.agent.doctor.discover import discover_graph
-from switchyard.agent.doctor.doctor_files import check_files, check_shared, seen_by_nodes
-from switchyard.agent.doctor.doctor_finding import Finding
-from switchyard.agent.feature import feature_of
+from switchyard.agent.feature import Finding, feature_of
 from switchyard.agent.files.folders import FilesFolders, files_folders
+from switchyard.agent.files.inputs.folder_writer import FICLONE, NO_CLONE_ERRNOS
+from switchyard.agent.files.inputs.room import nearest_folder
 from switchyard.agent.journal.journal_rows import check_schema, find_damage
 from switchyard.agent.loop.loop import FREE_BYTES_MIN
 from switchyard.agent.server import credential as credentials
@@ -47,6 +50,14 @@ SKEW_S_MAX = 5.0  # a wrong clock affects certificates and logs, not jobs
 CERT_DAYS_MIN = 14.0  # enough time to renew a certificate
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 JOIN_ADVICE = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
+PREFIX = "yard-doctor-"
+FILES_FOLDER_ADVICE = "Name a folder that the agent may write in: `files: {folder: DIR}` in the site's file."
+SHARED_ADVICE = (
+    "Name a folder that the nodes see under the same path: `files: {folder: DIR}` or `slurm: {folder: DIR}` in the "
+    "site's file."
+)
+NOT_FROM_HERE = "its agent reaches the cluster over ssh, so it gives jobs no files"
+CONTENT = b"doctor" * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,3 +356,87 @@ def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -
         Finding("images", False, f"{rule.match}: {problem}", "Install it, or change the rule under `images`.")
         for rule, problem in problems.items()
     ]
+
+
+def check_files(site: Site, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
+    section = site.cluster_section(kind)
+    if section is not None and section.is_elsewhere:
+        advice = "An agent on a machine that sees the cluster's shared file system can."
+        yield Finding("files", None, NOT_FROM_HERE, advice)
+        return
+    if folders is None:
+        yield Finding("files", None, "no agent's folder was given", "Name it: --data DIR or --cluster NAME.")
+        return
+    try:
+        with _trial_folder(folders.cache) as cache, _trial_folder(folders.work) as work:
+            way = _try_copy(cache, work)
+    except OSError as exc:
+        yield Finding("files", False, f"{exc.filename or folders.cache}: {exc.strerror or exc}", FILES_FOLDER_ADVICE)
+        return
+    yield Finding("files", True, f"jobs with files run below {folders.work}; {way}")
+    yield _space(site, folders)
+
+
+@contextlib.contextmanager
+def seen_by_nodes(folders: FilesFolders | None) -> Iterator[Path | None]:
+    """A file that a job on a node sees if the jobs' folder is shared; None: it cannot be made."""
+    with contextlib.ExitStack() as stack:
+        marker = None
+        if folders is not None:
+            with contextlib.suppress(OSError):
+                folder = stack.enter_context(_trial_folder(folders.work))
+                folder.chmod(0o755)
+                (folder / "marker").write_bytes(CONTENT)
+                marker = folder / "marker"
+        yield marker
+
+
+def check_shared(site: Site, folders: FilesFolders, *, is_seen: bool | None) -> Finding:
+    """Whether the nodes see the folders of jobs with files. `is_seen`: what the small job said; None: nothing."""
+    if is_seen:
+        return Finding("shared", True, f"a node sees {folders.work.parent}")
+    if is_seen is None or site.accounts is not None:  # the account of the small job may not pass through the folder
+        return Finding("shared", None, f"it is not known whether the nodes see {folders.work.parent}", SHARED_ADVICE)
+    return Finding("shared", False, f"the node of the small job does not see {folders.work.parent}", SHARED_ADVICE)
+
+
+@contextlib.contextmanager
+def _trial_folder(place: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=nearest_folder(place)) as folder:
+        yield Path(folder)
+
+
+def _try_copy(cache: Path, work: Path) -> str:
+    """Give a job's folder a file of the cache in the agent's way, and say how it went."""
+    (cache / "content").write_bytes(CONTENT)
+    with (cache / "content").open("rb") as source, (work / "content").open("wb") as target:
+        try:
+            fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
+        except OSError as exc:
+            if exc.errno not in NO_CLONE_ERRNOS:
+                raise
+        else:
+            return "files of the cache are cloned, without a copy of their bytes"
+    if cache.stat().st_dev != work.stat().st_dev:
+        return "files of the cache are copied: it is on another file system"
+    return "files of the cache are copied: this file system cannot clone them"
+
+
+def _space(site: Site, folders: FilesFolders) -> Finding:
+    """Compare the bound of the cache with the disk. A small disk is no fault: when it is full, the agent removes cached
+    files."""
+    bound, place = site.files.cache_bytes, nearest_folder(folders.cache)
+    free, used = shutil.disk_usage(place).free, _cached_bytes(folders.cache)
+    detail = f"{show_bytes(free)} free in {place}, {show_bytes(used)} cached, at most {show_bytes(bound)}"
+    if free < FREE_BYTES_MIN:
+        return Finding("cache", False, detail, "Make room, or name another folder: `files: {folder: DIR}`.")
+    if free + used < bound:
+        advice = "The cache can fill this disk. Give it less: `files: {cache: …}` in the site's file."
+        return Finding("cache", None, detail, advice)
+    return Finding("cache", True, detail)
+
+
+def _cached_bytes(cache: Path) -> int:
+    with contextlib.suppress(OSError):
+        return sum(entry.stat().st_blocks * 512 for entry in cache.glob("??/*") if entry.is_file())
+    return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.doctor.doctor_finding import Finding
+from switchyard.agent.feature import Finding
 from switchyard.errors import YardError
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.doctor.doctor_finding import Finding
+from switchyard.agent.feature import Finding
 from switchyard.features.kubernetes.agent.api.connection import ApiAccess
 
 CALL_S_MAX = 10.0  # for one call
