@@ -23,9 +23,8 @@ from switchyard.agent.files.inputs.folder_writer import (
     show_path,
     write_at,
 )
-from switchyard.agent.files.inputs.space_plan import SpacePlan, rough_need, total_need
 from switchyard.agent.files.inputs.staging_errors import FilesUnusable, ObjectLost
-from switchyard.agent.files.inputs.staging_space import SpaceClaim
+from switchyard.agent.files.inputs.staging_space import SpaceClaim, SpacePlan, rough_need, total_need
 from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls
 from switchyard.agent.files.object_fetch import ObjectFetch, StagingProgress
 from switchyard.agent.files.transfer_threads import Transfer, TransferThreads
