@@ -19,7 +19,7 @@ from switchyard.agent.files.object_fetch import READ_TRIES
 from switchyard.agent.files.outputs import uploads
 from switchyard.agent.files.records import FolderRecords, FolderStage
 from switchyard.agent.journal.journal import Journal
-from switchyard.agent.loop import attempt_record
+from switchyard.agent.loop import runner
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import ServerUnreachable
 from switchyard.agent.site.site import FilesSite
@@ -160,7 +160,7 @@ def test_staging_is_visible_and_can_be_cancelled_or_stopped_and_holds_nobody(sit
 
 
 def test_trouble_is_tried_again_and_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
     root = site.objects.put_tree({"x": b"1"})
     site.objects.errors = [Unavailable("the store is away"), ServerUnreachable("the server is away")] * 100
     lease = site.lease("cat x", JobFiles(tree=root.hex()))
@@ -195,7 +195,7 @@ def test_a_final_failure_of_staging_is_the_clusters_fault(site: Site, error: Yar
 def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.01)
     first, lost = (letter * CHUNK_BYTES for letter in (b"a", b"b"))
     root = site.objects.put_tree({"deep": {"large": first + lost}})

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
 from switchyard.agent.backends.shared.returns import NotTakenNow
@@ -14,7 +14,6 @@ from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, AttemptKey, Stage, submit_batches
 from switchyard.agent.journal.journal import PURGE_MAX, Journal
 from switchyard.agent.log import attempt_lines, line
-from switchyard.agent.loop.attempt_record import AttemptRecord
 from switchyard.agent.loop.attempt_reports import end_attempt, end_fields, reports_of
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import ChoiceCache, Chooser, PriorityChooser
@@ -36,6 +35,8 @@ CANCELS_MAX = 5000  # in one round, for the same reason
 CANCEL_RETRY_S = 5.0  # a cancelled attempt that still runs is cancelled again after this
 PURGE_EVERY_S = 60.0
 WITHDRAW_EVERY_S = 10.0  # while the batch system is silent: each look reads a file of every queued attempt
+QUEUED_AFTER_S = 0.5  # an attempt that is queued for less is not reported as SUBMITTED
+REPORT_EVERY_S = 10.0  # between two reported reasons of one attempt
 
 log = logging.getLogger(__name__)
 
@@ -525,3 +526,37 @@ class Runner:
                 break
         if removed:
             log.warning(line("disk-short", removed=removed))
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """What the runner remembers of one live attempt beside the journal. A restart loses it, which is harmless.
+
+    Changed by the runner's thread alone.
+    """
+
+    # The backend may have it: it is looked up before a submit. Of every intent of an earlier incarnation.
+    is_maybe_submitted: bool = False
+    native_id: str | None = field(default=None, init=False)  # submitted, and not yet written down as such
+    queued_at: float | None = field(default=None, init=False)  # submitted, or first reported as waiting
+    retry_at: float = field(default=0.0, init=False)  # earliest next submit
+    cancelled_at: float | None = field(default=None, init=False)  # the backend was last asked to cancel it
+    unknown_text: str | None = field(default=None, init=False)  # the unknown native state that was logged
+    _reason: str | None = field(default=None, init=False)  # the one that was reported last
+    _reason_at: float = field(default=0.0, init=False)
+
+    def is_reason_due(self, reason: str) -> bool:
+        """Report the first reason of a queued attempt, then a new one every 10 s: schedulers change it often."""
+        if self._reason is None:
+            return time.monotonic() - (self.queued_at or 0.0) > QUEUED_AFTER_S
+        return self._has_changed(reason)
+
+    def is_note_due(self, note: str | None) -> bool:
+        """Report the note of a running attempt when it changes, also when it goes away."""
+        return note is not None and (self._reason is None or self._has_changed(note))
+
+    def note_reported(self, reason: str) -> None:
+        self._reason, self._reason_at = reason, time.monotonic()
+
+    def _has_changed(self, reason: str) -> bool:
+        return reason != self._reason and time.monotonic() - self._reason_at > REPORT_EVERY_S
