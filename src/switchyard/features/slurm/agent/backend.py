@@ -38,8 +38,7 @@ from switchyard.features.slurm.agent.commands.command_runner import (
     CommandResult,
     CommandRunner,
 )
-from switchyard.features.slurm.agent.commands.option_grammars import JOB
-from switchyard.features.slurm.agent.commands.options import native_options_refusal
+from switchyard.features.slurm.agent.commands.option_grammars import JOB, native_options_refusal
 from switchyard.features.slurm.agent.commands.parse import (
     JOB_NAME_PREFIX,
     handle_of,
