@@ -1,26 +1,35 @@
 """ResourceQuotas of a namespace: what a job would take of them, and which one is in its way. Pure.
 
-A quota with scopes is for some pods only; those are left to Kubernetes.
+A quota with scopes is for some pods only; those are left to Kubernetes. For an agent that may not list nodes, quotas
+are the graph and the load. Nobody knows how a quota is spread over nodes, so it counts as one node: a job that fits it
+may still find no node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from switchyard.errors import Unavailable
 from switchyard.features.kubernetes.agent.namespaces.resource_amounts import (
     CPU,
     MEMORY,
+    MILLI,
+    NODE_AMOUNT_MAX,
     PODS,
     STORAGE,
     Amounts,
     read_amount,
     show_amount,
 )
+from switchyard.model.cluster.cluster import Load
+from switchyard.model.graph import Graph
+from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.job.job import COUNT_MAX
 
 # Names of what a quota bounds → the resource whose requests they bound.
 REQUEST_NAMES = {CPU: CPU, MEMORY: MEMORY, STORAGE: STORAGE, PODS: PODS, "count/pods": PODS}
@@ -141,3 +150,32 @@ def _amounts(written: Mapping[str, str | int | float], *, is_asked: bool) -> dic
 
 def _shown(resource: str, amount: int) -> str:
     return show_amount(resource, amount).partition(" ")[0]
+
+
+def graph_of_quotas(quotas: Sequence[NamespaceQuota], *, gpu_resource: str) -> Graph:
+    amounts = quota_amounts(quotas, is_left=False)
+    if amounts.get(CPU, 0) < MILLI:
+        raise Unavailable(
+            f"The quotas of the namespace {quotas[0].namespace} do not bound cpu, so nobody knows what jobs may use.",
+            next_step="Allow the agent to list nodes, or give it the graph with `--graph FILE`.",
+        )
+    each = {
+        "core": min(amounts[CPU] // MILLI, COUNT_MAX),
+        "gpu": min(amounts.get(gpu_resource, 0), COUNT_MAX),
+        "memory": min(amounts.get(MEMORY, 0), NODE_AMOUNT_MAX),
+        "storage": min(amounts.get(STORAGE, 0), NODE_AMOUNT_MAX),
+    }
+    namespace = quotas[0].namespace
+    group = {"nodes": 1, "each": each, "properties": {"source": "quota"}, "hosts": namespace}
+    return compile_graph(group, where=f"quotas of the namespace {namespace}")
+
+
+def load_of_quotas(quotas: Sequence[NamespaceQuota], graph: Graph, *, gpu_resource: str) -> Load:
+    """What is left of the quotas. Without quotas nobody knows what is free."""
+    left = quota_amounts(quotas, is_left=True)
+    return Load(
+        free_cores=min(left[CPU] // MILLI, COUNT_MAX) if CPU in left else None,
+        free_gpus=min(left[gpu_resource], COUNT_MAX) if gpu_resource in left else None,
+        free_memory_bytes=left.get(MEMORY),
+        signature=graph.signature,
+    )
