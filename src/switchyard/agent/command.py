@@ -206,7 +206,7 @@ def run(arguments: argparse.Namespace) -> int:
 
             with closing(make_backend(setting)) as real_backend:
                 lifetime = _lifetime(arguments, real_backend)
-                backend = _ending_backend(real_backend, lifetime)
+                backend = real_backend if lifetime is None else EndingBackend(real_backend, lifetime)
                 loop = Loop(
                     journal,
                     backend,
@@ -254,10 +254,6 @@ def _lifetime(arguments: argparse.Namespace, backend: Backend) -> Lifetime | Non
     lifetime = lifetime_of(backend, os.environ, ends_after_s=ends_after_s)
     log.info(line("ephemeral", left_s=int(lifetime.left_s())))
     return lifetime
-
-
-def _ending_backend(backend: Backend, lifetime: Lifetime | None) -> Backend:
-    return backend if lifetime is None else EndingBackend(backend, lifetime)
 
 
 def _make_files(

@@ -17,9 +17,8 @@ from switchyard.model.files.file_tree import CHUNK_BYTES, decode_tree
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from tests.agent.files.builders import wait_until
+from tests.agent.files.builders import Site, wait_until
 from tests.agent.files.small_disk import free_bytes, small_disk
-from tests.agent.files.test_attempt_files import Site
 
 MIB = 2**20
 DISK = 64 * MIB

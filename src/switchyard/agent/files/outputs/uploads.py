@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from switchyard.agent.backoff import backoff_s
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.files.inputs.folder_writer import TreePath
 from switchyard.agent.files.object_client import AttemptRights
@@ -185,7 +185,7 @@ class Uploads:
             self._on_change()
 
     def _upload_rest_later(self, key: AttemptKey, needed: dict[str, int], *, tries: int) -> None:
-        after_s = _pause_s(tries, ROOM_RETRY_S_MIN, ROOM_RETRY_S_MAX)
+        after_s = backoff_s(tries, least_s=ROOM_RETRY_S_MIN, most_s=ROOM_RETRY_S_MAX)
         self._queue.put(lambda: self._upload_rest(key, needed, tries=tries), after_s=after_s)
 
     def _upload_rest(self, key: AttemptKey, needed: dict[str, int], *, tries: int) -> None:
@@ -233,7 +233,7 @@ class Uploads:
         upload.trouble, upload.is_begun = why[:UPLOAD_ERROR_CHARS_MAX], False
         if not upload.is_told:
             self._short_queue.put(lambda: self._tell_queued(record.key, tries=1), after_s=QUEUED_TELL_S)
-        after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+        after_s = backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
         self._queue.put(lambda: self._upload(record.key, tries=tries + 1), after_s=after_s)
 
     def _refused(self, record: FolderRecord, exc: LimitReached, *, tries: int) -> None:
@@ -259,7 +259,7 @@ class Uploads:
                 upload.is_told = True
             except YardError as exc:
                 if may_pass(exc):
-                    after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+                    after_s = backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
                     self._short_queue.put(lambda: self._tell_queued(key, tries=tries + 1), after_s=after_s)
 
     def _tell_uploading(self, record: FolderRecord, trouble: str) -> None:
@@ -271,7 +271,7 @@ class Uploads:
             self._tell_failed(record, why)
         except YardError as exc:
             if may_pass(exc):
-                after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+                after_s = backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
                 self._queue.put(lambda: self._tell_failure(record, why, tries=tries + 1), after_s=after_s)
                 return
             log.error(line("outputs-not-wanted", job=record.job, fence=record.fence, error=exc.detail))
@@ -330,8 +330,3 @@ def _show_some(texts: Sequence[str], separator: str = ", ") -> str:
 
 def _show_time(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
-
-
-def _pause_s(tries: int, least_s: float, most_s: float) -> float:
-    bound = min(most_s, least_s * 2 ** min(tries - 1, 20))
-    return random.uniform(bound / 2, bound)  # noqa: S311 - jitter, not a secret

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.agent.backoff import backoff_s
 from switchyard.agent.log import line
 from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.errors import NotFound, YardError
@@ -203,8 +203,8 @@ class ClusterResources:
                     self._states.pop(state.namespace, None)
 
     def _note_server_away(self, exc: YardError) -> None:
-        self._server_at = time.monotonic() + backoff_s(self._server_tries)
         self._server_tries += 1
+        self._server_at = time.monotonic() + _retry_s(self._server_tries)
         if self._pace.note(exc.detail):
             log.warning(line("namespaces-trouble", error=exc.detail))
 
@@ -330,8 +330,8 @@ class ClusterResources:
 
     def _note_cluster_away(self, exc: YardError) -> None:
         """The cluster did not answer: all its namespaces wait, and those that have something to apply say why."""
-        self._cluster_at = time.monotonic() + backoff_s(self._cluster_tries)
         self._cluster_tries += 1
+        self._cluster_at = time.monotonic() + _retry_s(self._cluster_tries)
         self._trouble = bounded(exc.detail)
         now = time.monotonic()
         for state in self._states.values():
@@ -418,8 +418,8 @@ class NamespaceState:
         """After all objects were tried: again soon if one failed."""
         states = {status.state for status in self.statuses.values()}
         if ObjectState.FAILED in states or ObjectState.WAITING in states:
-            self.due_at = time.monotonic() + backoff_s(self.tries)
             self.tries += 1
+            self.due_at = time.monotonic() + _retry_s(self.tries)
         else:
             self.tries, self.is_ready = 0, True
             # Another manager may let go of its fields.
@@ -454,7 +454,5 @@ def foreign_namespace(manifest: Manifest, namespace: str) -> str:
     return "" if named == namespace else f"it names the namespace {str(named)[:63]!r}, not {namespace!r}"
 
 
-def backoff_s(tries: int) -> float:
-    """Random waits that double up to a bound."""
-    bound = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(tries, 20))
-    return random.uniform(bound / 2, bound)  # noqa: S311 - jitter, not a secret
+def _retry_s(tries: int) -> float:
+    return backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
