@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.shared.shared_files import SharedFiles
-from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.loop.need import cost_of
 from switchyard.agent.site.site import Rates, Site, read_site, site_type
 from switchyard.errors import Malformed, Unavailable
 from switchyard.features.slurm.agent.backend import TRANSIENT_ERROR

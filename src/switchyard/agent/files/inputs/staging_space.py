@@ -18,8 +18,7 @@ from typing import NamedTuple
 from switchyard.agent.files.inputs.content_cache import ContentCache, name_of_file
 from switchyard.agent.files.inputs.folder_writer import FICLONE
 from switchyard.agent.files.inputs.staging_errors import FilesTooLarge, NoRoomNow
-from switchyard.agent.files.object_fetch import ObjectFetch, StagingProgress
-from switchyard.agent.files.tree_levels import TreeFolder, slices, subfolder
+from switchyard.agent.files.object_fetch import ObjectFetch, StagingProgress, TreeFolder, slices, subfolder
 from switchyard.model.files.file_tree import (
     FOLDER_DEPTH_MAX,
     ZEROS,

@@ -75,7 +75,7 @@ class _Staging:
         self.tries = 0
         self.failing_since: float | None = None
         self.space: SpaceClaim | None = None
-        self.lost: ObjectLost | None = None  # asked for first in the next try
+        self.lost_object: ObjectLost | None = None  # asked for first in the next try
 
     @property
     def text(self) -> str:
@@ -168,7 +168,7 @@ class Stagings:
     def _is_final(self, staging: _Staging, exc: YardError | OSError, *, has_fetched: bool) -> bool:
         """Note why a try failed. True: trying again does not help, or has not helped for long."""
         now = time.monotonic()
-        staging.lost = exc if isinstance(exc, ObjectLost) else None
+        staging.lost_object = exc if isinstance(exc, ObjectLost) else None
         # Objects that are fetched again and again do not mend a disk, nor bring back one that is lost.
         has_progress = has_fetched and not isinstance(exc, OSError | NoRoomNow | ObjectLost)
         staging.tries = 1 if has_progress else staging.tries + 1
@@ -243,7 +243,7 @@ class Stagings:
                 space=staging.space,
                 is_over=lambda: self._is_over(staging),
                 progress=staging.progress,
-                lost=staging.lost,
+                lost_object=staging.lost_object,
             ).run()
 
     def _write_gifts(self, lease: Lease, work: WorkFolder) -> None:

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import BackendQuote, Setting
 from switchyard.agent.log import line
-from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.loop.need import cost_of
 from switchyard.agent.private_files import replace_file
 from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
