@@ -71,7 +71,7 @@ class Desk:
             for chunk in letter.output:
                 assert chunk.data == text(chunk.offset, chunk.offset + len(chunk.data)), "bytes at their true offset"
                 self.arrived.setdefault((chunk.job, chunk.stream), {})[chunk.offset] = chunk.offset + len(chunk.data)
-            self.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
+            self.outbox.note_answers(letter, [ReportAnswer.TAKEN] * len(letter.reports))
         return letter
 
     def send_all(self) -> int:
@@ -257,7 +257,7 @@ def test_a_refused_letter_is_not_sent_again(desk: Desk) -> None:
     desk.writes(job, 10)
     letter = desk.outbox.next()
     assert letter is not None
-    desk.outbox.refused(letter, Malformed("no"))
+    desk.outbox.note_refusal(letter, Malformed("no"))
     assert desk.send() is None
     desk.writes(job, 5)
     assert desk.send_all() == 5

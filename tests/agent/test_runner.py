@@ -188,13 +188,13 @@ def test_a_lease_that_arrives_in_the_middle_of_a_turn_starts_in_the_next(
 ) -> None:
     """The poller writes to the journal while the runner chooses what to start."""
     lease = a_lease("x")
-    waiting = bench.runner._waiting
+    waiting = bench.runner._waiting_attempts
 
     def late() -> list[Attempt]:
         bench.journal.take([lease])
         return waiting()
 
-    monkeypatch.setattr(bench.runner, "_waiting", late)
+    monkeypatch.setattr(bench.runner, "_waiting_attempts", late)
     assert bench.runner._start() == []
     bench.turn_until(lease, ObservedState.SUCCEEDED)
 

@@ -89,52 +89,50 @@ class DoctorTarget:
     namespaces: Sequence[str] = ()  # of Kubernetes, to look at; empty: those that the site names
 
 
-def run_checks(patient: DoctorTarget) -> list[Finding]:
+def run_checks(target: DoctorTarget) -> list[Finding]:
     """Run all checks, in the order of their dependencies."""
     findings: list[Finding] = []
     reached: list[ServerAddress] = []
-    for url in patient.servers.urls:
+    for url in target.servers.urls:
         try:
             server = parse_server_url(url)
         except YardError as exc:
             findings.append(Finding("url", False, exc.detail, exc.next_step))
             continue
-        way = list(_check_connection(server, patient))
+        way = list(_check_connection(server, target))
         try:
-            refuse_plain_http(url, is_plain_allowed=patient.servers.is_plain_allowed)
+            refuse_plain_http(url, is_plain_allowed=target.servers.is_plain_allowed)
         except YardError as exc:
             way.append(Finding("tls", False, exc.detail, exc.next_step))
         findings += way
         if all(step.is_ok for step in way):  # else the credential is not sent to this server
             reached.append(server)
-    findings.append(_proxy(patient, is_reached=bool(reached)))
-    credential, finding = _load_credential(patient.directory)
+    findings.append(_proxy(target, is_reached=bool(reached)))
+    credential, finding = _load_credential(target.directory)
     agent = None
-    if credential is None or patient.directory is None:
+    if credential is None or target.directory is None:
         findings.append(finding)
     else:
-        agent, finding = _credential(credential, patient.directory, reached, patient.servers.ca_file)
+        agent, finding = _credential(credential, target.directory, reached, target.servers.ca_file)
         findings.append(finding)
-    if patient.directory is not None:
-        findings += _folder(patient.directory)
-    kind = patient.backend or (agent.backend if agent else None)
-    folders = files_folders(
-        patient.site, kind, patient.directory, credential.cluster if credential else patient.cluster
-    )
-    if kind == "local" and patient.directory is not None and (why := probe_supervisor(patient.directory)):
+    if target.directory is not None:
+        findings += _folder(target.directory)
+    kind = target.backend or (agent.backend if agent else None)
+    folders = files_folders(target.site, kind, target.directory, credential.cluster if credential else target.cluster)
+    if kind == "local" and target.directory is not None and (why := probe_supervisor(target.directory)):
         advice = "Make room on the disk. The agent writes its supervisor anew before the next job; else restart it."
         findings.append(Finding("supervisor", False, f"no job can be started: {why}", advice))
-    findings += check_files(patient.site, kind, folders)
-    findings += check_images(patient.site, kind, patient.environment)
-    cluster = feature_of(kind).check(patient.site, patient.environment, patient.namespaces)
+    findings += check_files(target.site, kind, folders)
+    findings += check_images(target.site, kind, target.environment)
+    cluster = feature_of(kind).check(target.site, target.environment, target.namespaces)
     findings += cluster.findings
     if cluster.is_over:
         return findings
-    findings += _backend(patient, kind, folders)
+    findings += _backend(target, kind, folders)
     return findings
 
 
-def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[Finding]:
+def _check_connection(server: ServerAddress, target: DoctorTarget) -> Iterator[Finding]:
     """Check name, port, certificate, answer and clock, up to the first failure."""
     try:
         places = {str(info[4][0]) for info in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)}
@@ -153,11 +151,11 @@ def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[
     with line:
         yield Finding("tcp", True, f"{server.host}:{server.port} takes connections")
         if server.is_tls:
-            finding = _tls(line, server, patient.servers.ca_file)
+            finding = _tls(line, server, target.servers.ca_file)
             yield finding
             if not finding.is_ok:
                 return
-    yield from _check_server(server, patient.servers.ca_file)
+    yield from _check_server(server, target.servers.ca_file)
 
 
 def _tls(line: socket.socket, server: ServerAddress, ca_file: str | None) -> Finding:
@@ -194,8 +192,8 @@ def _check_server(server: ServerAddress, ca_file: str | None) -> Iterator[Findin
     yield Finding("clock", is_ok, detail, "" if is_ok else "Set the clocks: run an NTP service on both machines.")
 
 
-def _proxy(patient: DoctorTarget, *, is_reached: bool) -> Finding:
-    variables = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
+def _proxy(target: DoctorTarget, *, is_reached: bool) -> Finding:
+    variables = [name for name in target.environment if name.lower() in PROXIES and target.environment[name]]
     if not variables:
         return Finding("proxy", True, "none is set")
     if is_reached:
@@ -274,12 +272,12 @@ def check_journal(path: Path) -> tuple[str, int]:
         return str(exc), 0
 
 
-def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
+def _backend(target: DoctorTarget, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
     if kind is None:
         yield Finding("backend", None, "not known which", "Name it: --backend KIND.")
         return
     # Inside the agent's folder: the nodes of a batch system may see it, unlike /tmp.
-    place = patient.directory if patient.directory and patient.directory.is_dir() else None
+    place = target.directory if target.directory and target.directory.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="yard-doctor-", dir=place) as folder:
         try:
             make = load_backend(kind)
@@ -288,26 +286,26 @@ def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | No
                 cluster="doctor",
                 directory=Path(folder),
                 graph=graph,
-                site=patient.site,
-                agent_environment=patient.environment,
+                site=target.site,
+                agent_environment=target.environment,
             )
             with closing(make(setting)) as backend:
                 backend.refresh()
                 yield _check_backend(kind, backend)
                 feature = feature_of(kind)
                 if kind != "fake" and feature.has_local_accounts:
-                    yield _accounts(patient.site, advice=feature.accounts_advice)
-                song = feature.run_small_job(
-                    patient.site,
+                    yield _accounts(target.site, advice=feature.accounts_advice)
+                result = feature.run_small_job(
+                    target.site,
                     backend,
-                    owner=patient.job.owner or "doctor",
-                    wait_s=patient.job.wait_s,
-                    namespaces=patient.namespaces,
+                    owner=target.job.owner or "doctor",
+                    wait_s=target.job.wait_s,
+                    namespaces=target.namespaces,
                 )
-                if song is not None:
-                    yield song
+                if result is not None:
+                    yield result
                 elif backend.has_queue:
-                    yield from _canary(patient, backend, folders)
+                    yield from _canary(target, backend, folders)
         except (YardError, OSError) as exc:
             advice = exc.next_step if isinstance(exc, YardError) else ""
             yield Finding("backend", False, f"{kind}: {exc}", advice)
@@ -327,22 +325,22 @@ def _accounts(site: Site, *, advice: str) -> Finding:
     return Finding("accounts", None, sharing.detail, advice or sharing.advice)
 
 
-def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
-    if patient.site.accounts is not None and patient.job.owner is None:
+def _canary(target: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
+    if target.site.accounts is not None and target.job.owner is None:
         yield Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
         return
-    is_remote = patient.site.is_elsewhere
+    is_remote = target.site.is_elsewhere
     with seen_by_nodes(None if is_remote else folders) as marker:
-        song = run_canary(
+        result = run_canary(
             backend,
-            owner=patient.job.owner or "doctor",
-            wait_s=patient.job.wait_s,
+            owner=target.job.owner or "doctor",
+            wait_s=target.job.wait_s,
             marker=marker,
             advice=feature_of(backend.kind).canary_advice,
         )
-    yield Finding("canary", song.is_ok, song.detail, song.advice)
+    yield Finding("canary", result.is_ok, result.detail, result.advice)
     if folders is not None and not is_remote:
-        yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)
+        yield check_shared(target.site, folders, is_seen=result.is_marker_seen if marker is not None else None)
 
 
 def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -> list[Finding]:

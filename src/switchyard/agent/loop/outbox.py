@@ -147,7 +147,7 @@ class Outbox:
                 queued.append(first)
         return self._make_batch(queued, sending) if queued or sending else None
 
-    def answered(self, batch: OutboxBatch, answers: list[ReportAnswer]) -> None:
+    def note_answers(self, batch: OutboxBatch, answers: list[ReportAnswer]) -> None:
         """Note that the server took the batch. It gives one answer per report. The journal's `flush` writes that."""
         self._one_by_one = False
         self._following, self._prepared = self._prepared, None
@@ -158,7 +158,7 @@ class Outbox:
         # Deferred: a report that is sent again changes nothing at the server.
         self._journal.settle(zip(batch.queued, answers, strict=False), is_deferred=True)
 
-    def refused(self, batch: OutboxBatch, error: YardError) -> None:
+    def note_refusal(self, batch: OutboxBatch, error: YardError) -> None:
         """The server cannot decode the batch: drop its output, then send reports one by one, then skip the bad one."""
         log.error(line("letter-refused", reports=len(batch.reports), chunks=len(batch.output), error=error.detail))
         if batch.output:

@@ -131,12 +131,12 @@ class Poller:
             offer = self._offers.offer()
             self._connections.park.clear_abort()
             parked = self._parked = _ParkedPoll(offer)
-        sent = self.session.number
+        session_number = self.session.number
         try:
             answer = self._post(self._connections.park, self._poll(offer, wait_s=PARK_S), wait_s=PARK_S)
             return ParkResult(self._apply_answer(answer), answer.head.is_closing)
         except YardError as exc:
-            self._note_failed_poll(exc, sent, asked=offer.want > 0, is_ours=parked.is_given_up)
+            self._note_failed_poll(exc, session_number, has_asked=offer.want > 0, is_ours=parked.is_given_up)
             if parked.is_given_up:
                 return None
             raise
@@ -158,21 +158,21 @@ class Poller:
             may_ask = not self.session.needs_sync and (parked is None or parked.offer.want == 0) and bool(batch.reports)
             offer = self._offers.offer()
             offer = offer if may_ask else offer.without_work()
-            sent = self.session.number
+            session_number = self.session.number
             try:
                 answer = self._post(
                     self._connections.talk, self._poll(offer, batch=batch), on_sent=lambda: self._work_ahead(batch)
                 )
-                self._outbox.answered(batch, answer.head.answers)
+                self._outbox.note_answers(batch, answer.head.answers)
                 self._apply_answer(answer)
             except BadRequest as exc:
-                self._outbox.refused(batch, exc)
-                self._note_failed_poll(exc, sent, asked=offer.want > 0)
+                self._outbox.note_refusal(batch, exc)
+                self._note_failed_poll(exc, session_number, has_asked=offer.want > 0)
             except YardError as exc:
                 if isinstance(exc, Busy) and not batch.reports:
                     self._outbox.pause()
                     return False
-                self._note_failed_poll(exc, sent, asked=offer.want > 0)
+                self._note_failed_poll(exc, session_number, has_asked=offer.want > 0)
                 raise
         return True
 
@@ -184,14 +184,14 @@ class Poller:
 
     def _send_state(self, quotes: Sequence[QuoteGiven] = ()) -> bool:
         """Send the load and these quotes. If the poll fails, the server asks for the quotes again."""
-        sent, offer = self.session.number, self._offers.offer()
+        session_number, offer = self.session.number, self._offers.offer()
         poll = self._poll(offer.without_work(), quotes=quotes)
         try:
             self._apply_answer(self._post(self._connections.talk, poll))
         except BadRequest as exc:
             log.error(line("not-taken", quotes=len(quotes), values=len(offer.load.values), error=exc.detail))
         except YardError as exc:
-            self._note_failed_poll(exc, sent, asked=False)
+            self._note_failed_poll(exc, session_number, has_asked=False)
             raise
         return True
 
@@ -224,7 +224,7 @@ class Poller:
         start = self._journal.begin()
         self.incarnation = f"{self._journal.claim}-{self._process.incarnation}"
         self._name_process()
-        inventory = [attempt.held for attempt in self._journal.attempts()]
+        inventory = [attempt.ref for attempt in self._journal.attempts()]
         offer = self._offers.offer()
         origin = Origin(
             journal=self._journal.id,
@@ -300,7 +300,7 @@ class Poller:
             load=offer.load,
             graph=self._graph,
             inventory=inventory,
-            cancelling=[attempt.held for attempt in cancelling if attempt.is_cancel_asked],
+            cancelling=[attempt.ref for attempt in cancelling if attempt.is_cancel_asked],
             reports=list(batch.reports) if batch else [],
             output=list(batch.output) if batch else [],
             quotes=list(quotes),
@@ -338,14 +338,14 @@ class Poller:
             leased = []
         for text in (
             *attempt_lines("leased", ((*attempt.key, {"attempt": attempt.lease.attempt}) for attempt in leased)),
-            *attempt_lines("cancel-asked", ((named.job, named.fence, {}) for named in answer.head.cancels)),
+            *attempt_lines("cancel-asked", ((ref.job, ref.fence, {}) for ref in answer.head.cancels)),
             *attempt_lines("stop", ((stop.job, stop.fence, {"why": stop.why}) for stop in answer.head.stops)),
         ):
             log.info(text)
-        unknown = self._journal.request_end([(named.job, named.fence) for named in answer.head.cancels], cancel=True)
+        unknown = self._journal.request_end([(ref.job, ref.fence) for ref in answer.head.cancels], cancel=True)
         if unknown:  # the server thinks that we hold attempts we never received
             self.session.require_sync()
-        self._journal.request_end([(named.job, named.fence) for named in answer.head.stops], stop=True)
+        self._journal.request_end([(ref.job, ref.fence) for ref in answer.head.stops], stop=True)
         has_news = bool(leased or answer.unreadable or len(answer.head.cancels) > len(unknown) or answer.head.stops)
         if has_news or ReportAnswer.STOP in answer.head.answers:
             receivers.on_work()
@@ -361,14 +361,14 @@ class Poller:
             changes.append(end_attempt(attempt, Status(seen=ObservedState.FAILED, reason=reason)))
         self._journal.apply(changes)
 
-    def _note_failed_poll(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:
+    def _note_failed_poll(self, exc: YardError, session_number: int, *, has_asked: bool, is_ours: bool = False) -> None:
         """Note a poll without a complete answer. A sync must ask again for what the answer may have contained."""
         self._last_sent_values = None
         if isinstance(exc, Resync):
-            self.session.end(sent)
+            self.session.end(session_number)
         elif exc.transient and not is_ours:  # no complete answer
             self.session.doubt()
-        elif asked:
+        elif has_asked:
             self.session.require_sync()
 
 

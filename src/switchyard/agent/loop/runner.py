@@ -183,7 +183,7 @@ class Runner:
             changes.append(end_attempt(attempt, status))
         return changes
 
-    def _waiting(self) -> list[Attempt]:
+    def _waiting_attempts(self) -> list[Attempt]:
         """Attempts to submit, in the order in which they were leased."""
         return [
             attempt
@@ -199,7 +199,7 @@ class Runner:
 
         None of these may be at the backend.
         """
-        waiting, silence = self._waiting(), self._silence.give_back_reason()
+        waiting, silence = self._waiting_attempts(), self._silence.give_back_reason()
         choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
         changes = []
         for attempt in waiting:
@@ -238,7 +238,7 @@ class Runner:
     def _stage(self) -> list[AttemptChange]:
         """Stage the files of waiting attempts. Returns the ends of those whose files cannot be had."""
         changes: list[AttemptChange] = []
-        for attempt in self._waiting() if self._files is not None else ():
+        for attempt in self._waiting_attempts() if self._files is not None else ():
             if self._files is None or self._files.is_staged(attempt) or self._is_at_backend(attempt):
                 continue
             preparation = self._files.prepare(attempt)
@@ -281,7 +281,7 @@ class Runner:
         now = time.monotonic()
         if self._files is not None:
             self._files.begin_round()
-        waiting = {attempt.key: attempt for attempt in self._waiting()}
+        waiting = {attempt.key: attempt for attempt in self._waiting_attempts()}
         choice = self._picker.pick([attempt.lease for attempt in waiting.values()], self._backend.state)
         ready = [
             waiting[key]
@@ -310,7 +310,7 @@ class Runner:
     def _wait_for_answer(self, reason: str) -> None:
         """While the batch system is silent, only look up attempts in doubt: some surely did not leave the agent."""
         began = time.monotonic()
-        for attempt in self._waiting():
+        for attempt in self._waiting_attempts():
             now, record = time.monotonic(), self._record_of(attempt)
             is_due = record.is_maybe_submitted and record.retry_at <= now
             if is_due and now - began < SUBMIT_S_MAX:
@@ -397,9 +397,10 @@ class Runner:
 
     def unbegun(self) -> list[AttemptKey]:
         """After the stop: keep waiting attempts from beginning. Return those that have not begun, and will not."""
-        waiting = [each for each in self._journal.attempts() if each.is_live and each.stage is not Stage.RUNNING]
-        keys = {native_id: each.key for each in waiting if (native_id := self._native_id_of(each)) is not None}
-        unsubmitted = {each.key for each in waiting if not self._is_maybe_submitted(each)} - set(keys.values())
+        attempts = self._journal.attempts()
+        waiting = [attempt for attempt in attempts if attempt.is_live and attempt.stage is not Stage.RUNNING]
+        keys = {native_id: attempt.key for attempt in waiting if (native_id := self._native_id_of(attempt)) is not None}
+        unsubmitted = {attempt.key for attempt in waiting if not self._is_maybe_submitted(attempt)} - set(keys.values())
         return [*unsubmitted, *(keys[native_id] for native_id in self._backend.withdraw(keys) or ())]
 
     def withdraw(self) -> int:

@@ -151,17 +151,17 @@ class ClusterResources:
                 wanted.setdefault(entry.namespace, entry.digest)
         for namespace, digest in wanted.items():
             state = self._states.setdefault(namespace, NamespaceState(namespace))
-            if state.wanted != digest:
-                state.wanted, state.due_at, state.tries = digest, 0.0, 0
+            if state.wanted_digest != digest:
+                state.wanted_digest, state.due_at, state.tries = digest, 0.0, 0
         for namespace in [*(self._states.keys() - wanted.keys()), *index.unwanted]:
             state = self._states.setdefault(namespace, NamespaceState(namespace))
-            state.wanted, state.digest, state.objects, state.keys = "", "", [], set()
+            state.wanted_digest, state.digest, state.objects, state.keys = "", "", [], set()
         self._check_at = 0.0  # what is no longer rendered is removed now
         log.info(line("namespaces", version=index.version, wanted=len(wanted)))
 
     def _fetch(self, server: ResourceClient, state: NamespaceState) -> bool:
         """Read the objects of a namespace. Returns whether they are there."""
-        if state.digest == state.wanted:
+        if state.digest == state.wanted_digest:
             return True
         if time.monotonic() < self._server_at:
             return False
@@ -175,7 +175,7 @@ class ClusterResources:
             return False
         assert isinstance(answer.objects, list)
         self._server_tries = 0
-        state.objects, state.digest, state.wanted = answer.objects, answer.digest, answer.digest
+        state.objects, state.digest, state.wanted_digest = answer.objects, answer.digest, answer.digest
         state.is_unreported = True
         return True
 
@@ -199,7 +199,7 @@ class ClusterResources:
                 self._note_server_away(exc)
                 return
             for state in unreported:
-                if not state.wanted and not state.statuses:
+                if not state.wanted_digest and not state.statuses:
                     self._states.pop(state.namespace, None)
 
     def _note_server_away(self, exc: YardError) -> None:
@@ -230,14 +230,14 @@ class ClusterResources:
 
     def _due_states(self) -> list[NamespaceState]:
         """The namespaces to apply now; those that jobs wait for come first."""
-        now, waiting = time.monotonic(), self._gate.waiting()
+        now, waiting = time.monotonic(), self._gate.waiting_scopes()
         urgent = {entry.namespace for entry in self._entries if (entry.project, entry.domain) in waiting}
-        due = [state for state in self._states.values() if state.wanted and state.due_at <= now]
+        due = [state for state in self._states.values() if state.wanted_digest and state.due_at <= now]
         return sorted(due, key=lambda state: (state.namespace not in urgent, state.due_at, state.namespace))
 
     def _apply(self, state: NamespaceState) -> None:
         """Apply all objects of a namespace that are not as they should be."""
-        wanted = self._wanted(state)
+        wanted = self._wanted_objects(state)
         state.drop(state.statuses.keys() - state.names)
         state.keys = {object_.key for object_ in wanted}
         blocked = ""
@@ -266,7 +266,7 @@ class ClusterResources:
                 blocked = self._namespace_trouble(state, object_)
         state.set_next_try(check_s=self._site.check_s)
 
-    def _wanted(self, state: NamespaceState) -> list[WantedObject]:
+    def _wanted_objects(self, state: NamespaceState) -> list[WantedObject]:
         """The objects to apply, in order. Those that the site or the cluster does not have are noted as failed."""
         objects: list[WantedObject] = []
         for rendered in sorted(state.objects, key=lambda rendered: order_of(str(rendered.object.get("kind")))):
@@ -317,7 +317,7 @@ class ClusterResources:
     def _remove_unwanted(self) -> None:
         """Remove the objects of ours that no rendering has any more."""
         wanted = {state.namespace: state.keys for state in self._states.values()}
-        unread = {state.namespace for state in self._states.values() if state.digest != state.wanted}
+        unread = {state.namespace for state in self._states.values() if state.digest != state.wanted_digest}
         left: dict[str, set[str]] = {}
         for namespace, key in self._live.unwanted(wanted, unread):
             status = self._live.remove(key)
@@ -335,7 +335,7 @@ class ClusterResources:
         self._trouble = bounded(exc.detail)
         now = time.monotonic()
         for state in self._states.values():
-            if state.wanted and (state.digest != state.wanted or state.due_at <= now):
+            if state.wanted_digest and (state.digest != state.wanted_digest or state.due_at <= now):
                 for name in [*state.statuses] or sorted(state.names) or [f"Namespace/{state.namespace}"]:
                     state.note(ObjectStatus(name, ObjectState.FAILED, self._trouble))
         if self._pace.note(exc.detail):
@@ -380,7 +380,7 @@ class NamespaceState:
 
     def __init__(self, namespace: str) -> None:
         self.namespace = namespace
-        self.wanted = ""  # the digest that the index has; empty: nothing is wanted any more
+        self.wanted_digest = ""  # the digest that the index has; empty: nothing is wanted any more
         self.digest = ""  # of `objects`
         self.objects: list[RenderedObject] = []
         self.keys: set[ObjectKey] = set()

@@ -102,17 +102,18 @@ def quota_obstacle(
     waiting: QuotaObstacle | None = None
     for quota in quotas:
         for name, bound in sorted(quota.hard.items()):
-            asked = _asked(name, requests, limits, pods)
+            demand = _demand_of(name, requests, limits, pods)
             left = bound - quota.used.get(name, 0)
             which = f"the quota {quota.name} of the namespace {quota.namespace}"
             resource = resource_of(name)
-            if asked > bound:
-                needs = show_amount(resource, asked)
-                return QuotaObstacle(f"{which} allows {name} {_shown(resource, bound)}; the job needs {needs}", True)
-            if asked > left and waiting is None:
-                rest = _shown(resource, max(0, left))
+            if demand > bound:
+                needs = show_amount(resource, demand)
+                most = _show_bound(resource, bound)
+                return QuotaObstacle(f"{which} allows {name} {most}; the job needs {needs}", True)
+            if demand > left and waiting is None:
+                rest = _show_bound(resource, max(0, left))
                 waiting = QuotaObstacle(
-                    f"{which} has {rest} of {name} left; the job needs {_shown(resource, asked)}", False
+                    f"{which} has {rest} of {name} left; the job needs {_show_bound(resource, demand)}", False
                 )
     return waiting
 
@@ -135,7 +136,7 @@ def resource_of(name: str) -> str:
     return REQUEST_NAMES.get(name) or name.removeprefix(REQUESTS).removeprefix(LIMITS)
 
 
-def _asked(name: str, requests: Mapping[str, int], limits: Mapping[str, int], pods: int) -> int:
+def _demand_of(name: str, requests: Mapping[str, int], limits: Mapping[str, int], pods: int) -> int:
     if name == JOBS_QUOTA:
         return 1
     resource = resource_of(name)
@@ -148,7 +149,7 @@ def _amounts(written: Mapping[str, str | int | float], *, is_asked: bool) -> dic
     return {name: read_amount(resource_of(name), text, is_asked=is_asked) for name, text in written.items()}
 
 
-def _shown(resource: str, amount: int) -> str:
+def _show_bound(resource: str, amount: int) -> str:
     return show_amount(resource, amount).partition(" ")[0]
 
 

@@ -256,7 +256,7 @@ def share_resources(given: Manifest, patched: Manifest, site: KubernetesSite) ->
     counted = (CPU, MEMORY, STORAGE, site.gpu_resource)
     before, after = by_name(given["spec"], "containers"), by_name(patched["spec"], "containers")
     main = after[MAIN_CONTAINER]
-    if any(_asked(main, word, counted) != _asked(before[MAIN_CONTAINER], word, counted) for word in WORDS):
+    if any(_amounts(main, word, counted) != _amounts(before[MAIN_CONTAINER], word, counted) for word in WORDS):
         _check_named(site)
     known = by_name(given["spec"], "initContainers")
     early = [one for name, one in by_name(patched["spec"], "initContainers").items() if name not in known]
@@ -264,7 +264,7 @@ def share_resources(given: Manifest, patched: Manifest, site: KubernetesSite) ->
     resources = dict(main.get("resources") or {})
     for word in WORDS:
         beside, largest = _use_of(early, late, word, counted)
-        resources[word] = _left(dict(resources.get(word) or {}), _asked(main, word, counted), beside, largest)
+        resources[word] = _main_amounts(dict(resources.get(word) or {}), _amounts(main, word, counted), beside, largest)
     shared = [{**one, "resources": resources} if one is main else _limited(one, late) for one in after.values()]
     spec = {**patched["spec"], "containers": shared}
     if "initContainers" in spec:
@@ -284,16 +284,16 @@ def _use_of(
     beside: Amounts = {}
     steps: list[Amounts] = []
     for container in early:
-        asked = _asked(container, word, counted)
+        asked = _amounts(container, word, counted)
         if container.get("restartPolicy") == "Always":
             beside = add_amounts(beside, asked)
         else:
             steps.append(add_amounts(beside, asked))
-    beside = add_amounts(beside, *(_asked(container, word, counted) for container in late))
+    beside = add_amounts(beside, *(_amounts(container, word, counted) for container in late))
     return beside, largest_amounts([beside, *steps])
 
 
-def _left(written: Manifest, has: Amounts, beside: Amounts, largest: Amounts) -> Manifest:
+def _main_amounts(written: Manifest, has: Amounts, beside: Amounts, largest: Amounts) -> Manifest:
     """The amounts of the job's own container, less those of the others."""
     for name, amount in largest.items():
         left = has.get(name, 0) - beside.get(name, 0)
@@ -319,7 +319,7 @@ def _limited(container: Manifest, added: list[Manifest]) -> Manifest:
     return {**container, "resources": {**resources, "limits": limits}}
 
 
-def _asked(container: Manifest, word: str, counted: tuple[str, ...]) -> Amounts:
+def _amounts(container: Manifest, word: str, counted: tuple[str, ...]) -> Amounts:
     """A request without a limit is the limit, and a limit without a request the request."""
     resources = container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
