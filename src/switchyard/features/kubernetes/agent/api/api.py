@@ -62,35 +62,31 @@ class KubernetesApi:
         """The namespace that the kubeconfig or the service account names; empty: none."""
         return self._connection.access().namespace
 
-    def get(self, path: str, query: Query | None = None, *, timeout_s: float | None = None) -> dict[str, Any]:
-        return decode_answer(self.call("GET", path, query=query, timeout_s=timeout_s), dict[str, Any], path)
+    def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        return decode_answer(self.call("GET", path, query=query), dict[str, Any], path)
 
     def get_as(self, type_: type[T], path: str, query: Query | None = None, *, timeout_s: float | None = None) -> T:
         """As `get`, decoded by msgspec."""
         return decode_answer(self.call("GET", path, query=query, timeout_s=timeout_s), type_, path)
 
-    def list_pages(
-        self, path: str, query: Query | None = None, *, timeout_s: float | None = None
-    ) -> Iterator[ObjectPage]:
+    def list_pages(self, path: str, query: Query | None = None) -> Iterator[ObjectPage]:
         """A list page by page, all of one version. Raises an ApiRefusal with `is_expired` if it takes too long."""
         parameters = {"limit": PAGE_SIZE, **(query or {})}
         while True:
-            page = self.get_as(ObjectPage, path, parameters, timeout_s=timeout_s)
+            page = self.get_as(ObjectPage, path, parameters)
             yield page
             if not page.metadata.continue_:
                 return
             parameters = {**parameters, "continue": page.metadata.continue_}
 
-    def list_all(self, path: str, query: Query | None = None, *, timeout_s: float | None = None) -> ObjectList:
+    def list_all(self, path: str, query: Query | None = None) -> ObjectList:
         """All objects at once: for lists that are short."""
-        pages = list(self.list_pages(path, query, timeout_s=timeout_s))
+        pages = list(self.list_pages(path, query))
         items = [item for page in pages for item in page.items or ()]
         return ObjectList(items, pages[-1].metadata.resource_version)
 
-    def create(
-        self, path: str, body: object, query: Query | None = None, *, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        answer = self.call("POST", path, query=query, body=msgspec.json.encode(body), timeout_s=timeout_s)
+    def create(self, path: str, body: object, query: Query | None = None) -> dict[str, Any]:
+        answer = self.call("POST", path, query=query, body=msgspec.json.encode(body))
         return decode_answer(answer, dict[str, Any], path)
 
     def apply(

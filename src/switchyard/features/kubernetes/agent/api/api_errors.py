@@ -28,14 +28,13 @@ class ApiRefusal(YardError):
 
     default_next = "Correct what the message names, then try again."
 
-    def __init__(self, status: int, reason: str, message: str, *, request: str = "", next_step: str = "") -> None:
+    def __init__(self, status: int, reason: str, message: str, *, request: str = "") -> None:
         """`request`: the verb and the path, such as `create /apis/batch/v1/namespaces/x/jobs`."""
         self.http_status = status
         self.reason = reason
         self.message = message
         detail = message or reason or "no reason given"
-        action = request or "do this"
-        super().__init__(f"Kubernetes refused to {action} ({status} {reason}): {detail}", next_step=next_step)
+        super().__init__(f"Kubernetes refused to {request or 'do this'} ({status} {reason}): {detail}")
 
     @property
     def is_right_missing(self) -> bool:

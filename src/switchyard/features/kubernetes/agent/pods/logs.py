@@ -41,6 +41,7 @@ READ_S = 30.0  # without a byte, in a read that does not follow
 SAVE_EVERY_S = 0.5
 UNFOLLOWED_S = 3.0  # a stream that goes on for this long after the end of its pod is cut
 LOG_RETRY_S = 1.0
+NODE_WAIT_S = 60.0  # the end of a job waits so long for output that its node does not give
 LARGE_BYTES = 2**20  # a read of more is checked by another one
 POD_OUTPUT_BYTES_MAX = 2**30  # of one file; a server keeps 4 MiB of it unless its config says otherwise
 STEPS = 8  # how often the hole grows while as much as the bound is written
@@ -93,18 +94,13 @@ class LogCollector:
         api: KubernetesApi,
         folder: Path,
         *,
-        wait_s: float = 60.0,
         bytes_max: int = POD_OUTPUT_BYTES_MAX,
         on_done: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`wait_s`: how long the end of a job waits for output that its node does not give.
-
-        `bytes_max`: of one output, on the agent's disk. `on_done` is called with the key of an output that is complete.
-        """
+        """`bytes_max`: of one output, on the agent's disk. `on_done` is called with the key of a complete output."""
         self._api = api
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._wait_s = wait_s
         self._bytes_max = bytes_max
         self._on_done = on_done
         self._lock = threading.Lock()
@@ -269,7 +265,7 @@ class LogCollector:
             return is_last, "" if exc.http_status == 400 else f"its output cannot be read: {exc.message}"
         if isinstance(exc, ApiUnavailable) and exc.http_status >= 500:
             task.failing_s = task.failing_s or now
-            if is_last and now - task.failing_s > self._wait_s:
+            if is_last and now - task.failing_s > NODE_WAIT_S:
                 return True, f"its output cannot be read from its node: {exc.detail}"
         return False, ""
 
