@@ -82,7 +82,7 @@ def _check_reached(connection: ClusterConnection, api: KubernetesApi) -> Iterato
     begun = time.time()
     try:
         access = connection.access()
-        version, date = ask_version(access)
+        version, date = _ask_version(access, access.tls, bearer=access.bearer)
         ended = time.time()
         # /version needs no credential: the first review proves that it is accepted.
         _is_allowed(api, CLUSTER_RIGHTS[0], "list", "")
@@ -283,11 +283,6 @@ def _check_named(api: KubernetesApi, check: str, what: str, path: str, why: str)
     return Finding(check, True, f"{what} is there")
 
 
-def ask_version(access: ApiAccess) -> tuple[dict[str, Any], float | None]:
-    """The answer of /version, and the server's time from its header Date."""
-    return _ask_version(access, access.tls, bearer=access.bearer)
-
-
 def clock_finding(date: float, begun: float, ended: float) -> Finding:
     """`date`: the API server's time in an answer to a request that lasted from `begun` to `ended` by this clock."""
     skew_s, is_right = _skew(date, begun, ended)
@@ -338,6 +333,7 @@ def _unverified_date(access: ApiAccess) -> float | None:
 
 
 def _ask_version(access: ApiAccess, tls: ssl.SSLContext | None, *, bearer: str) -> tuple[dict[str, Any], float | None]:
+    """The answer of /version, and the server's time from its header Date."""
     address = access.address
     with closing(http.client.HTTPConnection(address.host, address.port, timeout=CALL_S_MAX)) as line:
         line.connect()
