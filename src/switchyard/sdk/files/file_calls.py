@@ -201,7 +201,7 @@ class FileCalls(JobCalls):
         written, unless `force`, or unless all that differ were last changed before `replace_before` (seconds since
         1970). `on_wait`: called with the reason while files are on their way.
         """
-        from switchyard.sdk.files.job_outputs import fetch_outputs
+        from switchyard.sdk.files.fetch import fetch_outputs
         from switchyard.sdk.uploads.patterns import FilePatterns
 
         wanted_files = [pattern] if isinstance(pattern, str) else pattern

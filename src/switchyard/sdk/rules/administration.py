@@ -38,15 +38,12 @@ from switchyard.model.rules.access import (
     UserRequest,
 )
 from switchyard.model.wire.api import AuditEntry, Deleted, Page, Project, ProjectChange, ProjectRequest
-from switchyard.sdk.rules.layouts import LayoutCalls
-from switchyard.sdk.rules.rules import RuleCalls
-from switchyard.sdk.rules.token_pools import TokenPoolCalls
-from switchyard.sdk.transport.calls import api_path
+from switchyard.sdk.transport.calls import ApiCalls, api_path
 
 DRAIN_POLL_S = 0.5  # between two polls of a draining cluster
 
 
-class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
+class AdminCalls(ApiCalls):
     """The client's calls for administrators and operators."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
