@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit
-from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_labels, changed_labels, run_noun
+from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_labels, add_name, changed_labels, run_noun
 from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.wire.api import Project
@@ -88,14 +88,14 @@ def _ls_arguments(parser: Parser) -> None:
 
 
 def _create_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_name(parser, "the project's name")
     parser.add_argument("--title", default="", metavar="TEXT", help="the display name")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is")
     add_labels(parser)
 
 
 def _update_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_name(parser, "the project's name")
     parser.add_argument("--title", metavar="TEXT", help="the display name")
     parser.add_argument("--description", metavar="TEXT", help="what it is")
     add_labels(parser)
@@ -104,7 +104,7 @@ def _update_arguments(parser: Parser) -> None:
 
 
 def _archive_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_name(parser, "the project's name")
     add_force(parser)
 
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit
-from switchyard.cli.terminal.parser import Parser, Verb, add_force, no_arguments, run_noun
+from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_name, no_arguments, run_noun
 from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.rules.access import User
 
@@ -90,7 +90,7 @@ def _rm(args: Namespace) -> int:
 
 
 def _add_name_argument(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the user's name")
+    add_name(parser, "the user's name")
 
 
 def _add_arguments(parser: Parser) -> None:

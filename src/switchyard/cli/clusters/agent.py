@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice
-from switchyard.cli.terminal.parser import ABANDON_HELP, Parser, Verb, add_force, run_noun
+from switchyard.cli.terminal.parser import Parser, Verb, add_abandon, add_force, run_noun
 from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
 from switchyard.model.cluster.cluster import Agent
 
@@ -143,11 +143,7 @@ def _pause_arguments(parser: Parser) -> None:
 def _rm_arguments(parser: Parser) -> None:
     _add_agent_argument(parser)
     add_force(parser)
-    parser.add_argument(
-        "--abandon",
-        action="store_true",
-        help=ABANDON_HELP,
-    )
+    add_abandon(parser)
 
 
 VERBS = (

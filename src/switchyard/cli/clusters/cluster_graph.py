@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from switchyard.cli.clusters.cluster_invites import add_cluster_name
 from switchyard.cli.jobs.log_view import write_bytes
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit, has_colour, print_notice, printable
@@ -172,12 +173,12 @@ def _subsystem_rm(args: Namespace) -> int:
 
 
 def _graph_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    add_cluster_name(parser)
     parser.add_argument("--source", action="store_true", help="print the graph in the form in which it was set")
 
 
 def _set_graph_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    add_cluster_name(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="JGF, R or the short form, JSON or YAML; - is stdin")
     parser.add_argument("--agent", action="store_true", help="remove the graph that was set: the agent's applies again")
 

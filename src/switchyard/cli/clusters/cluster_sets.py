@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from switchyard.cli.clusters.layout_verbs import Delete, add_name, rm_verb
+from switchyard.cli.clusters.layout_verbs import Delete, rm_verb
 from switchyard.cli.terminal.connect import connect, get_or_none
 from switchyard.cli.terminal.output import emit, print_notice
-from switchyard.cli.terminal.parser import Parser, Verb, no_arguments
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, no_arguments
 from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.rules.layout import ClusterSet, SetMember, duplicate_mistakes

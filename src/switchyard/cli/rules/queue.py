@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from switchyard.cli.clusters.layout_verbs import add_domain, add_name, rm_verb, unassign_verb
+from switchyard.cli.clusters.layout_verbs import add_domain, rm_verb, unassign_verb
 from switchyard.cli.terminal.connect import connect, get_or_none
 from switchyard.cli.terminal.output import emit
-from switchyard.cli.terminal.parser import Parser, Verb, no_arguments, run_noun
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, no_arguments, run_noun
 from switchyard.cli.terminal.table import Column, format_age, now_us, print_fields, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.rules.queue import Queue, QueueView

@@ -105,11 +105,17 @@ def _join_with_or(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-ABANDON_HELP = "also while jobs run there (they end as FAILED) or output files are not sent (they are given up)"
-
-
 def add_force(parser: Parser) -> None:
     parser.add_argument("--force", action="store_true", help="do not ask; needed where there is no terminal to ask on")
+
+
+def add_abandon(parser: Parser) -> None:
+    about = "also while jobs run there (they end as FAILED) or output files are not sent (they are given up)"
+    parser.add_argument("--abandon", action="store_true", help=about)
+
+
+def add_name(parser: Parser, about: str = "its name") -> None:
+    parser.add_argument("name", metavar="NAME", help=about)
 
 
 def add_limit(parser: Parser, default: int) -> None:
