@@ -54,12 +54,12 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
         ),
     ],
     "Rules": [
-        ("get", "switchyard.cli.rules.attributes_get", "Show an attribute that is set at a scope, or all of a kind"),
-        ("update", "switchyard.cli.rules.attributes_update", "Set an attribute at a scope, from a file"),
-        ("delete", "switchyard.cli.rules.attributes_delete", "Remove an attribute that is set at a scope"),
+        ("get", "switchyard.cli.rules.attributes:get", "Show an attribute that is set at a scope, or all of a kind"),
+        ("update", "switchyard.cli.rules.attributes:update", "Set an attribute at a scope, from a file"),
+        ("delete", "switchyard.cli.rules.attributes:delete", "Remove an attribute that is set at a scope"),
         (
             "history",
-            "switchyard.cli.rules.attributes_history",
+            "switchyard.cli.rules.attributes:history",
             "Show who changed an attribute, when, from what to what",
         ),
         (
