@@ -79,10 +79,10 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
         ),
     ],
     "Access": [
-        ("login", "switchyard.cli.access.login", "Store a token for a server"),
-        ("logout", "switchyard.cli.access.logout", "Forget the token for a server"),
+        ("login", "switchyard.cli.access.login:login", "Store a token for a server"),
+        ("logout", "switchyard.cli.access.login:logout", "Forget the token for a server"),
         ("usage", "switchyard.cli.rules.usage", "Show how much your stored files take, and the most they may take"),
-        ("whoami", "switchyard.cli.access.whoami", "Show your user name, groups and grants"),
+        ("whoami", "switchyard.cli.access.login:whoami", "Show your user name, groups and grants"),
         ("user", "switchyard.cli.access.user", "Add, list, edit and remove users"),
         ("token", "switchyard.cli.access.token", "Create, list and revoke tokens"),
         ("grant", "switchyard.cli.access.grant", "Say who may view, submit, operate or administer what"),

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from switchyard.cli.terminal.output import paint, paint_state, printable
+import msgspec
+
+from switchyard.cli.terminal.output import all_fields, paint, paint_state, printable
 from switchyard.cli.terminal.table import (
     Column,
     format_age,
@@ -20,7 +22,8 @@ from switchyard.model.files.files import JobFiles, OutputSet, OutputState
 from switchyard.model.job.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.job.retry import Retry
 from switchyard.model.jobspec.quantity import show_bytes
-from switchyard.model.wire.api import CreatedJob
+from switchyard.model.rules.names import escape_hidden
+from switchyard.model.wire.api import CreatedJob, Event
 from switchyard.sdk.jobs.handle import JobHandle
 
 EXIT_CANCELLED = 130  # as after SIGINT
@@ -301,3 +304,13 @@ def format_resources(resources: Resources) -> str:
     limits = {name: getattr(resources.limits, name) for name in resources.limits.__struct_fields__}
     capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
     return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")
+
+
+def print_event(event: Event, form: str | None) -> None:
+    """Print one event as one line, for a stream of events."""
+    if form == "json":
+        print(escape_hidden(msgspec.json.encode(all_fields(event)).decode()), flush=True)
+        return
+    where = f" on {event.cluster}" if event.cluster else ""
+    why = f": {event.reason}" if event.reason else ""
+    print(f"{event.seq}  {event.job}  {event.kind}  {paint_state(event.state)}{printable(where + why)}", flush=True)

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from shutil import get_terminal_size
 
-from switchyard.cli.jobs.events import print_event
-from switchyard.cli.jobs.job_view import JOB_COLUMNS, format_job_line, format_job_row
+from switchyard.cli.jobs.job_view import JOB_COLUMNS, format_job_line, format_job_row, print_event
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import has_colour, is_live, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser, add_labels, add_shared

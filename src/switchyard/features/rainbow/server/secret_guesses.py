@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 from switchyard.server.grpc.limiter import TooManyGuesses
 
-ADDRESS_GUESSES_MAX, ADDRESS_GUESS_EVERY_S = (
-    10,
-    10.0,
-)  # wrong guesses of one address at once, and how soon it has one more
+ADDRESS_GUESSES_MAX, ADDRESS_GUESS_EVERY_S = 10, 10.0  # wrong guesses of one address, and when it has one more
 GUESSES_MAX, GUESS_EVERY_S = 50, 1.0  # of all addresses together: an attacker may have many
 ADDRESSES_MAX = 4096
 
