@@ -10,7 +10,7 @@ from switchyard.cli.clusters import cluster_graph, cluster_invites
 from switchyard.cli.clusters.cluster_invites import add_cluster_name, add_namespaces
 from switchyard.cli.submit.submit_select import parse_scalar
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice
+from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice, print_result
 from switchyard.cli.terminal.parser import (
     Parser,
     Verb,
@@ -31,6 +31,7 @@ from switchyard.cli.terminal.table import (
     format_timestamp,
     now_us,
     print_fields,
+    print_list,
     print_table,
 )
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, TimedOut
@@ -72,13 +73,8 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         clusters = list(yard.clusters())
-    if emit(clusters, args.output):
-        return 0
-    now = now_us()
-    print_table(COLUMNS, [_row(cluster, now) for cluster in clusters])
-    if not clusters:
-        print_notice("No clusters. `yard cluster invite NAME` brings one in.")
-    return 0
+    notice = "No clusters. `yard cluster invite NAME` brings one in."
+    return print_list(clusters, args.output, COLUMNS, _row, if_empty=notice)
 
 
 def _row(cluster: Cluster, now: int) -> list[str]:
@@ -195,9 +191,8 @@ def _create(args: Namespace) -> int:
             labels=dict(args.label),
             namespaces=args.namespaces or (),
         )
-    if not emit(cluster, args.output):
-        print(f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join.")
-    return 0
+    text = f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join."
+    return print_result(cluster, args.output, text)
 
 
 def _cordon(args: Namespace) -> int:

@@ -19,7 +19,7 @@ from switchyard.cli.rules.attributes_file import (
 from switchyard.cli.terminal.connect import connect, get_or_none
 from switchyard.cli.terminal.output import confirm, emit, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser, add_force, add_limit, add_shared
-from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_table
+from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_list
 from switchyard.decoder_warmup import warm_type
 from switchyard.errors import BadRequest, NotFound, YardError
 from switchyard.model.rules.attributes import AttributeRow, KindInfo
@@ -111,11 +111,7 @@ def _list_rows(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
     if args.attr_file:
         raise BadRequest("A file holds one row.", next_step="Say which: -p PROJECT, -d DOMAIN, WORKFLOW.")
     rows = list(yard.attributes(kind.name))
-    if emit(rows, args.output, key="id"):
-        return 0
-    now = now_us()
-    print_table(COLUMNS, [_row_cells(row, now) for row in rows])
-    return 0
+    return print_list(rows, args.output, COLUMNS, _row_cells, key="id")
 
 
 def _row_cells(row: AttributeRow, now: int) -> list[str]:
