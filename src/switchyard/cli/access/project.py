@@ -6,7 +6,16 @@ from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, print_result
-from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_labels, add_name, changed_labels, run_noun
+from switchyard.cli.terminal.parser import (
+    Parser,
+    Verb,
+    add_force,
+    add_labels,
+    add_name,
+    add_repeatable,
+    changed_labels,
+    run_noun,
+)
 from switchyard.cli.terminal.table import Column, format_age, print_list
 from switchyard.errors import BadRequest
 from switchyard.model.wire.api import Project
@@ -92,7 +101,7 @@ def _update_arguments(parser: Parser) -> None:
     parser.add_argument("--title", metavar="TEXT", help="the display name")
     parser.add_argument("--description", metavar="TEXT", help="what it is")
     add_labels(parser)
-    parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove a label; repeatable")
+    add_repeatable(parser, "--unlabel", metavar="K", help="remove a label; repeatable")
     parser.add_argument("--activate", action="store_true", help="activate an archived project")
 
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit, print_result
-from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_name, no_arguments, run_noun
+from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_name, add_repeatable, no_arguments, run_noun
 from switchyard.cli.terminal.table import (
     Column,
     format_age,
@@ -91,13 +91,13 @@ def _add_name_argument(parser: Parser) -> None:
 def _add_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--full-name", default="", metavar="TEXT", help="the full name")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="a group to be in; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="a group to be in; repeatable")
 
 
 def _edit_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--full-name", metavar="TEXT", help="the full name")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="the groups are these; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="the groups are these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="in no group")
     switch = parser.add_mutually_exclusive_group()
     switch.add_argument("--enable", dest="enabled", action="store_true", default=None, help="may sign in")

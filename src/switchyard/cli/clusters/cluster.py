@@ -17,6 +17,7 @@ from switchyard.cli.terminal.parser import (
     add_abandon,
     add_force,
     add_labels,
+    add_repeatable,
     changed_labels,
     duration_s,
     key_value,
@@ -273,7 +274,7 @@ def _cordon_arguments(parser: Parser) -> None:
 def _create_arguments(parser: Parser) -> None:
     add_cluster_name(parser)
     parser.add_argument("--private", action="store_true", help="only those with a grant may submit to it")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="a cluster group; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="a cluster group; repeatable")
     add_labels(parser)
     add_namespaces(parser)
 
@@ -283,10 +284,10 @@ def _edit_arguments(parser: Parser) -> None:
     opened = parser.add_mutually_exclusive_group()
     opened.add_argument("--private", action="store_true", default=None, help="only those with a grant may submit to it")
     opened.add_argument("--public", dest="private", action="store_false", help="everyone may submit to it")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="set its groups to these; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="set its groups to these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="remove it from all groups")
     add_labels(parser, "add or change this label; repeatable")
-    parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove this label; repeatable")
+    add_repeatable(parser, "--unlabel", metavar="K", help="remove this label; repeatable")
     add_namespaces(parser)
     parser.add_argument("--no-namespaces", action="store_true", help="it is no Kubernetes cluster")
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, paint, print_notice
-from switchyard.cli.terminal.parser import Parser, Verb, add_name, duration_s, positive_int
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, add_repeatable, duration_s, positive_int
 from switchyard.cli.terminal.table import Column, format_age, format_duration, now_us, print_table
 from switchyard.model.cluster.cluster import GroupInvite, Invite, NewGroupInvite, NewInvite
 
@@ -146,9 +146,7 @@ def _invite_arguments(parser: Parser) -> None:
     parser.add_argument("--reusable", action="store_true", help="for many agents; otherwise for one")
     _add_expires(parser)
     parser.add_argument("--private", action="store_true", help="of a new cluster: only those with a grant may submit")
-    parser.add_argument(
-        "--group", action="append", default=[], metavar="G", help="a group of a new cluster; repeatable"
-    )
+    add_repeatable(parser, "--group", metavar="G", help="a group of a new cluster; repeatable")
     parser.add_argument(
         "--ephemeral", action="store_true", help="a new cluster that leaves by itself, for `yard agent --ephemeral`"
     )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from switchyard.cli.clusters.layout_verbs import add_domain, rm_verb, unassign_verb
 from switchyard.cli.terminal.connect import connect, get_or_none
 from switchyard.cli.terminal.output import emit, print_result
-from switchyard.cli.terminal.parser import Parser, Verb, add_name, no_arguments, run_noun
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, add_repeatable, no_arguments, run_noun
 from switchyard.cli.terminal.table import Column, format_age, print_fields, print_list
 from switchyard.errors import BadRequest
 from switchyard.model.rules.queue import Queue, QueueView
@@ -162,12 +162,8 @@ def key_value_parser(read: Callable[[str], V]) -> Callable[[str], tuple[str, V |
 
 def _set_arguments(parser: Parser) -> None:
     add_name(parser)
-    parser.add_argument(
-        "--attribute",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="set its attributes to these, which tags select; repeatable",
+    add_repeatable(
+        parser, "--attribute", metavar="TAG", help="set its attributes to these, which tags select; repeatable"
     )
     parser.add_argument("--no-attributes", action="store_true", help="only its name selects it")
     parser.add_argument(
@@ -179,7 +175,7 @@ def _set_arguments(parser: Parser) -> None:
         ("--weight", key_value_parser(float), "PROJECT=W", "the weight of a project in the fair share; repeatable"),
         ("--native", key_value_parser(str), "CLUSTER=NAME", "its name on a cluster; repeatable"),
     ):
-        parser.add_argument(flag, type=read, action="append", default=[], metavar=metavar, help=about)
+        add_repeatable(parser, flag, type=read, metavar=metavar, help=about)
     parser.add_argument(
         "--ageing", metavar="TIME", help="how long smaller jobs may overtake one that does not fit: 90, 5m, 1h"
     )

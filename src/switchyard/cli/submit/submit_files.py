@@ -10,7 +10,7 @@ from typing import Any
 
 from switchyard.cli.submit.file_progress import TransferBar
 from switchyard.cli.terminal.output import print_notice
-from switchyard.cli.terminal.parser import Parser
+from switchyard.cli.terminal.parser import Parser, add_repeatable
 from switchyard.errors import EXIT_ERROR, Malformed, YardError
 from switchyard.model.job.job import Job, JobRequest
 from switchyard.model.jobspec.quantity import show_bytes
@@ -26,21 +26,19 @@ TEXTS_SHOWN = 10
 
 def add_files(parser: Parser) -> None:
     group = parser.add_argument_group("files that travel with the job")
-    group.add_argument(
+    add_repeatable(
+        group,
         "--in",
         dest="inputs",
-        action="append",
-        default=[],
         metavar="PATH[:NAME]",
         help="send this file or folder; with NAME it has another name there; {index}: one per array task; repeatable",
     )
     group.add_argument(
         "--workdir", metavar="DIR", help="send this folder as the job's folder, without what .yardignore names"
     )
-    group.add_argument(
+    add_repeatable(
+        group,
         "--out",
-        action="append",
-        default=[],
         metavar="PATTERN",
         help="keep these files at the end: 'results/*', '**/*.csv'; repeatable; --wait and `yard fetch` get them",
     )

@@ -125,7 +125,12 @@ def add_limit(parser: Parser, default: int) -> None:
 
 
 def add_labels(parser: Parser | argparse._ArgumentGroup, about: str = "a label; repeatable") -> None:
-    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help=about)
+    add_repeatable(parser, "-l", "--label", type=key_value, metavar="K=V", help=about)
+
+
+def add_repeatable(parser: Parser | argparse._ArgumentGroup, *flags: str, **options: Any) -> None:
+    """Add an option that may be given several times. Its value is the list of all."""
+    parser.add_argument(*flags, action="append", default=[], **options)
 
 
 def changed_labels(labels: Mapping[str, str], args: Namespace) -> dict[str, str]:
