@@ -51,8 +51,8 @@ def login(argv: list[str]) -> int:
     ca_file = os.path.abspath(args.ca_file) if args.ca_file else None  # noqa: PTH100 — a link stays a link
     with CoreClient(url, token, ca_file=ca_file, retry_s=RETRY_S) as yard:
         me = yard.whoami()
-    stored = load_user_file(config_path()).with_token(url, token)
-    save_user_file(config_path(), replace(stored, ca_file=ca_file or stored.ca_file))
+    user_file = load_user_file(config_path()).with_token(url, token)
+    save_user_file(config_path(), replace(user_file, ca_file=ca_file or user_file.ca_file))
     print(f"Signed in to {url} as {me.name}. The token is kept in {config_path()}.")
     if os.environ.get("YARD_TOKEN"):
         print_notice("Beware: YARD_TOKEN is set and wins over the stored token.")
@@ -78,12 +78,12 @@ def logout(argv: list[str]) -> int:
     add_shared(parser, outputs=())
     args = parser.parse_args(argv)
     url = resolve_settings(args.server).url
-    stored = load_user_file(config_path())
-    known = [key for key in stored.tokens if clean_url(key) == url]
+    user_file = load_user_file(config_path())
+    known = [key for key in user_file.tokens if clean_url(key) == url]
     for key in known:
-        stored = stored.without_token(key)
+        user_file = user_file.without_token(key)
     if known:
-        save_user_file(config_path(), stored)
+        save_user_file(config_path(), user_file)
     print(f"The token for {url} is forgotten." if known else f"No token for {url} was stored.")
     return 0
 

@@ -341,15 +341,15 @@ def _drain(args: Namespace) -> int:
 
 def _wait_until_empty(yard: CoreClient, names: list[str], deadline_s: float | None) -> list[Cluster]:
     end = None if deadline_s is None else time.monotonic() + deadline_s
-    seen: dict[str, Cluster] = {}
+    current: dict[str, Cluster] = {}
     first: dict[str, int] = {}
     with ProgressBar(f"draining {', '.join(names)}") as progress:
 
         def show(cluster: Cluster) -> None:
-            seen[cluster.name] = cluster
+            current[cluster.name] = cluster
             first.setdefault(cluster.name, cluster.held or 0)
-            left, total = sum(drained.held or 0 for drained in seen.values()), sum(first.values())
-            unsent = sum(drained.unsent or 0 for drained in seen.values())
+            left, total = sum(drained.held or 0 for drained in current.values()), sum(first.values())
+            unsent = sum(drained.unsent or 0 for drained in current.values())
             files = f", output files of {unsent} on their way" if unsent else ""
             progress.show(max(total - left, 0), total, f"{left} left{files}")
 
@@ -364,7 +364,7 @@ def _wait_until_empty(yard: CoreClient, names: list[str], deadline_s: float | No
                     f"Not empty after {deadline_s} s. Drained clusters take no new jobs; what runs there goes on."
                 )
                 raise TimedOut(exc.detail, next_step=exc.next_step) from exc
-    return [seen[name] for name in names]
+    return [current[name] for name in names]
 
 
 def _drain_text(cluster: Cluster) -> str:

@@ -78,16 +78,16 @@ def _row(cluster_set: ClusterSet, now: int) -> list[str]:
 
 def _show(noun: ClusterSetCommand, args: Namespace) -> int:
     with connect(args) as yard:
-        shown = noun.get(yard, args.name)
-    if emit(shown, args.output):
+        cluster_set = noun.get(yard, args.name)
+    if emit(cluster_set, args.output):
         return 0
-    total = sum(member.weight for member in shown.members)
+    total = sum(member.weight for member in cluster_set.members)
     rows = []
-    for member in shown.members:
-        share = member.weight / total if total else 1 / len(shown.members)
+    for member in cluster_set.members:
+        share = member.weight / total if total else 1 / len(cluster_set.members)
         rows.append([member.id, f"{member.weight:g}", f"{share:.1%}"])
     print_table(MEMBER_COLUMNS, rows)
-    if shown.sticky:
+    if cluster_set.sticky:
         print_notice("It is sticky: its jobs stay where they were drawn to, also while another member stands idle.")
     return 0
 

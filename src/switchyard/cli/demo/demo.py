@@ -361,7 +361,7 @@ class StateChangeLines:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._seen: dict[str, str] = {}
+        self._states: dict[str, str] = {}
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -375,8 +375,8 @@ class StateChangeLines:
     def show(self, jobs: Sequence[Job]) -> None:
         done = sum(job.state in FINAL_STATES for job in jobs)
         for job in jobs:
-            if self._seen.get(job.id) != job.state.value:
-                self._seen[job.id] = job.state.value
+            if self._states.get(job.id) != job.state.value:
+                self._states[job.id] = job.state.value
                 where = f" on {job.cluster}" if job.cluster else ""
                 why = f": {job.reason}" if job.reason else ""
                 line = f"{job.name:<11} {job.state.value}{where}{why}"

@@ -241,18 +241,18 @@ def _file_fields(files: JobFiles | None) -> list[tuple[str, str]]:
 
 def format_outputs(job: str, outputs: Sequence[OutputSet], absent: str = "") -> str:
     """`3 files, 1.2MiB: yard fetch 01JCQ0V7…; no file for none*`. `absent`: whose files are not known yet."""
-    ready = [found for found in outputs if found.state is OutputState.READY]
-    moving = sum(found.state is OutputState.UPLOADING for found in outputs)
-    failed = [found for found in outputs if found.state is OutputState.FAILED]
-    count = sum(found.files for found in ready)
-    size = show_bytes(sum(found.bytes for found in ready))
-    patterns = dict.fromkeys(pattern for found in outputs for pattern in found.missing)
+    ready = [output for output in outputs if output.state is OutputState.READY]
+    moving = sum(output.state is OutputState.UPLOADING for output in outputs)
+    failed = [output for output in outputs if output.state is OutputState.FAILED]
+    count = sum(output.files for output in ready)
+    size = show_bytes(sum(output.bytes for output in ready))
+    patterns = dict.fromkeys(pattern for output in outputs for pattern in output.missing)
     parts = [
         f"{format_file_count(count)}, {size}: yard fetch {job}" if ready else "",
         "on their way" + (f" from {moving} tasks" if moving > 1 else "") if moving else "",
         f"no file for {' '.join(patterns)}" if patterns else "",
-        next((f"not all: {found.error}" for found in ready if found.error), ""),
-        _skipped_text([text for found in outputs for text in found.skipped]),
+        next((f"not all: {output.error}" for output in ready if output.error), ""),
+        _skipped_text([text for output in outputs for text in output.skipped]),
         f"cannot be had: {failed[0].error or 'the cluster did not say why'}" if failed else "",
         absent,
     ]

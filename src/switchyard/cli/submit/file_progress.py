@@ -24,7 +24,7 @@ class TransferBar:
         self._is_shown = is_live(sys.stderr)
         self._step = ""
         self._begun_at = self._drawn_at = 0.0
-        self._done_before = self._done = 0
+        self._done_before = self._done_bytes = 0
 
     def __enter__(self) -> TransferBar:
         return self
@@ -40,10 +40,10 @@ class TransferBar:
         if not self._is_shown or total <= 0:
             return
         now = time.monotonic()
-        if step != self._step or done < self._done:
+        if step != self._step or done < self._done_bytes:
             # What is done at the first call was there before: it did not travel now, and counts in no rate.
             self._step, self._begun_at, self._drawn_at, self._done_before = step, now, 0.0, done
-        self._done = done
+        self._done_bytes = done
         if now - self._drawn_at < DRAW_S and done < total:
             return
         self._drawn_at = now

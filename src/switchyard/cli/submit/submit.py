@@ -245,24 +245,24 @@ def _wait(yard: CoreClient, job: JobHandle, args: Namespace, *, has_outputs: boo
     """Wait for the end, print the output, fetch the output files; return the exit code of the job."""
     started, since = time.monotonic(), time.time()
     try:
-        ended = wait_for_job(yard, job.id, timeout_s=args.timeout)
+        final = wait_for_job(yard, job.id, timeout_s=args.timeout)
     except (KeyboardInterrupt, Unavailable):
         print_notice(f"Job {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
         raise
-    if ended.state is State.REJECTED and not args.output:
-        return _print_rejected(JobHandle(yard, ended), args)
-    if emit(ended, args.output, key="id"):
+    if final.state is State.REJECTED and not args.output:
+        return _print_rejected(JobHandle(yard, final), args)
+    if emit(final, args.output, key="id"):
         pass
-    elif ended.tasks:
-        _print_tasks(yard, ended)
+    elif final.tasks:
+        _print_tasks(yard, final)
     else:
         write_output(yard.output(job.id, stream="stdout"))
         write_output(yard.output(job.id, stream="stderr"), to_stderr=True)
-    code = exit_code_of(ended)
-    if not has_outputs or ended.state is State.REJECTED:
+    code = exit_code_of(final)
+    if not has_outputs or final.state is State.REJECTED:
         return code
     left_s = None if args.timeout is None else max(0.0, args.timeout - (time.monotonic() - started))
-    failure = fetch_after_wait(yard, ended, args, since=since, timeout_s=left_s)
+    failure = fetch_after_wait(yard, final, args, since=since, timeout_s=left_s)
     return code or failure  # files of a failed job are fetched too, and it stays the job's own exit code
 
 

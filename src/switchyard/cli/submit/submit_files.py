@@ -141,7 +141,7 @@ def fetch_after_wait(yard: CoreClient, job: Job, args: Namespace, *, since: floa
     """
     try:
         with TransferBar() as bar:
-            fetched = yard.fetch(
+            result = yard.fetch(
                 job.id,
                 force=args.force,
                 replace_before=since,
@@ -153,8 +153,8 @@ def fetch_after_wait(yard: CoreClient, job: Job, args: Namespace, *, since: floa
         print_notice(f"error: {exc.detail}")
         print_notice(f"next: {exc.next_step} `yard fetch {job.id} --to DIR` fetches again.")
         return exc.exit_code
-    print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed or fetched.skipped else 0
+    print_fetched(result)
+    return EXIT_ERROR if result.failed or result.skipped else 0
 
 
 def print_waiting(reason: str) -> None:
@@ -162,16 +162,16 @@ def print_waiting(reason: str) -> None:
     print_notice(f"waiting: {reason}")
 
 
-def print_fetched(fetched: FetchedFiles) -> None:
+def print_fetched(result: FetchedFiles) -> None:
     """Say what came, and what was promised and is not there."""
-    noun = "file" if fetched.files == 1 else "files"
-    there = f"; {fetched.unchanged} were there already" if fetched.unchanged else ""
-    folder = "this folder" if fetched.folder == "." else fetched.folder
-    print_notice(f"Fetched {fetched.files} {noun} ({show_bytes(fetched.bytes)}) into {folder}{there}.")
+    noun = "file" if result.files == 1 else "files"
+    there = f"; {result.unchanged} were there already" if result.unchanged else ""
+    folder = "this folder" if result.folder == "." else result.folder
+    print_notice(f"Fetched {result.files} {noun} ({show_bytes(result.bytes)}) into {folder}{there}.")
     for word, texts in (
-        ("no file for", fetched.missing),
-        ("not taken", fetched.skipped),
-        ("error: no files", fetched.failed),
+        ("no file for", result.missing),
+        ("not taken", result.skipped),
+        ("error: no files", result.failed),
     ):
         for text in texts[:TEXTS_SHOWN]:
             print_notice(f"{word}: {text}")

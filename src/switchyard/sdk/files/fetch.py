@@ -62,20 +62,20 @@ def fetch_outputs(
     store = SignedStore(retry_s=0)  # the reader tries again, each time with a new address
     calls = ObjectCalls(transport)
     report = report_step(on_progress, "fetch")
-    total, bytes_until = sum(found.bytes for found in outputs if found.state is OutputState.READY), 0
-    done: list[FetchedTree] = []
-    lost: list[str] = []  # why a set of files did not come as a whole
+    total, bytes_until = sum(output.bytes for output in outputs if output.state is OutputState.READY), 0
+    trees: list[FetchedTree] = []
+    failures: list[str] = []  # why a set of files did not come as a whole
     try:
-        for found in outputs:
-            if found.state is not OutputState.READY or found.root is None:
+        for output in outputs:
+            if output.state is not OutputState.READY or output.root is None:
                 continue
-            bytes_until += found.bytes
+            bytes_until += output.bytes
             try:
-                root = bytes.fromhex(found.root)
+                root = bytes.fromhex(output.root)
                 reader = ObjectReader(calls.reader(job, root), store, transport)
                 listing = choose(list_tree(reader, root), patterns)
-                under = () if found.task is None or is_one_task else (str(found.task).encode(),)
-                done.append(
+                under = () if output.task is None or is_one_task else (str(output.task).encode(),)
+                trees.append(
                     write_tree(
                         reader,
                         listing,
@@ -88,31 +88,33 @@ def fetch_outputs(
             except OutputGone as exc:
                 if len(outputs) == 1:
                     raise
-                lost.append(_with_task(found, exc.detail))
+                failures.append(_with_task(output, exc.detail))
     except OSError as exc:
         raise write_failure(target.path, exc) from exc
     finally:
         store.close()
         target.close()
-    skipped = tuple(_with_task(found, text) for found in outputs for text in found.skipped if _is_asked(text, patterns))
-    if not patterns.is_all and done and not any(tree.files or tree.unchanged for tree in done):
+    skipped = tuple(
+        _with_task(output, text) for output in outputs for text in output.skipped if _is_asked(text, patterns)
+    )
+    if not patterns.is_all and trees and not any(tree.files or tree.unchanged for tree in trees):
         text = f"The cluster did not take {skipped[0]}." if skipped else "No output file matches the pattern."
         raise NotFound(text, next_step="Without a pattern, all files are fetched.")
     return FetchedFiles(
         str(target.path),
-        sum(tree.files for tree in done),
-        sum(tree.bytes for tree in done),
-        sum(tree.unchanged for tree in done),
+        sum(tree.files for tree in trees),
+        sum(tree.bytes for tree in trees),
+        sum(tree.unchanged for tree in trees),
         missing=tuple(
-            _with_task(found, text)
-            for found in outputs
-            for text in found.missing
+            _with_task(output, text)
+            for output in outputs
+            for text in output.missing
             if patterns.matches(tuple(os.fsencode(text).split(b"/")))
         ),
         skipped=skipped,
         failed=(
-            *(_with_task(found, _why_absent(found)) for found in outputs if found.state is not OutputState.READY),
-            *lost,
+            *(_with_task(output, _why_absent(output)) for output in outputs if output.state is not OutputState.READY),
+            *failures,
         ),
     )
 
@@ -139,14 +141,14 @@ def _is_asked(text: str, patterns: FilePatterns) -> bool:
     return any(patterns.matches(tuple(os.fsencode(text[:end]).split(b"/"))) for end in ends)
 
 
-def _with_task(found: OutputSet, text: str) -> str:
-    return text if found.task is None else f"task {found.task}: {text}"
+def _with_task(output: OutputSet, text: str) -> str:
+    return text if output.task is None else f"task {output.task}: {text}"
 
 
-def _why_absent(found: OutputSet) -> str:
-    if found.state is OutputState.UPLOADING:
+def _why_absent(output: OutputSet) -> str:
+    if output.state is OutputState.UPLOADING:
         return "still on the way"
-    return found.error or "the cluster could not send them"
+    return output.error or "the cluster could not send them"
 
 
 class BadDelivery(Unavailable):
@@ -405,10 +407,10 @@ class _Plan:
                 "a folder, a link or something else is in the way.",
                 next_step="Fetch into another folder with --to DIR, or move it away.",
             )
-        kept = [name for name in different if replace_before is None or target.changed_at(name) >= replace_before]
-        if kept:
+        unreplaced = [name for name in different if replace_before is None or target.changed_at(name) >= replace_before]
+        if unreplaced:
             raise Conflict(
-                f"In {target.path} there are other files already: {_show_names(kept)}.",
+                f"In {target.path} there are other files already: {_show_names(unreplaced)}.",
                 next_step="Fetch into another folder with --to DIR, or replace the files with --force.",
             )
         return plan
@@ -436,9 +438,9 @@ class _Transfer:
         self._files = files
         self._on_progress = on_progress
         self._lock = threading.Lock()
-        self._done = 0
+        self._done_bytes = 0
         self._total = total
-        self._left: list[int] = [0] * len(files)  # chunks that each file still lacks
+        self._chunks_left: list[int] = [0] * len(files)  # chunks that each file still lacks
         self._places: dict[bytes, list[tuple[int, int]]] = {}  # by chunk: the files and the numbers in them
         self._sizes: dict[bytes, int] = {}
 
@@ -446,7 +448,7 @@ class _Transfer:
         for place, (name, entry) in enumerate(self._files):
             is_one_chunk = len(entry.chunks) == 1 and entry.chunks[0] != ZEROS
             lacking = [0] if is_one_chunk else self._target.begin(name, entry)
-            self._left[place] = len(lacking)
+            self._chunks_left[place] = len(lacking)
             spans = chunk_spans(entry.size)
             self._count(entry.size - sum(spans[number].size for number in lacking))
             for number in lacking:
@@ -487,14 +489,14 @@ class _Transfer:
                 continue
             self._target.write_chunk(name, entry, number, data)
             with self._lock:
-                self._left[place] -= 1
-                is_complete = self._left[place] == 0
+                self._chunks_left[place] -= 1
+                is_complete = self._chunks_left[place] == 0
             if is_complete:
                 self._target.finish(name, entry)
             self._count(len(data))
 
     def _count(self, more: int) -> None:
         with self._lock:
-            self._done += more
+            self._done_bytes += more
             if self._on_progress:
-                self._on_progress(self._done, self._total)
+                self._on_progress(self._done_bytes, self._total)

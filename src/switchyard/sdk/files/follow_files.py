@@ -80,13 +80,13 @@ class FileFollower:
         self._is_final = False  # the attempt has ended, and the rest is asked for
         self._end_tries = END_TRIES
         self._end: int | None = None  # of the file when it was first seen
-        self._told = ""  # the last notice without its numbers, such as "20 s ago": each is given once
+        self._last_notice = ""  # the last notice without its numbers, such as "20 s ago": each is given once
         self._pause_s = 0.0  # before the next request
 
     def parts(self) -> Iterator[FileOutput]:
         """Yield the file part by part, until the attempt has ended; without `follow` what is there now."""
         while True:
-            begun = time.monotonic()
+            started_at = time.monotonic()
             view = self._request()
             self._job, self._attempt = view.job, view.attempt
             self._pause_s = 0.0
@@ -104,11 +104,11 @@ class FileFollower:
                 return
             elif not self._follow:
                 raise self._refusal(view)
-            elif (notice := self._waiting_notice(view)) and (told := _NUMBERS.sub("", notice)) != self._told:
-                self._told = told
+            elif (notice := self._waiting_notice(view)) and (text := _NUMBERS.sub("", notice)) != self._last_notice:
+                self._last_notice = text
                 yield self._output([], view, notice=notice)
             if not view.data and (self._pause_s or not self._is_final):
-                time.sleep(max(self._pause_s, POLL_S_MIN - (time.monotonic() - begun), 0.0))
+                time.sleep(max(self._pause_s, POLL_S_MIN - (time.monotonic() - started_at), 0.0))
 
     def _request(self) -> FileView:
         query = FileViewQuery(
@@ -126,7 +126,7 @@ class FileFollower:
         return WAIT_S if self._transport.has_answered else FIRST_POLL_S
 
     def _part(self, view: FileView) -> FileOutput:
-        self._told = ""
+        self._last_notice = ""
         notice = ""
         if view.is_restarted:
             notice = f"… {show_name(self._path)} was cut, or replaced by another file: it begins again …"
@@ -292,18 +292,18 @@ def _never_began(attempt: EndedAttempt) -> bool:
 
 def _not_collected(attempt: EndedAttempt, name: NamePath, patterns: list[str], outputs: OutputSet | None) -> NotFound:
     shown = show_name(name)
-    said = next((text for text in outputs.skipped if text.startswith(f"{shown}: ")), "") if outputs else ""
-    gets_kept = f"`yard fetch {attempt.job}` gets the files that were kept." if outputs is not None else ""
-    if patterns and not said and _is_wanted(patterns, name):
+    reason = next((text for text in outputs.skipped if text.startswith(f"{shown}: ")), "") if outputs else ""
+    fetch_step = f"`yard fetch {attempt.job}` gets the files that were kept." if outputs is not None else ""
+    if patterns and not reason and _is_wanted(patterns, name):
         return NotFound(
             f"Job {attempt.job} has ended, and left no file {shown}: its --out names the file, and it was not there.",
-            next_step=f"`yard logs {attempt.job}` shows what the job printed. {gets_kept}",
+            next_step=f"`yard logs {attempt.job}` shows what the job printed. {fetch_step}",
         )
-    why = f" ({said})" if said else ""
+    why = f" ({reason})" if reason else ""
     step = f"Submit the job with --out '{shown}' to keep the file; a pattern such as 'results/*' keeps many."
     return NotFound(
         f"Job {attempt.job} has ended, and {shown} is not among the output files that were kept{why}.",
-        next_step=f"{step} {gets_kept}".strip() if not said else gets_kept,
+        next_step=f"{step} {fetch_step}".strip() if not reason else fetch_step,
     )
 
 

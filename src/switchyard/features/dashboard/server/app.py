@@ -210,23 +210,23 @@ class PageRoute(EndpointRoute):
         self._renderer = renderer
 
     async def __call__(self, server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        known = server.context.snapshots.all_versions
+        versions = server.context.snapshots.all_versions
         actor, _ = await self._authenticate(server, scope)
         call = Call(server.services, server.wakeups, actor, dict(scope["path_params"]), read_query(scope))
         call = without_empty_fields(call)
         check_query(self.page.query, call.query)
         accept = header(scope, b"accept") or b""
         if accept.startswith(b"text/event-stream"):
-            load = partial(self._load_fragments, server, scope, known=known)
+            load = partial(self._load_fragments, server, scope, known=versions)
             await stream_fragments(
                 server, scope, receive, send, page=self.page, call=call, load=load, renderer=self._renderer
             )
         elif accept.startswith(b"application/json"):
-            fragments = await self._run(server, scope, call, known, self._render_fragments)
+            fragments = await self._run(server, scope, call, versions, self._render_fragments)
             await send_body(send, 200, encode(fragments), JSON, NO_STORE, BY_ACCEPT)
         else:
             render = partial(self._render, theme=theme_of(scope), is_gzip=accepts_gzip(scope))
-            body = await self._run(server, scope, call, known, render)
+            body = await self._run(server, scope, call, versions, render)
             encoding = (GZIP,) if accepts_gzip(scope) else ()
             await send_body(send, 200, body, HTML, NO_STORE, BY_ACCEPT, *encoding)
 

@@ -58,7 +58,7 @@ class _View:
     page: WebPage
     call: Call
     load: LoadFragments
-    sent: dict[str, int] = field(default_factory=dict)  # block → hash of its last text
+    block_hashes: dict[str, int] = field(default_factory=dict)  # block → hash of its last text
     spoke_at: float = 0.0
     is_begun: bool = False  # the browser got the beginning of the stream
 
@@ -72,8 +72,8 @@ class _View:
         """The blocks that changed since the last call, as events."""
         parts = []
         for name, html in fragments.items():
-            if self.sent.get(name) != hash(html):
-                self.sent[name] = hash(html)
+            if self.block_hashes.get(name) != hash(html):
+                self.block_hashes[name] = hash(html)
                 parts.append(b"event: block\ndata: %b\n\n" % _encoder.encode({"name": name, "html": html}))
         return b"".join(parts)
 

@@ -114,7 +114,7 @@ class _ConstraintRun:
             elif value:
                 passed.append(name)
             else:
-                self.out[name] = f"{step.where}: is false{self._seen(name, step)}"
+                self.out[name] = f"{step.where}: is false{self._variables_text(name, step)}"
         self.remaining = passed
         return None
 
@@ -162,7 +162,7 @@ class _ConstraintRun:
             return ""
         return f" by {sorted_by} = {show_value(self.values[name].get(sorted_by))}"
 
-    def _seen(self, name: str, step: SelectionStep) -> str:
+    def _variables_text(self, name: str, step: SelectionStep) -> str:
         assert step.expression is not None
         values = self.values[name]
         shown = [f"{name_} = {show_value(values[name_])}" for name_ in sorted(step.expression.names) if name_ in values]

@@ -34,20 +34,20 @@ QUERY = (
 def load(call: Call) -> PageValues:
     context, actor, ref = call.context, call.actor, call.path["job"]
     job = jobs.job_get(context, actor, ref)
-    told = explanation.job_explain(context, actor, job.id)
+    reasons = explanation.job_explain(context, actor, job.id)
     events, has_all_events = jobs.newest_job_events(context, actor, job.id, limit=EVENTS_MAX)
     tasks = task_map.task_map(context, actor, job.id)
-    verdicts = _verdicts(job, told)
+    verdicts = _verdicts(job, reasons)
     return {
         "title": job.name.strip() or job.id,
         "job": job,
         "spec": _spec(job),
         "command": _command(job),
-        "told": told,
+        "told": reasons,
         "verdicts": verdicts[:VERDICTS_MAX],
         "verdict_counts": {answer.value: sum(v.say is answer for v in verdicts) for answer in Answer},
         "verdicts_left": max(0, len(verdicts) - VERDICTS_MAX),
-        "chosen": told.plan.chosen if told.plan else None,
+        "chosen": reasons.plan.chosen if reasons.plan else None,
         "is_final": job.state in FINAL_STATES,
         "events": events[: -EVENTS_SHOWN - 1 : -1],
         "events_left": max(0, len(events) - EVENTS_SHOWN),
@@ -62,10 +62,10 @@ def load(call: Call) -> PageValues:
     }
 
 
-def _verdicts(job: Job, told: Explanation) -> list[Verdict]:
+def _verdicts(job: Job, reasons: Explanation) -> list[Verdict]:
     """The verdicts of now while the job waits; of an ended or assigned job those that decided it."""
     is_waiting = job.state is State.PENDING
-    verdicts = told.now if is_waiting or told.plan is None else told.plan.verdicts
+    verdicts = reasons.now if is_waiting or reasons.plan is None else reasons.plan.verdicts
     chosen = job.cluster
     return sorted(verdicts, key=lambda verdict: (verdict.cluster != chosen, ANSWER_ORDER[verdict.say], verdict.cluster))
 
