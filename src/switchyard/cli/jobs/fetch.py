@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from switchyard.cli.jobs.job_selector import parse_target
-from switchyard.cli.submit.file_progress import TransferBar
 from switchyard.cli.submit.submit_files import print_fetched, print_waiting
 from switchyard.cli.terminal.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.terminal.parser import Parser, add_shared, duration_s
+from switchyard.cli.terminal.progress import TransferBar
 from switchyard.errors import EXIT_ERROR, EXIT_OK
 
 EXAMPLES = """\

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from switchyard.cli.submit.file_progress import TransferBar
 from switchyard.cli.terminal.output import print_notice
 from switchyard.cli.terminal.parser import Parser, add_repeatable
+from switchyard.cli.terminal.progress import TransferBar
 from switchyard.errors import EXIT_ERROR, Malformed, YardError
 from switchyard.model.job.job import Job, JobRequest
 from switchyard.model.jobspec.quantity import show_bytes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from switchyard.features.dashboard.server.task_drawing import draw_task_map
 from switchyard.model.cluster.idset import INDEX_MAX
 from switchyard.model.cluster.verdict import Answer, Explanation, Verdict
 from switchyard.model.job.job import Job, JobSpec, State
@@ -18,6 +18,7 @@ from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.timeline import draw_timeline
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.job import explanation, jobs, task_map
+from switchyard.service.job.task_map import SHOWN_FIRST, TaskMap
 
 EVENTS_MAX = 500  # the newest of a job, for its timeline; `yard events` has all of them
 EVENTS_SHOWN = 40  # the newest of them
@@ -29,6 +30,8 @@ QUERY = (
     QueryParameter("attempt", "integer", "whose output is shown; none: the newest", least=1, most=ATTEMPT_MAX),
     QueryParameter("stream", about="stdout or stderr", words=("stdout", "stderr")),
 )
+TASK_COLUMNS = 80
+STEP, SQUARE = 10, 9  # units: a square and the space beside it
 
 
 def load(call: Call) -> PageValues:
@@ -92,3 +95,25 @@ PAGE = WebPage(
     is_heavy=True,
     still_query=("task", "attempt", "stream"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDrawing:
+    """`paths`: the squares by state. `tasks`: the task that a click on each square opens."""
+
+    width: int
+    height: int
+    columns: int
+    paths: dict[str, str]
+    tasks: str
+
+
+def draw_task_map(tasks: TaskMap) -> TaskDrawing:
+    columns = min(TASK_COLUMNS, max(len(tasks.cells), 1))
+    parts: dict[str, list[str]] = {}
+    for number, cell in enumerate(tasks.cells):
+        y, x = divmod(number, columns)
+        parts.setdefault(cell.word, []).append(f"M{x * STEP} {y * STEP}h{SQUARE}v{SQUARE}h-{SQUARE}z")
+    rows = -(-len(tasks.cells) // columns)
+    paths = {word: "".join(parts[word]) for word in SHOWN_FIRST if word in parts}
+    return TaskDrawing(columns * STEP, rows * STEP, columns, paths, " ".join(str(cell.index) for cell in tasks.cells))
