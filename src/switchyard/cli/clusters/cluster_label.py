@@ -45,10 +45,10 @@ VERBS = (
         ClusterSetCommand(
             "cluster-label",
             "cluster label",
-            lambda yard: list(yard.cluster_labels()),
-            lambda yard, name: yard.cluster_label(name),
-            lambda yard, name, members, _args, etag: yard.put_cluster_label(name, members, etag=etag),
-            lambda yard, name, reset: yard.delete_cluster_label(name, reset=reset),
+            walk=lambda yard: list(yard.cluster_labels()),
+            get=lambda yard, name: yard.cluster_label(name),
+            put=lambda yard, name, members, _args, etag: yard.put_cluster_label(name, members, etag=etag),
+            delete=lambda yard, name, reset: yard.delete_cluster_label(name, reset=reset),
         )
     ),
     Verb(

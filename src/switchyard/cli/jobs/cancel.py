@@ -34,12 +34,10 @@ EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
+    states = tuple(LIVE_STATES)
+    action = JobAction("cancel", "cancelled", states=states, run=_cancel, format_result=_format_cancelled)
     with connect(args) as yard:
-        if targets_of(args):
-            return run_action(
-                yard, args, JobAction("cancel", "cancelled", tuple(LIVE_STATES), _cancel, _format_cancelled)
-            )
-        return _cancel_selected(yard, args)
+        return run_action(yard, args, action) if targets_of(args) else _cancel_selected(yard, args)
 
 
 def _cancel(yard: CoreClient, target: JobTarget, args: Namespace) -> Job:

@@ -62,9 +62,9 @@ CHANGES = {
         JobAction(
             "hold",
             "held",
-            (State.PENDING, State.ASSIGNED, State.SUBMITTED, State.RUNNING),
-            lambda yard, target, _: yard.change(target.job, hold=True),
-            _format_held,
+            states=(State.PENDING, State.ASSIGNED, State.SUBMITTED, State.RUNNING),
+            run=lambda yard, target, _: yard.change(target.job, hold=True),
+            format_result=_format_held,
             applies_to=lambda job: not job.is_held and _has_waiting_work(job),
         ),
     ),
@@ -76,9 +76,9 @@ CHANGES = {
         JobAction(
             "release",
             "released",
-            (State.PENDING, State.RUNNING),  # RUNNING: a held array with tasks that a cluster has
-            lambda yard, target, _: yard.change(target.job, hold=False),
-            lambda job: format_job_line(job, now_us()),
+            states=(State.PENDING, State.RUNNING),  # RUNNING: a held array with tasks that a cluster has
+            run=lambda yard, target, _: yard.change(target.job, hold=False),
+            format_result=lambda job: format_job_line(job, now_us()),
             applies_to=lambda job: job.is_held,
         ),
     ),
@@ -90,9 +90,9 @@ CHANGES = {
         JobAction(
             "change the priority of",
             "changed",
-            tuple(LIVE_STATES),
-            lambda yard, target, args: yard.change(target.job, priority=args.priority),
-            _format_priority,
+            states=tuple(LIVE_STATES),
+            run=lambda yard, target, args: yard.change(target.job, priority=args.priority),
+            format_result=_format_priority,
         ),
         _add_priority,
     ),

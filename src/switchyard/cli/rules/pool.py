@@ -51,11 +51,11 @@ VERBS = (
         ClusterSetCommand(
             "pool",
             "pool",
-            lambda yard: list(yard.pools()),
-            lambda yard, name: yard.pool(name),
-            lambda yard, name, members, args, etag: yard.put_pool(name, members, sticky=args.sticky, etag=etag),
-            lambda yard, name, reset: yard.delete_pool(name, reset=reset),
-            _set_arguments,
+            walk=lambda yard: list(yard.pools()),
+            get=lambda yard, name: yard.pool(name),
+            put=lambda yard, name, members, args, etag: yard.put_pool(name, members, sticky=args.sticky, etag=etag),
+            delete=lambda yard, name, reset: yard.delete_pool(name, reset=reset),
+            add_arguments=_set_arguments,
         )
     ),
     Verb(

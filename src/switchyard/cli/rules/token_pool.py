@@ -124,7 +124,9 @@ def _holder_row(holder: TokenHolder, _: int) -> list[str]:
 
 def _allocate(args: Namespace) -> int:
     caps = ResourceConstraintsSpec(args.project_cap, args.namespace_cap)
-    claim = AllocateRequest(args.token, args.project, args.domain, args.units, args.lease, constraints=caps)
+    claim = AllocateRequest(
+        args.token, args.project, domain=args.domain, units=args.units, lease_s=args.lease, constraints=caps
+    )
     with connect(args) as yard:
         allocation = yard.resource_manager().allocate(args.namespace, claim)
     if not emit(allocation, args.output, key="status.name"):

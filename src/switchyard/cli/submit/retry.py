@@ -34,8 +34,9 @@ def main(argv: list[str]) -> int:
     add_shared(parser)
     args = parser.parse_args(argv)
     states = (State.FAILED, State.CANCELLED, State.REJECTED, State.SUCCEEDED) if args.state else (State.FAILED,)
+    action = JobAction("retry", "submitted once more", states=states, run=_retry, format_result=format_created)
     with connect(args) as yard:
-        return run_action(yard, args, JobAction("retry", "submitted once more", states, _retry, format_created))
+        return run_action(yard, args, action)
 
 
 def _retry(yard: CoreClient, target: JobTarget, args: Namespace) -> CreatedJob:

@@ -145,6 +145,7 @@ class _ParserReached(Exception):
 
 def _parser_of(command: Callable[[list[str]], int], words: list[str]) -> argparse.ArgumentParser | None:
     """Return the parser of a command or of its verb, or None if it does not use our Parser."""
+
     def show(parser: argparse.ArgumentParser) -> None:
         raise _ParserReached(parser)
 

@@ -306,7 +306,7 @@ class AdminCalls(ApiCalls):
         object: str = "all",  # noqa: A002
     ) -> Grant:
         """Give a user, a group or everyone a role on a project, a cluster or the platform, and return the grant."""
-        body = GrantRequest(Role(role), GranteeKind(to), GrantTarget(on), subject, object)
+        body = GrantRequest(Role(role), GranteeKind(to), on=GrantTarget(on), subject=subject, object=object)
         return self._post(api_path("grants"), Grant, body=body)
 
     def delete_grant(self, grant: str) -> None:

@@ -39,10 +39,14 @@ def upload_sources(
     """
     try:
         cache = HashCache(file_cache_path())
-        return _upload_once(transport, groups, cache, on_progress, warn, project=project, merged=merged)
+        return _upload_once(
+            transport, groups, cache=cache, on_progress=on_progress, warn=warn, project=project, merged=merged
+        )
     except FileChanged:
         cache = HashCache(file_cache_path(), is_fresh=True)
-        return _upload_once(transport, groups, cache, on_progress, warn, project=project, merged=merged)
+        return _upload_once(
+            transport, groups, cache=cache, on_progress=on_progress, warn=warn, project=project, merged=merged
+        )
 
 
 def upload_requests(

@@ -95,11 +95,13 @@ def scan_sources(
     files = list(_files_of(walk.root))
     if len(files) > FILES_MAX:
         raise BadRequest(f"These are {len(files):,} files, more than {FILES_MAX:,}.", next_step=LEAVE_OUT)
-    hash_files(files, cache, on_progress, before_long_read, memory or MemoryBudget())
+    hash_files(
+        files, cache, on_progress=on_progress, before_long_read=before_long_read, memory=memory or MemoryBudget()
+    )
     cache.save()
     trees: dict[bytes, bytes] = {}
     root = _encode(walk.root, (), trees)
-    return ScannedTree(root.tree, root.files, root.size, trees, files)
+    return ScannedTree(root.tree, root.files, size=root.size, trees=trees, _files=files)
 
 
 class _Walk:
@@ -289,7 +291,9 @@ class _Walk:
 
 def _file_of(path: bytes, status: os.stat_result, shard: bytes) -> ScannedFile:
     is_sparse = status.st_blocks * 512 < status.st_size
-    return ScannedFile(path, FileState.of(status), bool(status.st_mode & 0o111), is_sparse, shard)
+    return ScannedFile(
+        path, FileState.of(status), is_executable=bool(status.st_mode & 0o111), is_sparse=is_sparse, shard=shard
+    )
 
 
 def _is_same(earlier: _Folder | ScannedFile | bytes, item: ScannedFile | bytes) -> bool:

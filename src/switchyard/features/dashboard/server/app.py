@@ -205,7 +205,9 @@ class PageRoute(EndpointRoute):
     """
 
     def __init__(self, page: WebPage, renderer: Renderer) -> None:
-        super().__init__(Endpoint("GET", page.path, page.title, None, self._render, is_heavy=page.is_heavy))
+        super().__init__(
+            Endpoint("GET", page.path, summary=page.title, answer=None, handler=self._render, is_heavy=page.is_heavy)
+        )
         self.page = page
         self._renderer = renderer
 

@@ -102,7 +102,7 @@ async def stream_fragments(
     with server.limiter.hold_open(call.actor, "streams"):
         gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await _follow(server, scope, send, view, gone, follower=follower, begin=begin)
+            await _follow(server, scope, send=send, view=view, gone=gone, follower=follower, begin=begin)
         except FollowerStalled:
             cut_off(send)
         finally:
@@ -126,7 +126,7 @@ async def _follow(
         """Wait for an event or a change of the user's rights. A revoked session raises Unauthenticated."""
         deadline, rights = loop.time() + seconds, rights_key(view.call.actor)
         while not waiter.done() and rights_key(view.call.actor) == rights and (left := deadline - loop.time()) > 0:
-            if not await _wait(server, send, view, waiter, gone, seconds=left):
+            if not await _wait(server, send, view=view, waiter=waiter, gone=gone, seconds=left):
                 break
             await authenticate()
 

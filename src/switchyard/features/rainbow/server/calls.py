@@ -219,7 +219,9 @@ def submit_decide(server: RainbowServer, request: Any, *, is_quick: bool = False
     if request.satisfy_only:
         names = rainbow.possible_clusters(server.services.submit, actor, job)
         return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=names)
-    return rainbow.decide(server.context, server.services.submit, actor, job, request.jobspec, is_quick=is_quick)
+    return rainbow.decide(
+        server.context, server.services.submit, actor=actor, request=job, jobspec=request.jobspec, is_quick=is_quick
+    )
 
 
 def _is_small(request: Any) -> bool:

@@ -87,9 +87,9 @@ def _command(job: Job) -> str:
 PAGE = WebPage(
     "/jobs/{job}",
     "job.html",
-    "Job",
-    load,
-    QUERY,
+    title="Job",
+    load=load,
+    query=QUERY,
     live=("heading", "actions", "timeline", "verdicts", "tasks", "facts", "events"),
     refresh_s=30,
     is_heavy=True,
@@ -116,4 +116,10 @@ def draw_task_map(tasks: TaskMap) -> TaskDrawing:
         parts.setdefault(cell.word, []).append(f"M{x * STEP} {y * STEP}h{SQUARE}v{SQUARE}h-{SQUARE}z")
     rows = -(-len(tasks.cells) // columns)
     paths = {word: "".join(parts[word]) for word in SHOWN_FIRST if word in parts}
-    return TaskDrawing(columns * STEP, rows * STEP, columns, paths, " ".join(str(cell.index) for cell in tasks.cells))
+    return TaskDrawing(
+        columns * STEP,
+        rows * STEP,
+        columns=columns,
+        paths=paths,
+        tasks=" ".join(str(cell.index) for cell in tasks.cells),
+    )

@@ -110,9 +110,9 @@ def _filters(call: Call) -> dict[str, Any]:
 PAGE = WebPage(
     "/jobs",
     "jobs.html",
-    "Jobs",
-    load,
-    QUERY,
+    title="Jobs",
+    load=load,
+    query=QUERY,
     live=("chips", "rows"),
     refresh_s=30,
     is_heavy=True,

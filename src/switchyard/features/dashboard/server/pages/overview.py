@@ -108,9 +108,9 @@ def _waiting(call: Call) -> list[tuple[str, int]]:
 PAGE = WebPage(
     "/",
     "overview.html",
-    "Overview",
-    load,
-    (QueryParameter("span", about="hour or day", words=tuple(SPANS)),),
+    title="Overview",
+    load=load,
+    query=(QueryParameter("span", about="hour or day", words=tuple(SPANS)),),
     live=("now", "clusters", "went", "queues"),
     refresh_s=5.0,
     pause_s=3.0,

@@ -75,16 +75,18 @@ def set_card(
         SetShare(
             member.id,
             member.weight,
-            round(100 * member.weight / total, 1),
-            flows.get((source, member.id), 0),
-            healths.get(member.id),
+            percent=round(100 * member.weight / total, 1),
+            jobs=flows.get((source, member.id), 0),
+            health=healths.get(member.id),
         )
         for member in sorted(one.members, key=lambda member: (-member.weight, member.id))
     ]
     jobs = sum(size for (origin, _), size in flows.items() if origin == source)
     body = {"members": [{"id": member.id, "weight": member.weight} for member in one.members]}
     whole = {**body, "sticky": one.sticky} if word == "pool" else body
-    return SetCard(one, members[:MEMBERS_MAX], max(0, len(members) - MEMBERS_MAX), jobs, json_text(whole))
+    return SetCard(
+        one, members[:MEMBERS_MAX], members_left=max(0, len(members) - MEMBERS_MAX), jobs=jobs, body=json_text(whole)
+    )
 
 
 PAGE = WebPage(
