@@ -7,28 +7,34 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from switchyard.features.flyte.server import execution_resource
-from switchyard.features.flyte.server.data.data_address import FlyteDataRoute
-from switchyard.features.flyte.server.data.data_path import FLYTE_DATA_PATH
-from switchyard.features.flyte.server.execution_rounds import ExecutionRounds
+from switchyard.features.flyte.server.data_app import FLYTE_DATA_PATH, FlyteDataApp
 from switchyard.features.flyte.server.flyteidl_check import is_flyteidl_installed
 from switchyard.features.flyte.server.pages import execution_page
 from switchyard.features.flyte.server.pages.console import is_console, serve_console
 from switchyard.features.flyte.server.rest_app import FlyteRestApp
 from switchyard.features.flyte.server.workflows_section import workflows_section
 from switchyard.features.flyte.service.executions.calls.execution_counts import ExecutionTally
+from switchyard.features.flyte.store.executions import execution_due, schedules
+from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
 from switchyard.server.config.config import Config
 from switchyard.server.feature import AsgiApp, HttpRoute, ServerFeature
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.loops.background_loop import BackgroundLoop
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.server.pages.web_page import WebPage
+from switchyard.service.core.writes.batch import Topic
 from switchyard.service.upkeep.leadership import Leadership
 
 if TYPE_CHECKING:
     import grpc
     from prometheus_client.registry import Collector
 
+    from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
+    from switchyard.features.flyte.service.executions.driving.schedules import ScheduleChore
     from switchyard.server.grpc.grpc_intake import MessageIntake
+
+
+EXECUTIONS_PAUSE_S = 1.0  # between two looks for executions with something to do, if nothing wakes the loop
 
 
 class FlyteFeature(ServerFeature):
@@ -38,7 +44,7 @@ class FlyteFeature(ServerFeature):
     def routes(self, server: ServerRuntime, api: AsgiApp) -> Sequence[HttpRoute]:
         return (
             HttpRoute("flyte", lambda path: path.startswith("/api/v1/"), FlyteRestApp(server)),
-            HttpRoute("flyte", lambda path: path.startswith(FLYTE_DATA_PATH), FlyteDataRoute(server)),
+            HttpRoute("flyte", lambda path: path.startswith(FLYTE_DATA_PATH), FlyteDataApp(server)),
             HttpRoute("dashboard", is_console, serve_console),
         )
 
@@ -68,3 +74,48 @@ class FlyteFeature(ServerFeature):
         from switchyard.features.flyte.server.execution_metrics import ExecutionMetrics
 
         return (ExecutionMetrics(server.context),)
+
+
+class ExecutionRounds:
+    """The leader's rounds over executions and schedules. Commits wake it; it looks now and then if nothing does.
+
+    Flyte's messages are imported only where there are executions.
+    """
+
+    def __init__(self, server: ServerRuntime, leadership: Leadership) -> None:
+        self._server, self._context, self._leadership = server, server.context, leadership
+        self._driver: ExecutionDriver | None = None  # made for the first execution
+        self._schedules: ScheduleChore | None = None
+
+    def loop(self) -> BackgroundLoop:
+        kick = self._server.wakeups.kick_of(Topic.EXECUTIONS)
+        return BackgroundLoop("executions", self.drive, EXECUTIONS_PAUSE_S, pause_s=self.pause_s, kick=kick)
+
+    async def drive(self) -> None:
+        kick = self._server.wakeups.kick_of(Topic.EXECUTIONS)
+        kick.clear()
+        if self._leadership.epoch is not None and await self._server.workers.in_file_thread(self.go):
+            kick.set()
+
+    def pause_s(self, every_s: float) -> float:
+        """How long to wait for a wake-up until the next round."""
+        return every_s if self._driver is None else self._driver.pause_s
+
+    def go(self) -> bool:
+        """Drive what is due. Returns whether more is due."""
+        with self._context.database.read() as tx:
+            is_any_live = execution_due.is_any_live(tx)
+            is_time = schedules.is_any_due(tx, self._context.now_us())
+        if not (is_any_live or is_time) or not is_flyteidl_installed():
+            return False
+        if is_time and self._context.setting(WorkflowLimits).has_executions:
+            if self._schedules is None:
+                from switchyard.features.flyte.service.executions.driving.schedules import ScheduleChore
+
+                self._schedules = ScheduleChore()
+            self._schedules.go(self._context, self._leadership)
+        if self._driver is None:
+            from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
+
+            self._driver = ExecutionDriver(self._server.services.submit)
+        return self._driver.go(self._context, self._leadership)
