@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from switchyard.features.flyte.server import execution_resource
 from switchyard.features.flyte.server.data_app import FLYTE_DATA_PATH, FlyteDataApp
-from switchyard.features.flyte.server.flyteidl_check import is_flyteidl_installed
+from switchyard.features.flyte.server.flyteidl_check import is_flyteidl_installed, refuse_grpc
 from switchyard.features.flyte.server.pages import execution_page
 from switchyard.features.flyte.server.pages.console import is_console, serve_console
 from switchyard.features.flyte.server.rest_app import FlyteRestApp
 from switchyard.features.flyte.server.workflows_section import workflows_section
-from switchyard.features.flyte.service.executions.calls.execution_counts import ExecutionTally
+from switchyard.features.flyte.service.executions.calls.execution_counts import ExecutionTally, count_live
 from switchyard.features.flyte.store.executions import execution_due, schedules
 from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
 from switchyard.server.config.config import Config
@@ -21,19 +25,24 @@ from switchyard.server.feature import AsgiApp, HttpRoute, ServerFeature
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.loops.background_loop import BackgroundLoop
 from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.server.metrics import CachedCount, counter
 from switchyard.server.pages.web_page import WebPage
+from switchyard.service.core.context import Context
+from switchyard.service.core.process_metrics import LABEL_SETS_MAX
 from switchyard.service.core.writes.batch import Topic
 from switchyard.service.upkeep.leadership import Leadership
 
 if TYPE_CHECKING:
     import grpc
-    from prometheus_client.registry import Collector
 
     from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
     from switchyard.features.flyte.service.executions.driving.schedules import ScheduleChore
     from switchyard.server.grpc.grpc_intake import MessageIntake
 
 
+LIVE_LABELS = ("pool", "label", "cluster", "phase")
+PHASES_ABOUT = "Executions that reached a phase, by what bounds them and where they run."
+LIVE_ABOUT = "Executions that are not over; of very many sets of labels the largest."
 EXECUTIONS_PAUSE_S = 1.0  # between two looks for executions with something to do, if nothing wakes the loop
 
 
@@ -57,9 +66,7 @@ class FlyteFeature(ServerFeature):
         self, server: ServerRuntime, intake: MessageIntake, threads: ThreadPoolExecutor
     ) -> Sequence[grpc.GenericRpcHandler]:
         if not is_flyteidl_installed():
-            from switchyard.features.flyte.server.flyteidl_absent import FlyteNotInstalled
-
-            return (FlyteNotInstalled(),)
+            return (refuse_grpc(),)
         from switchyard.features.flyte.server.grpc_services import handlers
 
         return handlers(server, intake, threads)
@@ -71,9 +78,22 @@ class FlyteFeature(ServerFeature):
         return (ExecutionRounds(server, leadership).loop(),)
 
     def collectors(self, server: ServerRuntime) -> Sequence[Collector]:
-        from switchyard.features.flyte.server.execution_metrics import ExecutionMetrics
-
         return (ExecutionMetrics(server.context),)
+
+
+class ExecutionMetrics(Collector):
+    """How many executions reached a phase, and how many are live. `collect` reads the database, so on a thread."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._live = CachedCount(partial(count_live, context, sets_max=LABEL_SETS_MAX))
+
+    def collect(self) -> Iterator[Metric]:
+        yield counter("executions", PHASES_ABOUT, self._context.setting(ExecutionTally).phases)
+        family = GaugeMetricFamily("switchyard_executions_live", LIVE_ABOUT, labels=LIVE_LABELS)
+        for one in self._live.read():
+            family.add_metric([one.pool, one.label, one.cluster, one.phase], one.count)
+        yield family
 
 
 class ExecutionRounds:
