@@ -126,13 +126,10 @@ def _workflow_id(row: ExecutionRow) -> EntityId:
     )
 
 
-DEPTH_ALL = -1
-
-
 def execution_span(times: ExecutionTimes, depth: int) -> Any:
     """Where the time of an execution went, as Flyte's spans: what ran, what waited, and for how long.
 
-    `depth`: how many levels below the execution; DEPTH_ALL: all. A span without an end goes on.
+    `depth`: how many levels below the execution; -1: all. A span without an end goes on.
     """
     row = times.row
     span = _span(row.created_us, row.ended_us)

@@ -30,8 +30,7 @@ from switchyard.features.flyte.store.executions import schedules as store
 from switchyard.features.flyte.store.executions.schedules import ScheduleRow
 from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind, to_message
 from switchyard.features.flyte.workflow.compile.launch_plan_checks import RATE_DAYS_MAX, RATE_US_MAX, rate_us
-from switchyard.features.flyte.workflow.lists.cron import cron_mistake, split_zone
-from switchyard.features.flyte.workflow.lists.cron_times import CronTimes, next_of_rate
+from switchyard.features.flyte.workflow.lists.cron import CronTimes, cron_mistake, next_of_rate, split_zone
 from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
 from switchyard.log_pace import LogPace
 from switchyard.service.core.context import Context

@@ -14,7 +14,6 @@ from switchyard.service.core.context import Context
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 
 READ_FILES = ("error.pb", "futures.pb", "outputs.pb")
-READ_NAMES = frozenset(name.encode() for name in READ_FILES)
 SILENCE_US = 600_000_000  # for output files that no agent speaks of after the end of a job
 UPLOAD_US = 3_600_000_000  # for those that are on their way
 
