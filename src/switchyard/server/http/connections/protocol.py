@@ -51,7 +51,7 @@ class SteppedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.flow: _HeldFlow = _HeldFlow(transport)
+        self.flow: _PausableFlow = _PausableFlow(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unfed.clear()
@@ -187,24 +187,24 @@ class _ParseTurns:
             self._loop.call_soon(self._turn)
 
 
-class _HeldFlow(FlowControl):
+class _PausableFlow(FlowControl):
     """Reads nothing more from the connection while there are unparsed bytes."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
-        self._is_held = False
+        self._is_on_hold = False
 
     def hold(self) -> None:
-        self._is_held = True
+        self._is_on_hold = True
         self.pause_reading()
 
     def let_go(self, *, is_wanted: bool) -> None:
-        self._is_held = False
+        self._is_on_hold = False
         if is_wanted:
             self.resume_reading()
 
     def resume_reading(self) -> None:
-        if not self._is_held:
+        if not self._is_on_hold:
             super().resume_reading()
 
 
