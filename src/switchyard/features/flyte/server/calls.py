@@ -61,17 +61,17 @@ def create_download_link(url: str, context: Context, actor: Actor, request: Any)
 
 def get_data(url: str, context: Context, actor: Actor, request: Any) -> Any:
     """What an address of Flyte's names: values, or a link to a deck."""
-    asked = flyte_urls.read_flyte_url(request.flyte_url)
+    target = flyte_urls.read_flyte_url(request.flyte_url)
     answer = dataproxy_pb2.GetDataResponse()
-    if asked.kind == "d":
+    if target.kind == "d":
         address = flyte_urls.deck_location(
-            context, actor, asked.key, asked.node_id, attempt=asked.attempt, expires_in=Duration()
+            context, actor, target.key, target.node_id, attempt=target.attempt, expires_in=Duration()
         )
         answer.pre_signed_urls.signed_url.append(_signed_url(url, address))
         answer.pre_signed_urls.expires_at.FromMicroseconds(address.expires_us)
         return answer
-    values = flyte_urls.read_values(context, actor, asked)
-    (answer.literal if asked.variable else answer.literal_map).CopyFrom(values)
+    values = flyte_urls.read_values(context, actor, target)
+    (answer.literal if target.variable else answer.literal_map).CopyFrom(values)
     return answer
 
 

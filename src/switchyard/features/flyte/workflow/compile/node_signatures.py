@@ -19,10 +19,10 @@ GATES_DEEP_MAX = 50
 
 @dataclass
 class NodeSignatures:
-    """Finds signatures, each once. `known`: those of the entities that nodes run; `start`: the workflow's inputs."""
+    """Finds signatures, each once. `entities`: those of the entities that nodes run; `start`: the workflow's inputs."""
 
     nodes: Mapping[str, Any]  # at the top, by id
-    known: Mapping[EntityId, Signature]
+    entities: Mapping[EntityId, Signature]
     start: Types
     start_id: str
     caster: Caster
@@ -46,7 +46,7 @@ class NodeSignatures:
             inner = self.inputs(node.array_node.node)
             return None if inner is None else of_array(inner, node.array_node)
         reference = reference_of(node)
-        return None if reference is None else self.known.get(reference)
+        return None if reference is None else self.entities.get(reference)
 
     def outputs(self, node: Any) -> Types | None:
         if node.id not in self._outputs:
@@ -120,7 +120,7 @@ class NodeSignatures:
         reference = reference_of(node)
         if reference is None:
             self._add("ValueRequired", at, "The node names no task, workflow or launch plan.")
-        elif reference not in self.known:
+        elif reference not in self.entities:
             is_task = reference.kind is EntityKind.TASK
             code = "TaskReferenceNotFound" if is_task else "WorkflowReferenceNotFound"
             hint = " It must come with the request." if reference.kind is EntityKind.WORKFLOW else ""

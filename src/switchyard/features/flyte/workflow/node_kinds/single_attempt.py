@@ -52,14 +52,14 @@ class LaunchPlanKind(SingleAttemptKind):
 
     stopped = CHILD_ABORTED
 
-    def is_held(self, run: EngineRun, place: NodePlace) -> bool:
+    def must_wait(self, run: EngineRun, place: NodePlace) -> bool:
         """A node of a full launch plan begins when an execution of the plan has ended."""
-        return bool(run.full_plans) and _plan_of(place) in run.full_plans and (place.node_id, 0) not in run.refused
+        return bool(run.full_plans) and _plan_of(place) in run.full_plans and (place.node_id, 0) not in run.refusals
 
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         state = replace(state, attempts=1)
         run.put(place, state)
-        if (failure := run.refused.get((state.node_id, 0))) is not None:
+        if (failure := run.refusals.get((state.node_id, 0))) is not None:
             fail_node(run, place, state, failure)
             return
         run.start(place, TaskStart(state.node_id, 0, _plan_of(place), place.node, state.inputs))
@@ -88,7 +88,7 @@ class MapKind(SingleAttemptKind):
             run.put(place, replace(state, phase=NodePhase.SUCCEEDED, outputs=empty))
             return
         run.put(place, state)
-        if (failure := run.refused.get((state.node_id, 0))) is not None:
+        if (failure := run.refusals.get((state.node_id, 0))) is not None:
             fail_node(run, place, state, failure)
             return
         run.start(place, TaskStart(state.node_id, 0, task, array.node, state.inputs, template, shape))

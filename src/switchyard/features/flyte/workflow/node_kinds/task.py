@@ -32,8 +32,8 @@ class TaskKind(EngineNodeKind):
     takes_room = True
 
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
-        answer = run.cached.get((state.node_id, 0))
-        if answer is not None and answer.is_held:
+        answer = run.answers.get((state.node_id, 0))
+        if answer is not None and answer.must_wait:
             return  # it begins when the node that runs the same has ended
         if answer is not None:
             state = replace(state, cache_status=answer.status, cache_key=answer.key, cache_source=answer.source)
@@ -88,7 +88,7 @@ class TaskKind(EngineNodeKind):
     def _start_job(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         run.put(place, replace(state, phase=NodePhase.RUNNING))
         attempt = state.attempts - 1
-        if (failure := run.refused.get((state.node_id, attempt))) is not None:
+        if (failure := run.refusals.get((state.node_id, attempt))) is not None:
             self._fail_attempt(run, place, state, failure)
             return
         task, template = place.scope.graph.task_of(place.node)

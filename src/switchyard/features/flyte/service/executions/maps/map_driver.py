@@ -136,14 +136,14 @@ class MapDriver:
                 stored += step.advance()
             except YardError as exc:
                 trouble = exc
-            if one.phase == RUNNING and step.taken < BATCH_MAX:
+            if one.phase == RUNNING and step.end_count < BATCH_MAX:
                 self._next_us[one.execution_id, one.node_id] = now_us + MAP_PAUSE_US
         return stored, trouble
 
 
 @dataclass(slots=True)
 class MapStep:
-    """One step of one map. `taken`: the ends of elements that it stores."""
+    """One step of one map. `end_count`: of elements whose ends it stores."""
 
     context: Context
     leadership: Leadership
@@ -152,7 +152,7 @@ class MapStep:
     starter: JobStarter
     scans: dict[str, OutputScan]
     inputs: MapInputsCache
-    taken: int = 0
+    end_count: int = 0
 
     def advance(self) -> int:
         """Returns how many steps were stored: 0 or 1."""
@@ -312,7 +312,7 @@ class MapStep:
 
     def _store_ends(self, job: MapJob | None, ends: Sequence[tuple[int, JobEnd]]) -> int:
         row, template = self.row, template_of(self.row)
-        self.taken = len(ends)
+        self.end_count = len(ends)
         inner: Any = workflow_pb2.Node.FromString(row.node)
         retries = int(inner.metadata.retries.retries or template.metadata.retries.retries)
         declared = frozenset(template.interface.outputs.variables)
