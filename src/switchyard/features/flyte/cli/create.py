@@ -16,8 +16,7 @@ from switchyard.cli.terminal.parser import Parser, Verb, key_value, positive_int
 from switchyard.errors import EXIT_ERROR, EXIT_OK, BadRequest, Malformed
 from switchyard.features.flyte.cli.flyte_view import is_final
 from switchyard.features.flyte.model.workflow_execution import CreatedExecution, WorkflowExecution, is_execution_name
-from switchyard.features.flyte.sdk.execution_calls import DOMAIN, PROJECT
-from switchyard.features.flyte.sdk.workflow_client import WorkflowClient
+from switchyard.features.flyte.sdk.execution_calls import DOMAIN, PROJECT, WorkflowClient
 from switchyard.model.wire.decode import load_yaml
 
 ABOUT = """\

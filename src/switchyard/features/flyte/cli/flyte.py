@@ -21,8 +21,7 @@ from switchyard.features.flyte.cli.flyte_view import (
     print_nodes,
 )
 from switchyard.features.flyte.model.workflow_execution import PHASES, ExecutionNode, is_execution_name
-from switchyard.features.flyte.sdk.execution_calls import DOMAIN, PROJECT
-from switchyard.features.flyte.sdk.workflow_client import WorkflowClient
+from switchyard.features.flyte.sdk.execution_calls import DOMAIN, PROJECT, WorkflowClient
 from switchyard.model.rules.names import is_name
 
 ABOUT = """\

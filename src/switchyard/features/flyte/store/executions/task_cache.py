@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
-from switchyard.features.flyte.store.tables.cache_tables import cache_reservations, cache_waits, task_cache
-from switchyard.features.flyte.store.tables.executions_tables import execution_nodes
+from switchyard.features.flyte.store.tables.executions_tables import (
+    cache_reservations,
+    cache_waits,
+    execution_nodes,
+    task_cache,
+)
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all

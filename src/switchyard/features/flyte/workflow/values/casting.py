@@ -9,8 +9,8 @@ from typing import Any
 from flyteidl.core import types_pb2
 
 from switchyard.errors import BadRequest
+from switchyard.features.flyte.workflow.values.content import plain_message
 from switchyard.features.flyte.workflow.values.limits import CAST_STEPS_MAX
-from switchyard.features.flyte.workflow.values.plain_message import plain_message
 
 PARQUET = "parquet"  # the one format of a schema
 _COLUMN = types_pb2.SchemaType.SchemaColumn
