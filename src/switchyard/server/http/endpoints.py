@@ -16,13 +16,12 @@ from switchyard.server.http.resources.clusters import (
     layout,
 )
 from switchyard.server.http.resources.files import file_views, files
-from switchyard.server.http.resources.jobs import events, jobs, quotes, submissions
+from switchyard.server.http.resources.jobs import events, jobs, submissions
 from switchyard.server.http.resources.rules import attributes, token_pools
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *server_info.ENDPOINTS,
     *submissions.ENDPOINTS,
-    *quotes.ENDPOINTS,
     *jobs.ENDPOINTS,
     *files.ENDPOINTS,
     *file_views.ENDPOINTS,

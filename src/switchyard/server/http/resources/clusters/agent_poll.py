@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
-from switchyard.errors import Gone, Malformed, PlaceAsked, Resync
+from switchyard.errors import Gone, PlaceAsked, Resync
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.cluster.quote import QuoteAsk
@@ -25,6 +25,7 @@ from switchyard.server.http.connections.asgi_messages import (
     AsgiScope,
     AsgiSend,
     encode,
+    refuse_parameters,
     require_json,
     send_body,
     wait_for_disconnect,
@@ -56,8 +57,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
     """POST /v1/agents/poll. With an inventory it is a sync, which begins a session; else a poll within a session."""
     caller = await admit_agent(server, scope, rule_of("POST", POLL_PATH))
     agent = caller.agent
-    if scope["query_string"]:
-        raise Malformed("A poll takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, POLL_BODY)
     require_json(scope, body)
     message = await _read_poll(server, body)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.errors import BadValue, Conflict, Malformed
+from switchyard.errors import BadValue, Conflict
 from switchyard.model.files.file_views import (
     VIEW_WAIT_S_MAX,
     FileAnswer,
@@ -26,6 +26,7 @@ from switchyard.server.http.connections.asgi_messages import (
     AsgiReceive,
     AsgiScope,
     AsgiSend,
+    refuse_parameters,
     send_json,
     wait_for_disconnect,
 )
@@ -54,8 +55,7 @@ Gone = asyncio.Task[object]
 async def file_view(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/jobs/{job}/files/live."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("This call takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, SMALL_BODY)
     query: FileViewQuery = await decode_body(server.workers, scope, body, _query, SMALL_BODY)
     name = _name_of(query)
@@ -71,8 +71,7 @@ async def file_view(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceiv
 async def file_answer(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/files/views."""
     agent = (await admit_agent(server, scope, rule_of("POST", ANSWER_PATH))).agent
-    if scope["query_string"]:
-        raise Malformed("This call takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, VIEW_BODY)
     answer: FileAnswer = await decode_body(server.workers, scope, body, _answer, VIEW_BODY)
     ask = server.wakeups.file_asks.settle(agent.id, answer)
