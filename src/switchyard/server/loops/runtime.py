@@ -194,16 +194,16 @@ def make_runtime(services: Services) -> ServerRuntime:
     commits = Commits(context.committer)
     wakeups = Wakeups(context, workers)
     return ServerRuntime(
-        services,
-        limiter,
-        BodyBudgets(context.tally.limits.add),
-        BodyBudgets(context.tally.limits.add),
-        BodyBudgets(context.tally.limits.add),
-        workers,
-        commits,
-        wakeups,
-        AgentPresence(context, wakeups),
-        Authenticator(context, workers, limiter, is_open=settings.is_open),
-        Readiness(context, commits),
-        LoopPauses(context.tally.pause_s),
+        services=services,
+        limiter=limiter,
+        bodies=BodyBudgets(context.tally.limits.add),
+        uploads=BodyBudgets(context.tally.limits.add),
+        downloads=BodyBudgets(context.tally.limits.add),
+        workers=workers,
+        commits=commits,
+        wakeups=wakeups,
+        agents=AgentPresence(context, wakeups),
+        authenticator=Authenticator(context, workers, limiter, is_open=settings.is_open),
+        readiness=Readiness(context, commits),
+        pauses=LoopPauses(context.tally.pause_s),
     )

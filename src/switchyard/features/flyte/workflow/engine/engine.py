@@ -75,17 +75,17 @@ def _settled(run: EngineRun, state: ExecutionState) -> EngineStep:
     elif phase is ExecutionPhase.RUNNING and (is_stopping or (run.error is not None and run.is_over(run.top))):
         phase = ExecutionPhase.FAILING
     return EngineStep(
-        phase,
-        tuple(run.nodes.changes()),
-        run.starts,
-        state.is_stopping or is_stopping,
-        outputs,
-        run.error if phase is not ExecutionPhase.ABORTED else None,
-        tuple(run.stopped_scopes),
-        (run.is_cut or bool(run.signal_requests))
+        phase=phase,
+        nodes=tuple(run.nodes.changes()),
+        starts=run.starts,
+        is_stopping=state.is_stopping or is_stopping,
+        outputs=outputs,
+        error=run.error if phase is not ExecutionPhase.ABORTED else None,
+        stopped_scopes=tuple(run.stopped_scopes),
+        is_due=(run.is_cut or bool(run.signal_requests))
         and not phase.is_final,  # the next step knows values that were given before
-        tuple(run.signal_requests),
-        tuple((*key, dynamic) for key, dynamic in run.dynamics.items()),
+        signals=tuple(run.signal_requests),
+        dynamics=tuple((*key, dynamic) for key, dynamic in run.dynamics.items()),
     )
 
 

@@ -70,12 +70,12 @@ class CronTimes:
         )
         is_either_day = parts[2][0] not in "*?" and parts[4][0] not in "*?"
         return CronTimes(
-            tuple(sorted(minutes)),
-            tuple(sorted(hours)),
-            frozenset(days),
-            frozenset(months),
-            frozenset(day % 7 for day in weekdays),
-            is_either_day,
+            minutes=tuple(sorted(minutes)),
+            hours=tuple(sorted(hours)),
+            days=frozenset(days),
+            months=frozenset(months),
+            weekdays=frozenset(day % 7 for day in weekdays),
+            is_either_day=is_either_day,
         )
 
     def next_after(self, after: datetime, zone: tzinfo) -> datetime | None:

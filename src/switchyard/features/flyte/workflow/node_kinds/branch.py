@@ -61,12 +61,12 @@ class BranchKind(EngineNodeKind):
         outer = place.scope
         upstream = {arm.id: outer.bound.workflow.upstream.get(arm.id, ())}
         return RunScope(
-            outer.graph,
-            GraphWorkflow(_NO_TEMPLATE, (arm,), upstream, ()),
-            outer.inputs,
-            f"{state.node_id}-{state.attempts - 1}-",
-            state.node_id,
-            outer,
+            graph=outer.graph,
+            workflow=GraphWorkflow(_NO_TEMPLATE, (arm,), upstream, ()),
+            inputs=outer.inputs,
+            prefix=f"{state.node_id}-{state.attempts - 1}-",
+            parent_id=state.node_id,
+            outer=outer,
             bindings_of=outer.bound,
         )
 
@@ -85,4 +85,11 @@ class SubWorkflowKind(EngineNodeKind):
     def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope:
         graph = place.scope.graph
         prefix = f"{state.node_id}-{state.attempts - 1}-"
-        return RunScope(graph, graph.sub_of(place.node), state.inputs, prefix, state.node_id, place.scope)
+        return RunScope(
+            graph=graph,
+            workflow=graph.sub_of(place.node),
+            inputs=state.inputs,
+            prefix=prefix,
+            parent_id=state.node_id,
+            outer=place.scope,
+        )

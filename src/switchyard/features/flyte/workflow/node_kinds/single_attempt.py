@@ -91,4 +91,15 @@ class MapKind(SingleAttemptKind):
         if (failure := run.refusals.get((state.node_id, 0))) is not None:
             fail_node(run, place, state, failure)
             return
-        run.start(place, TaskStart(state.node_id, 0, task, array.node, state.inputs, template, shape))
+        run.start(
+            place,
+            TaskStart(
+                node_id=state.node_id,
+                attempt=0,
+                task=task,
+                node=array.node,
+                inputs=state.inputs,
+                template=template,
+                shape=shape,
+            ),
+        )

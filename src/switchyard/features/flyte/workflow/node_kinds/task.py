@@ -78,7 +78,14 @@ class TaskKind(EngineNodeKind):
     def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope:
         graph = run.dynamic_graph(state.node_id, state.attempts - 1)
         prefix = f"{state.node_id}-{state.attempts - 1}-"
-        return RunScope(graph, graph.primary, no_inputs(), prefix, state.node_id, place.scope)
+        return RunScope(
+            graph=graph,
+            workflow=graph.primary,
+            inputs=no_inputs(),
+            prefix=prefix,
+            parent_id=state.node_id,
+            outer=place.scope,
+        )
 
     def is_failure_kept(self, run: EngineRun, place: NodePlace, state: NodeProgress, error: Any) -> bool:
         """A failure inside a dynamic workflow that had retries of its own counts as a failure of the task's user."""
@@ -92,7 +99,17 @@ class TaskKind(EngineNodeKind):
             self._fail_attempt(run, place, state, failure)
             return
         task, template = place.scope.graph.task_of(place.node)
-        run.start(place, TaskStart(state.node_id, attempt, task, place.node, state.inputs, template))
+        run.start(
+            place,
+            TaskStart(
+                node_id=state.node_id,
+                attempt=attempt,
+                task=task,
+                node=place.node,
+                inputs=state.inputs,
+                template=template,
+            ),
+        )
 
     def _fail_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, failure: AttemptFailure) -> None:
         """Try again if the failure allows it; else the node has failed."""

@@ -212,13 +212,13 @@ def _sync_ask(
 ) -> SyncRequest:
     server.agents.empty_polls.pop(agent.id, None)
     return SyncRequest(
-        agent.id,
-        _cluster_name(server, agent),
-        message.incarnation,
-        inventory,
-        message.origin,
-        server.context.snapshots.is_live(agent.id),
-        server.agents.processes.last(agent.id),
+        agent_id=agent.id,
+        cluster=_cluster_name(server, agent),
+        incarnation=message.incarnation,
+        inventory=inventory,
+        origin=message.origin,
+        is_live=server.context.snapshots.is_live(agent.id),
+        last_heard=server.agents.processes.last(agent.id),
     )
 
 
@@ -232,17 +232,17 @@ async def _lease(
     cluster = _cluster_name(server, agent)
     cancelling = await _attempts(server, message.cancelling)
     request = LeaseRequest(
-        agent.id,
-        agent.cluster_id,
-        cluster,
-        message.session,
-        message.want,
-        message.room,
-        cancelling,
-        agent.backend,
-        _backends(server, agent),
-        message.incarnation,
-        server.context.snapshots.agent_time_left_s(agent.id),
+        agent_id=agent.id,
+        cluster_id=agent.cluster_id,
+        cluster=cluster,
+        session=message.session,
+        want=message.want,
+        room=message.room,
+        cancelling=cancelling,
+        backend=agent.backend,
+        backends=_backends(server, agent),
+        incarnation=message.incarnation,
+        left_s=server.context.snapshots.agent_time_left_s(agent.id),
     )
     is_fresh = True
     answer = LeaseAnswer(message.session, [], [], [])

@@ -48,7 +48,7 @@ _query = JsonReader(FileViewQuery)
 _answer = JsonReader(FileAnswer)
 REREAD_S = 1.0  # how late a request hears of a change at another server
 ANSWER_PATH = "/v1/agents/files/views"
-KEPT_S = 20.0  # how long an answer is kept for another server
+ANSWER_LIFE_S = 20.0  # how long an answer is kept for another server
 Gone = asyncio.Task[object]
 
 
@@ -77,7 +77,7 @@ async def file_answer(server: ServerRuntime, scope: AsgiScope, receive: AsgiRece
     ask = server.wakeups.file_asks.settle(agent.id, answer)
     if ask is not None:
         await server.workers.in_thread(store_answer, server.context, ask, answer)
-        asyncio.get_running_loop().call_later(KEPT_S, _remove_later, server, ask)
+        asyncio.get_running_loop().call_later(ANSWER_LIFE_S, _remove_later, server, ask)
     await send_json(send, 200, {})
 
 

@@ -171,7 +171,16 @@ class DataUpload:
         if not data_files.grant_delete(batch.tx, grant.token_hash):
             raise Denied("This address was used meanwhile.")
         md5 = self._md5.digest()
-        row = DataFileRow(grant.project, grant.domain, grant.path, md5, self._size, root, grant.owner_id, batch.now_us)
+        row = DataFileRow(
+            project=grant.project,
+            domain=grant.domain,
+            path=grant.path,
+            md5=md5,
+            size=self._size,
+            tree=root,
+            owner_id=grant.owner_id,
+            stored_us=batch.now_us,
+        )
         if not data_files.data_file_put(batch.tx, row):
             stored = data_files.data_file_get(batch.tx, grant.project, grant.domain, grant.path)
             if stored is None or bytes(stored.tree) != root:  # two contents may have the same MD5
@@ -266,7 +275,16 @@ def _grant(context: Context, actor: Actor, verb: str, place: DataPlace, *, md5: 
         raise BadRequest(f"expires_in must be at most {GRANT_S_MAX} seconds")
     token = secrets.token_urlsafe(32)
     expires_us = context.now_us() + valid_s * 1_000_000
-    row = DataGrantRow(_hash(token), verb, place.project, place.domain, place.path, md5, actor.id, expires_us)
+    row = DataGrantRow(
+        token_hash=_hash(token),
+        verb=verb,
+        project=place.project,
+        domain=place.domain,
+        path=place.path,
+        md5=md5,
+        owner_id=actor.id,
+        expires_us=expires_us,
+    )
     context.committer.call(lambda batch: data_files.grant_put(batch.tx, row, now_us=batch.now_us))
     name = native_url(place.project, place.domain, place.path)
     return DataAddress(token, name, expires_us, place.path.rpartition("/")[2])

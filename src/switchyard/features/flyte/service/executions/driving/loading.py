@@ -162,7 +162,7 @@ class ExecutionLoader:
             dynamics=nodes.dynamics,
             bytes_left=room,
         )
-        loaded = LoadedExecution(row, spec, graph, state, nodes, live, room=room)
+        loaded = LoadedExecution(row=row, spec=spec, graph=graph, state=state, nodes=nodes, live=live, room=room)
         loaded.ended_children, loaded.waits_over = children, waits_over
         loaded.ended_maps = [_within(loaded, end) for end in _map_ends(context, done)]
         loaded.child_ends = [_within(loaded, child_end(child)) for child in children]

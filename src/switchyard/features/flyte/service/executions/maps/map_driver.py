@@ -131,7 +131,15 @@ class MapDriver:
         for one in live:
             if one.phase == RUNNING and (one.execution_id, one.node_id) in self._next_us:
                 continue
-            step = MapStep(context, leadership, row, one, self._starter, self._scans, self._inputs)
+            step = MapStep(
+                context=context,
+                leadership=leadership,
+                execution=row,
+                row=one,
+                starter=self._starter,
+                scans=self._scans,
+                inputs=self._inputs,
+            )
             try:
                 stored += step.advance()
             except YardError as exc:

@@ -138,7 +138,16 @@ def _store(context: Context, row: ExecutionRow, attempt: LiveAttemptRow, name: s
 
     def write(batch: Batch) -> None:
         record_tree(batch, context, row.owner_id, tree, began_us=began_us)
-        file = DataFileRow(row.project, row.domain, path, md5, entry.size, tree.root, row.owner_id, batch.now_us)
+        file = DataFileRow(
+            project=row.project,
+            domain=row.domain,
+            path=path,
+            md5=md5,
+            size=entry.size,
+            tree=tree.root,
+            owner_id=row.owner_id,
+            stored_us=batch.now_us,
+        )
         if not data_files.data_file_put(batch.tx, file):
             return
         locked = file_trees.tree_lock(batch.tx, tree.root)

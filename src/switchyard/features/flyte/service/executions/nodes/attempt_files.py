@@ -45,7 +45,14 @@ def read_end(context: Context, row: LiveAttemptRow) -> JobEnd:
             files = _read_files(context, bytes(row.output_root))
         except (ObjectMissing, ObjectDamaged, BadTree, _TooLarge) as exc:
             problem = str(exc)
-    return JobEnd(row.state, row.reason or "", row.exit_code, row.signal, files, problem)
+    return JobEnd(
+        state=row.state,
+        reason=row.reason or "",
+        exit_code=row.exit_code,
+        signal=row.signal,
+        files=files,
+        files_problem=problem,
+    )
 
 
 class _TooLarge(Exception):

@@ -161,7 +161,9 @@ def try_first_task(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
 def _trial(row: ExecutionRow, spec: Any, graph: ExecutionGraph, node: Any) -> JobRequest:
     task, template = graph.task_of(node)
     template = trial_template(template)
-    start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
+    start = TaskStart(
+        node_id=node.id, attempt=0, task=task, node=node, inputs=literals_pb2.LiteralMap(), template=template
+    )
     return job_request(row, spec, start, template, bundles={}, tree=NO_TREE)
 
 
