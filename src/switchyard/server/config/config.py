@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 import typing
 from functools import cache, cached_property
 from typing import Annotated, Any
@@ -37,6 +36,7 @@ from switchyard.server.config.clusters_section_checks import duplicate_clusters,
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
+from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part
 from switchyard.server.config.storage_section import StorageSection
 from switchyard.service.core.file_storage import FileLimits
 
@@ -152,7 +152,6 @@ Weight = Annotated[float, Meta(ge=0, le=WEIGHT_MAX)]
 RawQuantity = str | int | float
 MISTAKES_MAX = 100
 REFERENCED_SECTIONS = ("domains", "queues", "clusters")  # sections whose names others use
-INVALID_PART: Any = object()
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -406,7 +405,7 @@ def valid_parts(text: str) -> Config:
         return config_type()()
     hints = typing.get_type_hints(config_type(), include_extras=True)
     sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
-    parts = {name: _valid_part(section, hints[name]) for name, section in sections.items()}
+    parts = {name: valid_part(section, hints[name]) for name, section in sections.items()}
     if any(parts.get(name) is INVALID_PART for name in REFERENCED_SECTIONS):
         return config_type()()
     sound = {name: section for name, section in parts.items() if section is not INVALID_PART}
@@ -417,93 +416,3 @@ def valid_parts(text: str) -> Config:
         if not sound["domains"]:
             del sound["domains"]
     return msgspec.convert(sound, config_type())
-
-
-def _valid_part(value: Any, kind: Any) -> Any:
-    """Return a value without its invalid parts; INVALID_PART if they cannot be left out."""
-    if not find_mistakes(value, kind, ""):
-        return value
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated:
-        return _if_valid(_valid_part(value, arguments[0]), kind)
-    if origin in (types.UnionType, typing.Union) and isinstance(value, (list, dict)):
-        kinds = [
-            argument
-            for argument in arguments
-            if typing.get_origin(argument) in (list, dict) or hasattr(argument, "__struct_fields__")
-        ]
-        return _valid_part(value, kinds[0]) if len(kinds) == 1 else INVALID_PART
-    if origin is list and isinstance(value, list):
-        return [sound for item in value if (sound := _valid_part(item, arguments[0])) is not INVALID_PART]
-    if origin is dict and isinstance(value, dict):
-        named = {key: item for key, item in value.items() if not _value_mistakes(key, arguments[0], "")}
-        parts = {key: _valid_part(item, arguments[1]) for key, item in named.items()}
-        return {key: item for key, item in parts.items() if item is not INVALID_PART}
-    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
-        hints = typing.get_type_hints(kind, include_extras=True)
-        named = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
-        parts = {name: _valid_part(item, named[name]) for name, item in value.items() if name in named}
-        return _if_valid({name: item for name, item in parts.items() if item is not INVALID_PART}, kind)
-    return INVALID_PART
-
-
-def _if_valid(value: Any, kind: Any) -> Any:
-    return INVALID_PART if value is INVALID_PART or find_mistakes(value, kind, "") else value
-
-
-def find_mistakes(value: Any, kind: Any, path: str) -> list[str]:
-    """List every mistake in a value. msgspec stops at the first, so containers are walked here."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin is Annotated and isinstance(value, (list, dict)):
-        return find_mistakes(value, arguments[0], path) or _value_mistakes(value, kind, path)
-    if origin is types.UnionType and type(None) in arguments:
-        types_left = [argument for argument in arguments if argument is not type(None)]
-        if value is None and isinstance(types_left[0], type) and issubclass(types_left[0], Section):
-            return find_mistakes({}, types_left[0], path)  # the section is there, but empty
-        if value is None:
-            return []
-        return find_mistakes(value, types_left[0], path) if len(types_left) == 1 else _value_mistakes(value, kind, path)
-    if origin is list and isinstance(value, list):
-        return [
-            mistake
-            for index, item in enumerate(value)
-            for mistake in find_mistakes(item, arguments[0], f"{path}[{index}]")
-        ]
-    if origin is dict and isinstance(value, dict):
-        return [
-            mistake
-            for key, item in value.items()
-            for mistake in (
-                *_value_mistakes(key, arguments[0], f"{path} (name {key!r})"),
-                *find_mistakes(item, arguments[1], _join(path, str(key))),
-            )
-        ]
-    if isinstance(kind, type) and issubclass(kind, Struct) and isinstance(value, dict):
-        return _struct_mistakes(value, kind, path)
-    return _value_mistakes(value, kind, path)
-
-
-def _struct_mistakes(value: dict[Any, Any], kind: type[Struct], path: str) -> list[str]:
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    hints = typing.get_type_hints(kind, include_extras=True)
-    mistakes = [
-        f"{_join(path, str(key))}: unknown key; known here: {', '.join(fields)}" for key in value if key not in fields
-    ]
-    for name, field in fields.items():
-        if name in value:
-            mistakes += find_mistakes(value[name], hints[field.name], _join(path, name))
-        elif field.required:
-            mistakes.append(f"{_join(path, name)}: missing")
-    return mistakes or _value_mistakes(value, kind, path)  # fields that are valid one by one may contradict each other
-
-
-def _value_mistakes(value: Any, kind: Any, path: str) -> list[str]:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as exc:
-        return [f"{path or 'the file'}: {exc}"]
-    return []
-
-
-def _join(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
