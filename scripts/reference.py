@@ -247,7 +247,36 @@ def config_page() -> str:
     ]
     seen: set[str] = set()
     parts += _section("(the file)", config_type(), "", seen)
+    parts += flyte_keys_part()
     return "\n".join(parts) + "\n"
+
+
+def flyte_keys_part() -> list[str]:
+    from switchyard.server.config.flyte_keys import FLYTE_KEYS, UNUSED_KEYS, path_text
+
+    queue_rows = (
+        "| `queues.executionQueues`, or `executionQueues` | `queues`: `dynamic` is the name |",
+        "| `queues.workflowConfigs`, or `workflowConfigs` | `domains[].tags`: the last entry of a domain counts, else "
+        "the last without a domain; of its tags the first that a queue has |",
+    )
+    return [
+        "## Keys of FlyteAdmin\n",
+        "The file may be a FlyteAdmin config, or have sections of one. Sections with the same name in both, such as",
+        "`clusters` and `task_resources`, are read as above. Flyte's key and ours for the same thing in one file are a",
+        "mistake.\n",
+        "| FlyteAdmin | here |",
+        "|---|---|",
+        *(f"| `{path_text(theirs)}` | `{path_text(ours)}` |" for theirs, ours in FLYTE_KEYS.items()),
+        *queue_rows,
+        "\nThese keys are accepted and not used. The server's log names those of the file at the start.\n",
+        "| key | why it is not used |",
+        "|---|---|",
+        *(f"| `{path_text(key)}` | {reason} |" for key, reason in UNUSED_KEYS.items()),
+        "| `queues.executionQueues[].primary` | a queue has one name, its `dynamic` |",
+        "| `queues.workflowConfigs[]` with `project` or `workflowName` | the file has no rules of one project; set "
+        "them with `yard update execution-queue-attribute` |",
+        "",
+    ]
 
 
 def _section(title: str, kind: type[msgspec.Struct], path: str, seen: set[str]) -> list[str]:

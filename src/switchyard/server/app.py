@@ -123,6 +123,8 @@ def run(settings: Settings, *, announce: bool = True) -> int:
     import uvloop
 
     settings = replace(settings, connections=connection_bounds(settings.config.connections, raise_open_files()))
+    for key, reason in settings.unused_keys.items():
+        log.warning("a key of the config file is not used", key=key, reason=reason)
     settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
     database = Database(settings.database)
     with _only_one(settings, database) as home:

@@ -86,6 +86,7 @@ def test_the_sample_with_its_indentation_mended_loads(tmp_path: Path) -> None:
             "pool_1": {"flyte-1-k8s": 1, "flyte-2-k8s": 2},
             "pool_2": {"flyte-3-k8s": 6, "flyte-4-k8s": 99},
         }
+        assert "key=clusters.clusterConfigs[].auth" in made.server.log, "a key without use is said"
         assert made.health("flyte-1-k8s") == "down"
         assert "flyte-4-k8s" in made.server.log, "a member that nobody knows is said"
         answer = made.call("POST", "/v1/jobs", WORK | {"pool": "pool_2"})

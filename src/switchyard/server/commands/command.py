@@ -16,7 +16,7 @@ from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.commands.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.config.cluster_resources_section import templates_of
 from switchyard.server.config.clusters_section_checks import unlisted_members
-from switchyard.server.config.config import Config, read_config, valid_parts
+from switchyard.server.config.config import Config, flyte_reading, read_config, valid_parts
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.platform_config import read_platform
 from switchyard.server.config.selection_section import read_selection
@@ -126,7 +126,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
     client_ca = _file(options.tls_client_ca, "--tls-client-ca", mistakes)
     if options.tls_client_ca and not (options.tls_cert and options.grpc):
         mistakes.append("--tls-client-ca goes with --grpc, --tls-cert and --tls-key")
-    config = _config(options.config, mistakes)
+    config, unused = _config(options.config, mistakes)
     templates = _templates(config, options.config, mistakes)
     storage = _storage(config, options.config, mistakes)
     data = data_folder(options.data)
@@ -146,6 +146,7 @@ def read_settings(options: argparse.Namespace) -> Settings:
         is_open=options.no_auth,
         bench=options.bench,
         config=config,
+        unused_keys=unused,
         templates=templates,
         storage=storage,
     )
@@ -183,15 +184,16 @@ def _file(text: str | None, flag: str, mistakes: list[str]) -> Path | None:
     return path
 
 
-def _config(file: str | None, mistakes: list[str]) -> Config:
+def _config(file: str | None, mistakes: list[str]) -> tuple[Config, dict[str, str]]:
+    """The config, and the keys of the file that the server does not use, with the reasons."""
     path = _file(file, "--config", mistakes)
     if path is None or not path.is_file():
-        return Config()
+        return Config(), {}
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as exc:
         mistakes.append(f"--config: {exc}")
-        return Config()
+        return Config(), {}
     try:
         config = read_config(text, where=str(path))
     except YardError as exc:
@@ -204,10 +206,12 @@ def _config(file: str | None, mistakes: list[str]) -> Config:
     ]
     if references or mistakes:
         references += unlisted_members(msgspec.to_builtins(config.clusters))
+    reading = flyte_reading(text)
+    references = [reading.in_file(mistake) for mistake in references]
     listed = "".join(mistakes)
     if unlisted := [mistake for mistake in references if mistake not in listed]:
         mistakes += [f"{path}: {mistake}" for mistake in with_positions(unlisted, text)]
-    return config
+    return config, reading.unused
 
 
 def _templates(config: Config, file: str | None, mistakes: list[str]) -> ResourceTemplates:

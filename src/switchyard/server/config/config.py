@@ -35,6 +35,7 @@ from switchyard.server.config.cluster_resources_section import ClusterResourcesS
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
+from switchyard.server.config.flyte_sections import FlyteReading, read_flyte_keys
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
 from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part
 from switchyard.server.config.storage_section import StorageSection
@@ -165,10 +166,14 @@ class ClusterAuth(Section, frozen=True):
 
 
 class ClusterConfig(Section, frozen=True):
+    """A cluster. Agents connect to the server: how to reach the cluster is taken from Flyte's files, and not used."""
+
     name: Name
-    endpoint: str = ""
     enabled: bool = True
+    endpoint: str = ""
     auth: ClusterAuth = ClusterAuth()
+    kubeClientConfig: dict[str, Any] = {}
+    inCluster: bool = False
 
 
 class WeightedCluster(Section, frozen=True):
@@ -382,7 +387,9 @@ def read_config(text: str, *, where: str) -> Config:
     value = load_yaml(text, where=where)
     if value is None:
         return config_type()()
-    mistakes = find_mistakes(value, config_type(), "")
+    reading = read_flyte_keys(value)
+    value = reading.value
+    mistakes = [*reading.mistakes, *map(reading.in_file, find_mistakes(value, config_type(), ""))]
     if mistakes:
         clusters = value.get("clusters") if isinstance(value, dict) else None
         mistakes += [*duplicate_clusters(clusters), *unlisted_members(clusters)]
@@ -394,15 +401,20 @@ def read_config(text: str, *, where: str) -> Config:
     return msgspec.convert(value, config_type())
 
 
+def flyte_reading(text: str) -> FlyteReading:
+    """What the file has of Flyte's keys; nothing for a file that is no YAML."""
+    try:
+        return read_flyte_keys(load_yaml(text, where=""))
+    except Malformed:
+        return FlyteReading(None)
+
+
 def valid_parts(text: str) -> Config:
     """Return the valid parts of a config with mistakes, so that mistakes between sections are listed, too.
 
     Returns an empty config if a section is invalid whose names other sections use: all those names would seem unknown.
     """
-    try:
-        value = load_yaml(text, where="")
-    except Malformed:
-        return config_type()()
+    value = flyte_reading(text).value
     hints = typing.get_type_hints(config_type(), include_extras=True)
     sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
     parts = {name: valid_part(section, hints[name]) for name, section in sections.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,6 +64,7 @@ class Settings:
     is_open: bool = False  # --no-auth
     bench: str = ""  # for the benchmark alone: no-commit or one-by-one
     config: Config = field(default_factory=Config)
+    unused_keys: Mapping[str, str] = field(default_factory=dict)  # of the config file, with the reasons
     templates: ResourceTemplates = field(default_factory=ResourceTemplates)  # of cluster resources
     storage: StorageOptions = field(default_factory=StorageOptions)  # with its credentials, which nothing shows
     bounds: ServerBounds = ServerBounds()
