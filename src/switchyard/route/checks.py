@@ -17,7 +17,7 @@ from switchyard.model.cluster.cluster import POLLING_BACKEND, Health
 from switchyard.model.cluster.verdict import Answer
 from switchyard.model.graph import Graph
 from switchyard.model.job.image_rules import image_note, image_refusal
-from switchyard.model.job.site_needs import site_refusal
+from switchyard.model.job.site_needs import role_note, site_refusal
 from switchyard.route.member import GroupMember, Member
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.verdicts import GroupVerdict
@@ -209,6 +209,7 @@ def _site(ask: RoutingRequest, _: World) -> Check | None:
 def _match(ask: RoutingRequest, world: World) -> Check | None:
     """Clusters with equal graphs share the answer whether the job fits, unless the job names nodes."""
     demand, engine, image, index = ask.demand, ask.engine, ask.bounds.image, world.index
+    role = ask.bounds.iam_role
     is_by_name, by_class = demand.is_by_name, dict[str, GroupVerdict]()
 
     def check(member: GroupMember) -> GroupVerdict | None:
@@ -221,10 +222,12 @@ def _match(ask: RoutingRequest, world: World) -> Check | None:
             else:
                 verdict = GroupVerdict(Answer.YES, "match", _fit_reason(answer, demand.unit_word))
             by_class[graph.signature] = verdict
-        if not image or verdict.say is Answer.NO:
+        if not (image or role) or verdict.say is Answer.NO:
             return verdict
-        # Always said, because a rule may run the command on the host.
-        return GroupVerdict(Answer.YES, "match", f"{verdict.reason}; {_image_note(image, graph)}")
+        # Always said: a rule may run the command on the host, and most clusters only tell the job its role.
+        notes = [_image_note(image, graph)] if image else []
+        notes += [role_note(role, graph.site)] if role else []
+        return GroupVerdict(Answer.YES, "match", "; ".join((verdict.reason, *notes)))
 
     return check
 

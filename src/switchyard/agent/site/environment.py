@@ -7,6 +7,7 @@ import msgspec
 from switchyard.agent.loop.need import spec_of
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig, RunAs, SecurityContext
+from switchyard.model.job.site_needs import ROLE_VARIABLE
 
 FILES_VARIABLE = "SWITCHYARD_FILES"  # the folder of a job with files, for a job that names another `cwd`
 
@@ -52,12 +53,18 @@ def _rules(lease: Lease, rules: ExecutionConfig) -> dict[str, str]:
         "SWITCHYARD_OUTPUT_PREFIX": f"{prefix.rstrip('/')}/{lease.job}" if prefix else None,
         "SWITCHYARD_OVERWRITE_CACHE": "true" if rules.overwrite_cache else None,
         "SWITCHYARD_INTERRUPTIBLE": None if rules.interruptible is None else str(rules.interruptible).lower(),
-        "SWITCHYARD_IAM_ROLE": run_as.iam_role,
+        ROLE_VARIABLE: run_as.iam_role,
+        "SWITCHYARD_OAUTH2_CLIENT_ID": _client_id(run_as),
         "SWITCHYARD_SERVICE_ACCOUNT": run_as.k8s_service_account,
         "SWITCHYARD_EXECUTION_IDENTITY": run_as.execution_identity,
         "SWITCHYARD_SECURITY_CONTEXT": _json(rules.security_context) if rules.security_context else None,
     }
     return {name: text for name, text in variables.items() if text is not None}
+
+
+def _client_id(run_as: RunAs) -> str | None:
+    client = (run_as.oauth2_client or {}).get("client_id")
+    return client if isinstance(client, str) and client else None
 
 
 def _json(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -167,6 +168,11 @@ class ClusterSection(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         return directory
 
     @property
+    def role_accounts(self) -> Mapping[str, str]:
+        """By an IAM role, the service account of the cluster that has it."""
+        return {}
+
+    @property
     def is_elsewhere(self) -> bool:
         """Whether the cluster's commands run on another machine: accounts and files of this one are not there."""
         return False
@@ -206,6 +212,11 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         """The section of a kind of cluster, which has the kind's name."""
         section = getattr(self, kind or "", None)
         return section if isinstance(section, ClusterSection) else None
+
+    @property
+    def role_accounts(self) -> dict[str, str]:
+        sections = self.cluster_sections()
+        return {role: account for section in sections for role, account in section.role_accounts.items()}
 
     @property
     def is_elsewhere(self) -> bool:

@@ -26,6 +26,9 @@ from switchyard.model.job.site_needs import (
     ODD_VARIABLES,
     SITE_FOLDER,
     SITE_VARIABLES,
+    TOKEN_GROUP,
+    TOKEN_VARIABLE_PREFIX,
+    RoleOffer,
     SecretNeed,
     SecretOffer,
     SiteAsk,
@@ -72,12 +75,13 @@ GiftPath = tuple[bytes, ...]
 
 def site_offer(site: Site) -> SiteOffer | None:
     """What the server is told of the site file; None: it has nothing for jobs."""
-    if site.data.folder is None and not site.data.stores and not site.secrets:
+    if site.data.folder is None and not site.data.stores and not site.secrets and not site.role_accounts:
         return None
     return SiteOffer(
         folder=site.data.folder or "",
         stores=tuple(StoreOffer(store.prefix, store.projects) for store in site.data.stores),
         secrets=tuple(SecretOffer(rule.key, rule.group, rule.projects) for rule in site.secrets),
+        roles=tuple(RoleOffer(role, account) for role, account in site.role_accounts.items()),
     )
 
 
@@ -108,6 +112,9 @@ def site_gifts(lease: Lease, site: Site, environment: Mapping[str, str], folder:
             variables[need.variable] = _text(value)
     if needs.secrets:
         variables["FLYTE_SECRETS_DEFAULT_DIR"] = f"{folder}/{SITE_FOLDER}/secrets"
+    if any(need.group == TOKEN_GROUP for need in needs.secrets):
+        variables["FLYTE_TOKENS_ENV_PREFIX"] = TOKEN_VARIABLE_PREFIX
+        variables["FLYTE_TOKENS_PATH_PREFIX"] = f"{folder}/{SITE_FOLDER}/secrets/{TOKEN_GROUP}"
     odd = {name: value for name, value in variables.items() if not is_shell_name(name)}
     lines = "".join(f"export {name}={quote(value)}\n" for name, value in variables.items() if name not in odd)
     if odd:

@@ -52,7 +52,7 @@ class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
 
 
 class SecurityContext(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`secrets` and `tokens` are stored as given, for clients that use them."""
+    """`secrets`, `tokens` and the secret of `oauth2_client` are names: the site file of an agent has the values."""
 
     run_as: RunAs | None = None
     secrets: Annotated[list[dict[str, Any]], Meta(max_length=MAP_MAX)] = []

@@ -47,6 +47,7 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     image: str = ""  # that the job names; empty: none, or a job from before clusters had rules for images
     has_files: bool = False  # files travel with the job; jobs from before this field say no
     site: SiteAsk | None = None  # what the job needs of a site file
+    iam_role: str = ""  # that the job runs as; jobs from before this field say nothing
     has_pod: bool = False  # the job brings parts of a pod
     flux_refusal: str = ""  # why no Flux cluster can run the job's jobspec; jobs from before this field say nothing
 

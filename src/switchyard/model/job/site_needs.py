@@ -16,6 +16,11 @@ SITE_FOLDER = ".switchyard"  # in the folder of a job: what the site gives to it
 SITE_VARIABLES = f"{SITE_FOLDER}/env"  # text for a shell, with environment variables
 ODD_VARIABLES = f"{SITE_FOLDER}/odd-env"  # variables whose names no shell takes: NAME=VALUE, with NUL between them
 SECRETS_MAX = 64  # of one job
+ROLES_MAX = 1000  # of one site
+TOKEN_GROUP = "oauth2_tokens"  # noqa: S105 - the group of tokens among the secrets of a site file
+TOKEN_VARIABLE_PREFIX = "SWITCHYARD_TOKEN_"  # noqa: S105 - the prefix of a variable's name
+CLIENT_SECRET_VARIABLE = "SWITCHYARD_OAUTH2_CLIENT_SECRET"  # noqa: S105 - the name of a variable
+ROLE_VARIABLE = "SWITCHYARD_IAM_ROLE"
 OFFERS_MAX = 1000  # of one site
 STORE_SCHEMES = ("s3", "gs", "abfs", "abfss")
 # A path on a file system of the cluster, or an address of a bucket. No part of it is `.` or `..`.
@@ -25,6 +30,8 @@ DATA_PATTERN = (
 DataPrefix = Annotated[str, Meta(max_length=1024, pattern=DATA_PATTERN)]
 SecretWord = Annotated[str, Meta(max_length=256, pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*)?(?!\n)$")]
 SecretKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(?!\n)$")]
+RoleName = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\u0000-\u0020]+(?!\n)$")]
+AccountName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(?!\n)$")]
 ProjectPattern = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\u0000-\u0020]+(?!\n)$")]
 ProjectPatterns = Annotated[tuple[ProjectPattern, ...], Meta(max_length=OFFERS_MAX)]
 
@@ -51,10 +58,17 @@ class SiteNeeds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
 
 class SiteAsk(Struct, frozen=True, omit_defaults=True):
-    """The needs of a job with its project, as the router asks for them."""
+    """The needs of a job with its project, as the router asks for them.
+
+    `sources`: the path of a secret, and the field of a rule or a request that asks for it.
+    """
 
     project: str
     needs: SiteNeeds
+    sources: tuple[tuple[str, str], ...] = ()
+
+    def source(self, path: str) -> str:
+        return dict(self.sources).get(path, "")
 
 
 class StoreOffer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -72,25 +86,44 @@ class SecretOffer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     projects: ProjectPatterns = ("*",)
 
 
+class RoleOffer(Struct, frozen=True, forbid_unknown_fields=True):
+    """The service account that has an IAM role."""
+
+    role: RoleName
+    account: AccountName
+
+
 class SiteOffer(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What a site file offers to jobs. `folder`: on a file system that all nodes of the cluster see."""
 
     folder: DataPrefix = ""
     stores: Annotated[tuple[StoreOffer, ...], Meta(max_length=OFFERS_MAX)] = ()
     secrets: Annotated[tuple[SecretOffer, ...], Meta(max_length=OFFERS_MAX)] = ()
+    roles: Annotated[tuple[RoleOffer, ...], Meta(max_length=ROLES_MAX)] = ()
+
+
+def role_note(role: str, offer: SiteOffer | None) -> str:
+    """What a cluster with this offer does with the IAM role of a job."""
+    for one in offer.roles if offer is not None else ():
+        if one.role == role:
+            return f"the IAM role {role} comes with the service account {one.account}"
+    return f"the IAM role {role} is told to the job alone ({ROLE_VARIABLE})"
 
 
 def site_refusal(ask: SiteAsk, offer: SiteOffer | None) -> str:
     """Why a cluster with this offer cannot run the job; empty: it can."""
     if offer is None:
-        return "its site file has neither a place for data nor secrets (`data` and `secrets` in the agent's site file)"
+        why = "its site file has neither a place for data nor secrets (`data` and `secrets` in the agent's site file)"
+        return why + next((f"; {source} asks for the secret {path}" for path, source in ask.sources), "")
     if why := _data_refusal(ask.needs.data, ask.project, offer):
         return why
     for need in ask.needs.secrets:
         offers = [one for one in offer.secrets if (one.group, one.key) == (need.group, need.key)]
         if not any(is_allowed(ask.project, one.projects) for one in offers):
             what = f"jobs of the project {ask.project} may not have" if offers else "its site file does not have"
-            return f"{what} the secret {need.path} (`secrets` in the agent's site file)"
+            source = ask.source(need.path)
+            asked = f", which {source} asks for" if source else ""
+            return f"{what} the secret {need.path} (`secrets` in the agent's site file){asked}"
     return ""
 
 

@@ -15,6 +15,7 @@ from switchyard.model.executions.execution import ExecutionConfig, server_label_
 from switchyard.model.rules.scope import Level
 from switchyard.policy.draft import LAUNCH_PLAN_SOURCE, REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
+from switchyard.policy.kinds.security_context import context_mistakes, with_site_needs
 from switchyard.policy.platform import Platform
 
 NAMES_SHOWN_MAX = 5
@@ -42,7 +43,9 @@ class WorkflowExecutionConfigKind(Kind):
         return without_unset(value)
 
     def check(self, value: Any, platform: Platform) -> list[str]:
-        return server_label_mistakes(value.labels or ()) if self.flatten(value) else ["give at least one field"]
+        if not self.flatten(value):
+            return ["give at least one field"]
+        return [*server_label_mistakes(value.labels or ()), *_context_mistakes(value)]
 
     def restrict(self, value: Any, level: Level) -> tuple[Struct, str]:
         names = sorted(name for name in value.envs or {} if is_code_loading(name))
@@ -72,12 +75,18 @@ class WorkflowExecutionConfigKind(Kind):
         spec = replace(request.spec, execution=replace(execution, labels=None))
         if draft.bounds.is_interruptible != bool(execution.interruptible):
             draft = draft.bounded(is_interruptible=bool(execution.interruptible))
-        return replace(
+        draft = replace(
             draft,
             request=replace(request, spec=spec, labels=execution.labels or {}),
             parallel_max=execution.max_parallelism,
             own={**draft.own, **overrides},
         )
+        context = merged.get("security_context")
+        return draft if context is None else with_site_needs(draft, execution.security_context, context.source)
+
+
+def _context_mistakes(config: ExecutionConfig) -> list[str]:
+    return [f"security_context.{mistake}" for mistake in context_mistakes(config.security_context)]
 
 
 def own_fields(execution: ExecutionConfig | None) -> dict[str, Any]:
@@ -92,7 +101,9 @@ def without_unset(config: ExecutionConfig) -> ExecutionConfig:
     """What counts as not set: empty maps, a security context or output without content, and `overwrite_cache: false`,
     which on Flyte's wire is the same as nothing (so whoever says true, at any level, is heard)."""
     context, output = config.security_context, config.raw_output_data_config
-    has_context = context is not None and bool(msgspec.to_builtins(context).get("run_as") or context.secrets)
+    has_context = context is not None and bool(
+        msgspec.to_builtins(context).get("run_as") or context.secrets or context.tokens
+    )
     return replace(
         config,
         security_context=context if has_context else None,

@@ -6,6 +6,7 @@ A value that Kubernetes would refuse for every job is refused when the file is r
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from switchyard.features.kubernetes.agent.kubernetes_names import (
     NAMESPACE_PATTERN,
     OBJECT_NAME_PATTERN,
 )
+from switchyard.model.job.site_needs import RoleName
 from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.sections import section_of
 
@@ -147,6 +149,8 @@ class KubernetesSite(ClusterSection, frozen=True, forbid_unknown_fields=True, om
     service_accounts: Annotated[list[Pattern], Meta(max_length=SITE_LIST_MAX)] = field(
         default_factory=lambda: ["*"]
     )  # which ones a job may name
+    # By an IAM role, the service account that has it: a template of cluster resources makes it, with the annotation.
+    iam_roles: Annotated[dict[RoleName, ObjectName], Meta(max_length=SITE_LIST_MAX)] = {}
     pull_secrets: Annotated[list[ObjectName], Meta(max_length=SITE_LIST_MAX)] = []
     priority_classes: Annotated[list[PriorityClass], Meta(max_length=SITE_LIST_MAX)] = []
     security: PodSecurity = PodSecurity.BASELINE
@@ -223,6 +227,10 @@ class KubernetesSite(ClusterSection, frozen=True, forbid_unknown_fields=True, om
         for path in sorted({volume.path for volume in self.scratch}):
             if sum(volume.path == path for volume in self.scratch) > 1:
                 raise ValueError(f"scratch: {path} is there twice")
+
+    @property
+    def role_accounts(self) -> Mapping[str, str]:
+        return self.iam_roles
 
     @property
     def fixed_namespace(self) -> str:

@@ -126,7 +126,13 @@ def _identity(spec: JobSpec, site: KubernetesSite) -> Manifest:
         raise PolicyRefused(
             f"This site does not let jobs run as the service account {account} (`service_accounts` in its site file)."
         )
-    account = account or site.service_account
+    role_account = site.iam_roles.get(run_as.iam_role or "", "")
+    if account and role_account and account != role_account:
+        raise PolicyRefused(
+            f"The IAM role {run_as.iam_role} comes with the service account {role_account} here (`iam_roles` in the "
+            f"site file), and the job names {account}."
+        )
+    account = account or role_account or site.service_account
     identity: Manifest = {"automountServiceAccountToken": bool(account)}
     if account:
         identity["serviceAccountName"] = account

@@ -21,6 +21,7 @@ from switchyard.features.flyte.workflow.compile.entity_id import EntityId, Entit
 from switchyard.features.flyte.workflow.engine.execution_checks import data_of_task
 from switchyard.features.flyte.workflow.engine.execution_state import TaskStart
 from switchyard.features.flyte.workflow.engine.node_job import node_job_spec
+from switchyard.features.flyte.workflow.engine.security_contexts import read_security_context
 from switchyard.features.flyte.workflow.tasks.pod_task import container_of
 from switchyard.features.flyte.workflow.tasks.raw_container import file_inputs, input_files, is_raw_container
 from switchyard.features.flyte.workflow.tasks.task_command import (
@@ -40,7 +41,6 @@ from switchyard.model.executions.execution import (
     EXECUTION_LABEL,
     NODE_LABEL,
     ExecutionConfig,
-    RunAs,
     SecurityContext,
     is_server_label,
 )
@@ -324,13 +324,9 @@ def node_labels(row: ExecutionRow, start: TaskStart) -> dict[str, str]:
 
 def _execution_config(spec: Any) -> ExecutionConfig | None:
     """What the execution itself says; rules fill in the rest."""
-    run_as = RunAs(
-        iam_role=spec.security_context.run_as.iam_role or None,
-        k8s_service_account=spec.security_context.run_as.k8s_service_account or None,
-        execution_identity=spec.security_context.run_as.execution_identity or None,
-    )
+    context = read_security_context(spec.security_context)
     config = ExecutionConfig(
-        security_context=SecurityContext(run_as) if run_as != RunAs() else None,
+        security_context=context if context != SecurityContext() else None,
         annotations=dict(spec.annotations.values) or None,
         interruptible=spec.interruptible.value if spec.HasField("interruptible") else None,
     )
