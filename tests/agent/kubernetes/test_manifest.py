@@ -230,6 +230,18 @@ def test_service_accounts_that_are_refused(account: str, words: str) -> None:
     assert words in refusal(_run_as(account), a_site(kubernetes={"service_accounts": ["team-*"]}))
 
 
+def test_an_iam_role_comes_with_the_service_account_of_the_site() -> None:
+    site = a_site(kubernetes={"iam_roles": {"arn:role": "trainer"}, "service_accounts": ["team-*"]})
+    with_role = one(execution={"security_context": {"run_as": {"iam_role": "arn:role"}}})
+    pod = pod_of(of(with_role, site))
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("trainer", True)
+    assert variables_of(of(with_role, site))["SWITCHYARD_IAM_ROLE"] == "arn:role"
+    other = one(execution={"security_context": {"run_as": {"iam_role": "arn:role", "k8s_service_account": "team-a"}}})
+    assert "arn:role comes with the service account trainer" in refusal(other, site)
+    unknown = pod_of(of(one(execution={"security_context": {"run_as": {"iam_role": "arn:other"}}}), site))
+    assert "serviceAccountName" not in unknown
+
+
 # ---- Sizes ----------------------------------------------------------------------------------------
 
 
