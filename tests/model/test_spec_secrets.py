@@ -31,6 +31,8 @@ CONTEXTS = (
         {"env": {"A": SECRET}},
         {"execution": {"envs": {"A": SECRET}}},
         {"native": {"qos": "low", "options": [f"--export=A={SECRET}"]}},
+        {"site": {"data": "/x", "secrets": [{"key": SECRET}]}},
+        {"site": {"secrets": [{"key": SECRET}]}},
         {"pod": {"spec": {"initContainers": [{"name": "side", "args": [SECRET]}]}}},
         *({"execution": {"security_context": context}} for context in CONTEXTS),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.files.job_files import upload_tree
 from tests.acceptance.stage import END_S, Secret, Stage, staged
 from tests.programs import yard
 
@@ -17,6 +18,8 @@ pytestmark = pytest.mark.xdist_group("hidden")
 PASSWORD = "hunter2-hunter2"
 NAME = "vault-cluster"  # of the private cluster
 GONE = "vault-gone"  # of one that was deleted
+# What the security context of ann's jobs names.
+SITE = f"secrets: [{{key: {PASSWORD}, env: PATH}}, {{group: oauth2_tokens, key: {PASSWORD}, env: PATH}}]\n"
 
 
 class Town:
@@ -32,6 +35,7 @@ class Town:
         self.viewer = self.user("viewer", "view")
         self.fellow = self.user("fellow", "submit")
         self.operator = self.user("operator", "operate")
+        self.tree = upload_tree(stage, {}, token=self.ann)
         for name in (NAME, GONE):
             grant = {"role": "submit", "to": "user", "subject": "ann", "on": "cluster", "object": name}
             stage.post("/v1/grants", grant)
@@ -48,6 +52,7 @@ class Town:
         spec = {
             "env": {"DB_PASSWORD": PASSWORD},
             "execution": {"envs": {"DB_PASSWORD_2": PASSWORD}, "security_context": context},
+            "files": {"tree": self.tree},
             "native": {"qos": "low", "options": [f"--comment={PASSWORD}"]},
         }
         words = command or ("true",)
@@ -59,7 +64,8 @@ class Town:
 def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
     with staged(tmp_path_factory.mktemp("hidden"), auth=True) as stage:
         made = Town(stage)
-        with stage.agent(NAME), stage.agent(GONE), stage.agent("open"):
+        extra = stage.site("secrets", SITE)
+        with stage.agent(NAME, extra=extra), stage.agent(GONE, extra=extra), stage.agent("open", extra=extra):
             yield made
 
 

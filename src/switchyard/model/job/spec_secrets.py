@@ -16,7 +16,7 @@ from switchyard.model.rules.attributes import JobPolicy, UsedValue
 HIDDEN_VALUE = "(hidden)"  # in the place of a value in a job's policy
 EXECUTION_KIND = "workflow-execution-config"  # the attribute kind whose values become `spec.execution`
 # A stored spec without any of these keys holds no secret: most specs need not be decoded to know it.
-_SECRET_KEYS = ('"env"', '"envs"', '"security_context"', '"options"', '"pod"')
+_SECRET_KEYS = ('"env"', '"envs"', '"security_context"', '"options"', '"pod"', '"secrets"')
 _JOIN_PREFIX = "join_"  # with which join tokens begin (service/core/agents/credential.py)
 _OAUTH2_SHOWN = frozenset({"client_id"})
 
@@ -29,17 +29,26 @@ def may_hold_secrets(body: str) -> bool:
 def redact_spec(spec: JobSpec) -> JobSpec:
     """The spec without its secrets; the same object if it has none.
 
-    Secret are the environment, the environment of `execution`, the secrets and tokens of the security context, the
-    native options, which carry values for the batch system such as `--export=NAME=VALUE`, and the parts of a pod, whose
+    Secret are the environment, the environment of `execution`, the secrets and tokens of the security context and what
+    the job needs of the site for them, the native options, which carry values for the batch system such as `--export=NAME=VALUE`, and the parts of a pod, whose
     containers have environments of their own.
     """
     native = spec.native
     if native is not None and native.options:
         native = replace(native, options=[])
     execution = _redact_execution(spec.execution) if spec.execution is not None else None
-    if not spec.env and spec.pod is None and native is spec.native and execution is spec.execution:
+    site = spec.site
+    if site is not None and site.secrets:
+        site = replace(site, secrets=()) if site.data is not None else None
+    if (
+        not spec.env
+        and spec.pod is None
+        and native is spec.native
+        and execution is spec.execution
+        and site is spec.site
+    ):
         return spec
-    return replace(spec, env={}, native=native, execution=execution, pod=None)
+    return replace(spec, env={}, native=native, execution=execution, pod=None, site=site)
 
 
 def may_hold_join_token(body: str) -> bool:
