@@ -29,8 +29,11 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, D
 def nested(depth: int) -> str:
     """A job with a value of that many levels in a field that takes any value."""
     inner = "[" * depth + "]" * depth
-    execution = f'{{"security_context":{{"secrets":[{{"a":{inner}}}]}}}}'
-    return f'{{"hold":true,"spec":{{"command":["true"],"execution":{execution}}}}}'
+    slot = '{"type":"slot","count":1,"label":"t","with":[{"type":"core","count":1}]}'
+    task = '{"command":["true"],"slot":"t","count":{"per_slot":1}}'
+    attributes = f'{{"system":{{"duration":60}},"user":{{"a":{inner}}}}}'
+    demand = f'{{"version":1,"resources":[{slot}],"tasks":[{task}],"attributes":{attributes}}}'
+    return f'{{"hold":true,"spec":{{"command":["true"],"demand":{demand}}}}}'
 
 
 def refused(answer: Answer) -> bool:
@@ -75,7 +78,7 @@ def test_deep_bodies_of_other_calls_are_refused(opened: tuple[Server, Door], dep
 
 def test_the_deepest_job_is_taken_and_every_command_shows_it(opened: tuple[Server, Door], tmp_path: Path) -> None:
     server, _ = opened
-    around = 6  # the levels of `nested` around its value, with that of the body
+    around = 5  # the levels of `nested` around its value, with that of the body
     made = call("POST", f"{server.url}/v1/jobs", nested(NESTING_MAX - around).encode())
     assert made.status == 201, made.body
     assert refused(call("POST", f"{server.url}/v1/jobs", nested(NESTING_MAX - around + 1).encode()))

@@ -30,8 +30,8 @@ DATA_PATTERN = (
 DataPrefix = Annotated[str, Meta(max_length=1024, pattern=DATA_PATTERN)]
 SecretWord = Annotated[str, Meta(max_length=256, pattern=r"^([A-Za-z0-9_-][A-Za-z0-9_.-]*)?(?!\n)$")]
 SecretKey = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(?!\n)$")]
-RoleName = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\u0000-\u0020]+(?!\n)$")]
-AccountName = Annotated[str, Meta(min_length=1, max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?(?!\n)$")]
+RoleName = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"^[^\u0000-\u0020\u007f]+(?!\n)$")]
+AccountName = Annotated[str, Meta(max_length=253, pattern=r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)(?!\n)$")]
 ProjectPattern = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\u0000-\u0020]+(?!\n)$")]
 ProjectPatterns = Annotated[tuple[ProjectPattern, ...], Meta(max_length=OFFERS_MAX)]
 

@@ -30,8 +30,8 @@ def redact_spec(spec: JobSpec) -> JobSpec:
     """The spec without its secrets; the same object if it has none.
 
     Secret are the environment, the environment of `execution`, the secrets and tokens of the security context and what
-    the job needs of the site for them, the native options, which carry values for the batch system such as `--export=NAME=VALUE`, and the parts of a pod, whose
-    containers have environments of their own.
+    the job needs of the site for them, the native options, which carry values for the batch system such as
+    `--export=NAME=VALUE`, and the parts of a pod, whose containers have environments of their own.
     """
     native = spec.native
     if native is not None and native.options:

@@ -57,7 +57,7 @@ class OAuth2Client(Struct, frozen=True, forbid_unknown_fields=True):
     client_id: IdentityText = ""
 
 
-class TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class OAuth2TokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
     name: SecretKey
     type: Literal["CLIENT_CREDENTIALS", 0] = 0
     client: OAuth2Client | None = None
@@ -122,11 +122,11 @@ def _needs(context: SecurityContext) -> Iterator[tuple[str, SecretNeed | None, s
         secret, mistake = _read(raw, Secret)
         yield f"secrets[{index}]", None if secret is None else secret.need, mistake
     for index, raw in enumerate(context.tokens):
-        token, mistake = _read(raw, TokenRequest)
+        token, mistake = _read(raw, OAuth2TokenRequest)
         yield f"tokens[{index}]", None if token is None else _token_need(token), mistake
 
 
-def _token_need(token: TokenRequest) -> SecretNeed:
+def _token_need(token: OAuth2TokenRequest) -> SecretNeed:
     variable = TOKEN_VARIABLE_PREFIX + token.name
     return SecretNeed(key=token.name, group=TOKEN_GROUP, variable=variable if is_shell_name(variable) else "")
 
