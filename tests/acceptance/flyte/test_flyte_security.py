@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.flyte.flyte_site import DEV, PROJECT, FlyteSite, flyte_site, host_rule
 from tests.acceptance.flyte.test_flyte_bad_tasks import HERE, an_id, closure_of, end_of, register
+from tests.acceptance.flyte.test_flyte_slurm import DEFAULTS
+from tests.acceptance.slurm.slurm_stage import SITE
 from tests.programs import call
+from tests.slurm_bed import SlurmBed
 
 pytestmark = pytest.mark.xdist_group("flyte-security")
 
@@ -19,26 +23,31 @@ TOKEN = {"name": "API", "client": CLIENT, "token_endpoint": "https://idp/token"}
 CONTEXT = {"run_as": {"iam_role": "arn:role", "oauth2_client": CLIENT}, "secrets": [SECRET], "tokens": [TOKEN]}
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlyteSite]:
-    folder = tmp_path_factory.mktemp("security")
+CHECKS = " && ".join(
+    (
+        *('test "$MY_WORD" = sesame', 'test "$SWITCHYARD_OAUTH2_CLIENT_SECRET" = hunter2'),
+        *('test "$SWITCHYARD_OAUTH2_CLIENT_ID" = ann', 'test "$SWITCHYARD_IAM_ROLE" = arn:role'),
+        *('test "$SWITCHYARD_TOKEN_API" = sesame', 'test "$FLYTE_TOKENS_ENV_PREFIX" = SWITCHYARD_TOKEN_'),
+        'test "$(cat "$FLYTE_TOKENS_PATH_PREFIX/api")" = sesame',
+    )
+)
+
+
+def site_sections(folder: Path) -> dict[str, Any]:
     (folder / "word").write_text("sesame")
     rows = [
         {"group": "vault", "key": "word", "file": str(folder / "word"), "projects": [PROJECT]},
         {"group": "idp", "key": "client", "env": "IDP_WORD", "projects": [PROJECT]},
         {"group": "oauth2_tokens", "key": "API", "file": str(folder / "word"), "projects": [PROJECT]},
     ]
-    sections = {"images": [host_rule()], "secrets": rows}
-    with flyte_site(folder, site=sections, environment={"IDP_WORD": "hunter2"}) as made:
-        script = " && ".join(
-            (
-                *('test "$MY_WORD" = sesame', 'test "$SWITCHYARD_OAUTH2_CLIENT_SECRET" = hunter2'),
-                *('test "$SWITCHYARD_OAUTH2_CLIENT_ID" = ann', 'test "$SWITCHYARD_IAM_ROLE" = arn:role'),
-                *('test "$SWITCHYARD_TOKEN_API" = sesame', 'test "$FLYTE_TOKENS_ENV_PREFIX" = SWITCHYARD_TOKEN_'),
-                'test "$(cat "$FLYTE_TOKENS_PATH_PREFIX/api")" = sesame',
-            )
-        )
-        register(made, "checks", ["sh", "-c", script], outputs={})
+    return {"images": [host_rule()], "secrets": rows}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlyteSite]:
+    folder = tmp_path_factory.mktemp("security")
+    with flyte_site(folder, site=site_sections(folder), environment={"IDP_WORD": "hunter2"}) as made:
+        register(made, "checks", ["sh", "-c", CHECKS], outputs={})
         register(made, "any", ["true"], outputs={})
         yield made
 
@@ -65,6 +74,18 @@ def test_a_task_gets_the_secrets_tokens_and_role_that_its_execution_names(site: 
     said = call("GET", f"{site.server.url}/v1/executions/{PROJECT}/{DEV}/by-request/explain").body.decode()
     assert "the IAM role arn:role is told to the job alone (SWITCHYARD_IAM_ROLE)" in said
     assert "hunter2" not in said + site.server.log + site.agent.log
+
+
+def test_a_task_on_slurm_gets_the_same(tmp_path: Path, slurm: SlurmBed) -> None:
+    cluster = slurm["alpha"]
+    sections = {**site_sections(tmp_path), "slurm": {**SITE, "bin": str(cluster.bin)}}
+    made_of = {"site": sections, "config": DEFAULTS, "environment": {"IDP_WORD": "hunter2"}}
+    with flyte_site(tmp_path, cluster="alpha", backend="slurm", **made_of) as made:
+        register(made, "checks", ["sh", "-c", CHECKS], outputs={})
+        assert launch(made, "checks", "on-slurm", CONTEXT).code == "OK"
+        assert end_of(made, "on-slurm")["phase"] == "SUCCEEDED", closure_of(made, "on-slurm")
+        refused = launch(made, "checks", "refused", {"tokens": [{"name": "NOBODYS"}]})
+        assert (refused.code, "security_context.tokens[0]" in refused.message) == ("INVALID_ARGUMENT", True), refused
 
 
 def test_a_task_gets_what_a_rule_names(site: FlyteSite) -> None:
@@ -110,6 +131,7 @@ def test_a_task_gets_what_a_rule_names(site: FlyteSite) -> None:
             {"secrets": [{"key": "a b"}]},
             "security_context.secrets[0] of the workflow execution config (request) cannot",
         ),
+        ({"secrets": [{"key": "a", "env_var": "LD_PRELOAD"}]}, "with LD_PRELOAD programs load or run other code"),
         ({"secrets": [{"key": "a", "env_var": "1=2"}]}, "security_context.secrets[0] of the workflow execution config"),
         (
             {"tokens": [{"token_endpoint": "x"}]},

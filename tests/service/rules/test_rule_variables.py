@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from switchyard.errors import Malformed
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.rules.scope import LEVEL_RANK, Scope
-from switchyard.policy.kinds.workflow_execution_config import is_code_loading
+from switchyard.policy.code_loading import is_code_loading
 from switchyard.service.core.context import bump_version
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.rules import attributes

@@ -27,6 +27,7 @@ from switchyard.model.job.site_needs import (
     SiteNeeds,
 )
 from switchyard.model.job.variable_names import is_shell_name
+from switchyard.policy.code_loading import is_code_loading
 from switchyard.policy.draft import Draft, Provenance
 
 FILE_REQUIREMENTS = ("FILE", 2)
@@ -40,6 +41,10 @@ class Secret(Struct, frozen=True, forbid_unknown_fields=True):
     group_version: SecretWord = ""
     mount_requirement: MountRequirement = "ANY"
     env_var: EnvVariable = ""
+
+    def __post_init__(self) -> None:
+        if is_code_loading(self.env_var):
+            raise ValueError(f"env_var: with {self.env_var} programs load or run other code; take another name")
 
     @property
     def need(self) -> SecretNeed:
