@@ -17,7 +17,7 @@ from switchyard.features.flyte.workflow.tasks.task_command import RUN
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import JobSpec
-from switchyard.model.job.site_needs import SecretNeed, SiteNeeds
+from switchyard.model.job.site_needs import SecretNeed, SiteNeeds, role_note
 
 AGENT = {"AGENT_WORD": "it's $HOME"}
 
@@ -125,6 +125,13 @@ def test_what_the_site_does_not_give_is_refused(tmp_path: Path, needs: SiteNeeds
         site_gifts(a_lease(needs, project), a_site(tmp_path), AGENT, tmp_path)
     assert words in refused.value.detail
     assert str(tmp_path) not in refused.value.detail, "users read it"
+
+
+def test_the_server_is_told_which_service_account_comes_with_a_role(tmp_path: Path) -> None:
+    offer = site_offer(msgspec.convert({"kubernetes": {"iam_roles": {"arn:role": "trainer"}}}, site_type()))
+    assert role_note("arn:role", offer) == "the IAM role arn:role comes with the service account trainer"
+    assert role_note("arn:other", offer) == "the IAM role arn:other is told to the job alone (SWITCHYARD_IAM_ROLE)"
+    assert role_note("arn:role", None) == "the IAM role arn:role is told to the job alone (SWITCHYARD_IAM_ROLE)"
 
 
 def test_the_server_is_told_names_and_no_values(tmp_path: Path) -> None:

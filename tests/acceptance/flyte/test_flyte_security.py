@@ -79,8 +79,10 @@ def test_a_task_gets_the_secrets_tokens_and_role_that_its_execution_names(site: 
 def test_a_task_on_slurm_gets_the_same(tmp_path: Path, slurm: SlurmBed) -> None:
     cluster = slurm["alpha"]
     sections = {**site_sections(tmp_path), "slurm": {**SITE, "bin": str(cluster.bin)}}
-    made_of = {"site": sections, "config": DEFAULTS, "environment": {"IDP_WORD": "hunter2"}}
-    with flyte_site(tmp_path, cluster="alpha", backend="slurm", **made_of) as made:
+    env = {"IDP_WORD": "hunter2"}
+    with flyte_site(
+        tmp_path, cluster="alpha", backend="slurm", site=sections, config=DEFAULTS, environment=env
+    ) as made:
         register(made, "checks", ["sh", "-c", CHECKS], outputs={})
         assert launch(made, "checks", "on-slurm", CONTEXT).code == "OK"
         assert end_of(made, "on-slurm")["phase"] == "SUCCEEDED", closure_of(made, "on-slurm")

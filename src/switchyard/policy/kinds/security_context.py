@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from switchyard.errors import BadRequest
 from switchyard.model.executions.execution import IdentityText, SecurityContext
+from switchyard.model.job.job import JobRequest
 from switchyard.model.job.site_needs import (
     CLIENT_SECRET_VARIABLE,
     SECRETS_MAX,
@@ -95,6 +96,16 @@ def with_site_needs(draft: Draft, context: SecurityContext | None, source: Prove
             )
         needs.setdefault(need, where)
     return _with_needs(draft, needs) if needs else draft
+
+
+def without_site_needs(request: JobRequest, context: object) -> JobRequest:
+    """The request without what this context, as it is recorded with the job, asked for."""
+    site = request.spec.site
+    if context is None or site is None:
+        return request
+    asked = {need for _, need, _ in _needs(msgspec.convert(context, SecurityContext))}
+    left = SiteNeeds(data=site.data, secrets=tuple(need for need in site.secrets if need not in asked))
+    return replace(request, spec=replace(request.spec, site=left if left != SiteNeeds() else None))
 
 
 def _with_needs(draft: Draft, needs: dict[SecretNeed, str]) -> Draft:

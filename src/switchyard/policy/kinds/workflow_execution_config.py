@@ -12,11 +12,12 @@ from msgspec.structs import replace
 
 from switchyard.errors import Malformed
 from switchyard.model.executions.execution import ExecutionConfig, server_label_mistakes
+from switchyard.model.job.job import JobRequest
 from switchyard.model.rules.scope import Level
 from switchyard.policy.code_loading import is_code_loading
 from switchyard.policy.draft import LAUNCH_PLAN_SOURCE, REQUEST, Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
-from switchyard.policy.kinds.security_context import context_mistakes, with_site_needs
+from switchyard.policy.kinds.security_context import context_mistakes, with_site_needs, without_site_needs
 from switchyard.policy.platform import Platform
 
 NAMES_SHOWN_MAX = 5
@@ -84,6 +85,10 @@ class WorkflowExecutionConfigKind(Kind):
         )
         context = merged.get("security_context")
         return draft if context is None else with_site_needs(draft, execution.security_context, context.source)
+
+    def take_back(self, request: JobRequest, values: Mapping[str, Any]) -> JobRequest:
+        """Without the secrets that a rule's security context asked for."""
+        return without_site_needs(request, values.get("security_context"))
 
 
 def _context_mistakes(config: ExecutionConfig) -> list[str]:
