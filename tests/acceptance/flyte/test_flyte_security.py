@@ -90,6 +90,16 @@ def test_a_task_on_slurm_gets_the_same(tmp_path: Path, slurm: SlurmBed) -> None:
         assert (refused.code, "security_context.tokens[0]" in refused.message) == ("INVALID_ARGUMENT", True), refused
 
 
+def test_a_task_gets_the_tokens_that_it_names_itself(site: FlyteSite) -> None:
+    script = 'test "$SWITCHYARD_TOKEN_API" = sesame'
+    register(site, "own.token", ["sh", "-c", script], outputs={}, security_context={"tokens": [{"name": "API"}]})
+    assert launch(site, "own.token", "own-token", None).code == "OK"
+    assert end_of(site, "own-token")["phase"] == "SUCCEEDED", closure_of(site, "own-token")
+    register(site, "no.token", ["true"], outputs={}, security_context={"tokens": [{"name": "NOBODYS"}]})
+    refused = launch(site, "no.token", "no-token", None)
+    assert (refused.code, "oauth2_tokens/NOBODYS" in refused.message) == ("INVALID_ARGUMENT", True), refused
+
+
 def test_a_task_gets_what_a_rule_names(site: FlyteSite) -> None:
     assert set_rule(site, CONTEXT).code == "OK"
     try:

@@ -12,6 +12,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from switchyard.model.job.variable_names import is_shell_name
+
 SITE_FOLDER = ".switchyard"  # in the folder of a job: what the site gives to it
 SITE_VARIABLES = f"{SITE_FOLDER}/env"  # text for a shell, with environment variables
 ODD_VARIABLES = f"{SITE_FOLDER}/odd-env"  # variables whose names no shell takes: NAME=VALUE, with NUL between them
@@ -48,6 +50,12 @@ class SecretNeed(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     @property
     def path(self) -> str:
         return "/".join(word for word in (self.group, self.version, self.key) if word)
+
+
+def token_need(name: str) -> SecretNeed:
+    """The need of a job that asks for a token: sites have tokens among their secrets."""
+    variable = TOKEN_VARIABLE_PREFIX + name
+    return SecretNeed(key=name, group=TOKEN_GROUP, variable=variable if is_shell_name(variable) else "")
 
 
 class SiteNeeds(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -19,15 +19,13 @@ from switchyard.model.job.job import JobRequest
 from switchyard.model.job.site_needs import (
     CLIENT_SECRET_VARIABLE,
     SECRETS_MAX,
-    TOKEN_GROUP,
-    TOKEN_VARIABLE_PREFIX,
     SecretKey,
     SecretNeed,
     SecretWord,
     SiteAsk,
     SiteNeeds,
+    token_need,
 )
-from switchyard.model.job.variable_names import is_shell_name
 from switchyard.policy.code_loading import is_code_loading
 from switchyard.policy.draft import Draft, Provenance
 
@@ -139,12 +137,7 @@ def _needs(context: SecurityContext) -> Iterator[tuple[str, SecretNeed | None, s
         yield f"secrets[{index}]", None if secret is None else secret.need, mistake
     for index, raw in enumerate(context.tokens):
         token, mistake = _read(raw, OAuth2TokenRequest)
-        yield f"tokens[{index}]", None if token is None else _token_need(token), mistake
-
-
-def _token_need(token: OAuth2TokenRequest) -> SecretNeed:
-    variable = TOKEN_VARIABLE_PREFIX + token.name
-    return SecretNeed(key=token.name, group=TOKEN_GROUP, variable=variable if is_shell_name(variable) else "")
+        yield f"tokens[{index}]", None if token is None else token_need(token.name), mistake
 
 
 def _read(raw: dict[str, Any], kind: type[Any]) -> tuple[Any, str]:

@@ -26,7 +26,7 @@ from switchyard.features.flyte.workflow.tasks.task_command import (
 from switchyard.features.flyte.workflow.values.uploaded_files import uploaded_paths, with_places
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import JobSpec, Limits, Resources
-from switchyard.model.job.site_needs import SecretNeed, SiteNeeds
+from switchyard.model.job.site_needs import SecretNeed, SiteNeeds, token_need
 from switchyard.model.job.variable_names import copied_variables
 
 COPY_PREFIX = "SWITCHYARD_TASK_VARIABLE_"
@@ -88,7 +88,7 @@ def trial_template(template: Any) -> Any:
 
 
 def site_needs(template: Any, data_prefix: str) -> SiteNeeds | None:
-    """What a task needs of the site file of its cluster: a place for data, and secrets by name."""
+    """What a task needs of the site file of its cluster: a place for data, and secrets and tokens by name."""
     secrets = tuple(
         SecretNeed(
             key=secret.key,
@@ -98,7 +98,7 @@ def site_needs(template: Any, data_prefix: str) -> SiteNeeds | None:
             as_file=secret.mount_requirement == security_pb2.Secret.FILE,
         )
         for secret in template.security_context.secrets
-    )
+    ) + tuple(token_need(token.name) for token in template.security_context.tokens)
     if not data_prefix and not secrets:
         return None
     data = "" if data_prefix == CLUSTER_FOLDER else data_prefix or None
