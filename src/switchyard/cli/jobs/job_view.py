@@ -157,7 +157,8 @@ def format_job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
 
 
 def created_job(handle: JobHandle) -> CreatedJob:
-    return CreatedJob(handle.id, handle.state.value, handle.cluster, handle.reason)
+    stale = handle.seen.stale_tokens if isinstance(handle.seen, CreatedJob) else []
+    return CreatedJob(handle.id, handle.state.value, handle.cluster, handle.reason, stale)
 
 
 def format_created(job: CreatedJob) -> str:

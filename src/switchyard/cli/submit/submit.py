@@ -13,6 +13,7 @@ from switchyard.cli.jobs.verdicts import print_explanation, print_plan
 from switchyard.cli.jobs.wait_view import wait_for_job, write_output
 from switchyard.cli.submit.submit_files import add_files, fetch_after_wait, name_files, send_files, split_files
 from switchyard.cli.submit.submit_select import add_select, parameters_of, select_of
+from switchyard.cli.submit.submit_tokens import add_clusters, print_stale_tokens, read_clusters
 from switchyard.cli.terminal.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.terminal.output import emit, paint, print_notice
 from switchyard.cli.terminal.parser import (
@@ -49,6 +50,7 @@ EXAMPLES = f"""\
   yard submit --in train.py --out 'results/*' --wait -- python train.py      files go there, results come back
   yard submit --workdir . --out model.pt -- ./train.sh   the whole folder, without what .yardignore names
   yard submit --array 0-9 --in 'parts/{{index}}.csv:part.csv' --in count.py -- python count.py part.csv
+  yard submit --clusters two.yaml -- ./simulate          one of the clusters in this file, by their submit tokens
   yard submit --after 01JCQ0V7 --after 01JCQ0WA:any -- ./then
   yard submit --bulk jobs.jsonl --label run=7            thousands: a list, or one JSON object per line
 
@@ -97,6 +99,7 @@ def main(argv: list[str]) -> int:
             return _plan(yard, name_files(request, files), args)
         (request,) = send_files(yard, [(request, files)])
         job = yard.submit(request, key=args.key)
+        print_stale_tokens(created_job(job).stale_tokens)
         if job.state is State.REJECTED:
             return _print_rejected(job, args)
         has_outputs = request.spec.files is not None and bool(request.spec.files.out)
@@ -124,6 +127,7 @@ def job_fields_of(args: Namespace) -> dict[str, Any]:
     fields["after"] = args.after or None
     fields["tags"] = args.queue_tag or None
     fields["spill"] = args.spill or None
+    fields["clusters"] = read_clusters(args.clusters)
     fields["select"] = select_of(args)
     fields["parameters"] = parameters_of(args) or None
     fields["tokens"] = dict(args.token) or None
@@ -205,6 +209,7 @@ def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
 
 def _plan(yard: CoreClient, request: JobRequest, args: Namespace) -> int:
     plan = yard.plan(request)
+    print_stale_tokens(plan.stale_tokens)
     if not emit(plan, args.output, key="chosen"):
         print_plan(plan)
         _print_rules(plan)
@@ -331,6 +336,7 @@ def _add_job(parser: Parser) -> None:
     )
     group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")
+    add_clusters(group)
     group.add_argument("--workflow", metavar="NAME", help="the workflow it belongs to; rules can be set per workflow")
     group.add_argument("--launch-plan", metavar="NAME", help="the launch plan of the workflow")
     group.add_argument("--pool", metavar="NAME", help="only clusters of this pool")

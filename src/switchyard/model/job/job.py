@@ -222,7 +222,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster's name and its submit token."""
+    """A cluster or a group, by its name, and its submit token."""
 
     name: Name
     token: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -241,7 +241,11 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     priority: Priority = 0
     labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
     cluster: Name | None = None
+    # The clusters where it may run, each with its token. A token that is not valid denies the request.
     clusters: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
+    # Tokens that the user has saved: each opens its cluster, and none bounds where the job may run. An invalid one
+    # opens nothing, and is named in the answer.
+    submit_tokens: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
     pool: Name | None = None  # bounds where it may go
     cluster_label: Name | None = None  # narrows it
     tags: Annotated[list[Name], Meta(max_length=100)] = []  # of queues

@@ -28,6 +28,21 @@ def find_submit_token(snapshots: Snapshots, member: Member | None, token: str) -
     return entry if _is_for_cluster(entry, member) and _is_valid(snapshots, entry, member) else None
 
 
+def find_opened_clusters(snapshots: Snapshots, name: str, token: str) -> list[Member]:
+    """Return the clusters of this name that the token opens: the cluster, or all clusters of the token's group."""
+    world = snapshots.world
+    member = world.by_name.get(name)
+    if member is not None and find_submit_token(snapshots, member, token) is not None:
+        return [member]
+    parts = split_credential(token, "submit")
+    entry = snapshots.fleet.submit_tokens.get(parts[0]) if parts else None
+    if parts is None or entry is None or not secret_matches(parts[1], entry.hash):
+        return []
+    if entry.on is not GrantTarget.CLUSTER_GROUP or entry.object != name:
+        return []
+    return [member for member in world.members if name in member.groups and _is_valid(snapshots, entry, member)]
+
+
 def _is_valid(snapshots: Snapshots, entry: SubmitTokenEntry, member: Member) -> bool:
     """Whether a submit token has not expired, and its maker may still make submit tokens."""
     if entry.expires_us is not None and entry.expires_us <= snapshots.now_us():

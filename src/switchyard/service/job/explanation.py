@@ -120,9 +120,9 @@ def _evaluate_now(
     The reader's grants do not count: they have no influence on where the job runs.
     """
     world = context.snapshots.world
-    by_token = frozenset(bounds.by_token) if row.owner_id == actor.id else frozenset()
+    opened = bounds.opened if row.owner_id == actor.id else frozenset()
     job = stored_job(context, row, spec, bounds)._replace(waited_s=_waited_s(context, row))
-    return evaluate_job(context, world, job, hidden=actor.hidden_clusters(world) - by_token)
+    return evaluate_job(context, world, job, hidden=actor.hidden_clusters(world) - opened)
 
 
 def _combine_hints(alternatives: list[str], *, required: list[str]) -> list[str]:

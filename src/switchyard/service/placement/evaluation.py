@@ -101,7 +101,9 @@ def evaluate_again(
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     if missing := missing_owner_reason(context.snapshots.access, row.owner_id, row.owner):
-        bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens of a missing owner open no cluster
+        bounds = msgspec.structs.replace(
+            bounds, by_token=(), by_saved_token=()
+        )  # tokens of a missing owner open no cluster
     _, eligibility = evaluate_job(context, world, stored_job(context, row, spec, bounds))
     if missing:
         return replace(eligibility, outcome=Outcome.REJECT, eligible=world.rosters.candidates([]), reason=missing)

@@ -104,8 +104,8 @@ def accept_retry(
     reason = f"job {row.id} ran here, and is to run elsewhere"
     old_bounds = decode_bounds(row.bounds)
     is_owner = row.owner_id == actor.id
-    by_token = clusters_with_older_token(context.snapshots, old_bounds.by_token, row.id) if is_owner else ()
-    bounds = retry_bounds(old_bounds, by_token=by_token, is_elsewhere=wanted.elsewhere)
+    opened = clusters_with_older_token(context.snapshots, old_bounds.opened, row.id) if is_owner else ()
+    bounds = retry_bounds(old_bounds, opened=opened, is_elsewhere=wanted.elsewhere)
     write = submit.decide(
         actor,
         request,

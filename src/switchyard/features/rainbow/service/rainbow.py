@@ -53,6 +53,9 @@ def actor_of_cluster_tokens(context: Context, clusters: list[ClusterToken]) -> A
     entry = find_submit_token(snapshots, snapshots.world.by_name.get(first.name), first.token)
     if entry is None:
         raise Denied(f"request denied: the token for cluster {first.name} is not valid.", next_step=HOW_TO_BE_ADMITTED)
+    for cluster in clusters:  # Rainbow's clients name clusters, never a group
+        if cluster.name not in snapshots.world.by_name:
+            raise Denied(f"request denied: there is no cluster {cluster.name}.", next_step=HOW_TO_BE_ADMITTED)
     account = snapshots.access.users.get(entry.account)
     if entry.account and account is None:  # the account was deleted, and its tokens soon are
         raise Denied(f"request denied: the token for cluster {first.name} is not valid.", next_step=HOW_TO_BE_ADMITTED)

@@ -71,11 +71,14 @@ async def _accepted_earlier(server: ServerRuntime, actor: Actor, *, key: str | N
 async def _decide(
     server: ServerRuntime, scope: AsgiScope, actor: Actor, request: JobRequest, *, key: str | None, body: bytes
 ) -> JobInsert:
-    """Decide; before a refusal is final, decide again from fresh snapshots: another server may have changed them."""
+    """Decide; before a refusal is final, decide again from fresh snapshots: another server may have changed them.
+
+    So it is with a saved submit token that opens nothing.
+    """
     decide = partial(server.services.submit.decide, key=key, body=body)
     try:
         write = await _decide_once(server, actor, request, decide, size=len(body))
-        if write.created.state != State.REJECTED.value:
+        if write.created.state != State.REJECTED.value and not write.created.stale_tokens:
             return write
     except (BadRequest, Denied, PolicyRefused):
         pass
