@@ -147,11 +147,12 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
     def submit(self, job: Base, *, key: str | None = None, **fields: Unpack[JobFields]) -> JobHandle:
         """Submit a command, a spec or a request as a job, with `fields` laid over it, and return its handle.
 
-        Raise Malformed for a bad field, PolicyRefused for a rule, and Denied without the right to submit. A job that no
-        cluster could ever run raises nothing: its state is REJECTED. The command runs without a shell. The request
-        carries an idempotency key (yours, else a random one), so a retry never creates a second job. `files` and
-        `workdir` name local files, as `upload` takes them; `out` names patterns of files to keep at the end, for
-        `fetch`. In an array, `{index}` in a path stands for a file of each task.
+        Raise Malformed for a bad field, PolicyRefused for a rule, and Denied without the right to submit. A job that
+        no cluster could ever run raises nothing: its state is REJECTED. Submit tokens of the user's file open further
+        clusters; those that open none any more are named in `seen.stale_tokens` of the handle. The command runs
+        without a shell. The request carries an idempotency key (yours, else a random one), so a retry never creates a
+        second job. `files` and `workdir` name local files, as `upload` takes them; `out` names patterns of files to
+        keep at the end, for `fetch`. In an array, `{index}` in a path stands for a file of each task.
         """
         from switchyard.sdk.transport.request import check_idempotency_key
 

@@ -132,7 +132,7 @@ def test_a_saved_token_that_holds_no_more_breaks_no_submit_and_is_named(stage: S
     assert person.candidates() == PUBLIC | {"shut"}
     pinned = person.yard("submit", "--cluster", "shut-too", "--", "true")
     assert pinned.returncode == EXIT_USAGE
-    assert "The submit token that you saved for it opens no cluster any more" in pinned.stderr
+    assert "Of your saved submit tokens, those for shut-too, gone open no cluster any more" in pinned.stderr
 
 
 def test_clusters_that_are_named_for_one_submit_bound_it(stage: Stage, person: Person) -> None:

@@ -295,6 +295,8 @@ class Loop:
             self._news.set()
         if departure.is_overdue:
             return True
+        if departure.return_reason and not self._poller.session.is_accepted:
+            return not has_work  # the server was never reached: it gave nothing, and can be told nothing
         # Look for work again at the end: a lease may have come with the last answer.
         is_done = departure.is_begun and not has_work and not (departure.return_reason and is_sending)
         return is_done and self._poller.has_stopped_asking() and not self._has_work()

@@ -16,6 +16,8 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.submit_tokens import find_opened_clusters
 
+NAMES_SHOWN = 10  # of saved tokens, in a refusal
+
 
 @dataclass(frozen=True, slots=True)
 class NamedClusters:
@@ -71,10 +73,17 @@ def _pinned_cluster(snapshots: Snapshots, actor: Actor, request: JobRequest, *, 
     member = world.by_name.get(request.cluster or "")
     if member is None or not (member.id in opened or actor.may_cluster(Role.VIEW, member)):
         known = ", ".join(m.name for m in world.members if actor.may_cluster(Role.VIEW, m)) or "none"
-        step = f"Known clusters: {known}."
-        if any(entry.name == request.cluster for entry in request.submit_tokens):
-            step = f"The submit token that you saved for it opens no cluster any more. {step}"
+        step = f"{_stale_text(snapshots, request)}Known clusters: {known}."
         raise UnknownName(f"There is no cluster {request.cluster!r}.", next_step=step)
     if member.id not in opened:
-        actor.need_cluster(Role.SUBMIT, member)
+        try:
+            actor.need_cluster(Role.SUBMIT, member)
+        except Denied as exc:
+            raise Denied(exc.detail, next_step=f"{_stale_text(snapshots, request)}{exc.next_step}") from exc
     return member.id
+
+
+def _stale_text(snapshots: Snapshots, request: JobRequest) -> str:
+    """A refusal may come from a saved token that is not valid any more: the user could not see that otherwise."""
+    names = ", ".join(find_stale_tokens(snapshots, request)[:NAMES_SHOWN])
+    return f"Of your saved submit tokens, those for {names} open no cluster any more. " if names else ""
