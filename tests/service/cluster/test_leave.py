@@ -16,7 +16,7 @@ from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
 from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.run.unbegun import take_back_unbegun
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

@@ -21,7 +21,7 @@ from switchyard.service.quote.quote_decisions import QuoteChore, decide_due_jobs
 from switchyard.service.reserve import inquiries
 from switchyard.service.reserve.quotes import quotes_of, shape_of
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.clusters import quotes as store
 from tests.builders import a_graph, a_request, a_spec
 from tests.service.rig import ADMIN, Rig, RigAgent

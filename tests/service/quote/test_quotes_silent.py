@@ -11,7 +11,7 @@ from switchyard.model.job.job import State
 from switchyard.service.quote.inquiry_delivery import InquiryDelivery
 from switchyard.service.quote.quote_decisions import decide_due_jobs
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.lines import wait
 from tests.service.queued import WIDE, promote, queued_rig

@@ -13,7 +13,8 @@ from switchyard.model.job.job import OnLost, State
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.wire.api import Event
 from switchyard.service.access import users
-from switchyard.service.upkeep import end_backoffs, route_pending
+from switchyard.service.upkeep import waiting_jobs
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.engine.database import Database
 from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
@@ -50,8 +51,8 @@ def test_fences_and_event_numbers_go_on_above_all_there_were(store_url: str, tmp
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            end_backoffs.end_backoffs(again.context, again.leader)
-            route_pending.route_pending(again.context, again.leader)
+            waiting_jobs.end_backoffs(again.context, again.leader)
+            route_pending(again.context, again.leader)
             leases = {lease.job: lease for lease in agent.lease(10)}
             assert set(leases) == {waits, runs, array}
             assert all(lease.fence > last for lease in leases.values())
@@ -87,16 +88,16 @@ def test_what_waited_at_the_backup_waits_for_the_agents_first(store_url: str, tm
         with turned_back(rig, store_url, tmp_path) as again:
             agent = agent_of(again, before)
             agent.sync()
-            route_pending.route_pending(again.context, again.leader)
-            end_backoffs.end_backoffs(again.context, again.leader)
+            route_pending(again.context, again.leader)
+            waiting_jobs.end_backoffs(again.context, again.leader)
             assert agent.lease(10) == []
             assert again.job(assigned).state is State.PENDING
             assert "restored from a backup" in again.job(assigned).reason
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            end_backoffs.end_backoffs(again.context, again.leader)
-            route_pending.route_pending(again.context, again.leader)
+            waiting_jobs.end_backoffs(again.context, again.leader)
+            route_pending(again.context, again.leader)
             assert [lease.job for lease in agent.lease(10)] == [assigned]
             assert again.job(held).is_held, "what was held is held"
 

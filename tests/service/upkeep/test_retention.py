@@ -16,7 +16,7 @@ from switchyard.model.job.job import JobRequest, JobSpec, OnLost, State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.access import users
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import settle_dependencies
+from switchyard.service.upkeep import waiting_jobs
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, RetentionChore, RetentionTerms
 from switchyard.store.engine.new_rows import NewJobRow
@@ -105,7 +105,7 @@ def test_nothing_young_live_or_waited_for_goes(rig: Rig) -> None:
     assert rig.job(waiter).state is State.PENDING
     # A job is as old as its end, not as its beginning.
     agent.report(_held(first), ObservedState.SUCCEEDED)
-    settle_dependencies.settle_dependencies(rig.context, rig.leader)
+    waiting_jobs.settle_dependencies(rig.context, rig.leader)
     clean(rig, JOBS)
     assert rig.job(long).state is State.SUCCEEDED
     with pytest.raises(NoSuchJob):
@@ -121,7 +121,7 @@ def test_a_dependency_on_a_job_that_was_removed_meanwhile_is_settled(lite: Rig) 
             if "job_id" in table.c:
                 tx.execute(sa.delete(table).where(table.c.job_id == gone))
         tx.execute(sa.delete(schema.jobs).where(schema.jobs.c.id == gone))
-    settle_dependencies.settle_dependencies(lite.context, lite.leader)
+    waiting_jobs.settle_dependencies(lite.context, lite.leader)
     assert (lite.row(any_).blocked, lite.job(any_).state) == (None, State.PENDING)
     assert lite.job(ok).state is State.CANCELLED
     assert "was removed" in lite.job(ok).reason
