@@ -13,9 +13,8 @@ import pytest
 
 from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from switchyard.storage import object_store
-from switchyard.storage.object_store import ObjectDamaged, ObjectMissing, ObjectStore
+from switchyard.storage.object_store import ObjectDamaged, ObjectMissing, ObjectStore, StorageOptions
 from switchyard.storage.opening import open_store
-from switchyard.storage.options import StorageOptions
 from tests.programs import call
 from tests.s3_service import S3Server, s3_running
 

@@ -22,7 +22,7 @@ from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.wire.api import CancelMany, JobChange
 from switchyard.service.access import projects, users
 from switchyard.service.core import unreadable_rows
-from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, stats, tasks
+from switchyard.service.job import bulk_actions, explanation, job_control, jobs, stats, tasks
 from switchyard.service.job.live_job_counts import count_live_jobs
 from switchyard.service.lifecycle.damage import damage_of
 from switchyard.service.run import pollers
@@ -153,7 +153,7 @@ def test_one_row_that_cannot_be_read_harms_nobody(rig: Rig, situation: str) -> N
             assert agent.report(held, ObservedState.SUCCEEDED, exit_code=0) is ReportAnswer.TAKEN, column
         elif held is not None:
             assert agent.report(held, ObservedState.RUNNING) is ReportAnswer.STOP
-    cancelled = bulk_cancel.cancel_many(rig.context, ADMIN, CancelMany(everything=True, limit=100))
+    cancelled = bulk_actions.cancel_many(rig.context, ADMIN, CancelMany(everything=True, limit=100))
     assert innocent in cancelled.ids
     agent.report(AttemptRef(innocent, rig.row(innocent).fence), ObservedState.CANCELLED)
     for column, (job, _) in victims.items():

@@ -14,7 +14,7 @@ from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
 from switchyard.service.files.outputs import files_of_job, record_outputs
-from switchyard.service.run.unbegun import take_back_unbegun
+from switchyard.service.run.report import take_back_unbegun
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
 from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from tests.builders import a_graph, a_request

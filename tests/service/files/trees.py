@@ -17,7 +17,7 @@ from switchyard.model.files.file_tree import (
     hash_of,
 )
 from switchyard.model.files.files import StoredObjects
-from switchyard.service.core.agents.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_attempt
+from switchyard.service.core.agents.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_call
 from switchyard.service.core.context import Context
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
@@ -97,7 +97,9 @@ def send(
 def admitted(agent: RigAgent, rule: CallRule, job: str, fence: int) -> AgentAttempt:
     """The attempt of a call that the server lets in by a rule of its table."""
     context = agent.rig.context
-    return admit_attempt(context, AgentCaller(context.snapshots.fleet.agents[agent.id]), rule, job, fence)
+    attempt = admit_call(context, AgentCaller(context.snapshots.fleet.agents[agent.id]), rule, job, fence)
+    assert attempt is not None
+    return attempt
 
 
 def send_outputs(context: Context, attempt: AgentAttempt, tree: Tree) -> None:

@@ -15,8 +15,7 @@ from switchyard.model.wire.api import JobChange
 from switchyard.service.cluster import clusters
 from switchyard.service.job import job_control, jobs
 from switchyard.service.quote import quote_answers
-from switchyard.service.quote.inquiry_delivery import InquiryDelivery
-from switchyard.service.quote.quote_answers import store_answers
+from switchyard.service.quote.quote_answers import InquiryDelivery, store_answers
 from switchyard.service.quote.quote_decisions import QuoteChore, decide_due_jobs
 from switchyard.service.reserve import inquiries
 from switchyard.service.reserve.quotes import quotes_of, shape_of

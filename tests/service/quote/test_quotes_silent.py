@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.model.cluster.quote import CANDIDATES_MAX
 from switchyard.model.job.job import State
-from switchyard.service.quote.inquiry_delivery import InquiryDelivery
+from switchyard.service.quote.quote_answers import InquiryDelivery
 from switchyard.service.quote.quote_decisions import decide_due_jobs
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
 from switchyard.service.upkeep.round import route_pending

@@ -25,7 +25,7 @@ from switchyard.server.config.storage_section import read_storage
 from switchyard.server.config.token_pools_section import token_mistakes
 from switchyard.server.private_files import set_private_umask
 from switchyard.service.core.snapshots.resource_templates import ResourceTemplates
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import StorageOptions
 
 EXAMPLES = """\
 examples:

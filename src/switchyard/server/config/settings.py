@@ -8,7 +8,7 @@ from pathlib import Path
 from switchyard.server.config.config import Config
 from switchyard.server.config.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
 from switchyard.service.core.snapshots.resource_templates import ResourceTemplates
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import StorageOptions
 
 DEFAULT_CONNECTIONS = connection_bounds(ConnectionsSection(), open_files=1024)  # the soft limit of most systems
 

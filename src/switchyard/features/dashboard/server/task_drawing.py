@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from switchyard.service.job.task_map import SHOWN_FIRST, TaskMap
+from switchyard.service.job.tasks import SHOWN_FIRST, TaskMap
 
 COLUMNS = 80
 STEP, SQUARE = 10, 9  # units: a square and the space beside it

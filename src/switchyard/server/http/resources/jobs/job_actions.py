@@ -7,8 +7,8 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.query_parameters import ID_CURSOR, VIEW_FILTERS, QueryParameter
 from switchyard.server.http.resources.jobs.jobs import read_job_filter
-from switchyard.service.job import bulk_change, job_selection
-from switchyard.service.submit.bulk_retry import retry_many
+from switchyard.service.job import bulk_actions
+from switchyard.service.submit.retry import retry_many
 
 QUERY = (
     QueryParameter("action", about="what is to be done", is_required=True, words=tuple(BulkAction)),
@@ -19,7 +19,7 @@ QUERY = (
 
 
 def selection(call: Call) -> JobSelection:
-    return job_selection.select_jobs(
+    return bulk_actions.select_jobs(
         call.context,
         call.actor,
         read_job_filter(call),
@@ -33,7 +33,7 @@ def act_on_jobs(call: Call) -> ActedOnJobs:
     wanted: ActOnJobs = call.body
     if wanted.action is BulkAction.RETRY:
         return retry_many(call.context, call.services.submit, call.actor, wanted.jobs)
-    return bulk_change.change_many(call.context, call.actor, wanted)
+    return bulk_actions.change_many(call.context, call.actor, wanted)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (

@@ -31,7 +31,7 @@ from switchyard.server.http.query_parameters import (
     STATE_FILTER,
     QueryParameter,
 )
-from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, tasks
+from switchyard.service.job import bulk_actions, explanation, job_control, jobs, tasks
 from switchyard.service.run import logs
 from switchyard.service.submit.retry import retry_job
 from switchyard.store.jobs.jobs import JobFilter
@@ -63,7 +63,7 @@ def read_job_filter(call: Call) -> JobFilter:
         text=call.text("text"),
         labels=_labels(call.texts("label")),
         ids=call.texts("id"),
-        oldest=bulk_cancel.lowest_id_since(call.context, call.number_or_none("since_s")),
+        oldest=bulk_actions.lowest_id_since(call.context, call.number_or_none("since_s")),
     )
 
 
@@ -78,7 +78,7 @@ def job_cancel(call: Call) -> Job:
 
 
 def jobs_cancel(call: Call) -> CancelledMany:
-    return bulk_cancel.cancel_many(call.context, call.actor, call.body)
+    return bulk_actions.cancel_many(call.context, call.actor, call.body)
 
 
 def job_change(call: Call) -> Job:

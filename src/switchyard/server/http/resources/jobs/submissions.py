@@ -33,7 +33,7 @@ from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.server.services import Services
 from switchyard.service.core.rights import Actor
 from switchyard.service.placement.decision import TooSlowForLoop
-from switchyard.service.submit.bulk_pieces import BulkPieces
+from switchyard.service.submit.bulk import BulkPieces
 from switchyard.service.submit.idempotency import AcceptedJob
 from switchyard.service.submit.new_job import JobInsert
 
