@@ -22,7 +22,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.core.process_metrics import ProcessMetrics
-from switchyard.service.core.snapshots.engines import Engines
+from switchyard.service.core.snapshots.selection_settings import Engines
 from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.core.writes.change_budget import ChangeBudget

@@ -155,8 +155,8 @@ def signed_address(
 ) -> str:
     """The URL with a signature for this method, these headers (lower-case names) and so many seconds.
 
-    It is AWS Signature Version 4, in the query. obstore signs method, path and time only. An upload must also be bound to
-    its bytes, so its length and SHA-256 are signed headers here:
+    It is AWS Signature Version 4, in the query. obstore signs method, path and time only. An upload must also be bound
+    to its bytes, so its length and SHA-256 are signed headers here:
     https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html
     """
     parts = urlsplit(url)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from switchyard.errors import KeyReused, TooLarge, Unavailable
-from switchyard.model.wire.api import BULK_WHOLE_MAX, BulkRequest
+from switchyard.model.wire.api import BulkRequest
 from switchyard.server.bulk_turns import commit_bulk
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.submit import bulk

@@ -6,7 +6,7 @@ import msgspec
 
 from switchyard.model.cluster.cluster import Cluster
 from switchyard.service.cluster.clusters import cluster_view
-from switchyard.service.core.agents.cluster_sample import sample_of
+from switchyard.service.core.agents.cluster_state import sample_of
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor

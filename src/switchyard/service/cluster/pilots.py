@@ -24,7 +24,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.visible_jobs import need_job_control, visible_job
+from switchyard.service.lifecycle.visibility import need_job_control, visible_job
 from switchyard.store.clusters import clusters, pilots
 from switchyard.store.clusters.pilots import PilotRow
 from switchyard.store.jobs import jobs

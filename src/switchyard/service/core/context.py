@@ -11,9 +11,8 @@ from switchyard.route.moving import MovingSettings
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore
 from switchyard.service.core.process_metrics import ProcessMetrics
-from switchyard.service.core.snapshots.engines import Engines
 from switchyard.service.core.snapshots.graph_compiler import GraphCompiler
-from switchyard.service.core.snapshots.selection_settings import SelectionSettings
+from switchyard.service.core.snapshots.selection_settings import Engines, SelectionSettings
 from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.snapshots.token_settings import TokenSettings
 from switchyard.service.core.user_usage import UserUsage

@@ -13,12 +13,11 @@ from switchyard.model.rules.access import Role
 from switchyard.service.core.agents.agent_calls import AgentAttempt, are_outputs_settled, find_attempt
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import refuse_outputs_over_limit
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.files.output_room import replaced_tree
-from switchyard.service.lifecycle.file_references import refuse_outputs_over_limit
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import Visibility, visible_job
 from switchyard.store.files import attempt_uploads, file_objects, file_outputs, file_trees
 from switchyard.store.files.file_objects import StoredTotals
 from switchyard.store.files.file_outputs import OutputOnCluster, OutputRow

@@ -36,8 +36,7 @@ from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import files_refusal
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.files.lost_objects import has_losses, note_losses
-from switchyard.service.files.possession import held_objects, large_write, stored_objects
+from switchyard.service.files.possession import has_losses, held_objects, large_write, note_losses, stored_objects
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store.files import attempt_uploads, file_objects, file_trees
 from switchyard.store.files.file_trees import TreeRow

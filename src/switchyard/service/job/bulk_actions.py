@@ -33,7 +33,7 @@ from switchyard.service.core.writes.change_budget import JOB_CHANGE_UNITS
 from switchyard.service.job.job_control import change_update
 from switchyard.service.job.jobs import array_tally, request_cancel
 from switchyard.service.lifecycle.retry_keys import retry_key
-from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, visible_filter
+from switchyard.service.lifecycle.visibility import audit_others_jobs, need_job_control, visible_filter
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_rows import JobDetails, JobRow
 from switchyard.store.jobs.job_update import JobUpdate

@@ -11,8 +11,7 @@ from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.queue import Lane
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_filter
+from switchyard.service.lifecycle.visibility import HIDDEN, Visibility, visible_filter
 from switchyard.store.jobs import job_groups
 from switchyard.store.jobs.jobs import JobFilter
 

@@ -8,8 +8,7 @@ from switchyard.model.job.job import Job
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import job_view
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_filter
+from switchyard.service.lifecycle.visibility import Visibility, visible_filter
 from switchyard.store.jobs import job_sorts
 from switchyard.store.jobs.jobs import JobFilter
 

@@ -19,8 +19,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import HAS_OUTPUTS
 from switchyard.service.job.task_notes import REMOVED, read_task_reason
 from switchyard.service.lifecycle.transitions import refused_clusters
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import Visibility, visible_job
 from switchyard.store.engine import ranges
 from switchyard.store.files import file_outputs
 from switchyard.store.jobs import events

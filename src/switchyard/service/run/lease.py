@@ -30,9 +30,8 @@ from switchyard.service.core.agents.agent_sessions import SyncRequest, begin_ses
 from switchyard.service.core.snapshots.snapshots import Access
 from switchyard.service.core.unreadable_rows import read_each
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.array_lease import lease_tasks
 from switchyard.service.lifecycle.array_spread import lessee_ids, queue_room
-from switchyard.service.lifecycle.arrays import BatchArrays
+from switchyard.service.lifecycle.arrays import BatchArrays, lease_tasks
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of

@@ -26,8 +26,8 @@ from switchyard.service.core.submit_tokens import clusters_with_older_token
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.retry_keys import retry_key
 from switchyard.service.lifecycle.transitions import AvoidedCluster
-from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, policy_of, visible_job
-from switchyard.service.submit.idempotency import AcceptedJob
+from switchyard.service.lifecycle.visibility import audit_others_jobs, need_job_control, policy_of, visible_job
+from switchyard.service.submit.new_job import AcceptedJob
 from switchyard.service.submit.submit import Submit
 from switchyard.store.engine import ranges
 from switchyard.store.jobs.job_rows import JobDetails, JobRow

@@ -51,11 +51,13 @@ from switchyard.service.reserve.token_needs import (
     tasks_at_once,
 )
 from switchyard.service.reserve.token_position import token_hints
-from switchyard.service.submit.idempotency import AcceptedJob, answer_for_used_key, claim_keys
 from switchyard.service.submit.job_files import refer_to_trees, refused_inserts
 from switchyard.service.submit.new_job import (
+    AcceptedJob,
     JobInsert,
+    answer_for_used_key,
     blocked_reason,
+    claim_keys,
     insert_job,
     lane_for,
     new_job,

@@ -41,8 +41,7 @@ from switchyard.service.lifecycle.transitions import life_of, record_step, step_
 from switchyard.service.lifecycle.wait_clock import waited_s
 from switchyard.service.placement.decision_counts import count_moved
 from switchyard.service.placement.eligibility_cache import cache_eligibility
-from switchyard.service.placement.evaluation import evaluate_again
-from switchyard.service.placement.fits_now import fits_now
+from switchyard.service.placement.evaluation import evaluate_again, fits_now
 from switchyard.service.reserve.quotes import QuoteWindow, quote_use_row
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.move_update import move_update, new_lessees

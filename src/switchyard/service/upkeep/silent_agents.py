@@ -9,8 +9,8 @@ from switchyard.model.job.lifecycle import ObservedState, ReportAnswer, mark_los
 from switchyard.model.job.task_states import live_positions
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
+from switchyard.service.lifecycle.array_spread import free_from_cluster
 from switchyard.service.lifecycle.arrays import BatchArrays, read_on_lost
-from switchyard.service.lifecycle.together import free_from_cluster
 from switchyard.service.lifecycle.transitions import life_of, record_step, retry_due_us, step_update
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.store.clusters import clusters

@@ -9,9 +9,9 @@ from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES, LifecycleState, Transition, cancel, make_transition, unassign
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.array_spread import lessee_ids
+from switchyard.service.lifecycle.arrays import drop_unleased_tasks
 from switchyard.service.lifecycle.transitions import cancel_update, life_of, record_step, step_update
 from switchyard.service.lifecycle.wait_clock import expiry_cause, start_wait_clock
 from switchyard.service.placement.decision_counts import count_spill_rejection

@@ -21,12 +21,14 @@ from switchyard.policy.platform_layout import platform_with_layout
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.member import Member
 from switchyard.route.world import World
-from switchyard.service.core.agents.agent_ends import AgentEnds, TimesLeft, common_time_left
-from switchyard.service.core.agents.agent_troubles import (
+from switchyard.service.core.agents.agent_conditions import (
     NO_TROUBLE,
+    AgentEnds,
     AgentTrouble,
     AgentTroubles,
+    TimesLeft,
     Troubles,
+    common_time_left,
     common_trouble,
 )
 from switchyard.service.core.agents.fleet import ClusterEntry, Fleet, load_fleet

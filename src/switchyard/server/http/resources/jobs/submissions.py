@@ -34,8 +34,7 @@ from switchyard.server.services import Services
 from switchyard.service.core.rights import Actor
 from switchyard.service.placement.decision import TooSlowForLoop
 from switchyard.service.submit.bulk import BulkPieces
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.new_job import AcceptedJob, JobInsert
 
 _job_request = JsonReader(JobRequest)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)

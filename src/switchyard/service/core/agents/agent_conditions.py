@@ -1,12 +1,9 @@
-"""When agents of ephemeral clusters end, as the router goes by it: the time that is left, in steps.
-
-The world changes with each step, so steps are coarse while much time is left. The time is rounded up: the router never
-refuses a job that fits, and the agent, which knows the end to the second, refuses the few that do not.
-"""
+"""What agents say of themselves that the router goes by: why they take nothing, or no files, and when they end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from switchyard.model.cluster.cluster import Load
 
@@ -16,8 +13,66 @@ STEP_SHARE = 16  # a step is at most this part of the time left
 TimesLeft = Mapping[str, int]  # agent → seconds left, rounded up
 
 
+@dataclass(frozen=True, slots=True)
+class AgentTrouble:
+    """Why an agent takes nothing, why it takes no files, and that its batch system is silent; each may be empty."""
+
+    any_job: str = ""
+    files: str = ""
+    silence: str = ""
+
+    @staticmethod
+    def of(load: Load) -> AgentTrouble:
+        cause = _cause(load.trouble)
+        return AgentTrouble(cause, _cause(load.files_trouble), cause if load.silent_s is not None else "")
+
+
+Troubles = Mapping[str, AgentTrouble]  # by agent
+NO_TROUBLE = AgentTrouble()
+
+
+class AgentTroubles:
+    """The causes of agents in trouble, without their numbers; agents that are well have none.
+
+    An agent whose batch system does not answer has a cause of its own kind: its cluster is down.
+    """
+
+    def __init__(self) -> None:
+        self._causes: dict[str, AgentTrouble] = {}
+
+    def take(self, agent_id: str, load: Load) -> bool:
+        """Remember the troubles in a load. Returns whether one of them began or ended."""
+        causes, before = AgentTrouble.of(load), self._causes.get(agent_id, NO_TROUBLE)
+        if causes == NO_TROUBLE:
+            self._causes.pop(agent_id, None)
+        else:
+            self._causes[agent_id] = causes
+        return causes != before
+
+    def forget(self, agent_id: str) -> None:
+        self._causes.pop(agent_id, None)
+
+    def now(self) -> Troubles:
+        return dict(self._causes)
+
+
+def _cause(trouble: str) -> str:
+    """Return the trouble without its numbers, which change all the time: `disk full: 12MiB free` is `disk full`."""
+    return trouble.partition(": ")[0]
+
+
+def common_trouble(troubles: Iterable[str]) -> str:
+    """Return the first trouble if all agents are in trouble; empty: one of them is well, or there is none."""
+    listed = list(troubles)
+    return listed[0] if listed and all(listed) else ""
+
+
 class AgentEnds:
-    """The ends that agents reported; most agents have none."""
+    """When agents of ephemeral clusters end; most agents have no end. The router goes by the time left, in steps.
+
+    The world changes with each step, so steps are coarse while much time is left. The time is rounded up: the router
+    never refuses a job that fits, and the agent, which knows the end to the second, refuses the few that do not.
+    """
 
     def __init__(self) -> None:
         self._ends_us: dict[str, int] = {}
