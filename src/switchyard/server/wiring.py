@@ -33,9 +33,9 @@ from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.rules.kinds import load_kinds
 from switchyard.service.run.lease import Leasing
 from switchyard.service.run.report import ReportWrite, apply_reports
-from switchyard.service.submit.bulk import BulkInsert, BulkSubmit, bulk_answer_without_commit
+from switchyard.service.submit.bulk import BulkInsert, BulkSubmit
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.service.submit.submit import Submit, answer_without_commit
+from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.storage.opening import open_store
 from switchyard.store.engine.database import Database, create_schema, read_revisions
@@ -87,9 +87,6 @@ def make_context(
         now_us=clock,
         queue_max=bounds.queue,
         batch_max=1 if settings.bench == "one-by-one" else bounds.batch,
-        bench_answers={JobInsert: answer_without_commit, BulkInsert: bulk_answer_without_commit}
-        if settings.bench == "no-commit"
-        else {},
     )
     snapshots = Snapshots(
         database,

@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
     # For `make bench` alone: the same server with the commit left out, or with one commit per request.
-    parser.add_argument("--bench", choices=["no-commit", "one-by-one"], default="", help=argparse.SUPPRESS)
+    parser.add_argument("--bench", choices=["one-by-one"], default="", help=argparse.SUPPRESS)
     return parser
 
 

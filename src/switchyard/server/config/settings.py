@@ -61,7 +61,7 @@ class Settings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  # gRPC clients need a certificate of this authority
     is_open: bool = False  # --no-auth
-    bench: str = ""  # for the benchmark alone: no-commit or one-by-one
+    bench: str = ""  # for the benchmark alone: one-by-one
     config: Config = field(default_factory=Config)
     templates: ResourceTemplates = field(default_factory=ResourceTemplates)  # of cluster resources
     storage: StorageOptions = field(default_factory=StorageOptions)  # with its credentials, which nothing shows

@@ -197,12 +197,6 @@ def _without_traceback(error: YardError) -> YardError:
     return error
 
 
-def bulk_answer_without_commit(bulk: BulkInsert) -> AcceptedBulk:
-    """Return the answer to a bulk request without a commit. Benchmarks measure the upper bound with it."""
-    created = {write.row.id: write.created for write in bulk.writes}
-    return AcceptedBulk(_answer(bulk, created, bulk.refused), is_new=True)
-
-
 def writes_with_positions(bulk: BulkInsert) -> list[tuple[int, JobInsert]]:
     ids = consecutive_ids(bulk.first_id, len(bulk.writes) + len(bulk.refused))
     positions = {job_id: position for position, job_id in enumerate(ids)}

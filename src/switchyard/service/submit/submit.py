@@ -317,11 +317,6 @@ class Submit:
         batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
 
 
-def answer_without_commit(write: JobInsert) -> AcceptedJob:
-    """Return the answer to a submit without a commit. Benchmarks measure the upper bound with it."""
-    return AcceptedJob(write.created, is_new=True)
-
-
 def count_new_jobs(tally: ProcessMetrics, batch: Batch, writes: Sequence[JobInsert]) -> None:
     """Count the jobs of this batch once it is committed."""
     if not writes:
