@@ -10,9 +10,9 @@ import pytest
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import JobChange
 from switchyard.service.core.rights import Actor
-from switchyard.service.job import job_groups, job_sorts, stats, tasks
+from switchyard.service.job import job_groups, stats, tasks
 from switchyard.service.job.job_control import job_change
-from switchyard.service.job.job_sorts import sorted_jobs
+from switchyard.service.job.job_groups import sorted_jobs
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
 from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
@@ -133,7 +133,7 @@ def test_many_jobs_of_one_user_hide_no_others(rig: Rig, monkeypatch: pytest.Monk
     for user in users:
         rig.submit(a_request(name=user.name, hold=True), actor=user)
     monkeypatch.setattr(job_groups, "READ_MAX", 3)
-    monkeypatch.setattr(job_sorts, "READ_MAX", 3)
+    monkeypatch.setattr(job_groups, "READ_MAX", 3)
     context = replace(rig.context, list_budget=3)
 
     def first_names(wanted: JobFilter) -> tuple[list[str], bool]:

@@ -45,7 +45,7 @@ from switchyard.service.core.snapshots.resource_templates import (
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch
-from switchyard.store.rules import namespace_resources, renders
+from switchyard.store.rules import namespace_resources
 from switchyard.store.rules.namespace_resources import NamespaceReportRow
 
 CURSOR_DIGITS_MAX = 10  # of the place of an object: a report has far fewer
@@ -284,7 +284,7 @@ def render(context: Context, templates: ResourceTemplates, actor: Actor, *, proj
     def apply(batch: Batch) -> Rendering:
         stored = msgspec.structs.replace(rendering, at_us=batch.now_us)
         body = msgspec.json.encode(stored).decode()
-        renders.render_put(batch.tx, project=project, domain=domain, body=body, at_us=batch.now_us)
+        namespace_resources.render_put(batch.tx, project=project, domain=domain, body=body, at_us=batch.now_us)
         record_audit(batch, context, actor, "cluster-resources.render", f"{project}/{domain}", after=stored.values)
         return stored
 
@@ -297,7 +297,7 @@ def compare_rendering(
     """Return a rendering made now and the last stored rendering. Stores nothing."""
     rendering = _render(context, templates, actor, project=project, domain=domain)
     with context.database.read() as tx:
-        body = renders.render_get(tx, project=project, domain=domain)
+        body = namespace_resources.render_get(tx, project=project, domain=domain)
     return RenderingChange(rendering, msgspec.json.decode(body, type=Rendering) if body is not None else None)
 
 

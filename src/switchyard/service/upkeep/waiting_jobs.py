@@ -16,7 +16,7 @@ from switchyard.service.lifecycle.transitions import cancel_update, life_of, rec
 from switchyard.service.lifecycle.wait_clock import expiry_cause, start_wait_clock
 from switchyard.service.placement.decision_counts import count_spill_rejection
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.store.clusters import pilots
+from switchyard.store.clusters import group_invites
 from switchyard.store.jobs import concurrency_groups, jobs
 from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
@@ -174,7 +174,9 @@ def expire_pilots(context: Context, leadership: Leadership) -> int:
     if not any(row.is_ephemeral for row in context.snapshots.fleet.rows.values()):
         return 0
     with context.database.read() as tx:
-        due = pilots.pilot_jobs_too_late(tx, now_us=context.now_us(), join_within_us=JOIN_WITHIN_US, limit=ROUND_MAX)
+        due = group_invites.pilot_jobs_too_late(
+            tx, now_us=context.now_us(), join_within_us=JOIN_WITHIN_US, limit=ROUND_MAX
+        )
 
     def change(batch: Batch, row: JobRow) -> JobUpdate | None:
         step = cancel(life_of(row)) if row.array is None else None
