@@ -48,7 +48,6 @@ from switchyard.service.lifecycle.array_spread import (
     lessee_ids,
     may_run_elsewhere,
 )
-from switchyard.service.lifecycle.refusals import is_refused_before_start
 from switchyard.store.engine import ranges
 from switchyard.store.engine.new_rows import RangeUpdate
 from switchyard.store.jobs import jobs
@@ -419,3 +418,12 @@ def drop_unleased_tasks(row: JobRow, as_state: State = State.CANCELLED) -> JobUp
     if as_state is State.FAILED:
         return JobUpdate(todo="", later=None, tasks_failed=(row.tasks_failed or 0) + ended)
     return JobUpdate(todo="", later=None, tasks_cancelled=(row.tasks_cancelled or 0) + ended)
+
+
+def is_refused_before_start(item: Report, state: State | None) -> bool:
+    """Return whether nothing of the attempt ran. Without a native id the batch system never had it.
+
+    An attempt that the batch system had may have run in part, although nobody saw it run: it is not given to others.
+    """
+    is_cluster_fault = item.seen is ObservedState.FAILED and item.cause is Cause.CLUSTER
+    return is_cluster_fault and item.native_id is None and state is not State.RUNNING

@@ -30,8 +30,7 @@ from switchyard.service.core.log_store import LogStore, keep_output
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.refusals import is_refused_before_start
+from switchyard.service.lifecycle.arrays import BatchArrays, is_refused_before_start
 from switchyard.service.lifecycle.transitions import (
     adoption_update,
     leave_refusing_cluster,

@@ -74,7 +74,7 @@ def lost_reason(lost: leases.SilentAttempt | ranges.SilentRange, now_us: int) ->
 
 
 def lose_silent_tasks(context: Context, leadership: Leadership) -> int:
-    """Mark tasks as lost by the rule of lose_silent_attempts.py, with a report per task. Returns the number."""
+    """Mark tasks as lost by the rule of `lose_silent_attempts`, with a report per task. Returns the number."""
     now_us, silent_us = context.now_us(), context.snapshots.silent_after_us
     with context.database.read() as tx:
         amnesty_us = events.counters_read(tx).get(AMNESTY_COUNTER, 0)
