@@ -55,8 +55,8 @@ class Context:
         """The settings of a feature, by their type. Where nobody set any: the defaults of the type."""
         if kind not in self.settings:
             self.settings.setdefault(kind, kind())
-        found: Setting = self.settings[kind]
-        return found
+        value: Setting = self.settings[kind]
+        return value
 
 
 def bump_version(batch: Batch, topic: Topic) -> None:

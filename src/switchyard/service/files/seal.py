@@ -161,7 +161,7 @@ class TreeWalk:
     sizes_of: Callable[[Iterable[bytes]], dict[bytes, int]]
     read: Callable[[bytes], bytes | None]
     chunk_sizes_of: Callable[[Iterable[bytes]], dict[bytes, int]]
-    found: WalkedTree = field(default_factory=WalkedTree)
+    walked: WalkedTree = field(default_factory=WalkedTree)
     _folders: dict[bytes, _Folder | None] = field(default_factory=dict)  # None: a folder below it is missing
     _missing: set[bytes] = field(default_factory=set)
     _held: set[bytes] = field(default_factory=set)  # folders
@@ -175,19 +175,19 @@ class TreeWalk:
         else:
             self._walk(root, entries)
             self._check_chunks()
-        found = self.found
-        found.missing = sorted(self._missing)[:OBJECTS_ASKED_MAX]
-        if not found.missing and entries is not None:
+        walked = self.walked
+        walked.missing = sorted(self._missing)[:OBJECTS_ASKED_MAX]
+        if not walked.missing and entries is not None:
             top = self._folders[root]
             assert top is not None
-            found.files, found.size = top.files, top.bytes
+            walked.files, walked.size = top.files, top.bytes
             if top.climb > 0:
                 raise BadValue(
                     "A link in the tree points out of it, or has `..` after a name.",
                     next_step="Link only to files of the tree.",
                 )
-            found.indexes = sorted(index for entry in entries if (index := _index_of(entry)) is not None)
-        return found
+            walked.indexes = sorted(index for entry in entries if (index := _index_of(entry)) is not None)
+        return walked
 
     def _walk(self, root: bytes, entries: list[Entry]) -> None:
         """Visit folders depth first, without recursion. A folder is summed up after its subfolders."""
@@ -229,7 +229,7 @@ class TreeWalk:
             entries = decode_tree(data)
         except BadTree as exc:
             raise BadValue(f"The object {digest.hex()} is named as a folder: {exc}.") from None
-        self.found.members.add(digest)
+        self.walked.members.add(digest)
         return entries
 
     def _sum_up(self, digest: bytes, entries: list[Entry]) -> None:
@@ -285,7 +285,7 @@ class TreeWalk:
             elif actual != size:
                 raise BadValue(f"The tree gives the object {chunk.hex()} {size} bytes; it has {actual}.")
             else:
-                self.found.members.add(chunk)
+                self.walked.members.add(chunk)
 
 
 def _index_of(entry: Entry) -> int | None:

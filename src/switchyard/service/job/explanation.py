@@ -226,7 +226,7 @@ def _last_seen_us(snapshots: Snapshots, world: World, verdict: Verdict) -> int |
     if member is None or verdict.step != "health" or member.health is not Health.DOWN:
         return None
     if member.is_batch_silent:
-        return snapshots.told_of(member.id) or None
+        return snapshots.reported_us(member.id) or None
     return (
         max((snapshots.seen.get(agent_id, 0) for agent_id in snapshots.fleet.by_cluster.get(member.id, ())), default=0)
         or None

@@ -127,16 +127,22 @@ def _with_attempts(
         for attempt in attempts[task.index][-ATTEMPTS_TOLD_MAX:]
         if task.state in STATES_WITH_REASON or len(attempts[task.index]) > 1
     ]
-    told: dict[int, events.TaskEvent] = {}
+    events_by_fence: dict[int, events.TaskEvent] = {}
     if fences:
         with context.database.read() as tx:
-            told = {event.fence: event for event in events.event_list_of_tasks(tx, row.id, fences)}
+            events_by_fence = {event.fence: event for event in events.event_list_of_tasks(tx, row.id, fences)}
     shown = []
     for task in tasks:
         leases = attempts[task.index]
-        kept = leases[-ATTEMPTS_TOLD_MAX:]
-        earlier = [_earlier_attempt(attempt, told.get(attempt.fence)) for attempt in kept if attempt.task.state is None]
-        shown.append(_with_reason(replace(task, attempts=len(leases), earlier=earlier), row, kept, told))
+        last_leases = leases[-ATTEMPTS_TOLD_MAX:]
+        earlier = [
+            _earlier_attempt(attempt, events_by_fence.get(attempt.fence))
+            for attempt in last_leases
+            if attempt.task.state is None
+        ]
+        shown.append(
+            _with_reason(replace(task, attempts=len(leases), earlier=earlier), row, last_leases, events_by_fence)
+        )
     return shown
 
 
@@ -175,17 +181,21 @@ def _earlier_attempt(attempt: _Attempt, event: events.TaskEvent | None) -> TaskA
     )
 
 
-def _with_reason(task: Task, row: JobDetails, attempts: list[_Attempt], told: dict[int, events.TaskEvent]) -> Task:
+def _with_reason(
+    task: Task, row: JobDetails, attempts: list[_Attempt], events_by_fence: dict[int, events.TaskEvent]
+) -> Task:
     if task.state not in STATES_WITH_REASON:
         return task
     last = attempts[-1] if attempts else _Attempt(0, "", TaskState())
-    event = told.get(last.fence)
+    event = events_by_fence.get(last.fence)
     reason = read_task_reason(event.reason)[1] if event is not None else ""
     is_refused = event is not None and event.kind == REFUSED
     refusals = {
-        attempt.cluster_name: read_task_reason(told[attempt.fence].reason)[1]
+        attempt.cluster_name: read_task_reason(events_by_fence[attempt.fence].reason)[1]
         for attempt in attempts[:-1]
-        if attempt.fence in told and told[attempt.fence].kind == REFUSED and attempt.cluster_name != last.cluster_name
+        if attempt.fence in events_by_fence
+        and events_by_fence[attempt.fence].kind == REFUSED
+        and attempt.cluster_name != last.cluster_name
     }
     if task.state is State.FAILED and not event:
         reason = reason or row.reason  # refused by all clusters, before any had it

@@ -148,7 +148,7 @@ class JobMover:
     def _is_load_stale(self, context: Context, cluster_id: str) -> bool:
         """Return whether the cluster has not reported its load since jobs last moved there."""
         moved_us = self._moved_us.get(cluster_id)
-        load_age_us = context.now_us() - context.snapshots.told_of(cluster_id)
+        load_age_us = context.now_us() - context.snapshots.reported_us(cluster_id)
         return moved_us is not None and context.steady_us() - moved_us <= load_age_us
 
     def _spares(
@@ -304,7 +304,7 @@ class _MoveSearch:
         """Return whether the job's cluster has room, by a load reported after the job came."""
         snapshots = self._context.snapshots
         spare = FreeCapacity.of(snapshots.load_of(row.cluster_id))
-        is_reported = snapshots.told_of(row.cluster_id) > row.assigned_us
+        is_reported = snapshots.reported_us(row.cluster_id) > row.assigned_us
         needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
         return spare is not None and is_reported and spare.holds(**needs)
 

@@ -337,7 +337,7 @@ class Snapshots:
         live = (agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if self.is_live(agent))
         return [self.loads.get(agent, NO_LOAD) for agent in live]
 
-    def told_of(self, cluster_id: str) -> int:
+    def reported_us(self, cluster_id: str) -> int:
         """Return when the load that an agent of the cluster reported was last true; 0: never."""
         return max((self.load_times.get(agent, 0) for agent in self.fleet.by_cluster.get(cluster_id, ())), default=0)
 
