@@ -17,8 +17,8 @@ from switchyard.errors import Unavailable
 from switchyard.storage import folder_store
 from switchyard.storage.folder_store import FolderStore
 from switchyard.storage.object_store import OBJECT_BYTES_MAX, ObjectDamaged, ObjectMissing
-from tests.contracts.test_object_store import an_object
 from tests.processes import PATIENCE_S, piped
+from tests.storage.object_writer import an_object
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
@@ -190,7 +190,7 @@ from switchyard.errors import Unavailable
 from switchyard.log_pace import LogPace
 from switchyard.storage import folder_store
 from switchyard.storage.folder_store import FolderStore
-from tests.contracts.test_object_store import an_object
+from tests.storage.object_writer import an_object
 
 folder_store._FULL_DISK = LogPace(every_s=1e9)
 root = Path(sys.argv[1])

@@ -16,7 +16,7 @@ from switchyard.service.upkeep.round import route_pending
 from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from switchyard.service.upkeep.waiting_jobs import JOIN_WITHIN_US, expire_pilots
 from tests.builders import a_graph, a_request
-from tests.service.cluster.test_leave import names, wait
+from tests.service.cluster.leavers import names, wait
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 SILENT_S = 60  # longer than an agent may be silent

@@ -23,8 +23,7 @@ from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.core.writes.batch import Batch
 from switchyard.store.files import file_outputs
-from tests.service.executions.bed import ExecutionBed, outputs_file
-from tests.service.executions.test_turns import a_user, limited, wait_for_room
+from tests.service.executions.bed import ExecutionBed, a_user, limited, outputs_file, wait_for_room
 from tests.service.files.trees import a_tree
 from tests.service.rig import Rig
 

@@ -15,7 +15,7 @@ from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.lines import wait
 from tests.service.queued import WIDE, promote, queued_rig
-from tests.service.quote.test_quotes import WAIT_S, asked, say, wants
+from tests.service.quote.quoted import WAIT_S, asked, say, wants
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 LATE_S = WAIT_S + 0.1

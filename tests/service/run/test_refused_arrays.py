@@ -23,9 +23,9 @@ from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool, wait
+from tests.service.lookups import attempts
 from tests.service.queued import ANY, promote, queued_rig
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.run.test_spread_arrays import attempts
 
 NO_ACCOUNT = "The user ann has no account on this cluster."
 Held = dict[int, AttemptRef]

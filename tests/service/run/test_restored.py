@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,25 +13,10 @@ from switchyard.model.wire.api import Event
 from switchyard.service.access import users
 from switchyard.service.upkeep import waiting_jobs
 from switchyard.service.upkeep.round import route_pending
-from switchyard.store.engine.database import Database
 from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
-from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
-
-WAIT_S = 60
-
-
-@contextmanager
-def turned_back(rig: Rig, url: str, folder: Path, clock: Clock | None = None) -> Iterator[Rig]:
-    """The same database as a server finds it that was just restored: as it is now, and nothing of what is in memory."""
-    base = rig.clock()
-    rig.close()
-    database = Database(url)
-    with database.write() as tx:
-        restore_recovery.put_restore_mark(tx, base=base, wait_us=WAIT_S * 1_000_000)
-    database.close()
-    with running(url, folder, clock=clock or rig.clock) as again:
-        yield again
+from tests.service.lookups import WAIT_S, turned_back
+from tests.service.rig import ADMIN, Rig, RigAgent, running
 
 
 def agent_of(rig: Rig, before: RigAgent) -> RigAgent:

@@ -25,6 +25,7 @@ from switchyard.store.engine import ranges
 from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool, quote, say, wait
+from tests.service.lookups import attempts, cluster_names
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 
@@ -36,24 +37,10 @@ def indexes(leases: list[Lease]) -> list[int]:
     return [index for lease in leases for index in range(lease.lo or 0, (lease.hi or 0) + 1)]
 
 
-def attempts(leases: list[Lease]) -> dict[int, AttemptRef]:
-    """The attempt of each leased task, by its index."""
-    return {
-        index: AttemptRef(lease.job, lease.fence + index - (lease.lo or 0))
-        for lease in leases
-        for index in range(lease.lo or 0, (lease.hi or 0) + 1)
-    }
-
-
 def failed_tasks(rig: Rig, job: str) -> int:
     counts = rig.job(job).tasks
     assert counts is not None
     return counts.failed
-
-
-def cluster_names(rig: Rig, job: str) -> set[str]:
-    by_id = rig.context.snapshots.world.by_id
-    return {by_id[cluster_id].name for cluster_id in (rig.row(job).spread or "").split(",") if cluster_id}
 
 
 def test_each_cluster_leases_as_it_has_room_and_every_task_runs_once(rig: Rig) -> None:

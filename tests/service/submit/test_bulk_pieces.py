@@ -17,8 +17,8 @@ from switchyard.server.bulk_turns import commit_bulk
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.submit import bulk
 from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, BulkPieces
+from tests.service.lookups import count
 from tests.service.rig import ADMIN, WAIT_S, Rig
-from tests.service.submit.test_submit import count
 
 JOB = {"spec": {"command": ["true"]}}
 BAD: dict[str, Any] = {"spec": {"command": []}}

@@ -16,8 +16,8 @@ from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
 from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool
+from tests.service.lookups import cluster_names
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.run.test_spread_arrays import cluster_names
 
 FULL = "disk full: 11.8MiB free, 64MiB wanted"
 FULL_FOR_FILES = "disk full for files: 11.8MiB free, 64MiB wanted"
