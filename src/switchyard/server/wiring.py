@@ -73,7 +73,15 @@ def make_services(settings: Settings, database: Database) -> Services:
     for feature in server_features():
         appliers.update(feature.appliers(submit))
     warm_loaded_types(*(kind.value for kind in context.snapshots.policy.kinds))  # before anything starts a thread
-    return Services(settings, context, clock, submit, bulk, leasing, FitChecker(context))
+    return Services(
+        settings=settings,
+        context=context,
+        clock=clock,
+        submit=submit,
+        bulk=bulk,
+        leasing=leasing,
+        fit=FitChecker(context),
+    )
 
 
 def make_context(

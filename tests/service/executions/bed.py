@@ -33,6 +33,8 @@ from tests.service.files.trees import a_tree
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 from tests.workflow.builders import INT, bindings, interface, list_of, plan_node, task_node
 
+SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
+
 ROUNDS_MAX = 500  # of the driver, until it has nothing to do
 
 
@@ -206,9 +208,6 @@ class ExecutionBed:
             for lease in leases:
                 self.succeed(lease, cluster=cluster)
             count += len(leases)
-
-
-SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
 
 
 def limited(store_url: str, folder: Any, workflows: WorkflowsSection | None = None, **limits: Any) -> Any:

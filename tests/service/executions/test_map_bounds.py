@@ -9,7 +9,7 @@ import pytest
 from flyteidl.core import execution_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from msgspec import structs
 
-from switchyard.features.flyte.service.executions.maps.map_inputs import read_inputs
+from switchyard.features.flyte.service.executions.maps.map_driver import read_inputs
 from switchyard.features.flyte.service.executions.maps.map_progress import judge_element, new_map
 from switchyard.features.flyte.service.executions.maps.map_results import open_elements
 from switchyard.features.flyte.store.executions import execution_maps

@@ -52,7 +52,7 @@ def load(call: Call) -> PageValues:
     context, actor = call.context, call.actor
     span = call.text("span") or "hour"
     seconds, columns = SPANS[span]
-    seen = stats.recent_activity(context, actor, since_s=seconds, spans=columns)
+    recent = stats.recent_activity(context, actor, since_s=seconds, spans=columns)
     groups = job_groups.count_groups(context, actor, JobFilter(), by="state")
     fleet = fleet_summary(context, actor, limit=CLUSTERS_MAX)
     shares = queue_shares.queue_shares(context, actor)
@@ -61,10 +61,10 @@ def load(call: Call) -> PageValues:
     return {
         "span": span,
         "span_begin": f"one {span} ago",
-        "activity": seen,
-        "by_state": draw_columns([(item.begin_us, item.by_state) for item in seen.spans], STATE_ORDER),
-        "by_cluster": draw_columns([(item.begin_us, item.by_cluster) for item in seen.spans]),
-        "flows": draw_flows(seen.flows),
+        "activity": recent,
+        "by_state": draw_columns([(item.begin_us, item.by_state) for item in recent.spans], STATE_ORDER),
+        "by_cluster": draw_columns([(item.begin_us, item.by_cluster) for item in recent.spans]),
+        "flows": draw_flows(recent.flows),
         "counts": dict(groups.counts),
         "counts_whole": groups.is_whole,
         "counts_read": groups.jobs_read,
@@ -108,9 +108,9 @@ def _waiting(call: Call) -> list[tuple[str, int]]:
 PAGE = WebPage(
     "/",
     "overview.html",
-    "Overview",
-    load,
-    (QueryParameter("span", about="hour or day", words=tuple(SPANS)),),
+    title="Overview",
+    load=load,
+    query=(QueryParameter("span", about="hour or day", words=tuple(SPANS)),),
     live=("now", "clusters", "went", "queues"),
     refresh_s=5.0,
     pause_s=3.0,

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterable, Sequence
 
 from switchyard.agent.loop.need import spec_of
-from switchyard.features.slurm.agent.commands.option_grammars import JOB, LICENSE, OPTION, build_option, check_word
+from switchyard.features.slurm.agent.commands.option_grammars import JOB, build_option, check_word
 from switchyard.features.slurm.agent.commands.parse import SACCT_FIELDS, SQUEUE_FIELDS
 from switchyard.model.cluster.idset import IdSet
+from switchyard.model.cluster.native_grammars import LICENSE, OPTION
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec, Native
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s

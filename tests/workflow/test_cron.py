@@ -7,8 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from switchyard.features.flyte.workflow.lists.cron import cron_mistake, split_zone
-from switchyard.features.flyte.workflow.lists.cron_times import CronTimes, next_of_rate
+from switchyard.features.flyte.workflow.lists.cron import CronTimes, cron_mistake, next_of_rate, split_zone
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from switchyard.errors import Malformed, MethodNotAllowed, NotFound, TooLarge
-from switchyard.features.flyte.server.data.data_path import FLYTE_DATA_PATH
-from switchyard.features.flyte.service.executions.calls import data_proxy
-from switchyard.features.flyte.service.executions.calls.data_proxy import UPLOAD_BYTES_MAX, DataUpload
+from switchyard.features.flyte.server.flyteidl_check import is_flyteidl_installed, not_installed_error
 from switchyard.features.flyte.store.executions.data_files import DataGrantRow
 from switchyard.model.files.file_tree import CHUNK_BYTES, chunk_spans
 from switchyard.server.grpc.limiter import current_caller
@@ -22,20 +20,28 @@ from switchyard.server.http.connections.asgi_messages import (
     answer_errors,
     header,
     send_json,
+    send_problem,
 )
 from switchyard.server.loops.runtime import ServerRuntime
 
+FLYTE_DATA_PATH = "/flyte-data/"
+
 
 class FlyteDataApp:
-    """`PUT` and `GET` of one file. The address is the credential."""
+    """`PUT` and `GET` of one file. The address is the credential. Flyte's messages are imported at the first call."""
 
     def __init__(self, server: ServerRuntime) -> None:
         self._server = server
 
     async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        await answer_errors(scope, send, partial(self._serve, scope, receive, send))
+        if is_flyteidl_installed():
+            await answer_errors(scope, send, partial(self._serve, scope, receive, send))
+        else:
+            await send_problem(send, not_installed_error())
 
     async def _serve(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+        from switchyard.features.flyte.service.executions.calls.data_proxy import find_grant
+
         method = scope["method"]
         if method not in ("PUT", "GET"):
             raise MethodNotAllowed(f"{FLYTE_DATA_PATH} takes PUT and GET.")
@@ -43,7 +49,7 @@ class FlyteDataApp:
         if not token:
             raise NotFound("This address has no token.")
         in_thread = self._server.workers.in_file_thread
-        grant = await in_thread(data_proxy.find_grant, self._server.context, token, method)
+        grant = await in_thread(find_grant, self._server.context, token, method)
         current_caller.set(grant.owner_id)  # users take turns
         if method == "PUT":
             await self._take(scope, receive, grant)
@@ -52,6 +58,8 @@ class FlyteDataApp:
             await self._give(scope, send, grant)
 
     async def _take(self, scope: AsgiScope, receive: AsgiReceive, grant: DataGrantRow) -> None:
+        from switchyard.features.flyte.service.executions.calls.data_proxy import UPLOAD_BYTES_MAX, DataUpload
+
         declared = header(scope, b"content-length")
         if declared is None or not declared.isdigit():
             raise Malformed("The upload needs a Content-Length.")
@@ -76,8 +84,10 @@ class FlyteDataApp:
             await in_thread(upload.end)
 
     async def _give(self, scope: AsgiScope, send: AsgiSend, grant: DataGrantRow) -> None:
+        from switchyard.features.flyte.service.executions.calls.data_proxy import file_to_read
+
         in_thread, store = self._server.workers.in_file_thread, self._server.context.files.store
-        entry = await in_thread(data_proxy.file_to_read, self._server.context, grant)
+        entry = await in_thread(file_to_read, self._server.context, grant)
         async with self._server.downloads.hold(scope, CHUNK_BYTES):
             headers = [
                 (b"content-type", b"application/octet-stream"),
