@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from switchyard.storage.signed_uploads import S3Keys, UploadSigner, incoming_key
+from switchyard.features.buckets.signed_uploads import S3Keys, UploadSigner, incoming_key
 from tests.storage.object_writer import an_object
 
 DIGEST, DATA = an_object(1, 300_000)

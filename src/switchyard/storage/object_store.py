@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from switchyard.model.files.file_tree import HASH_BYTES, TREE_BYTES_MAX, hash_of
 from switchyard.model.files.files import SignedUpload
 
 OBJECT_BYTES_MAX = TREE_BYTES_MAX  # a tree is the largest object
-SCHEMES = ("s3", "gs", "az")
 
 
 class ObjectMissing(Exception):
@@ -165,3 +165,17 @@ class StorageOptions:
     def prefix(self) -> str:
         """Without slashes around it."""
         return self.url.partition("://")[2].partition("/")[2].strip("/")
+
+
+class StoreKind(Protocol):
+    """Stores beside folders: a class without arguments, by the scheme of their addresses (`opening.py`)."""
+
+    def read_options(
+        self, options: StorageOptions, *, credentials_file: Path | None, environment: Mapping[str, str]
+    ) -> tuple[StorageOptions, list[str]]:
+        """The options with their credentials, and the mistakes, each with the config's key before it."""
+        ...
+
+    def open(self, options: StorageOptions) -> ObjectStore:
+        """The store of options without mistakes. It is not asked yet: it may be away for a while."""
+        ...

@@ -20,6 +20,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from switchyard.errors import Malformed, Unavailable
+from switchyard.features.buckets.signed_uploads import INCOMING, VALID_S_MAX, S3Keys, UploadSigner, incoming_key
 from switchyard.model.files.files import SignedUpload
 from switchyard.storage.object_store import (
     OBJECT_BYTES_MAX,
@@ -31,7 +32,6 @@ from switchyard.storage.object_store import (
     digest_of_name,
     read_one,
 )
-from switchyard.storage.signed_uploads import INCOMING, VALID_S_MAX, S3Keys, UploadSigner, incoming_key
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig, S3Config
