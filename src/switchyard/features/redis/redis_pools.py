@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from switchyard.errors import Unavailable
+from switchyard.features.redis.redis_connections import RedisConnectionPool, encode_word
 from switchyard.model.rules.tokens import (
     EXHAUSTED_BY,
     GRANTED,
@@ -38,7 +39,6 @@ from switchyard.tokens.pools import (
     quota_conflict,
     units_conflict,
 )
-from switchyard.tokens.redis_connections import RedisConnectionPool, encode_word
 
 MANAGER_ID = "redisresourcemanager"
 KEY_PREFIX = f"{{{MANAGER_ID}}}"  # a hash tag: all keys are in one slot of a Redis cluster
