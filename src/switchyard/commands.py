@@ -72,11 +72,6 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
             "switchyard.cli.rules.token_pool",
             "List, register and bound token pools: licences and services that jobs share",
         ),
-        (
-            "cluster-resources",
-            "switchyard.cli.clusters.cluster_resources",
-            "Render the templates of a project's namespace, or show what would change",
-        ),
     ],
     "Access": [
         ("login", "switchyard.cli.access.login:login", "Store a token for a server"),

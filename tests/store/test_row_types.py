@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 import switchyard.features.flyte.store
+import switchyard.features.kubernetes.store
 import switchyard.store
 from switchyard.features.flyte.store.entities import entities, entity_names
 from switchyard.features.flyte.store.executions import (
@@ -31,6 +32,7 @@ from switchyard.features.flyte.store.executions import (
     task_cache,
 )
 from switchyard.features.flyte.workflow.lists.list_query import ListOrder
+from switchyard.features.kubernetes.store import namespace_rows
 from switchyard.model.job.event_kind import EventKind
 from switchyard.store.access import access, submit_tokens
 from switchyard.store.clusters import (
@@ -217,7 +219,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     leases.leased_cancels: lambda tx: leases.leased_cancels(tx, ["a1"]),
     leases.leased_by_silent: lambda tx: leases.leased_by_silent(tx, **SILENT),
     namespace_resources.namespace_all: namespace_resources.namespace_all,
-    namespace_resources.report_list: lambda tx: namespace_resources.report_list(tx, ["c1"], ["n"]),
+    namespace_rows.report_list: lambda tx: namespace_rows.report_list(tx, ["c1"], ["n"]),
     queues.ready_tail: lambda tx: queues.ready_tail(tx, "c1", "l", 9),
     queues.arrays_without_places: lambda tx: queues.arrays_without_places(tx, ["default"], 9),
     queues.queued_heads: lambda tx: queues.queued_heads(tx, "l", 9),
@@ -265,7 +267,7 @@ NO_QUERIES = {
     entity_names.EntityNameKey,
     executions.ExecutionKey,
     handovers.NewHandover,
-    namespace_resources.NewNamespaceRow,
+    namespace_rows.NewNamespaceRow,
     quotes.QuoteWaitRow,
     unreadable_jobs.QuarantinedJob,
     AttemptRow,
@@ -278,7 +280,7 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    packages = (switchyard.store, switchyard.features.flyte.store)
+    packages = (switchyard.store, switchyard.features.flyte.store, switchyard.features.kubernetes.store)
     modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
     for info in modules:
         if ".migrations" in info.name:

@@ -131,7 +131,7 @@ def make_context(
         usage=UserUsage(
             config.limits.of, is_exempt=lambda name: name in snapshots.access.admin_names, refused=tally.limits.add
         ),
-        settings={type(value): value for feature in server_features() for value in feature.settings(config)},
+        settings={type(value): value for feature in server_features() for value in feature.settings(settings)},
         namespace_template=config.namespace_mapping.template,
         changes=ChangeBudget(config.limits.of, tally.limits.add, lambda: clock.steady_us() / 1e6),
     )

@@ -8,22 +8,21 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Denied, NotFound
-from switchyard.model.cluster.namespace_resources import (
+from switchyard.features.kubernetes.model.namespace_objects import (
     NamespaceReport,
     ObjectState,
     ObjectStatus,
     ResourceReport,
 )
+from switchyard.features.kubernetes.service import namespace_status, render_namespaces
+from switchyard.features.kubernetes.service.render_namespaces import NamespaceRendering
+from switchyard.features.kubernetes.service.resource_templates import ResourceTemplates
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import ProjectChange
 from switchyard.service.access import projects
 from switchyard.service.cluster import clusters
 from switchyard.service.core.resource_set import TAKEN, resource_set_of
-from switchyard.service.core.snapshots.resource_templates import ResourceTemplates
-from switchyard.service.rules import namespace_status
-from switchyard.service.upkeep import render_namespaces
 from switchyard.service.upkeep.leadership import Leadership
-from switchyard.service.upkeep.render_namespaces import NamespaceRendering
 from switchyard.store.rules.namespace_resources import NamespaceRow
 from tests.service.rig import ADMIN, Rig
 from tests.service.upkeep.town import QUOTA, Town

@@ -7,19 +7,16 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.cluster.namespace_resources import (
-    ClusterObject,
-    NamespaceEntry,
-    NamespaceReport,
-    ResourceReport,
-)
+from switchyard.features.kubernetes.model.namespace_objects import ClusterObject, NamespaceReport, ResourceReport
+from switchyard.features.kubernetes.service import namespace_status
+from switchyard.features.kubernetes.service.render_namespaces import NamespaceRendering
+from switchyard.features.kubernetes.service.resource_templates import ResourceTemplates, VariableSource
+from switchyard.model.cluster.namespace_resources import NamespaceEntry
 from switchyard.model.rules.scope import Scope
 from switchyard.service.cluster import clusters, graphs
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.resource_templates import ResourceTemplates, VariableSource
 from switchyard.service.core.writes.write_condition import WriteCondition
-from switchyard.service.rules import attributes, namespace_status
-from switchyard.service.upkeep.render_namespaces import NamespaceRendering
+from switchyard.service.rules import attributes
 from tests.builders import a_graph
 from tests.service.rig import ADMIN, Rig, RigAgent
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from switchyard.agent.server.resource_client import ResourceClient
+from switchyard.agent.server.client import Connection
 from switchyard.agent.site.accounts import LocalAccount
 from switchyard.agent.site.inherited_variables import INHERITED_VARIABLES
 from switchyard.agent.site.site import Site
@@ -138,7 +138,7 @@ class OutputPiece:
 class ManagesNamespaces(Protocol):
     """Applies the objects that the server renders for each namespace."""
 
-    def attach(self, server: ResourceClient, on_ready: Callable[[], None]) -> None:
+    def attach(self, server: Connection, on_ready: Callable[[], None]) -> None:
         """Called once, before the threads start. `on_ready` is to be called when a job that waited may start."""
 
     def note_version(self, version: str) -> None:

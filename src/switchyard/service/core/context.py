@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from switchyard.policy.render import NAMESPACE_TEMPLATE
+from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE
 from switchyard.route.moving import MovingSettings
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore

@@ -10,8 +10,9 @@ from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser, Verb, run_noun
 from switchyard.cli.terminal.table import Column, format_duration, now_us, print_table
-from switchyard.model.cluster.namespace_resources import ClusterObject
-from switchyard.model.cluster.rendering import Rendering
+from switchyard.features.kubernetes.model.namespace_objects import ClusterObject
+from switchyard.features.kubernetes.model.rendering import Rendering
+from switchyard.features.kubernetes.sdk.resource_calls import ClusterResourceClient
 
 ABOUT = """\
 Cluster resources: what a project's namespace is given on a cluster, from the operator's templates. The values come from
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> int:
 
 
 def _render(args: Namespace) -> int:
-    with connect(args) as yard:
+    with connect(args, ClusterResourceClient) as yard:
         rendering = yard.render_cluster_resources(args.project, args.domain)
     if not emit(rendering, args.output, key="namespace"):
         print("---\n".join(f"# {rendered.file}\n{rendered.text}" for rendered in rendering.files), end="")
@@ -32,7 +33,7 @@ def _render(args: Namespace) -> int:
 
 
 def _diff(args: Namespace) -> int:
-    with connect(args) as yard:
+    with connect(args, ClusterResourceClient) as yard:
         change = yard.cluster_resource_changes(args.project, args.domain)
     if emit(change, args.output, key="now.namespace"):
         return 0
@@ -56,7 +57,7 @@ def diff_renderings(last: Rendering | None, now: Rendering) -> Iterator[str]:
 
 
 def _status(args: Namespace) -> int:
-    with connect(args) as yard:
+    with connect(args, ClusterResourceClient) as yard:
         states = list(
             yard.cluster_resource_states(
                 project=args.project, domain=args.domain, cluster=args.cluster, is_problem=args.problems

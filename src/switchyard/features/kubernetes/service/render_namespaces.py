@@ -18,11 +18,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from switchyard.errors import BadRequest
-from switchyard.policy.render import is_scope_named
-from switchyard.policy.rendered_objects import read_objects
-from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.resource_set import TAKEN
-from switchyard.service.core.snapshots.resource_templates import (
+from switchyard.features.kubernetes.policy.rendered_objects import read_objects
+from switchyard.features.kubernetes.service.resource_templates import (
     PlatformValues,
     ResourceTemplates,
     ScopeValues,
@@ -32,10 +29,15 @@ from switchyard.service.core.snapshots.resource_templates import (
     read_templates,
     scope_values,
 )
+from switchyard.features.kubernetes.store import namespace_rows
+from switchyard.features.kubernetes.store.namespace_rows import NewNamespaceRow
+from switchyard.policy.namespace_names import is_scope_named
+from switchyard.service.core.context import Context, bump_version
+from switchyard.service.core.resource_set import TAKEN
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store.rules import namespace_resources
-from switchyard.store.rules.namespace_resources import NamespaceRow, NewNamespaceRow
+from switchyard.store.rules.namespace_resources import NamespaceRow
 
 ROUND_US = 200_000  # length of one round; the next round continues
 ROWS_MAX = 50  # per transaction
@@ -165,8 +167,8 @@ class NamespaceRendering:
         def apply(batch: Batch) -> int:
             if is_shown:
                 bump_version(batch, Topic.RESOURCES)
-            namespace_resources.namespace_put(batch.tx, rows, at_us=batch.now_us)
-            namespace_resources.namespace_delete(batch.tx, gone)
+            namespace_rows.namespace_put(batch.tx, rows, at_us=batch.now_us)
+            namespace_rows.namespace_delete(batch.tx, gone)
             return len(rows) + len(gone)
 
         return leadership.commit(context, apply)

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 import yaml
 
-NAMESPACE_TEMPLATE = "{{ project }}-{{ domain }}"
+from switchyard.policy.namespace_names import VARIABLE
+
 TEMPLATE_DEPTH_MAX = 64  # as in every YAML we read
 LISTED_MAX = 20  # names in one message
 
-_VARIABLE = re.compile(r"\{\{ *([A-Za-z_][A-Za-z0-9_.-]*) *\}\}")
-_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # Texts that every version of YAML reads alike without quotes; all others are quoted.
 _WHOLE = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _FRACTION = re.compile(r"-?(0|[1-9][0-9]{0,14})\.[0-9]{1,15}")
@@ -43,7 +42,7 @@ def fill_template(template: str, values: Mapping[str, str], *, where: str) -> Fi
         names.append(match[1])
         return f"{mark}{len(names) - 1}x"
 
-    marked = _VARIABLE.sub(hold, template)
+    marked = VARIABLE.sub(hold, template)
     odd = [number for number, line in enumerate(marked.splitlines(), start=1) if "{{" in line]
     if odd:
         return FilledTemplate(
@@ -66,30 +65,6 @@ def fill_template(template: str, values: Mapping[str, str], *, where: str) -> Fi
     if mark in text:  # in a tag, say
         return FilledTemplate(mistakes=(f"{where}: a variable stands where no value can",))
     return FilledTemplate(text)
-
-
-def namespace_of(template: str, *, project: str, domain: str) -> str:
-    """Return the namespace of a project and domain. Raises ValueError for a name that Kubernetes refuses."""
-    unknown = sorted(set(_VARIABLE.findall(template)) - {"project", "domain"})
-    if unknown:
-        raise ValueError(f"{unknown[0]!r} is unknown in namespace_mapping.template; known: project, domain")
-    name = _VARIABLE.sub(lambda match: {"project": project, "domain": domain}[match[1]], template)
-    if not _NAMESPACE.fullmatch(name):
-        raise ValueError(
-            f"{name!r} is no namespace (a-z, 0-9 and - inside, at most 63 characters); it comes from the template "
-            f"{template!r}"
-        )
-    return name
-
-
-def is_scope_named(template: str) -> bool:
-    """Whether every project in every domain is meant to have a namespace of its own."""
-    return {"project", "domain"} <= set(_VARIABLE.findall(template))
-
-
-def is_variable(name: str) -> bool:
-    """Whether a template could name it."""
-    return _VARIABLE.fullmatch(f"{{{{ {name} }}}}") is not None
 
 
 def _unused_marker(template: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import yaml
 
-from switchyard.model.cluster.namespace_resources import OBJECTS_MAX, RenderedObject
-from switchyard.model.cluster.rendering import RenderedFile
+from switchyard.features.kubernetes.model.namespace_objects import OBJECTS_MAX, RenderedObject
+from switchyard.features.kubernetes.model.rendering import RenderedFile
 
 OBJECT_BYTES_MAX = 2**20  # Kubernetes takes little more
 NAMESPACE_BYTES_MAX = 4 * 2**20  # of all objects of a namespace: they travel in one message

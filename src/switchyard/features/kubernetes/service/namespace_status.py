@@ -12,41 +12,39 @@ import msgspec
 from msgspec import Raw, Struct
 
 from switchyard.errors import BadRequest, Denied, NotFound, UnknownName
-from switchyard.model.cluster.namespace_resources import (
-    BACKEND,
+from switchyard.features.kubernetes.model.namespace_objects import (
     ClusterObject,
-    NamespaceEntry,
     NamespaceIndex,
     NamespaceObjects,
     NamespaceReport,
     ObjectState,
     ObjectStatus,
     ResourceReport,
-    serves_namespace,
 )
-from switchyard.model.cluster.rendering import RenderedFile, Rendering, RenderingChange
-from switchyard.model.job.unreadable import UNREADABLE_ERRORS
-from switchyard.model.rules.access import Role
-from switchyard.model.wire.api import Page
-from switchyard.policy.rendered_objects import hide_secrets
-from switchyard.route.member import Member
-from switchyard.service.core.agents.fleet import AgentEntry, ClusterEntry
-from switchyard.service.core.agents.visible_clusters import visible_cluster
-from switchyard.service.core.context import Context
-from switchyard.service.core.resource_set import version_for_agent
-from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.resource_templates import (
+from switchyard.features.kubernetes.model.rendering import RenderedFile, Rendering, RenderingChange
+from switchyard.features.kubernetes.policy.rendered_objects import hide_secrets
+from switchyard.features.kubernetes.service.resource_templates import (
     ResourceTemplates,
     fill_templates,
     platform_values,
     read_templates,
     scope_values,
 )
+from switchyard.features.kubernetes.store import namespace_rows
+from switchyard.features.kubernetes.store.namespace_rows import NamespaceReportRow
+from switchyard.model.cluster.namespace_resources import BACKEND, NamespaceEntry, serves_namespace
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.rules.access import Role
+from switchyard.model.wire.api import Page
+from switchyard.route.member import Member
+from switchyard.service.core.agents.fleet import AgentEntry, ClusterEntry
+from switchyard.service.core.agents.visible_clusters import visible_cluster
+from switchyard.service.core.context import Context
+from switchyard.service.core.resource_set import version_for_agent
+from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch
-from switchyard.store.rules import namespace_resources
-from switchyard.store.rules.namespace_resources import NamespaceReportRow
 
 CURSOR_DIGITS_MAX = 10  # of the place of an object: a report has far fewer
 TEMPLATES = "templates"  # stands in the place of an object's name where nothing could be rendered
@@ -71,7 +69,7 @@ def namespace_index(context: Context, agent: AgentEntry) -> NamespaceIndex:
     row = _serving_cluster(context, agent)
     resources = context.snapshots.resources
     with context.database.read() as tx:
-        reported = namespace_resources.report_namespaces(tx, [agent.cluster_id])
+        reported = namespace_rows.report_namespaces(tx, [agent.cluster_id])
     served = [entry for entry in resources.entries if serves_namespace(row.namespaces, entry.namespace)]
     unwanted = reported - {entry.namespace for entry in served}
     return NamespaceIndex(version_for_agent(resources, row, agent), served, sorted(unwanted))
@@ -84,7 +82,7 @@ def namespace_objects(context: Context, agent: AgentEntry, namespace: str) -> Na
     body = None
     if entry is not None:
         with context.database.read() as tx:
-            body = namespace_resources.namespace_body(tx, project=entry.project, domain=entry.domain)
+            body = namespace_rows.namespace_body(tx, project=entry.project, domain=entry.domain)
     if body is None or not body[0]:
         raise NotFound(
             f"There are no objects for the namespace {namespace!r}, or the cluster does not serve it.",
@@ -99,16 +97,16 @@ def take_report(context: Context, agent: AgentEntry, report: ResourceReport) -> 
     wanted = {name for name in context.snapshots.resources.by_namespace if serves_namespace(patterns, name)}
 
     def apply(batch: Batch) -> None:
-        known = wanted | namespace_resources.report_namespaces(batch.tx, [agent.cluster_id])
+        known = wanted | namespace_rows.report_namespaces(batch.tx, [agent.cluster_id])
         rows = [
             _report_row(agent, namespace, batch.now_us)
             for namespace in report.namespaces
             if namespace.objects and namespace.namespace in known
         ]
-        namespace_resources.report_put(batch.tx, rows)
+        namespace_rows.report_put(batch.tx, rows)
         gone = [namespace.namespace for namespace in report.namespaces if not namespace.objects]
         if gone:
-            namespace_resources.report_delete(batch.tx, agent.cluster_id, gone)
+            namespace_rows.report_delete(batch.tx, agent.cluster_id, gone)
 
     context.committer.call(apply)
 
@@ -160,7 +158,7 @@ def object_states(
     items: list[ClusterObject] = []
     with context.database.read() as tx:
         if actor.is_platform_admin and project is None and domain is None and members:
-            reported = namespace_resources.report_namespaces(tx, [member.id for member in members])
+            reported = namespace_rows.report_namespaces(tx, [member.id for member in members])
             entries |= {name: [] for name in reported - context.snapshots.resources.by_namespace.keys()}
         pairs = [
             (namespace, member)
@@ -170,7 +168,7 @@ def object_states(
         ]
         for start in range(0, len(pairs), limit):
             part = pairs[start : start + limit]
-            rows = namespace_resources.report_list(
+            rows = namespace_rows.report_list(
                 tx, {member.id for _, member in part}, {namespace for namespace, _ in part}
             )
             reports = {(row.namespace, row.cluster_id): row for row in rows}
@@ -284,7 +282,7 @@ def render(context: Context, templates: ResourceTemplates, actor: Actor, *, proj
     def apply(batch: Batch) -> Rendering:
         stored = msgspec.structs.replace(rendering, at_us=batch.now_us)
         body = msgspec.json.encode(stored).decode()
-        namespace_resources.render_put(batch.tx, project=project, domain=domain, body=body, at_us=batch.now_us)
+        namespace_rows.render_put(batch.tx, project=project, domain=domain, body=body, at_us=batch.now_us)
         record_audit(batch, context, actor, "cluster-resources.render", f"{project}/{domain}", after=stored.values)
         return stored
 
@@ -297,7 +295,7 @@ def compare_rendering(
     """Return a rendering made now and the last stored rendering. Stores nothing."""
     rendering = _render(context, templates, actor, project=project, domain=domain)
     with context.database.read() as tx:
-        body = namespace_resources.render_get(tx, project=project, domain=domain)
+        body = namespace_rows.render_get(tx, project=project, domain=domain)
     return RenderingChange(rendering, msgspec.json.decode(body, type=Rendering) if body is not None else None)
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from switchyard.agent.server.client import Connection, ServerUnreachable
-from switchyard.model.cluster.namespace_resources import (
+from switchyard.features.kubernetes.model.namespace_objects import (
     NamespaceIndex,
     NamespaceObjects,
     NamespaceReport,

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from switchyard.model.cluster.namespace_resources import (
-    NAMESPACE_PATTERN,
+from switchyard.features.kubernetes.model.namespace_objects import (
     ClusterObject,
     NamespaceIndex,
     NamespaceObjects,
     ResourceReport,
 )
-from switchyard.model.cluster.rendering import Rendering, RenderingChange, RenderRequest
+from switchyard.features.kubernetes.model.rendering import Rendering, RenderingChange, RenderRequest
+from switchyard.features.kubernetes.service import namespace_status
+from switchyard.features.kubernetes.service.resource_templates import ResourceTemplates
+from switchyard.model.cluster.namespace_resources import NAMESPACE_PATTERN
 from switchyard.model.rules.names import NAME_PATTERN
 from switchyard.model.wire.api import Page
-from switchyard.server.http.bodies.body_bounds import RESOURCES_BODY
+from switchyard.server.http.bodies.body_bounds import BodyBound
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import Caller, Endpoint
 from switchyard.server.http.query_parameters import CURSOR, LIMIT, QueryParameter
-from switchyard.service.rules import namespace_status
+
+RESOURCES_BODY = BodyBound("report on namespaces", 8 * 2**20, 256_000)  # 100 namespaces of 400 objects
 
 
 def rendering_make(call: Call) -> Rendering:
     return namespace_status.render(
-        call.context, call.services.settings.templates, call.actor, project=call.body.project, domain=call.body.domain
+        call.context,
+        call.context.setting(ResourceTemplates),
+        call.actor,
+        project=call.body.project,
+        domain=call.body.domain,
     )
 
 
 def rendering_changes(call: Call) -> RenderingChange:
     return namespace_status.compare_rendering(
         call.context,
-        call.services.settings.templates,
+        call.context.setting(ResourceTemplates),
         call.actor,
         project=call.text("project") or "",
         domain=call.text("domain") or "",

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import msgspec
 
 from switchyard.errors import BadRequest
-from switchyard.model.cluster.rendering import RenderedFile
+from switchyard.features.kubernetes.model.rendering import RenderedFile
+from switchyard.features.kubernetes.policy.fill_template import fill_template
 from switchyard.policy.kinds.cluster_resources import RESERVED_KEYS, ClusterResourcesKind
-from switchyard.policy.render import NAMESPACE_TEMPLATE, fill_template, namespace_of
+from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE, namespace_of
 from switchyard.policy.resolve import Policy
 
 TEMPLATES_MAX = 200  # files; a namespace usually has a handful

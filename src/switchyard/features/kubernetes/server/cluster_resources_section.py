@@ -1,4 +1,4 @@
-"""The config sections `cluster_resources` and `namespace_mapping`: where templates are, and the platform's values."""
+"""The config section `cluster_resources`: where templates are, and the platform's values."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from switchyard.features.kubernetes.service.resource_templates import ResourceTemplates, VariableSource
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.policy.kinds.cluster_resources import RESERVED_KEYS
-from switchyard.policy.render import NAMESPACE_TEMPLATE, is_variable, namespace_of
-from switchyard.service.core.snapshots.resource_templates import ResourceTemplates, VariableSource
+from switchyard.policy.namespace_names import is_variable
+from switchyard.sections import section_of
+from switchyard.server.config.config import Config, NamespaceMappingSection
 
 REFRESH_S_MIN = 1.0  # between two reads of the template files
 
@@ -58,15 +60,12 @@ class ClusterResourcesSection(Struct, frozen=True, forbid_unknown_fields=True):
         return {domain: _sources(given) for domain, given in _joined(self.customData, "", []).items()}
 
 
-class NamespaceMappingSection(Struct, frozen=True, forbid_unknown_fields=True):
-    template: str = NAMESPACE_TEMPLATE
-
-    def __post_init__(self) -> None:
-        namespace_of(self.template, project="project", domain="domain")
+def cluster_resources_section(config: Config) -> ClusterResourcesSection:
+    return section_of(config, "cluster_resources", ClusterResourcesSection)
 
 
 def templates_of(
-    resources: ClusterResourcesSection,
+    section: ClusterResourcesSection,
     namespaces: NamespaceMappingSection,
     *,
     folder: Path,
@@ -74,13 +73,27 @@ def templates_of(
 ) -> ResourceTemplates:
     """Make the templates of the two sections. A relative path is relative to the config file's folder."""
     return ResourceTemplates(
-        folder=folder / resources.templatePath if resources.templatePath else None,
-        platform=resources.platform,
-        by_domain=resources.by_domain,
+        folder=folder / section.templatePath if section.templatePath else None,
+        platform=section.platform,
+        by_domain=section.by_domain,
         namespace=namespaces.template,
         environment=environment,
-        refresh_s=max(REFRESH_S_MIN, parse_duration_s(resources.refreshInterval)),
+        refresh_s=max(REFRESH_S_MIN, parse_duration_s(section.refreshInterval)),
     )
+
+
+def template_mistakes(config: Config, *, folder: Path) -> list[str]:
+    """What is wrong with the section in this folder and with these domains."""
+    templates = templates_of(cluster_resources_section(config), config.namespace_mapping, folder=folder, environment={})
+    mistakes = []
+    if templates.folder is not None and not templates.folder.is_dir():
+        mistakes.append(f"cluster_resources.templatePath: there is no folder {templates.folder}")
+    mistakes += [
+        f"cluster_resources.customData.{domain}: there is no such domain"
+        for domain in templates.by_domain
+        if domain not in config.domain_names
+    ]
+    return mistakes
 
 
 def _mistakes(section: Any, path: str) -> list[str]:
