@@ -55,7 +55,7 @@ PRINT_PLACES = ("server/commands/command.py", "server/commands/db_command.py")
 # Modules that are started or loaded by name and so imported by nobody.
 STARTED_BY_NAME = (
     "main.py",  # the `yard` script
-    "agent/backends/local/supervisor.py",  # runs beside each local job, as a program
+    "features/local/agent/supervisor.py",  # runs beside each local job, as a program
     "features/flux/agent/broker/bridge_program.py",  # runs in Flux's own Python, as a program
     "store/migrations/",  # Alembic loads these by path
 )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Setting, Status
-from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.site.site import Site
+from switchyard.features.local.agent.backend import LocalBackend
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.local import local_status
-from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, Stamp
-from switchyard.agent.backends.local.launch import start_files
-from switchyard.agent.backends.local.local import LocalBackend
-from switchyard.agent.backends.local.local_status import ended_status, show_duration
 from switchyard.agent.site.job_accounts import own_account_name
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import Unavailable
+from switchyard.features.local.agent import local_status
+from switchyard.features.local.agent.backend import LocalBackend
+from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Stamp
+from switchyard.features.local.agent.launch import start_files
+from switchyard.features.local.agent.local_status import ended_status, show_duration
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.image_rules import ImageRun
 from switchyard.model.job.lifecycle import ObservedState

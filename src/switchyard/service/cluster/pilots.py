@@ -30,7 +30,7 @@ from switchyard.store.clusters.group_invites import PilotRow
 from switchyard.store.jobs import jobs
 
 # From the end of a pilot's job until jobs that ran in it may run again. Their processes end with the pilot's agent, two
-# seconds after it at the latest (agent/backends/local/supervisor.py).
+# seconds after it at the latest (features/local/agent/supervisor.py).
 JOBS_END_US = 5_000_000
 PROOF_BYTES_MAX = 2**16  # of the job's output that are searched: programs that start an agent may print a little first
 

@@ -26,20 +26,6 @@ from switchyard.agent.backends import (
     WorkFolder,
     marker_of,
 )
-from switchyard.agent.backends.local import local_status, proctable, supervisor
-from switchyard.agent.backends.local.containment import Containments
-from switchyard.agent.backends.local.job_mounts import release_mounts
-from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, SupervisorClaim
-from switchyard.agent.backends.local.launch import (
-    VARIABLES_FILE,
-    account_for,
-    load_job_accounts,
-    mounts_folder,
-    spawn_supervisor,
-    start_files,
-)
-from switchyard.agent.backends.local.seals import Seals
-from switchyard.agent.backends.local.supervisor_program import SupervisorProgram, start_failure
 from switchyard.agent.backends.shared.container_removal import remove_containers
 from switchyard.agent.backends.shared.work_folders import WorkFolders
 from switchyard.agent.files.folder_removal import remove_folder
@@ -57,6 +43,20 @@ from switchyard.agent.loop.need import (
 )
 from switchyard.agent.site.images import container_programs, graph_with_images
 from switchyard.errors import Unavailable, YardError
+from switchyard.features.local.agent import local_status, proctable, supervisor
+from switchyard.features.local.agent.containment import Containments
+from switchyard.features.local.agent.job_mounts import release_mounts
+from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, SupervisorClaim
+from switchyard.features.local.agent.launch import (
+    VARIABLES_FILE,
+    account_for,
+    load_job_accounts,
+    mounts_folder,
+    spawn_supervisor,
+    start_files,
+)
+from switchyard.features.local.agent.seals import Seals
+from switchyard.features.local.agent.supervisor_program import SupervisorProgram, start_failure
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from switchyard.agent.backends import OutputPiece, marker_of
-from switchyard.agent.backends.local import proctable
 from switchyard.agent.loop.clock import Stamp, boot_id
 from switchyard.agent.site.accounts import LocalAccount, open_untrusted, share_folder
+from switchyard.features.local.agent import proctable
 from switchyard.model.cluster.poll import Lease
 
 JOB_FILE_BYTES_MAX = 64 * 1024  # an exit file is under 4 KiB; anything larger is not one

@@ -9,13 +9,13 @@ import shutil
 import signal
 
 from switchyard.agent.backends import Status, signal_name
-from switchyard.agent.backends.local.client_end import container_end, is_start_failure
-from switchyard.agent.backends.local.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
-from switchyard.agent.backends.local.launch import output_limit_bytes
 from switchyard.agent.backends.shared.container_end import LAST_WORDS_MAX
 from switchyard.agent.backends.shared.returns import limit_returns
 from switchyard.agent.loop.clock import boot_id
 from switchyard.agent.loop.need import memory_limit_bytes, spec_of
+from switchyard.features.local.agent.client_end import container_end, is_start_failure
+from switchyard.features.local.agent.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
+from switchyard.features.local.agent.launch import output_limit_bytes
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from switchyard.model.jobspec.quantity import parse_duration_s, show_bytes

@@ -19,11 +19,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchyard.agent.backends.local import cgroup, proctable
-from switchyard.agent.backends.local.cgroup import ControlGroup
 from switchyard.agent.private_files import replace_file
 from switchyard.agent.site.site import ContainmentMode
 from switchyard.errors import Unavailable
+from switchyard.features.local.agent import cgroup, proctable
+from switchyard.features.local.agent.cgroup import ControlGroup
 
 BASES_FILE = "control-groups"  # folders in which agents of this data folder made groups, newest first
 BASES_MAX = 8

@@ -1,4 +1,4 @@
-"""Starts the supervisor of a local job and tells it what to run. local.py follows it."""
+"""Starts the supervisor of a local job and tells it what to run. backend.py follows it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from switchyard.agent.backends.local import proctable
+from switchyard.features.local.agent import proctable
 
 FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed without
 CGROUP_PROBE_S_MAX = 10.0

@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from switchyard.agent.backends.local import agent_pipe, confine, job_mounts, proctable, supervisor
 from switchyard.agent.log import line
 from switchyard.agent.private_files import file_version, replace_file
+from switchyard.features.local.agent import agent_pipe, confine, job_mounts, proctable, supervisor
 
 PROGRAM_FOLDER = "supervisor"  # in the folder of the backend
 REWRITE_S = 60.0  # between two tries to write the files, e.g. while the disk is full

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without the enums, which take a quarter of the time from spawn to exec
 if TYPE_CHECKING or __package__:
-    from switchyard.agent.backends.local.agent_pipe import CLAIMED, RUNNING, AgentPipe
-    from switchyard.agent.backends.local.confine import (
+    from switchyard.features.local.agent.agent_pipe import CLAIMED, RUNNING, AgentPipe
+    from switchyard.features.local.agent.confine import (
         EXECUTES,
         CgroupEntry,
         CommandRefused,
@@ -56,7 +56,7 @@ if TYPE_CHECKING or __package__:
         protect_supervisor,
         set_tag,
     )
-    from switchyard.agent.backends.local.proctable import (
+    from switchyard.features.local.agent.proctable import (
         age_clock_ns,
         boot_id,
         descendants,
@@ -220,7 +220,7 @@ def mount_folders(start: dict[bytes, list[bytes]]) -> dict[str, object]:
     if b"mount" not in start:
         return {}
     if TYPE_CHECKING or __package__:
-        from switchyard.agent.backends.local.job_mounts import MountRefused, volume_options
+        from switchyard.features.local.agent.job_mounts import MountRefused, volume_options
     else:
         from job_mounts import MountRefused, volume_options
     try:
@@ -235,7 +235,7 @@ def mount_folders(start: dict[bytes, list[bytes]]) -> dict[str, object]:
 def release_folders(start: dict[bytes, list[bytes]]) -> None:
     if b"mount" in start:
         if TYPE_CHECKING or __package__:
-            from switchyard.agent.backends.local.job_mounts import release_mounts
+            from switchyard.features.local.agent.job_mounts import release_mounts
         else:
             from job_mounts import release_mounts
         release_mounts(start[b"mount_at"][0])

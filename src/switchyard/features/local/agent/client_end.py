@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from switchyard.agent.backends.local.jobdir import ExitRecord
 from switchyard.agent.backends.shared.container_end import (
     KILL,
     LAST_WORDS_MAX,
@@ -14,6 +13,7 @@ from switchyard.agent.backends.shared.container_end import (
     ran_out_of_memory,
     start_failure,
 )
+from switchyard.features.local.agent.jobdir import ExitRecord
 from switchyard.model.job.retry import Cause
 from switchyard.model.jobspec.quantity import show_bytes
 
