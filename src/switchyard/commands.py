@@ -87,7 +87,6 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
     "Server": [
         ("server", "switchyard.server.commands.command", "Run a server"),
         ("db", "switchyard.server.commands.db_command", "Upgrade, check, back up and restore the database"),
-        ("demo", "switchyard.cli.demo.demo", "Start a server and three clusters here, and run 14 jobs"),
         ("completion", "switchyard.cli.terminal.completion", "Print the completion script of bash, zsh or fish"),
         ("schema", "switchyard.cli.schema", "Print the JSON Schema of a job file, for editors"),
         ("version", "switchyard.cli.version", "Show the versions of this program and of the server"),

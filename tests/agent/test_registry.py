@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import Backend, Setting
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.registry import BACKENDS, CLASS_FACTS, load_backend
 from switchyard.errors import Internal, PolicyRefused, UnknownName
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.plugins import PluginGroup
 from tests.agent.builders import a_lease, a_setting
 
