@@ -24,7 +24,14 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
-    *("main.py", "cli/", "sdk/transport/config.py", "agent/command.py", "agent/doctor/diagnostic_commands.py"),
+    *(
+        "main.py",
+        "cli/",
+        "features/demo/cli/demo.py",
+        "sdk/transport/config.py",
+        "agent/command.py",
+        "agent/doctor/diagnostic_commands.py",
+    ),
     *("server/config/settings.py", "server/commands/command.py", "server/commands/db_command.py"),
 )
 # Rooms that share stored times with other servers, and where the one wall clock is read.
