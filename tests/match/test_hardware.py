@@ -80,7 +80,8 @@ def test_a_type_that_is_not_there_is_refused_with_the_types_that_are(
     each: dict[str, Any], asked: dict[str, Any], reason: str
 ) -> None:
     found = answer(each, **asked)
-    assert isinstance(found, Misfit) and found.reason == reason
+    assert isinstance(found, Misfit)
+    assert found.reason == reason
 
 
 JOBSPEC = {"resources": [{"type": "slot", "count": 1, "with": [{"type": "core"}, {"type": "gpu:h100", "count": 2}]}]}

@@ -71,7 +71,7 @@ def requirements_of(device: Device) -> tuple[Requirement, ...]:
 
 
 def describe_hardware(attached: Iterable[AttachedVertex], asked: Iterable[Requirement]) -> list[str]:
-    """`of type a100`: what a vertex tells of itself, one text for each of its types, with the memory if that is asked."""
+    """`of type a100`: what a vertex tells of itself, one text for each type. With the memory, if it is asked."""
     has_memory = any(requirement.field == MEMORY_FIELD for requirement in asked)
     own = [vertex.metadata for vertex in attached if vertex.subsystem == OWN_SUBSYSTEM]
     return [

@@ -135,7 +135,7 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         for size in (self.memory, self.ephemeral_storage, self.gpu_memory):
             if size is not None:
                 parse_bytes(size)
-        if (self.gpu_type or self.gpu_memory) and not (self.gpus or self.limits.gpus):
+        if (self.gpu_type or self.gpu_memory) and self.gpus is None and self.limits.gpus is None:
             raise ImpossibleValue("gpu_type and gpu_memory say which GPUs; say how many, as in `gpus: 1`")
         if any(re.fullmatch(r"gpu(:[0-9]+)?", text) for text in self.devices):
             raise ImpossibleValue("devices: GPUs of any type are `gpus`; here they have a type, as in gpu:h100:2")
