@@ -33,8 +33,8 @@ def changed(plain: PlainResources, hint: str) -> PlainResources:
         return replace(plain, nodes=None)
     found = HINT.fullmatch(hint)
     assert found, hint
-    value = parse_bytes(found[2]) if found[1] == "--memory" else int(found[2])
-    return replace(plain, **{FIELDS[found[1]]: value})
+    fields: dict[str, Any] = {FIELDS[found[1]]: parse_bytes(found[2]) if found[1] == "--memory" else int(found[2])}
+    return replace(plain, **fields)
 
 
 @given(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from typing import Any
 
 from switchyard.match.demand import Demand, Need, PlainResources
 from switchyard.match.engine import Match, Misfit, engine
@@ -180,7 +181,7 @@ class _HintSearch:
                 break
             amount = self._largest(plain, name, min(bound, asks - 1), graphs[key])
             best = max(best, _minimum(name) - 1 if amount is None else amount)
-        if best >= _minimum(name) and (names := self._verified(replace(plain, **{name: best}), misfits)):
+        if best >= _minimum(name) and (names := self._verified(_with_amount(plain, name, best), misfits)):
             yield Hint(
                 1 - best / asks, f"{option} {_show_amount(name, best)} instead of {_show_amount(name, asks)} ({names})"
             )
@@ -230,14 +231,14 @@ class _HintSearch:
 
     def _largest(self, plain: PlainResources, name: str, limit: int, graph: Graph) -> int | None:
         """Return the largest amount up to `limit` that fits, by bisection. Bytes in steps of a MiB."""
-        if limit < _minimum(name) or self._fits(replace(plain, **{name: limit}), graph):
+        if limit < _minimum(name) or self._fits(_with_amount(plain, name, limit), graph):
             return limit if limit >= _minimum(name) else None
         step = MIB if limit > MIB else 1
         low, high = _minimum(name), (limit - 1) // step
         largest: int | None = None
         while low <= high and self.probes_left > 0:
             middle = (low + high + 1) // 2
-            if self._fits(replace(plain, **{name: middle * step}), graph):
+            if self._fits(_with_amount(plain, name, middle * step), graph):
                 largest, low = middle * step, middle + 1
             else:
                 high = middle - 1
@@ -320,6 +321,11 @@ _HEALTH_HINTS: tuple[tuple[Callable[[list[str]], str], Callable[[Member], bool]]
 )
 
 
+def _with_amount(plain: PlainResources, name: str, amount: int) -> PlainResources:
+    changed: dict[str, Any] = {name: amount}
+    return replace(plain, **changed)
+
+
 def _minimum(name: str) -> int:
     return 1 if name in ("cores", "tasks") else 0
 
@@ -331,7 +337,7 @@ def _upper_bound(plain: PlainResources, graph: Graph, name: str) -> int:
     """
     if name == "tasks":
         return sum(kind.count * _tasks_per_node(plain, kind) for kind in graph.kinds)
-    smallest = replace(plain, **{name: _minimum(name)})
+    smallest = _with_amount(plain, name, _minimum(name))
     holds = [(kind, _tasks_per_node(smallest, kind)) for kind in graph.kinds]
     if sum(kind.count * times for kind, times in holds) < plain.tasks:
         return -1

@@ -86,9 +86,16 @@ class SiteNames:
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = {key: value for name, value in names.items() for key in (name, read_hardware(name).name)}
 
+    def hardware(self, spelling: str) -> Hardware:
+        """The type that the cluster means by this spelling, with the memory that it is known to have."""
+        return next(iter(types_of_vertex({"type": self.common(spelling)})), Hardware(""))
+
     def common(self, spelling: str) -> str:
         """The spelling itself, unless the site says that it means another."""
         return self._names.get(spelling) or self._names.get(read_hardware(spelling).name, spelling)
+
+
+COMMON_NAMES = SiteNames({})  # of a site that adds none
 
 
 def types_of_vertex(properties: Mapping[str, object]) -> Iterable[Hardware]:
@@ -102,6 +109,11 @@ def types_of_vertex(properties: Mapping[str, object]) -> Iterable[Hardware]:
         else:
             continue
         yield Hardware(told.name, max(memory_mb or told.memory_mb, 1000 * _LEAST_MEMORY.get(told.name, 0)))
+
+
+def is_known(name: str) -> bool:
+    """Whether a word names a GPU, wherever it stands: as a feature of a node, or as its property."""
+    return read_hardware(name).name in _LEAST_MEMORY
 
 
 def _memory_mb(value: object) -> int:
