@@ -7,7 +7,7 @@ is brought into that form; one that needs too many terms is refused. Ranks have 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -43,14 +43,20 @@ Term = tuple[LabelExpression, ...]
 OPPOSITES = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
 
 
-def node_affinity(spec: JobSpec) -> Manifest:
-    """The affinity of a job's pods; empty: every node will do. Raises PolicyRefused if the scheduler cannot be told."""
+def node_affinity(spec: JobSpec, devices: Sequence[Mapping[str, tuple[str, ...]]] = ()) -> Manifest:
+    """The affinity of a job's pods; empty: every node will do. Raises PolicyRefused if the scheduler cannot be told.
+
+    `devices`: for each of them labels, of which a node must have one with one of its values.
+    """
     attributes = (spec.demand or {}).get("attributes") or {}
     words = (attributes.get("system") or {}).get("constraints")
     constraint = read_constraint(words, where="attributes.system.constraints")
-    if constraint is None:
+    if constraint is None and not devices:
         return {}
-    terms = _terms(constraint, is_negated=False)
+    parts = [] if constraint is None else [_terms(constraint, is_negated=False)]
+    for labels in devices:
+        parts.append([(LabelExpression(label, "In", values),) for label, values in labels.items()])
+    terms = _all_of(parts, constraint)
     if not terms:
         raise PolicyRefused(f"No node can be what its constraint says ({constraint}).")
     if any(not term for term in terms):
@@ -87,14 +93,14 @@ def _terms(constraint: Constraint, *, is_negated: bool) -> list[Term]:
     return [(LabelExpression(part.key, OPPOSITES[part.operator], part.values),) for part in expressions]
 
 
-def _all_of(parts: Sequence[Sequence[Term]], constraint: Constraint) -> list[Term]:
+def _all_of(parts: Sequence[Sequence[Term]], constraint: Constraint | None) -> list[Term]:
     terms: list[Term] = [()]
     for part in parts:
         terms = _bounded([(*left, *right) for left, right in product(terms, part)], constraint)
     return terms
 
 
-def _bounded(terms: list[Term], constraint: Constraint) -> list[Term]:
+def _bounded(terms: list[Term], constraint: Constraint | None) -> list[Term]:
     if len(terms) > TERMS_MAX:
         raise PolicyRefused(f"Its constraint ({constraint}) is too complicated for Kubernetes' scheduler.")
     return terms
