@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
-from switchyard.model.cluster.hardware import GPU
+from switchyard.model.cluster.hardware import GPU, is_known, read_hardware
 from switchyard.model.cluster.hostlist import HostRange, compress_hosts, expand_hosts, format_hosts, parse_hosts
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.graph.fields import check_fields
@@ -261,12 +261,20 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
 
 
 def _inner_properties(names: tuple[str, ...]) -> dict[str, dict[str, FieldValue]]:
-    """`mi50@gpu` is a property of the node by its whole name, and `mi50` one of its gpus (RFC 20)."""
+    """`mi50@gpu` is a property of the node by its whole name, and `mi50` one of its gpus (RFC 20).
+
+    A property of a node that is the name of a known GPU, such as `h100`, tells the type of its gpus, too.
+    """
     properties: dict[str, dict[str, FieldValue]] = {}
+    known = {read_hardware(name.removesuffix("@gpu")).name for name in names if is_known(name.removesuffix("@gpu"))}
     for name in names:
+        if len(known) > 1 and is_known(name.removesuffix("@gpu")):
+            continue  # R does not say which of its gpus have which type
         bare, at, kind = name.rpartition("@")
         if at and bare and kind:
             properties.setdefault(kind, {})[bare] = True
+        elif is_known(name):
+            properties.setdefault(GPU, {})[name] = True
     return properties
 
 
