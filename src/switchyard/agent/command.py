@@ -237,8 +237,8 @@ def _setting(
     return Setting(
         cluster=arguments.cluster,
         directory=directory,
-        graph=discover_graph(directory) if is_found_here else described,
-        look=partial(discover_graph, directory) if is_found_here else None,
+        graph=discover_graph(directory, names=site.names) if is_found_here else described,
+        look=partial(discover_graph, directory, names=site.names) if is_found_here else None,
         site=site,
         is_root_allowed=arguments.allow_root,
         are_jobs_bound=arguments.jobs_end_with_agent,

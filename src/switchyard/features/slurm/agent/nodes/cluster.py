@@ -205,14 +205,19 @@ def typed_devices(spec: JobSpec) -> list[Device]:
 
 
 def find_gres_type(nodes: Iterable[SlurmNode], device: Device, names: SiteNames) -> str:
-    """The type in Slurm's words that most devices have which the job can use; empty: none of them has a type."""
+    """The type in Slurm's words that the job can use: one of which a node has enough, and of these the most common.
+
+    Empty: none of them has a type.
+    """
     alike = [gres for node in nodes for gres in node.has.gres if gres.kind == device.kind]
     counts: Counter[str] = Counter()
+    enough: set[str] = set()
     for gres in alike:
         if gres.type and device.is_met_by(names.hardware(gres.type)):
             counts[gres.type] += gres.units
+            enough |= {gres.type} if gres.units >= device.count else set()
     if counts:
-        return max(sorted(counts), key=lambda type_: counts[type_])
+        return max(sorted(counts), key=lambda type_: (type_ in enough, counts[type_]))
     return "" if any(not gres.type for gres in alike) else device.spelling
 
 
