@@ -17,7 +17,7 @@ from typing import Any
 
 from switchyard.agent.doctor.discover_system import run_probe_command, system_facts
 from switchyard.errors import NotFound, Unavailable
-from switchyard.model.cluster.hardware import COMMON_NAMES, SiteNames
+from switchyard.model.cluster.hardware import COMMON_NAMES, Hardware, SiteNames
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM
@@ -114,11 +114,21 @@ def _memory_bytes(root: Path) -> int:
     return size
 
 
+def discover_gpus(names: SiteNames) -> tuple[Hardware, ...]:
+    """The GPUs of this machine in the order of their indexes; none: the driver does not tell their types."""
+    return tuple(names.hardware(_type_word(name)) for name, _ in _told_gpus(names))
+
+
+def _told_gpus(names: SiteNames) -> list[tuple[str, str]]:
+    """The type and the memory of each GPU, as nvidia-smi tells them."""
+    rows = [row.rpartition(",") for row in run_probe_command(GPU_QUERY).splitlines() if "," in row]
+    return [(names.common(name.strip()), memory.strip()) for name, _, memory in rows]
+
+
 def _gpus(root: Path, names: SiteNames) -> GraphDescription:
     """The GPUs, by type if nvidia-smi tells the types of all of them."""
     count = sum(1 for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name))
-    rows = [row.rpartition(",") for row in run_probe_command(GPU_QUERY).splitlines() if "," in row]
-    told = Counter((_type_word(names.common(name.strip())), memory.strip()) for name, _, memory in rows)
+    told = Counter((_type_word(name), memory) for name, memory in _told_gpus(names))
     if not told or (count and count != told.total()):
         return {"gpu": count or told.total()}
     if len(told) > 1:
