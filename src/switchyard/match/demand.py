@@ -58,11 +58,11 @@ class Need:
     @property
     def what(self) -> str:
         """`gpu of type h100`: the type, and what is asked of the vertex itself."""
-        return " ".join([self.type, *(str(asked) for asked in reversed(self.hardware))])
+        return " ".join([self.type, *map(str, reversed(self.hardware))]) if self.requires else self.type
 
     @property
     def hardware(self) -> tuple[Requirement, ...]:
-        return tuple(requirement for requirement in self.requires if requirement.is_hardware)
+        return tuple(asked for asked in self.requires if asked.is_hardware) if self.requires else ()
 
 
 @dataclass(frozen=True, slots=True)

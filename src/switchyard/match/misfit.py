@@ -132,7 +132,7 @@ def _too_little(level: NeedLevel, forest: Forest, word: str) -> Misfit | None:
             continue
         places = sum(count for tree, count in level.holders if best and _amount_in(tree, need) >= best)
         parent, shown = _parent_name(level.parent, word), _show_amount(best, need)
-        if not best and (types := _types_there(need, forest)):
+        if not best and need.requires and (types := _types_there(need, forest)):
             short.append(Misfit(need.type, f"needs {_amount(need)} per {parent}; the cluster has {types}", need.count))
             continue
         reason = f"needs {_amount(need)} per {parent}; best {level.place} has {shown}"
@@ -196,7 +196,9 @@ def _too_few_holders(level: NeedLevel, _forest: Forest, word: str) -> Misfit | N
 def _amount_in(tree: Tree, need: Need) -> int:
     """The amount of the need's type in a subtree, including the vertex at its top."""
     total = tree.totals.get((need.type, need.unit), 0)
-    return _amount_meeting(tree, need, need.hardware, {}) if total and need.hardware else total
+    if not total or not need.requires or not need.hardware:
+        return total
+    return _amount_meeting(tree, need, need.hardware, {})
 
 
 def _amount_meeting(tree: Tree, need: Need, hardware: tuple[Requirement, ...], known: dict[int, int]) -> int:

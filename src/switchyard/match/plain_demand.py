@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,14 +25,13 @@ def demand_of_resources(resources: Resources, requires: tuple[Requirement, ...] 
         gpus=asked.gpus,
         memory_bytes=parse_bytes(asked.memory),
         storage_bytes=parse_bytes(asked.ephemeral_storage),
-        **_devices(resources),
     )
+    if resources.gpu_type or resources.gpu_memory or resources.devices:
+        plain = replace(plain, **_devices(resources))
     return demand_of_plain(plain, requires)
 
 
-def _devices(resources: Resources) -> dict[str, tuple[Any, ...]]:
-    if not (resources.gpu_type or resources.gpu_memory or resources.devices):
-        return {}
+def _devices(resources: Resources) -> dict[str, Any]:
     needs = [Need(device.kind, device.count, requires=requirements_of(device)) for device in devices_of(resources)]
     first = needs[0] if resources.asked.gpus else None
     return {

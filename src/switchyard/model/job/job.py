@@ -132,14 +132,20 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ImpossibleValue(f"nodes ({self.nodes}) cannot exceed tasks ({self.tasks})")
         if self.time_limit is not None:
             parse_duration_s(self.time_limit)
-        for size in (self.memory, self.ephemeral_storage, self.gpu_memory):
+        for size in (self.memory, self.ephemeral_storage):
             if size is not None:
                 parse_bytes(size)
+        if self.gpu_type or self.gpu_memory is not None or self.devices:
+            self._check_devices()
+        self._check_limits()
+
+    def _check_devices(self) -> None:
+        if self.gpu_memory is not None:
+            parse_bytes(self.gpu_memory)
         if (self.gpu_type or self.gpu_memory) and self.gpus is None and self.limits.gpus is None:
             raise ImpossibleValue("gpu_type and gpu_memory say which GPUs; say how many, as in `gpus: 1`")
         if any(re.fullmatch(r"gpu(:[0-9]+)?", text) for text in self.devices):
             raise ImpossibleValue("devices: GPUs of any type are `gpus`; here they have a type, as in gpu:h100:2")
-        self._check_limits()
 
     @property
     def asked(self) -> ResourcesPerTask:
