@@ -65,7 +65,7 @@ test: test-install ## Install what is needed, check, and run every test but the 
 	@$(PYTEST)
 
 # Each worker has a cluster of its own: 1.2 GB of memory, and 15 s of two cores to start.
-KUBERNETES_WORKERS ?= 2
+KUBERNETES_WORKERS ?= 4
 KUBERNETES_TESTS ?= tests
 
 test-kubernetes: test-install ## Build Kubernetes once, and run the tests that need a real cluster of it (as root)

@@ -83,8 +83,11 @@ def _expected_rows() -> dict[str, tuple[float, float]]:
     return {name: (float(wall_s), float(cpu_s)) for wall_s, cpu_s, name in rows}
 
 
-def expected_table(report: str) -> str:
-    """The rows of long tests and the means of all others in their files, from the report of a run."""
+def expected_table(report: str, before: str = "") -> str:
+    """The rows of long tests and the means of all others in their files, from the report of a run.
+
+    `before`: the table so far, which keeps the rows of files that this run left out.
+    """
     by_name: dict[str, list[tuple[float, float]]] = {}
     for line in report.splitlines()[1:]:
         wall_s, cpu_s, *_, test = line.split("\t")
@@ -94,8 +97,15 @@ def expected_table(report: str) -> str:
         is_long = max(times)[0] >= LONG_S and not _is_shared(name.partition("::")[0])
         rows.setdefault(name if is_long else name.partition("::")[0], []).extend([max(times)] if is_long else times)
     means = {name: [sum(part) / len(times) for part in zip(*times, strict=True)] for name, times in rows.items()}
-    lines = [f"{wall_s:.1f}\t{cpu_s:.1f}\t{name}" for name, (wall_s, cpu_s) in sorted(means.items()) if wall_s >= 0.05]
-    return "\n".join(["wall_s\tcpu_s\ttest", *lines]) + "\n"
+    ran = {name.partition("::")[0] for name in by_name}
+    table = {
+        name: line
+        for line in before.splitlines()[1:]
+        if (name := line.split("\t")[2]).partition("::")[0] not in ran
+        and (HERE.parent / name.partition("::")[0]).exists()
+    }
+    table |= {name: f"{wall_s:.1f}\t{cpu_s:.1f}\t{name}" for name, (wall_s, cpu_s) in means.items() if wall_s >= 0.05}
+    return "\n".join(["wall_s\tcpu_s\ttest", *(table[name] for name in sorted(table))]) + "\n"
 
 
 def _is_shared(file: str) -> bool:
@@ -113,4 +123,5 @@ def _text_of(file: str) -> str:
 
 
 if __name__ == "__main__":
-    EXPECTED.write_text(expected_table(Path(sys.argv[1]).read_text(encoding="utf-8")), encoding="utf-8")
+    measured, known = (path.read_text(encoding="utf-8") for path in (Path(sys.argv[1]), EXPECTED))
+    EXPECTED.write_text(expected_table(measured, known), encoding="utf-8")

@@ -70,6 +70,13 @@ def test_the_table_has_long_tests_by_name_and_the_others_by_file() -> None:
     assert expected_table(REPORT) == EXPECTED_OF_REPORT
 
 
+def test_the_table_keeps_the_rows_of_files_that_did_not_run_and_are_still_there() -> None:
+    kept, gone, old = f"3.0\t1.0\t{SHARED}", "4.0\t1.0\ttests/test_gone.py", f"9.0\t9.0\t{WAITS}::test_old"
+    before = "\n".join(["wall_s\tcpu_s\ttest", kept, gone, old])
+    head, *rows = EXPECTED_OF_REPORT.splitlines()
+    assert expected_table(REPORT, before).splitlines() == [head, kept, *rows]
+
+
 def test_each_expected_time_is_that_of_a_file() -> None:
     names = [line.split("\t")[2] for line in EXPECTED.read_text(encoding="utf-8").splitlines()[1:]]
     gone = [name for name in names if not (HERE.parent / name.partition("::")[0]).exists()]

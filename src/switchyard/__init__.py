@@ -4,30 +4,26 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # as in `typing`, without importing it: a bare `import switchyard` must cost nothing
 if TYPE_CHECKING:
-    from switchyard.client import Client as Client
-    from switchyard.errors import Busy as Busy
-    from switchyard.errors import Conflict as Conflict
-    from switchyard.errors import Denied as Denied
-    from switchyard.errors import NotFound as NotFound
-    from switchyard.errors import PolicyRefused as PolicyRefused
-    from switchyard.errors import TimedOut as TimedOut
-    from switchyard.errors import Unauthenticated as Unauthenticated
-    from switchyard.errors import Unavailable as Unavailable
-    from switchyard.errors import YardError as YardError
-    from switchyard.model.files.files import JobFiles as JobFiles
-    from switchyard.model.job.job import Job as Job
-    from switchyard.model.job.job import JobRequest as JobRequest
-    from switchyard.model.job.job import JobSpec as JobSpec
-    from switchyard.model.job.job import Limits as Limits
-    from switchyard.model.job.job import Resources as Resources
-    from switchyard.model.job.job import State as State
-    from switchyard.model.rules.scope import Scope as Scope
-    from switchyard.sdk.files.fetched_files import FetchedFiles as FetchedFiles
-    from switchyard.sdk.jobs.executor import Executor as Executor
-    from switchyard.sdk.jobs.function_calls import FunctionFailed as FunctionFailed
-    from switchyard.sdk.jobs.function_calls import FunctionRun as FunctionRun
-    from switchyard.sdk.jobs.handle import JobHandle as JobHandle
-    from switchyard.sdk.jobs.job_completion import as_completed as as_completed
+    from switchyard.client import Client
+    from switchyard.errors import (
+        Busy,
+        Conflict,
+        Denied,
+        NotFound,
+        PolicyRefused,
+        TimedOut,
+        Unauthenticated,
+        Unavailable,
+        YardError,
+    )
+    from switchyard.model.files.files import JobFiles
+    from switchyard.model.job.job import Job, JobRequest, JobSpec, Limits, Resources, State
+    from switchyard.model.rules.scope import Scope
+    from switchyard.sdk.files.fetched_files import FetchedFiles
+    from switchyard.sdk.jobs.executor import Executor
+    from switchyard.sdk.jobs.function_calls import FunctionFailed, FunctionRun
+    from switchyard.sdk.jobs.handle import JobHandle
+    from switchyard.sdk.jobs.job_completion import as_completed
 
     __version__: str
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from switchyard.features.flyte.sdk.workflow_client import WorkflowClient
+from switchyard.features.flyte.sdk.execution_calls import WorkflowClient
 
 
 class Client(WorkflowClient):

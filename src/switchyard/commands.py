@@ -54,12 +54,12 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
         ),
     ],
     "Rules": [
-        ("get", "switchyard.cli.rules.attributes_get", "Show an attribute that is set at a scope, or all of a kind"),
-        ("update", "switchyard.cli.rules.attributes_update", "Set an attribute at a scope, from a file"),
-        ("delete", "switchyard.cli.rules.attributes_delete", "Remove an attribute that is set at a scope"),
+        ("get", "switchyard.cli.rules.attributes:get", "Show an attribute that is set at a scope, or all of a kind"),
+        ("update", "switchyard.cli.rules.attributes:update", "Set an attribute at a scope, from a file"),
+        ("delete", "switchyard.cli.rules.attributes:delete", "Remove an attribute that is set at a scope"),
         (
             "history",
-            "switchyard.cli.rules.attributes_history",
+            "switchyard.cli.rules.attributes:history",
             "Show who changed an attribute, when, from what to what",
         ),
         (
@@ -79,10 +79,10 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
         ),
     ],
     "Access": [
-        ("login", "switchyard.cli.access.login", "Store a token for a server"),
-        ("logout", "switchyard.cli.access.logout", "Forget the token for a server"),
+        ("login", "switchyard.cli.access.login:login", "Store a token for a server"),
+        ("logout", "switchyard.cli.access.login:logout", "Forget the token for a server"),
         ("usage", "switchyard.cli.rules.usage", "Show how much your stored files take, and the most they may take"),
-        ("whoami", "switchyard.cli.access.whoami", "Show your user name, groups and grants"),
+        ("whoami", "switchyard.cli.access.login:whoami", "Show your user name, groups and grants"),
         ("user", "switchyard.cli.access.user", "Add, list, edit and remove users"),
         ("token", "switchyard.cli.access.token", "Create, list and revoke tokens"),
         ("grant", "switchyard.cli.access.grant", "Say who may view, submit, operate or administer what"),

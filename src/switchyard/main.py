@@ -89,7 +89,7 @@ def _run(argv: list[str]) -> int:
     if argv[0] == "help":
         argv = [*argv[1:], "--help"]
     if argv[0] == COMPLETE_COMMAND:
-        from switchyard.cli.terminal.completion_words import main as complete
+        from switchyard.cli.terminal.completion import complete
 
         return complete(argv[1:])
     return _command(argv)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import time
@@ -86,3 +87,21 @@ def load_when(backend: Backend, is_so: Callable[[Load], bool], timeout_s: float 
 
 def end_of(backend: Backend, native_id: str, timeout_s: float = END_S) -> Status:
     return status_when(backend, native_id, lambda status: status.seen in TERMINAL_STATES, timeout_s)
+
+
+def a_counted_job(tmp_path: Path, seconds: str = "0.3", **spec: Any) -> Lease:
+    """A job that counts how often it was started."""
+    return a_lease("sh", "-c", f"echo ran >> {tmp_path}/$SWITCHYARD_JOB_ID; sleep {seconds}", **spec)
+
+
+def count_runs(tmp_path: Path, lease: Lease) -> int:
+    path = tmp_path / lease.job
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def fill_disk(path: Path) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    with contextlib.suppress(OSError):
+        while True:
+            os.write(fd, bytes(4096))
+    os.close(fd)

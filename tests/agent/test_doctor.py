@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.doctor.doctor_files import check_shared
+from switchyard.agent.doctor.doctor import check_shared
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.credential import Credential

@@ -11,10 +11,9 @@ from switchyard.agent.backends import OutputPiece
 from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.journal.journal import Journal
-from switchyard.agent.loop import live_output as lives
+from switchyard.agent.loop import outbox
 from switchyard.agent.loop.clock import stamp
-from switchyard.agent.loop.live_output import LiveOutput
-from switchyard.agent.loop.outbox import Outbox, OutboxBatch
+from switchyard.agent.loop.outbox import LiveOutput, Outbox, OutboxBatch
 from switchyard.errors import Malformed
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
@@ -44,8 +43,8 @@ class Desk:
     """Running attempts and what of their output arrived, as a server would keep it."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(lives, "READ_EVERY_S", 0.0)
-        monkeypatch.setattr(lives, "READ_EVERY_S_MAX", 0.0)
+        monkeypatch.setattr(outbox, "READ_EVERY_S", 0.0)
+        monkeypatch.setattr(outbox, "READ_EVERY_S_MAX", 0.0)
         self.journal = Journal(tmp_path / "journal.db")
         self.backend = Writer(tmp_path)
         self.outbox = Outbox(self.journal, self.backend)
@@ -72,7 +71,7 @@ class Desk:
             for chunk in letter.output:
                 assert chunk.data == text(chunk.offset, chunk.offset + len(chunk.data)), "bytes at their true offset"
                 self.arrived.setdefault((chunk.job, chunk.stream), {})[chunk.offset] = chunk.offset + len(chunk.data)
-            self.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
+            self.outbox.note_answers(letter, [ReportAnswer.TAKEN] * len(letter.reports))
         return letter
 
     def send_all(self) -> int:
@@ -129,7 +128,7 @@ def test_what_waits_in_a_queue_is_not_looked_at(desk: Desk) -> None:
 
 def test_an_attempt_is_looked_at_at_most_twice_a_second(tmp_path: Path) -> None:
     live = LiveOutput(Journal(tmp_path / "journal.db"), Writer(tmp_path))
-    assert lives.READ_EVERY_S == 0.5
+    assert outbox.READ_EVERY_S == 0.5
     live.read_new()
     assert live.read_new() == []
     assert live._next_at > 0
@@ -258,7 +257,7 @@ def test_a_refused_letter_is_not_sent_again(desk: Desk) -> None:
     desk.writes(job, 10)
     letter = desk.outbox.next()
     assert letter is not None
-    desk.outbox.refused(letter, Malformed("no"))
+    desk.outbox.note_refusal(letter, Malformed("no"))
     assert desk.send() is None
     desk.writes(job, 5)
     assert desk.send_all() == 5

@@ -13,7 +13,7 @@ from switchyard.agent.loop.poller import PARK_S
 from switchyard.errors import Busy, Gone, Malformed, Unauthenticated, Unavailable
 from switchyard.model.cluster.poll import AttemptRef, Lease, Poll, PollAnswer
 from switchyard.model.job.lifecycle import ObservedState
-from tests.agent.builders import a_lease
+from tests.agent.builders import a_counted_job, a_lease, count_runs
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
 from tests.processes import PATIENCE_S, until
@@ -28,16 +28,6 @@ def jobdir(tmp_path: Path, lease: Lease) -> Path:
 def waiting_for(gate: Path) -> str:
     """Shell words that end once a file is there: the test decides when a job ends."""
     return f"until [ -e {gate} ]; do sleep 0.02; done"
-
-
-def runs_counted(tmp_path: Path, seconds: str = "0.3", **spec: object) -> Lease:
-    """A job that counts how often it was started."""
-    return a_lease("sh", "-c", f"echo ran >> {tmp_path}/$SWITCHYARD_JOB_ID; sleep {seconds}", **spec)  # type: ignore[arg-type]
-
-
-def count(tmp_path: Path, lease: Lease) -> int:
-    path = tmp_path / lease.job
-    return len(path.read_text().splitlines()) if path.exists() else 0
 
 
 def test_leases_run_and_are_reported_with_their_output(peer: Peer, agent: Starter) -> None:
@@ -124,11 +114,11 @@ def test_lost_answer_is_followed_by_a_sync_and_nothing_runs_twice(tmp_path: Path
 
     peer.lose = lose
     agent(peer.url)
-    job = runs_counted(tmp_path)
+    job = a_counted_job(tmp_path)
     peer.lease(job)
     assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
     assert len(lost) == 1
-    assert count(tmp_path, job) == 1
+    assert count_runs(tmp_path, job) == 1
     syncs = [poll for poll in peer.polls if poll.inventory is not None]
     assert len(syncs) >= 2
 
@@ -137,12 +127,12 @@ def test_every_other_answer_lost_still_runs_each_job_once(tmp_path: Path, peer: 
     turn = iter(range(10_000))
     peer.lose = lambda _poll, _answer: next(turn) % 2 == 0
     agent(peer.url)
-    jobs = [runs_counted(tmp_path, "0.05") for _ in range(6)]
+    jobs = [a_counted_job(tmp_path, "0.05") for _ in range(6)]
     peer.lease(*jobs)
     for job in jobs:
         peer.wait_end(job)
     peer.reset()
-    assert [count(tmp_path, job) for job in jobs] == [1] * 6
+    assert [count_runs(tmp_path, job) for job in jobs] == [1] * 6
 
 
 def test_cancel_is_confirmed_when_it_is_gone(peer: Peer, agent: Starter) -> None:
@@ -159,7 +149,7 @@ def test_cancel_is_confirmed_when_it_is_gone(peer: Peer, agent: Starter) -> None
 
 def test_cancel_of_what_waits_for_room_never_starts_it(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     agent(peer.url, cores=1)
-    first, second = a_lease("sleep", "60"), runs_counted(tmp_path)
+    first, second = a_lease("sleep", "60"), a_counted_job(tmp_path)
     peer.lease(first)
     peer.wait_seen(first, ObservedState.RUNNING)
     # Given beyond the room, as a sync does: it has to wait.
@@ -168,7 +158,7 @@ def test_cancel_of_what_waits_for_room_never_starts_it(tmp_path: Path, peer: Pee
     until(lambda: len([poll for poll in peer.polls if poll.inventory is not None]) > 1, PATIENCE_S, "a second sync")
     peer.cancel(second)
     assert peer.wait_end(second).seen is ObservedState.CANCELLED
-    assert count(tmp_path, second) == 0
+    assert count_runs(tmp_path, second) == 0
 
 
 def test_stop_ends_it_in_silence(tmp_path: Path, peer: Peer, agent: Starter) -> None:
@@ -201,7 +191,7 @@ def test_higher_fence_runs_only_when_the_lower_is_gone(tmp_path: Path, peer: Pee
 
 def test_killed_agent_loses_nothing(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     first = agent(peer.url)
-    long, short = runs_counted(tmp_path, "1.5"), runs_counted(tmp_path, "0.5")
+    long, short = a_counted_job(tmp_path, "1.5"), a_counted_job(tmp_path, "0.5")
     peer.lease(long, short)
     peer.wait_seen(long, ObservedState.RUNNING)
     peer.wait_seen(short, ObservedState.RUNNING)
@@ -210,12 +200,12 @@ def test_killed_agent_loses_nothing(tmp_path: Path, peer: Peer, agent: Starter) 
     agent(peer.url)
     assert peer.wait_end(short).seen is ObservedState.SUCCEEDED
     assert peer.wait_end(long).seen is ObservedState.SUCCEEDED
-    assert (count(tmp_path, long), count(tmp_path, short)) == (1, 1)
+    assert (count_runs(tmp_path, long), count_runs(tmp_path, short)) == (1, 1)
     assert len(peer.joins) == 1
 
 
 def test_agent_killed_again_and_again_runs_each_job_once(tmp_path: Path, peer: Peer, agent: Starter) -> None:
-    jobs = [runs_counted(tmp_path, "0.2") for _ in range(12)]
+    jobs = [a_counted_job(tmp_path, "0.2") for _ in range(12)]
     peer.lease(*jobs)
     for wait_s in (0.45, 0.6, 0.75):
         running = agent(peer.url)
@@ -224,12 +214,12 @@ def test_agent_killed_again_and_again_runs_each_job_once(tmp_path: Path, peer: P
     agent(peer.url)
     for job in jobs:
         assert peer.wait_end(job).seen is ObservedState.SUCCEEDED
-    assert [count(tmp_path, job) for job in jobs] == [1] * 12
+    assert [count_runs(tmp_path, job) for job in jobs] == [1] * 12
 
 
 def test_outage_of_the_server_kills_nothing(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     running = agent(peer.url)
-    job = runs_counted(tmp_path, "0.6")
+    job = a_counted_job(tmp_path, "0.6")
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     peer.refuse = Unavailable("going down")
@@ -265,7 +255,7 @@ def test_refused_credential_ends_the_agent(peer: Peer, agent: Starter, refusal: 
 def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     """Killed with a lease that never began, and gone for long: meanwhile the job went to another cluster."""
     first = agent(peer.url, cores=1)
-    busy, waiting = a_lease("sleep", "60"), runs_counted(tmp_path)
+    busy, waiting = a_lease("sleep", "60"), a_counted_job(tmp_path)
     peer.lease(busy)
     peer.wait_seen(busy, ObservedState.RUNNING)
     peer.held[(waiting.job, waiting.fence)] = waiting
@@ -278,7 +268,7 @@ def test_intent_is_not_started_before_the_server_has_spoken(tmp_path: Path, peer
     again.wait_for(lambda: "event=trouble" in again.log, PATIENCE_S, "it finds nobody")
     peer.reset()
     peer.wait_parked(want=64)
-    assert count(tmp_path, waiting) == 0
+    assert count_runs(tmp_path, waiting) == 0
     assert (peer.seen(busy), peer.seen(waiting)) == ([ObservedState.RUNNING], [])
 
 
@@ -286,7 +276,7 @@ def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path,
     """Meanwhile room became free here, and the job that waited for it went to another cluster."""
     running = agent(peer.url, cores=1)
     gate = tmp_path / "gate"
-    busy, waiting = a_lease("sh", "-c", waiting_for(gate)), runs_counted(tmp_path)
+    busy, waiting = a_lease("sh", "-c", waiting_for(gate)), a_counted_job(tmp_path)
     peer.lease(busy)
     peer.wait_seen(busy, ObservedState.RUNNING)
     peer.held[(waiting.job, waiting.fence)] = waiting
@@ -300,12 +290,12 @@ def test_frozen_agent_hears_the_server_before_it_starts_anything(tmp_path: Path,
     running.resume()
     assert peer.wait_end(busy).seen is ObservedState.SUCCEEDED
     peer.wait_parked(want=64)
-    assert count(tmp_path, waiting) == 0
+    assert count_runs(tmp_path, waiting) == 0
 
 
 def test_damaged_journal_adopts_what_runs(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     first = agent(peer.url)
-    mine, foreign = runs_counted(tmp_path, "1.2"), runs_counted(tmp_path, "60")
+    mine, foreign = a_counted_job(tmp_path, "1.2"), a_counted_job(tmp_path, "60")
     peer.lease(mine, foreign)
     peer.wait_seen(mine, ObservedState.RUNNING)
     peer.wait_seen(foreign, ObservedState.RUNNING)
@@ -316,14 +306,14 @@ def test_damaged_journal_adopts_what_runs(tmp_path: Path, peer: Peer, agent: Sta
     agent(peer.url)
     assert peer.wait_end(mine).seen is ObservedState.SUCCEEDED
     until((jobdir(tmp_path, foreign) / "exit").exists, PATIENCE_S, "what is not ours any more is stopped")
-    assert (count(tmp_path, mine), count(tmp_path, foreign)) == (1, 1)
+    assert (count_runs(tmp_path, mine), count_runs(tmp_path, foreign)) == (1, 1)
     assert (tmp_path / "data/journal.corrupt-1").exists()
     assert len(peer.joins) == 1, "the credential still holds"
 
 
 def test_signal_ends_it_promptly_and_jobs_go_on(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     running = agent(peer.url)
-    job = runs_counted(tmp_path, "60")
+    job = a_counted_job(tmp_path, "60")
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     running.signal(signal.SIGINT)
@@ -333,7 +323,7 @@ def test_signal_ends_it_promptly_and_jobs_go_on(tmp_path: Path, peer: Peer, agen
 
 def test_paused_agent_goes_on_when_it_is_continued(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     running = agent(peer.url)
-    job = runs_counted(tmp_path, "0.5")
+    job = a_counted_job(tmp_path, "0.5")
     peer.lease(job)
     peer.wait_seen(job, ObservedState.RUNNING)
     running.pause()

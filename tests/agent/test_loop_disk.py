@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -10,40 +9,31 @@ from pathlib import Path
 
 from switchyard.model.job.job import Limits
 from switchyard.model.job.lifecycle import ObservedState
-from tests.agent.builders import a_lease
+from tests.agent.builders import a_counted_job, a_lease, count_runs, fill_disk
 from tests.agent.conftest import Starter
 from tests.agent.peer import Peer
-from tests.agent.test_loop import count, runs_counted
 from tests.processes import PATIENCE_S, until
 
 
 def test_full_disk_stops_new_work_and_space_brings_it_back(tmp_path: Path, peer: Peer, agent: Starter) -> None:
     running = agent(peer.url, "--free-bytes-min", "0", tmpfs="4m")
     peer.wait_parked(want=64)
-    going = runs_counted(tmp_path, "1")
+    going = a_counted_job(tmp_path, "1")
     peer.lease(going)
     peer.wait_seen(going, ObservedState.RUNNING)
     filler = Path(f"/proc/{running.pid}/root{tmp_path}/data/filler")  # the disk is the agent's alone
-    fill(filler)
-    blocked = runs_counted(tmp_path, "0.1", env={"PADDING": "x" * 120_000})
+    fill_disk(filler)
+    blocked = a_counted_job(tmp_path, "0.1", env={"PADDING": "x" * 120_000})
     peer.lease(blocked)
     running.wait_for(lambda: "leases-forgotten" in running.log, PATIENCE_S, "the lease cannot be written down")
     until(lambda: peer.polls[-1].load and peer.polls[-1].load.trouble.startswith("disk full"), PATIENCE_S, "it says so")
     assert peer.polls[-1].want == 0
     assert peer.wait_end(going).seen is ObservedState.SUCCEEDED, "what runs goes on, and its end is told"
-    assert count(tmp_path, blocked) == 0
+    assert count_runs(tmp_path, blocked) == 0
     assert running.is_running
     filler.unlink()
     assert peer.wait_end(blocked).seen is ObservedState.SUCCEEDED, "it goes on by itself"
-    assert count(tmp_path, blocked) == 1
-
-
-def fill(path: Path) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
-    with contextlib.suppress(OSError):
-        while True:
-            os.write(fd, bytes(4096))
-    os.close(fd)
+    assert count_runs(tmp_path, blocked) == 1
 
 
 def test_low_disk_is_told_and_no_work_is_asked_for(peer: Peer, agent: Starter) -> None:
@@ -74,11 +64,10 @@ OPEN_ON_A_FULL_DISK = """
 import sys
 from pathlib import Path
 from switchyard.agent.journal.journal import Journal
-from tests.agent.builders import a_lease
-from tests.agent.test_loop_disk import fill
+from tests.agent.builders import a_lease, fill_disk
 folder = Path(sys.argv[1])
 Journal(folder / "journal.db").close()
-fill(folder / "filler")
+fill_disk(folder / "filler")
 journal = Journal(folder / "journal.db")
 journal.take([a_lease() for _ in range(9)])
 journal.close()

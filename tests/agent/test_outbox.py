@@ -40,7 +40,7 @@ class Desk:
         sent = []
         while letter := self.outbox.next():
             sent.append((len(letter.reports), sum(len(chunk.data) for chunk in letter.output)))
-            self.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
+            self.outbox.note_answers(letter, [ReportAnswer.TAKEN] * len(letter.reports))
         return sent
 
 
@@ -86,9 +86,9 @@ def test_refused_letter_is_taken_apart_until_the_bad_part_is_alone(tmp_path: Pat
         if letter is None:
             break
         if letter.output or any(report.job == bad for report in letter.reports):
-            desk.outbox.refused(letter, Malformed("no"))
+            desk.outbox.note_refusal(letter, Malformed("no"))
         else:
-            desk.outbox.answered(letter, [ReportAnswer.TAKEN] * len(letter.reports))
+            desk.outbox.note_answers(letter, [ReportAnswer.TAKEN] * len(letter.reports))
     assert [each.lease.job for each in desk.journal.attempts()] == [bad], "kept for the next start, not dropped"
 
 

@@ -12,7 +12,6 @@ from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.backends.shared.returns import NotTakenNow
 from switchyard.agent.journal.attempt import Attempt, Stage
 from switchyard.agent.journal.journal import Journal
-from switchyard.agent.loop import attempt_record
 from switchyard.agent.loop import runner as runners
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.runner import Runner
@@ -131,7 +130,7 @@ def test_unknown_state_changes_nothing_and_lost_is_reported(bench: Bench) -> Non
 
 
 def test_waiting_at_the_cluster_is_reported_as_submitted(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_record, "QUEUED_AFTER_S", 0.0)
+    monkeypatch.setattr(runners, "QUEUED_AFTER_S", 0.0)
     lease = a_lease("x", env={"FAKE_DELAY_S": "0.2", "FAKE_RUN_S": "0.2"})
     bench.journal.take([lease])
     bench.turn_until(lease, ObservedState.SUCCEEDED)
@@ -189,13 +188,13 @@ def test_a_lease_that_arrives_in_the_middle_of_a_turn_starts_in_the_next(
 ) -> None:
     """The poller writes to the journal while the runner chooses what to start."""
     lease = a_lease("x")
-    waiting = bench.runner._waiting
+    waiting = bench.runner._waiting_attempts
 
     def late() -> list[Attempt]:
         bench.journal.take([lease])
         return waiting()
 
-    monkeypatch.setattr(bench.runner, "_waiting", late)
+    monkeypatch.setattr(bench.runner, "_waiting_attempts", late)
     assert bench.runner._start() == []
     bench.turn_until(lease, ObservedState.SUCCEEDED)
 
@@ -253,7 +252,7 @@ def test_why_a_submit_is_tried_again_is_reported_as_the_reason_for_waiting(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runners, "RESUBMIT_AFTER_S", 0.0)
-    monkeypatch.setattr(attempt_record, "QUEUED_AFTER_S", 0.0)
+    monkeypatch.setattr(runners, "QUEUED_AFTER_S", 0.0)
     real, lease = bench.backend.submit, a_lease("x")
 
     def refuse(_: Lease) -> str:
@@ -270,7 +269,7 @@ def test_why_a_submit_is_tried_again_is_reported_as_the_reason_for_waiting(
 def test_the_note_of_a_running_attempt_is_reported_when_it_changes(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(runners, "REPORT_EVERY_S", 0.0)
     real, lease, notes = bench.backend.status, a_lease("sleep", "60"), [""]
 
     def noted(native_ids: Iterable[str]) -> dict[str, Status]:
@@ -293,7 +292,7 @@ def test_the_note_of_a_running_attempt_is_reported_when_it_changes(
 def test_a_job_that_meets_a_defect_waits_and_the_other_jobs_go_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_record, "QUEUED_AFTER_S", 0.0)
+    monkeypatch.setattr(runners, "QUEUED_AFTER_S", 0.0)
     real, bad, good = bench.backend.submit, a_lease("bad"), a_lease("good")
 
     def submit(lease: Lease) -> str:
@@ -325,7 +324,7 @@ class SilentBench(Bench):
 
 def test_nothing_is_submitted_to_a_silent_batch_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was submitted would be in doubt. It waits, says why, and starts when the batch system answers again."""
-    monkeypatch.setattr(attempt_record, "QUEUED_AFTER_S", 0.0)
+    monkeypatch.setattr(runners, "QUEUED_AFTER_S", 0.0)
     bench, lease = SilentBench(tmp_path, 3600), a_lease("sleep", "60")
     bench.silence_file.write_text("connection refused")
     bench.journal.take([lease])

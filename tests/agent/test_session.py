@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from switchyard.agent.loop.session import PollSession
+from switchyard.agent.loop.poller import PollSession
 
 Event = Callable[[PollSession], None]
 

@@ -15,7 +15,7 @@ from switchyard.agent.loop.attempt_reports import end_attempt
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from switchyard.service.lifecycle.refusals import is_refused_before_start
+from switchyard.service.lifecycle.arrays import is_refused_before_start
 from tests.agent.builders import a_lease, a_local, end_of
 from tests.agent.files.small_disk import free_bytes, small_disk
 

@@ -79,7 +79,7 @@ def test_the_next_batch_is_made_while_one_is_under_way(desk: Desk) -> None:
     assert first is not None
     desk.outbox.prepare_next(first)
     prepared = desk.outbox._prepared
-    desk.outbox.answered(first, TAKEN)
+    desk.outbox.note_answers(first, TAKEN)
     desk.backend.looked_at.clear()
     second = desk.outbox.next()
     assert jobs_of(second) == jobs[BATCH : 2 * BATCH]
@@ -87,7 +87,7 @@ def test_the_next_batch_is_made_while_one_is_under_way(desk: Desk) -> None:
     assert second is not None
     assert prepared is not None
     assert second.reports[0].ago_us > prepared.reports[0].ago_us, "the age grows until a report is sent"
-    desk.outbox.answered(second, TAKEN)
+    desk.outbox.note_answers(second, TAKEN)
     assert jobs_of(desk.outbox.next()) == jobs[2 * BATCH :], "nothing was prepared: made now"
 
 
@@ -98,7 +98,7 @@ def test_a_prepared_batch_does_not_overtake_one_without_an_answer(desk: Desk, is
     assert first is not None
     desk.outbox.prepare_next(first)
     if is_refused:
-        desk.outbox.refused(first, Malformed("no"))
+        desk.outbox.note_refusal(first, Malformed("no"))
     assert jobs_of(desk.outbox.next()) == jobs[: 1 if is_refused else BATCH]
 
 
@@ -109,13 +109,13 @@ def test_what_depends_on_the_answer_is_not_prepared(desk: Desk) -> None:
     desk.backend.looked_at.clear()
     desk.outbox.prepare_next(with_output)
     assert desk.backend.looked_at == [], "its output may have to be sent again"
-    desk.outbox.answered(with_output, TAKEN)
+    desk.outbox.note_answers(with_output, TAKEN)
 
     again = [desk.ended() for _ in range(BATCH)]
     second = desk.outbox.next()
     assert second is not None
     desk.outbox.prepare_next(second)
-    desk.outbox.answered(second, TAKEN)
+    desk.outbox.note_answers(second, TAKEN)
     desk.journal.request_end([again[0].key], stop=True)
     assert jobs_of(desk.outbox.next()) == [again[1].lease.job], "an attempt that was stopped meanwhile is not reported"
     assert {attempt.key for attempt in attempts}.isdisjoint(attempt.key for attempt in desk.journal.attempts())
@@ -125,7 +125,7 @@ def test_a_crash_after_an_answer_sends_the_reports_again(desk: Desk, tmp_path: P
     jobs = [desk.ended().lease.job for _ in range(BATCH)]
     first = desk.outbox.next()
     assert first is not None
-    desk.outbox.answered(first, TAKEN)
+    desk.outbox.note_answers(first, TAKEN)
     assert desk.journal.queued() == []
     killed = Journal(tmp_path / "journal.db")
     assert [queued.key[0] for queued in killed.queued()] == jobs, "written by the next flush"

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from switchyard.cli import stats
 from switchyard.cli.jobs import verdicts
 from switchyard.cli.jobs.explain import print_decisions, print_queue_position
 from switchyard.cli.jobs.verdicts import print_explanation, print_plan
-from switchyard.cli.terminal import bars, table
-from switchyard.cli.terminal.bars import BarSegment, format_bars
+from switchyard.cli.stats import BarSegment, format_bars
+from switchyard.cli.terminal import table
 from switchyard.model.cluster.quote import Quote, QuoteOutcome
 from switchyard.model.cluster.verdict import Answer, Decision, Explanation, Plan, Verdict
 from switchyard.model.rules.queue import QueuePosition, Share
@@ -33,7 +34,7 @@ QUOTES = [
 @pytest.fixture(params=[80, 120])
 def screen(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     width: int = request.param
-    for module in (table, verdicts, bars):
+    for module in (table, verdicts, stats):
         monkeypatch.setattr(module, "screen_width", lambda: width)
     return width
 
@@ -116,7 +117,7 @@ def test_a_name_from_elsewhere_cannot_move_the_cursor() -> None:
 
 
 def test_colour_is_only_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bars, "paint", lambda text, style: f"<{style}>{text}")
+    monkeypatch.setattr(stats, "paint", lambda text, style: f"<{style}>{text}")
     parts: list[Any] = [("a", [BarSegment(1, "green", "#")])]
     assert "<green>" in format_bars(parts, width=40, coloured=True)[0]
     assert "<" not in format_bars(parts, width=40, coloured=False)[0]

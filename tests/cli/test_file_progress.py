@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.submit.file_progress import format_transfer
+from switchyard.cli.terminal.progress import format_transfer
 
 MIB = 2**20
 

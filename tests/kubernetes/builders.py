@@ -14,6 +14,7 @@ from switchyard.agent.loop.runner import Runner
 from switchyard.features.kubernetes.agent.backend import KubernetesBackend
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.model.cluster.poll import Lease, Report
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.wire.decode import convert
 from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
@@ -103,10 +104,14 @@ class KubernetesAgent:
 
 
 def begin(agent: KubernetesAgent, lease: Lease) -> str:
-    """The native id of a job once its command runs."""
+    """The native id of a job once its command runs, and its kubelet has told so."""
     agent.journal.take([lease])
-    agent.until(lambda: runs(agent.folder), "it runs")
-    return marker_of(lease).lower()
+    name = marker_of(lease).lower()
+    agent.until(lambda: runs(agent.folder), "its command runs")
+    agent.until(
+        lambda: agent.backend.status([name])[name].seen is ObservedState.RUNNING, "its kubelet tells that it runs"
+    )
+    return name
 
 
 def end_of(agent: KubernetesAgent) -> Any:

@@ -17,7 +17,7 @@ from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, begin, end_of, pods_of, runs
 from tests.kubernetes.webhook import DENIAL, denying_webhook, registered, webhook_away
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 WEBHOOK_TIMEOUT_S_MAX = 30  # the longest that Kubernetes allows
 AWAY = "failed calling webhook"
 

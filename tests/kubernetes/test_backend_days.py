@@ -25,7 +25,7 @@ from tests.kubernetes.builders import (
 )
 from tests.kubernetes.faulty_api import FaultyApi
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 PAUSE_S = 20.0  # twice as long as the agent waits for an answer
 
 

@@ -23,7 +23,7 @@ from tests.kubernetes.builders import END_S, KubernetesAgent, MakeAgent, a_job, 
 from tests.kubernetes.faulty_api import ApiFault, FaultyApi
 from tests.processes import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 JOBS = "/jobs?"  # in the path of a create
 
 

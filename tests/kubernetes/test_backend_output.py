@@ -9,7 +9,7 @@ from switchyard.model.job.lifecycle import ObservedState
 from tests.kubernetes.builders import KubernetesAgent, MakeAgent, a_job, pods_of, runs, waits_for
 from tests.processes import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
 
 def output_of(agent: KubernetesAgent, script: str) -> bytes:

@@ -34,7 +34,7 @@ from tests.kubernetes.rights import TakenRights
 from tests.processes import PATIENCE_S, until
 from tests.programs import off_clock
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 ROOT = Path(__file__).parents[2]
 ROUNDS = 20
 

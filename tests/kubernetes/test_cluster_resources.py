@@ -26,7 +26,7 @@ from tests.kubernetes.applier import (
     quota_of,
 )
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 
 APPLIED, DIFFERS, FAILED = ObjectState.APPLIED, ObjectState.DIFFERS, ObjectState.FAILED
 WAITING, LEFT = ObjectState.WAITING, ObjectState.LEFT

@@ -33,7 +33,7 @@ from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import PATIENCE_S, until
 from tests.sites import site_with
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 SEEN_S = 2 * PATIENCE_S
 ENDED = ("Succeeded", "Failed")
 

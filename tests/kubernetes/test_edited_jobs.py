@@ -12,7 +12,7 @@ from switchyard.features.kubernetes.agent.pods.labels import CLUSTER_LABEL, INDE
 from switchyard.model.job.lifecycle import ObservedState
 from tests.kubernetes.builders import KubernetesAgent, a_job, begin, end_of, output_of, pods_of, runs, waits_for
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 NO_LABELS = {"metadata": {"labels": dict.fromkeys((MANAGED_BY_LABEL, CLUSTER_LABEL, AGENT_LABEL))}}
 
 

@@ -18,7 +18,7 @@ from tests.kubernetes.builders import (
     waits_for,
 )
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 HOLDER = "example.com/holder"
 # Kubernetes then evicts a pod at once when its node counts as silent, and not after a grace period more.
 EVICTED = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}

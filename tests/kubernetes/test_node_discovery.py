@@ -21,7 +21,7 @@ from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE, PYTHON_IMAGE, save_python_image
 from tests.processes import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 GONE_S = 2 * PATIENCE_S
 
 

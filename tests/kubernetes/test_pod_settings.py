@@ -13,7 +13,7 @@ from tests.agent.builders import a_lease
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.builders import KubernetesAgent, MakeAgent, output_of, pods_of
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 SPOT = "alpha-2"
 PRIORITY_CLASS = "yard-settings"
 SECTION = {

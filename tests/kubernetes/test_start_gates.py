@@ -32,7 +32,7 @@ from tests.kubernetes.faulty_api import ApiFault, FaultyApi
 from tests.kubernetes.rights import TakenRights
 from tests.processes import PATIENCE_S, until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 GATES = [{"name": START_GATE}]
 JOBS = 20
 KILL_AFTER_S, START_AFTER_S = 0.8, 2.0  # as long as the Job controller creates the pods of so many Jobs

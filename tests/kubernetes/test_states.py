@@ -29,7 +29,7 @@ from tests.kube_cluster import KubernetesCluster
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import until
 
-pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
+pytestmark = pytest.mark.kubernetes
 R, OK, F, C = ObservedState.RUNNING, ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.CANCELLED
 LONG_S = 3 * END_S  # for what Kubernetes itself does only after a while
 SMALL = {"cores": "10m"}

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from switchyard.features.flux.fluxion.engine import PROGRAM, FluxionEngine
-from switchyard.features.flux.fluxion.questions import NotExpressible, question_of
+from switchyard.features.flux.fluxion.engine import PROGRAM, FluxionEngine, NotExpressible, question_of
 from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.demand import Demand, PlainResources
 from switchyard.match.engine import Match, engine

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.errors import Malformed
-from switchyard.features.rainbow.route.constraint_steps import TEXT_CHARS_MAX, read_priorities
+from switchyard.features.rainbow.route.constraint import TEXT_CHARS_MAX, read_priorities
 from switchyard.model.job.job import JobRequest
 from switchyard.model.wire import decode
 from switchyard.model.wire.decode import NESTING_MAX, decode_json, load_yaml, refuse_deep_json

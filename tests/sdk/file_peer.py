@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
 from urllib.parse import parse_qs
@@ -58,6 +59,9 @@ class FilePeer:
     def store(self, data: bytes) -> bytes:
         self.objects[hash_of(data)] = data
         return hash_of(data)
+
+    def serve_outputs(self, root: bytes, **more: object) -> None:
+        self.outputs.append({"fence": 1, "state": "ready", "root": root.hex(), **more})
 
     def missing_below(self, root: bytes) -> list[str]:
         """The objects of a tree that are not stored."""
@@ -192,3 +196,17 @@ class _Handler(BaseHTTPRequestHandler):
         if cut < len(data):
             self.close_connection = True
             self.connection.close()
+
+
+def snapshot(folder: Path) -> dict[str, object]:
+    """What is below a folder: content, executable bit, targets of links."""
+    entries: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.is_symlink():
+            entries[name] = path.readlink()
+        elif path.is_dir():
+            entries[name] = "folder"
+        else:
+            entries[name] = (hash_of(path.read_bytes()), bool(path.stat().st_mode & 0o111))
+    return entries

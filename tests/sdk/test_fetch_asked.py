@@ -18,9 +18,8 @@ from switchyard.sdk.files.target import PART_SUFFIX, TargetFolder
 from switchyard.sdk.uploads.hash_cache import HashCache
 from switchyard.sdk.uploads.scan import scan_sources
 from tests.processes import PATIENCE_S
-from tests.sdk.file_peer import FilePeer
+from tests.sdk.file_peer import FilePeer, snapshot
 from tests.sdk.peer import a_job
-from tests.sdk.test_file_transfer import serve_outputs, snapshot
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def client(peer: FilePeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def test_a_pattern_asks_for_no_word_about_other_files(client: Client, peer: FilePeer, tmp_path: Path) -> None:
     root = bytes.fromhex(client.upload({"r/ok": b"ok"}))
-    serve_outputs(peer, root, missing=["r/none", "other"], skipped=["passwd: it is a link", "r/x: y: it is a device"])
+    peer.serve_outputs(root, missing=["r/none", "other"], skipped=["passwd: it is a link", "r/x: y: it is a device"])
     job = str(peer.job["id"])
     assert client.fetch(job, "r/ok", to=tmp_path / "a").skipped == ()
     fetched = client.fetch(job, "r/*", to=tmp_path / "b")
@@ -72,8 +71,8 @@ def test_tasks_that_failed_before_their_start_are_named_at_once(client: Client, 
     root = bytes.fromhex(client.upload({"out": b"1"}))
     unbegun = {"fence": 6, "state": "FAILED", "is_unbegun": True, "reason": "no room"}
     job = an_array(peer, {"fence": 5}, unbegun, {**unbegun, "fence": 8})
-    serve_outputs(peer, root, task=0, fence=5)
-    serve_outputs(peer, root, task=2, fence=7)  # of an attempt before the one that never began
+    peer.serve_outputs(root, task=0, fence=5)
+    peer.serve_outputs(root, task=2, fence=7)  # of an attempt before the one that never began
     fetched = client.fetch(job, to=tmp_path, timeout_s=0.0)
     assert fetched.failed == ("task 1: the task failed before its start: no room",)
     assert [path.name for path in sorted(tmp_path.glob("*/out"))] == ["out", "out"]
@@ -85,7 +84,7 @@ def test_only_the_tasks_that_are_asked_for_are_waited_for(client: Client, peer: 
     root = bytes.fromhex(client.upload({"out": b"1"}))
     job = an_array(peer, *({"fence": 5 + index} for index in range(12)))
     for task in range(11):
-        serve_outputs(peer, root, task=task, fence=5 + task)
+        peer.serve_outputs(root, task=task, fence=5 + task)
     for asked, count in (("0,2", 2), ("0-10", 11), ("3", 1)):
         assert client.fetch(job, to=tmp_path / asked, tasks=asked, timeout_s=0.0).files == count
     with pytest.raises(TimedOut, match="The output files of task 11 of job"):
@@ -98,7 +97,7 @@ def test_only_the_tasks_that_are_asked_for_are_waited_for(client: Client, peer: 
 def test_a_lost_object_keeps_back_no_files_of_other_tasks(client: Client, peer: FilePeer, tmp_path: Path) -> None:
     job = an_array(peer, *({"fence": 5 + index} for index in range(3)))
     for index in range(3):
-        serve_outputs(peer, bytes.fromhex(client.upload({"out": b"%d" % index})), task=index, fence=5 + index)
+        peer.serve_outputs(bytes.fromhex(client.upload({"out": b"%d" % index})), task=index, fence=5 + index)
     peer.absent = {hash_of(b"1")}
     fetched = client.fetch(job, to=tmp_path)
     assert {path.parent.name: path.read_bytes() for path in tmp_path.glob("*/out")} == {"0": b"0", "2": b"2"}
@@ -113,8 +112,8 @@ def test_tasks_that_have_not_ended_are_named(client: Client, peer: FilePeer, tmp
     running = {"fence": 6, "state": "RUNNING"}
     job = an_array(peer, {"fence": 5}, running, {"fence": 0, "state": "PENDING"}, {"fence": 8, "state": "RUNNING"})
     peer.job["state"] = "RUNNING"
-    serve_outputs(peer, root, task=0, fence=5)
-    serve_outputs(peer, root, task=3, fence=7)  # of an attempt before the one that runs
+    peer.serve_outputs(root, task=0, fence=5)
+    peer.serve_outputs(root, task=3, fence=7)  # of an attempt before the one that runs
     unended = [(1, "RUNNING"), (2, "PENDING"), (3, "RUNNING")]
     texts = tuple(f"task {task}: the task is {state}; its files come at its end" for task, state in unended)
     for tasks, failed in ((None, texts), ("0,1", texts[:1]), (0, ())):
@@ -129,9 +128,9 @@ def test_files_of_an_earlier_attempt_are_not_those_of_the_last_one(
     client: Client, peer: FilePeer, tmp_path: Path, tasks: int | None
 ) -> None:
     job = an_array(peer, {"fence": 6, "attempts": 2})
-    serve_outputs(peer, bytes.fromhex(client.upload({"out": b"old"})), task=0, fence=5)
+    peer.serve_outputs(bytes.fromhex(client.upload({"out": b"old"})), task=0, fence=5)
     last = bytes.fromhex(client.upload({"out": b"new"}))
-    fetched = client.fetch(job, to=tmp_path, tasks=tasks, on_wait=lambda _: serve_outputs(peer, last, task=0, fence=6))
+    fetched = client.fetch(job, to=tmp_path, tasks=tasks, on_wait=lambda _: peer.serve_outputs(last, task=0, fence=6))
     assert (fetched.files, fetched.failed) == (1, ())
     assert [path.read_bytes() for path in tmp_path.rglob("out")] == [b"new"]
 
@@ -143,7 +142,7 @@ def test_several_fetches_write_the_same_files_at_once(client: Client, peer: File
         (work / "many" / str(number)).write_bytes(b"%d" % number)
         (work / f"link-{number}").symlink_to(f"many/{number}")
     (work / "large").write_bytes(os.urandom(2 * CHUNK_BYTES + 5))
-    serve_outputs(peer, bytes.fromhex(client.upload(workdir=work)))
+    peer.serve_outputs(bytes.fromhex(client.upload(workdir=work)))
     target = tmp_path / "new" / "target"
 
     def fetch(_: int) -> None:

@@ -21,7 +21,7 @@ from switchyard.sdk.files.links import stays_inside
 from switchyard.sdk.uploads import chunks, hashing
 from switchyard.sdk.uploads.chunks import ChunkSource, FileChanged, read_chunk
 from switchyard.sdk.uploads.hash_cache import FileState, HashCache
-from switchyard.sdk.uploads.hashing import KEPT_FILE_BYTES
+from switchyard.sdk.uploads.hashing import MEMORY_FILE_BYTES
 from switchyard.sdk.uploads.scan import ScannedTree, scan_sources
 
 MEMORY_MIB_MAX = 80
@@ -281,7 +281,7 @@ def test_a_file_that_changed_a_moment_ago_is_not_kept(tmp_path: Path, monkeypatc
     assert not (tmp_path.parent / "kept").exists()
 
 
-@pytest.mark.parametrize("size", [100, KEPT_FILE_BYTES + 1], ids=["kept in memory", "read again"])
+@pytest.mark.parametrize("size", [100, MEMORY_FILE_BYTES + 1], ids=["kept in memory", "read again"])
 def test_a_file_that_changes_while_it_is_read_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:

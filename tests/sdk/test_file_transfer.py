@@ -26,7 +26,7 @@ from switchyard.sdk.transport.retry_backoff import ServerOutage
 from switchyard.sdk.uploads import hashing, upload
 from switchyard.sdk.uploads.patterns import FilePatterns
 from tests.processes import free_port
-from tests.sdk.file_peer import FilePeer
+from tests.sdk.file_peer import FilePeer, snapshot
 from tests.sdk.peer import a_job
 
 RETRY_S = 30.0
@@ -67,24 +67,6 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
-def snapshot(folder: Path) -> dict[str, object]:
-    """What is below a folder: content, executable bit, targets of links."""
-    found: dict[str, object] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        if path.is_symlink():
-            found[name] = path.readlink()
-        elif path.is_dir():
-            found[name] = "folder"
-        else:
-            found[name] = (hash_of(path.read_bytes()), bool(path.stat().st_mode & 0o111))
-    return found
-
-
-def serve_outputs(peer: FilePeer, root: bytes, **more: object) -> None:
-    peer.outputs.append({"fence": 1, "state": "ready", "root": root.hex(), **more})
-
-
 def job_id(peer: FilePeer) -> str:
     return str(peer.job["id"])
 
@@ -103,7 +85,7 @@ def test_a_folder_goes_up_once_and_comes_back_equal(client: Client, peer: FilePe
     peer.sent_bytes = 0
     assert client.upload(workdir=work) != root
     assert peer.sent_bytes < 2 * CHUNK_BYTES, "only what changed is sent"
-    serve_outputs(peer, bytes.fromhex(root))
+    peer.serve_outputs(bytes.fromhex(root))
     (work / "large").write_bytes((work / "large").read_bytes()[:-4])
     target = tmp_path / "target"
     fetched = client.fetch(job_id(peer), to=target)
@@ -126,7 +108,7 @@ def test_a_cut_upload_and_a_cut_fetch_go_on(
     root = client.upload(workdir=work)
     assert not peer.cut_up
     assert bytes.fromhex(root) in peer.sealed
-    serve_outputs(peer, bytes.fromhex(root))
+    peer.serve_outputs(bytes.fromhex(root))
     peer.cut_down = [0, 30, 41, CHUNK_BYTES // 2]
     peer.busy = [502]
     target = tmp_path / "target"
@@ -147,7 +129,7 @@ def test_a_transfer_that_has_begun_outlasts_an_outage(
         assert not peer.cut_up
         assert 0 < len(told) <= 2
         assert all(outage.left_s > 50 for outage in told)
-        serve_outputs(peer, bytes.fromhex(root))
+        peer.serve_outputs(bytes.fromhex(root))
         peer.cut_down = [0, 30]
         patient.fetch(job_id(peer), to=tmp_path / "target")
         assert not peer.cut_down
@@ -217,7 +199,7 @@ def test_an_upload_that_the_store_lost_is_sent_again(client: Client, peer: FileP
 def test_a_fetch_that_failed_keeps_the_chunks_it_has(
     client: Client, peer: FilePeer, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve_outputs(peer, bytes.fromhex(client.upload(workdir=work)))
+    peer.serve_outputs(bytes.fromhex(client.upload(workdir=work)))
     digests = [hash_of((work / "large").read_bytes()[place : place + CHUNK_BYTES]) for place in (0, CHUNK_BYTES)]
     peer.absent = {digests[1]}
     target = tmp_path / "target"
@@ -251,7 +233,7 @@ def test_a_fetch_that_failed_keeps_the_chunks_it_has(
 def test_a_store_that_lies_about_a_hash_is_not_believed(
     peer: FilePeer, client: Client, work: Path, tmp_path: Path
 ) -> None:
-    serve_outputs(peer, bytes.fromhex(client.upload({"run": work / "run"})))
+    peer.serve_outputs(bytes.fromhex(client.upload({"run": work / "run"})))
     digest = hash_of((work / "run").read_bytes())
     peer.lies = {digest: b"#!/bin/ev\n"}
     with Client(peer.url, retry_s=0.5) as hasty, pytest.raises(Unavailable, match="other bytes than its hash"):
@@ -266,7 +248,7 @@ def test_a_store_that_lies_about_a_hash_is_not_believed(
 def test_a_file_that_changes_before_it_is_sent_is_read_again_once(
     client: Client, peer: FilePeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_signed: bool
 ) -> None:
-    monkeypatch.setattr(hashing, "KEPT_BYTES", 0)  # otherwise the bytes that were hashed are sent from memory
+    monkeypatch.setattr(hashing, "MEMORY_BYTES_MAX", 0)  # otherwise the bytes that were hashed are sent from memory
     peer.signs = is_signed
     file = tmp_path / "growing"
     file.write_text("0")
@@ -292,7 +274,7 @@ def test_a_file_that_changes_before_it_is_sent_is_read_again_once(
 def test_files_that_are_there_and_differ_are_kept_without_force(
     client: Client, peer: FilePeer, work: Path, tmp_path: Path
 ) -> None:
-    serve_outputs(peer, bytes.fromhex(client.upload(workdir=work)))
+    peer.serve_outputs(bytes.fromhex(client.upload(workdir=work)))
     target = tmp_path / "target"
     target.mkdir()
     (target / "run").write_text("mine")
@@ -322,7 +304,7 @@ def test_files_that_are_there_and_differ_are_kept_without_force(
 def test_nothing_is_written_through_a_link_or_over_a_folder(
     client: Client, peer: FilePeer, work: Path, tmp_path: Path, make: Callable[[Path, Path], object], force: bool
 ) -> None:
-    serve_outputs(peer, bytes.fromhex(client.upload(workdir=work)))
+    peer.serve_outputs(bytes.fromhex(client.upload(workdir=work)))
     target, outside = tmp_path / "target", tmp_path / "outside"
     target.mkdir()
     outside.mkdir()
@@ -362,7 +344,7 @@ def test_a_hostile_server_cannot_write_outside(
     client: Client, peer: FilePeer, tmp_path: Path, objects: list[bytes]
 ) -> None:
     root = [peer.store(data) for data in objects][-1]
-    serve_outputs(peer, root)
+    peer.serve_outputs(root)
     target = tmp_path / "deep" / "target"
     before = snapshot(tmp_path)
     try:
@@ -379,7 +361,7 @@ def test_a_hostile_server_cannot_write_outside(
 def test_patterns_choose_and_tasks_have_folders(client: Client, peer: FilePeer, work: Path, tmp_path: Path) -> None:
     root = bytes.fromhex(client.upload(workdir=work))
     target = tmp_path / "target"
-    serve_outputs(peer, root, task=0, missing=["none*"])
+    peer.serve_outputs(root, task=0, missing=["none*"])
     peer.outputs.append({"fence": 1, "state": "failed", "task": 1, "error": "the disk was full"})
     peer.outputs.append({"fence": 0, "state": "failed", "task": 0, "error": "an earlier attempt"})
     peer.job |= {"array": "0-1", "tasks": {"total": 2, "ok": 2, "failed": 0, "cancelled": 0, "live": 0, "waiting": 0}}

@@ -20,7 +20,7 @@ def test_all_folders_of_one_upload_share_the_bound_of_files_in_memory(
     """Jobs in bulk with a folder each: what does not stay in memory is read a second time, when it is sent."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("YARD_CONFIG", str(tmp_path / "yard.yaml"))
-    monkeypatch.setattr(hashing, "KEPT_BYTES", 250)
+    monkeypatch.setattr(hashing, "MEMORY_BYTES_MAX", 250)
     read_again: list[ChunkSource] = []
 
     def read(source: ChunkSource) -> bytes:

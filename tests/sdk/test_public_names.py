@@ -42,8 +42,8 @@ def test_the_reference_shows_each_call(name: str) -> None:
 def test_type_checkers_see_exactly_the_names_that_python_has() -> None:
     tree = ast.parse(inspect.getsource(switchyard))
     guarded = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = [alias.asname for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert sorted(name for name in seen if name) == switchyard.__all__
-    assert [name for name in seen if name and name not in dir(switchyard)] == []
+    names = [alias.name for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names]
+    assert sorted(names) == switchyard.__all__
+    assert [name for name in names if name not in dir(switchyard)] == []
     with pytest.raises(AttributeError, match="Cleint"):
         vars(switchyard)["__getattr__"]("Cleint")

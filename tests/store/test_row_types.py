@@ -39,7 +39,6 @@ from switchyard.store.clusters import (
     graphs,
     group_invites,
     layout,
-    pilots,
     quotes,
     route_counts,
 )
@@ -54,8 +53,7 @@ from switchyard.store.jobs import (
     events,
     fetch,
     handovers,
-    job_groups,
-    job_sorts,
+    job_windows,
     jobs,
     leases,
     retention,
@@ -160,7 +158,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     clusters.invite_peek: lambda tx: clusters.invite_peek(tx, "i1"),
     clusters.invite_list: lambda tx: clusters.invite_list(tx, "c1", **PAGE),
     group_invites.group_invite_lock: lambda tx: group_invites.group_invite_lock(tx, "i1"),
-    pilots.pilot_list: lambda tx: pilots.pilot_list(tx, ["c1"], now_us=0),
+    group_invites.pilot_list: lambda tx: group_invites.pilot_list(tx, ["c1"], now_us=0),
     group_invites.group_invite_list: lambda tx: group_invites.group_invite_list(tx, "g1", **PAGE),
     decision_events.decision_list: lambda tx: decision_events.decision_list(
         tx, "j", states=["A"], but=[EventKind.LATE], limit=9
@@ -193,9 +191,9 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     handovers.handover_overdue: lambda tx: handovers.handover_overdue(tx, received_before_us=1, limit=9),
     handovers.handover_still_open: lambda tx: handovers.handover_still_open(tx, [1]),
     handovers.handover_unreported: lambda tx: handovers.handover_unreported(tx, accepted_before_us=1, limit=9),
-    job_sorts.job_sorted: lambda tx: [
-        job_sorts.job_sorted(tx, JobFilter(), order=order, offset=0, limit=9, budget=9, now_us=1)[0]
-        for order in job_sorts.ORDERS
+    job_windows.job_sorted: lambda tx: [
+        job_windows.job_sorted(tx, JobFilter(), order=order, offset=0, limit=9, budget=9, now_us=1)[0]
+        for order in job_windows.ORDERS
     ],
     jobs.idempotency_claim: lambda tx: jobs.idempotency_claim(tx, [IdempotencyClaim("ann", "k", "h", "j", 1)]),
     jobs.idempotency_get: lambda tx: jobs.idempotency_get(tx, "ann", "k"),
@@ -239,7 +237,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     quotes.backlog_by_spec: lambda tx: quotes.backlog_by_spec(tx, "c1", 9),
     ranges.range_live: lambda tx: ranges.range_live(tx, ["j"]),
     ranges.range_list: lambda tx: ranges.range_list(tx, "j"),
-    job_groups.count_groups: lambda tx: job_groups.count_groups(tx, JobFilter(), by="cluster", budget=9, limit=9),
+    job_windows.count_groups: lambda tx: job_windows.count_groups(tx, JobFilter(), by="cluster", budget=9, limit=9),
     ranges.range_list_of_task: lambda tx: ranges.range_list_of_task(tx, "j", 1),
     ranges.range_leased_by: lambda tx: ranges.range_leased_by(tx, "a1"),
     ranges.range_cancelling: lambda tx: ranges.range_cancelling(tx, ["a1"]),

@@ -30,13 +30,13 @@ from switchyard.agent.loop.chooser import load_chooser
 from switchyard.agent.loop.ending_backend import EndingBackend
 from switchyard.agent.loop.lifetime import Lifetime, check_end_is_known, lifetime_of
 from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, AgentOptions, Loop
+from switchyard.agent.private_files import set_private_umask
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
 from switchyard.agent.site.site import Site, read_site
 from switchyard.agent.site.site_gifts import GiftPath, site_gifts
 from switchyard.agent.site.site_state import SiteState
-from switchyard.agent.umask import set_private_umask
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed, refuse_plain_http
 from switchyard.errors import (
     EXIT_OK,
@@ -206,7 +206,7 @@ def run(arguments: argparse.Namespace) -> int:
 
             with closing(make_backend(setting)) as real_backend:
                 lifetime = _lifetime(arguments, real_backend)
-                backend = _ending_backend(real_backend, lifetime)
+                backend = real_backend if lifetime is None else EndingBackend(real_backend, lifetime)
                 loop = Loop(
                     journal,
                     backend,
@@ -255,10 +255,6 @@ def _lifetime(arguments: argparse.Namespace, backend: Backend) -> Lifetime | Non
     lifetime = lifetime_of(backend, os.environ, ends_after_s=ends_after_s)
     log.info(line("ephemeral", left_s=int(lifetime.left_s())))
     return lifetime
-
-
-def _ending_backend(backend: Backend, lifetime: Lifetime | None) -> Backend:
-    return backend if lifetime is None else EndingBackend(backend, lifetime)
 
 
 def _make_files(

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from switchyard.agent.backends import Backend
 from switchyard.agent.doctor.canary import CanaryAdvice
-from switchyard.agent.doctor.doctor_finding import Finding
 from switchyard.agent.site.site import Site
 from switchyard.feature import load_parts
 
@@ -70,3 +71,12 @@ def agent_features() -> Mapping[str, AgentFeature]:
 
 def feature_of(kind: str | None) -> AgentFeature:
     return agent_features().get(kind or "") or AgentFeature()
+
+
+class Finding(Struct, frozen=True):
+    """The result of one check. `is_ok`: None if there was nothing to check."""
+
+    check: str
+    is_ok: bool | None
+    detail: str
+    advice: str = ""

@@ -1,4 +1,7 @@
-"""The agent's own files: readable by its account alone, replaced as a whole, read within a bound."""
+"""The agent's own files: readable by its account alone, replaced as a whole, read within a bound.
+
+There are two umasks: files of the agent are private; jobs get the umask that the agent was started with.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ import os
 from pathlib import Path
 
 from switchyard.errors import Malformed
+
+AGENT_UMASK = 0o077
+_initial_umask: list[int] = []  # the umask that the agent was started with
 
 
 def private_opener(path: str, flags: int) -> int:
@@ -56,3 +62,15 @@ def file_version(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
+
+
+def set_private_umask() -> None:
+    """Make all files that the agent creates from now on private."""
+    before = os.umask(AGENT_UMASK)
+    if not _initial_umask:
+        _initial_umask.append(before)
+
+
+def job_umask() -> int:
+    """The umask of jobs and of commands that submit them; -1: that of this process."""
+    return _initial_umask[0] if _initial_umask else -1

@@ -27,6 +27,8 @@ from switchyard.sdk.jobs.handle import JobHandle
 from switchyard.sdk.jobs.job_calls import TIMEOUT_S
 from switchyard.sdk.rules.administration import AdminCalls
 from switchyard.sdk.rules.graphs import GraphCalls, OnProgress
+from switchyard.sdk.rules.rules import RuleCalls
+from switchyard.sdk.rules.token_pools import TokenPoolCalls
 from switchyard.sdk.transport.calls import api_path
 from switchyard.sdk.transport.config import resolve_settings
 from switchyard.sdk.transport.retry_backoff import OnOutage
@@ -96,7 +98,7 @@ class JobFields(TypedDict, total=False):
     out_required: bool | None
 
 
-class CoreClient(FileCalls, AdminCalls, GraphCalls):
+class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
     """The calls of the core. `switchyard.Client` has those of features, too."""
 
     def __init__(

@@ -6,13 +6,15 @@ address of the store and the reason of the operating system are in its notes, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from switchyard.model.files.file_tree import HASH_BYTES, TREE_BYTES_MAX, hash_of
 from switchyard.model.files.files import SignedUpload
 
 OBJECT_BYTES_MAX = TREE_BYTES_MAX  # a tree is the largest object
+SCHEMES = ("s3", "gs", "az")
 
 
 class ObjectMissing(Exception):
@@ -135,3 +137,31 @@ def digest_of_name(name: str) -> bytes | None:
     except ValueError:
         return None
     return digest if len(digest) == HASH_BYTES and digest.hex() == name else None
+
+
+@dataclass(frozen=True)
+class StorageOptions:
+    """Where objects are kept, and how to get there."""
+
+    url: str = "files"  # a folder, relative to the server's data; or s3://bucket/prefix, gs://…, az://…
+    endpoint: str = ""  # of a service that is not the provider's own
+    region: str = ""
+    allow_http: bool = False
+    is_direct: bool = True  # clients and agents get signed addresses
+    timeout_s: float = 30.0  # of one request
+    retries: int = 3  # of one request; with the waits between them
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)  # by the provider's variable; never shown
+
+    @property
+    def scheme(self) -> str:
+        """`s3`, `gs`, `az`; empty for a folder."""
+        return self.url.partition("://")[0] if "://" in self.url else ""
+
+    @property
+    def bucket(self) -> str:
+        return self.url.partition("://")[2].partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """Without slashes around it."""
+        return self.url.partition("://")[2].partition("/")[2].strip("/")

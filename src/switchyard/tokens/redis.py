@@ -165,11 +165,13 @@ class RedisPools(TokenPools):
         seconds, micros = self._plain("TIME")
         now_ms = int(seconds) * 1000 + int(micros) // 1000
         pairs = list(zip(flat[::2], flat[1::2], strict=True))
-        held = dict(pairs[skip : skip + limit])
-        ends = dict.fromkeys(held, b"")
-        if held and place == "callers":
-            ends = dict(zip(held, self._plain("ZMSCORE", f"{KEY_PREFIX}:expiry:{namespace}", *held), strict=True))
-        holders = [_holder(key.decode(), held[key].decode(), ends[key], now_ms, is_job=place == "jobs") for key in held]
+        holding = dict(pairs[skip : skip + limit])
+        ends = dict.fromkeys(holding, b"")
+        if holding and place == "callers":
+            ends = dict(zip(holding, self._plain("ZMSCORE", f"{KEY_PREFIX}:expiry:{namespace}", *holding), strict=True))
+        holders = [
+            _holder(key.decode(), holding[key].decode(), ends[key], now_ms, is_job=place == "jobs") for key in holding
+        ]
         if skip + limit < len(pairs):  # Redis may return more than asked; of a small hash it returns all
             return holders, f"{place}:{cursor}:{skip + limit}"
         if following != b"0":
@@ -198,9 +200,9 @@ class RedisPools(TokenPools):
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
         flat = self._plain("HGETALL", f"{KEY_PREFIX}:jobs:{namespace}")
         tokens = {}
-        for key, held in zip(flat[::2], flat[1::2], strict=True):
+        for key, holding in zip(flat[::2], flat[1::2], strict=True):
             project, domain, job = key.decode().split("/", 2)
-            tokens[job] = JobToken(job, int(held.split(b" ")[0]), project, domain)
+            tokens[job] = JobToken(job, int(holding.split(b" ")[0]), project, domain)
         return tokens
 
     def recount(self, namespace: str) -> bool:
@@ -317,9 +319,9 @@ def _slices(claims: Iterable[JobToken]) -> Iterator[list[JobToken]]:
         yield batch
 
 
-def _holder(key: str, held: str, ends_ms: bytes | None, now_ms: int, *, is_job: bool) -> TokenHolder:
+def _holder(key: str, holding: str, ends_ms: bytes | None, now_ms: int, *, is_job: bool) -> TokenHolder:
     project, domain, token = key.split("/", 2)
-    units, since_ms, owner = held.split(" ", 2)
+    units, since_ms, owner = holding.split(" ", 2)
     is_job = is_job or token.startswith(JOB_ID_PREFIX)
     token = token.removeprefix(JOB_ID_PREFIX)
     return TokenHolder(

@@ -6,12 +6,19 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 
+from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.inputs.staging_errors import ObjectLost
 from switchyard.agent.files.object_client import AttemptRights, TakeObject
+from switchyard.agent.files.records import FolderRecords, FolderStage
+from switchyard.agent.journal.journal import Journal
+from switchyard.agent.loop.runner import Runner
+from switchyard.agent.site.site import FilesSite
 from switchyard.errors import YardError
+from switchyard.model.cluster.poll import Lease, Report
 from switchyard.model.files.file_tree import (
     ZEROS,
     Entry,
@@ -24,7 +31,15 @@ from switchyard.model.files.file_tree import (
     hash_of,
 )
 from switchyard.model.files.file_views import FileAnswer
-from switchyard.model.files.files import AttemptOutputs, MissingAnswer, OutputRoom, SignedUpload, TreeAnswer
+from switchyard.model.files.files import (
+    AttemptOutputs,
+    JobFiles,
+    MissingAnswer,
+    OutputRoom,
+    SignedUpload,
+    TreeAnswer,
+)
+from tests.agent.builders import a_lease, a_local
 from tests.processes import until
 
 WAIT_S = 60.0
@@ -170,3 +185,64 @@ def named_in_bytes(content: Plain) -> Plain:
 
 def wait_until(is_so: Callable[[], object], what: str, timeout_s: float = WAIT_S) -> None:
     until(is_so, timeout_s, what)
+
+
+class Site:
+    """One agent without its server: journal, local backend, runner and files. `restart` is a kill and a new start."""
+
+    def __init__(self, directory: Path, journal_folder: Path | None = None) -> None:
+        self.directory, self.objects = directory, Objects()
+        self.journal_folder = journal_folder or directory
+        self.site, self.patience_s = FilesSite(), 60.0
+        self.start()
+
+    def start(self) -> None:
+        self.journal = Journal(self.journal_folder / "journal.db")
+        self.backend = a_local(self.directory)
+        self.files = AttemptFiles(
+            self.backend,
+            FilesPlaces(directory=self.directory, cache=self.directory / "files" / "cache"),
+            site=self.site,
+            connect=self.objects.connect,
+            on_change=self.backend.wake,
+            patience_s=self.patience_s,
+        )
+        self.runner = Runner(self.journal, self.backend, None, self.files)
+        self.runner.adopt()
+
+    def stop(self) -> None:
+        self.files.stop()
+        self.backend.close()
+        self.journal.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def turn(self) -> None:
+        self.runner.run_once(may_start=True)
+        self.backend.watch(0.02)
+
+    def reports(self, lease: Lease) -> list[Report]:
+        return [q.timed.report for q in self.journal.queued() if q.key == (lease.job, lease.fence)]
+
+    def end_of(self, lease: Lease) -> Report:
+        def has_ended() -> bool:
+            self.turn()
+            attempt = self.journal.get((lease.job, lease.fence))
+            return attempt is None or not attempt.is_live
+
+        wait_until(has_ended, "its end")
+        return self.reports(lease)[-1]
+
+    def record(self, lease: Lease) -> FolderStage | None:
+        record = FolderRecords(self.directory / "files" / "records").get((lease.job, lease.fence))
+        return record.stage if record else None
+
+    def folder(self, lease: Lease) -> Path:
+        return self.backend.work_folder(lease).path
+
+    def lease(self, script: str, files: JobFiles, **more: Any) -> Lease:
+        lease = a_lease("sh", "-c", script, files=files, **more)
+        self.journal.take([lease])
+        return lease

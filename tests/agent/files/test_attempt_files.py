@@ -6,92 +6,26 @@ import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from switchyard.agent.backends import Status
 from switchyard.agent.files import folder_removal
-from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.inputs import stagings
 from switchyard.agent.files.inputs.content_cache import ContentCache
 from switchyard.agent.files.object_fetch import READ_TRIES
 from switchyard.agent.files.outputs import uploads
 from switchyard.agent.files.records import FolderRecords, FolderStage
-from switchyard.agent.journal.journal import Journal
-from switchyard.agent.loop import attempt_record
-from switchyard.agent.loop.runner import Runner
+from switchyard.agent.loop import runner
 from switchyard.agent.server.client import ServerUnreachable
 from switchyard.agent.site.site import FilesSite
 from switchyard.errors import BadRequest, Unavailable, YardError
-from switchyard.model.cluster.poll import Lease, Report
 from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from switchyard.model.files.files import JobFiles, OutputState
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from tests.agent.builders import a_lease, a_local
-from tests.agent.files.builders import Objects, Plain, named_in_bytes, wait_until
-
-
-class Site:
-    """One agent without its server: journal, local backend, runner and files. `restart` is a kill and a new start."""
-
-    def __init__(self, directory: Path, journal_folder: Path | None = None) -> None:
-        self.directory, self.objects = directory, Objects()
-        self.journal_folder = journal_folder or directory
-        self.site, self.patience_s = FilesSite(), 60.0
-        self.start()
-
-    def start(self) -> None:
-        self.journal = Journal(self.journal_folder / "journal.db")
-        self.backend = a_local(self.directory)
-        self.files = AttemptFiles(
-            self.backend,
-            FilesPlaces(directory=self.directory, cache=self.directory / "files" / "cache"),
-            site=self.site,
-            connect=self.objects.connect,
-            on_change=self.backend.wake,
-            patience_s=self.patience_s,
-        )
-        self.runner = Runner(self.journal, self.backend, None, self.files)
-        self.runner.adopt()
-
-    def stop(self) -> None:
-        self.files.stop()
-        self.backend.close()
-        self.journal.close()
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def turn(self) -> None:
-        self.runner.run_once(may_start=True)
-        self.backend.watch(0.02)
-
-    def reports(self, lease: Lease) -> list[Report]:
-        return [q.timed.report for q in self.journal.queued() if q.key == (lease.job, lease.fence)]
-
-    def end_of(self, lease: Lease) -> Report:
-        def has_ended() -> bool:
-            self.turn()
-            attempt = self.journal.get((lease.job, lease.fence))
-            return attempt is None or not attempt.is_live
-
-        wait_until(has_ended, "its end")
-        return self.reports(lease)[-1]
-
-    def record(self, lease: Lease) -> FolderStage | None:
-        record = FolderRecords(self.directory / "files" / "records").get((lease.job, lease.fence))
-        return record.stage if record else None
-
-    def folder(self, lease: Lease) -> Path:
-        return self.backend.work_folder(lease).path
-
-    def lease(self, script: str, files: JobFiles, **more: Any) -> Lease:
-        lease = a_lease("sh", "-c", script, files=files, **more)
-        self.journal.take([lease])
-        return lease
+from tests.agent.builders import a_lease
+from tests.agent.files.builders import Plain, Site, named_in_bytes, wait_until
 
 
 @pytest.fixture
@@ -160,7 +94,7 @@ def test_staging_is_visible_and_can_be_cancelled_or_stopped_and_holds_nobody(sit
 
 
 def test_trouble_is_tried_again_and_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
     root = site.objects.put_tree({"x": b"1"})
     site.objects.errors = [Unavailable("the store is away"), ServerUnreachable("the server is away")] * 100
     lease = site.lease("cat x", JobFiles(tree=root.hex()))
@@ -195,7 +129,7 @@ def test_a_final_failure_of_staging_is_the_clusters_fault(site: Site, error: Yar
 def test_a_lost_object_is_asked_for_alone_and_named_in_every_report(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.01)
     first, lost = (letter * CHUNK_BYTES for letter in (b"a", b"b"))
     root = site.objects.put_tree({"deep": {"large": first + lost}})

@@ -17,8 +17,7 @@ from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import AttemptOutputs, JobFiles, OutputRoom, OutputState, RoomLimit
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from tests.agent.files.builders import WAIT_S, wait_until
-from tests.agent.files.test_attempt_files import Site
+from tests.agent.files.builders import WAIT_S, Site, wait_until
 
 REQUIRED = JobFiles(out=["a", "b"], out_required=True)
 SCRIPT = "echo 1 > a; head -c 5000 /dev/urandom > b"

@@ -232,13 +232,13 @@ def test_what_fits_into_the_servers_room_is_taken_and_the_rest_named(
     objects.room_left = room(limit, 10_000)
     first = upload_all(request(tmp_path, "*"), threads)
     assert sorted(content_of(objects, first.outputs)) == [b"a", b"c", b"d"]
-    assert first.outputs.skipped == first.lost == [f"b: over the limit {limit}"]
+    assert first.outputs.skipped == first.lost_files == [f"b: over the limit {limit}"]
     assert objects.told[-1].root == first.outputs.root
     assert not may_take_more(first.needed, objects.room(RIGHTS))
     objects.room_left = room(limit, 70_000)
     assert may_take_more(first.needed, objects.room(RIGHTS))
     second = upload_all(request(tmp_path, "*"), threads)
-    assert (second.outputs.files, second.lost, second.needed) == (4, [], {})
+    assert (second.outputs.files, second.lost_files, second.needed) == (4, [], {})
 
 
 def test_a_file_that_was_taken_stays_when_a_larger_one_would_fit_before_it(
@@ -248,10 +248,10 @@ def test_a_file_that_was_taken_stays_when_a_larger_one_would_fit_before_it(
         (tmp_path / name).write_bytes(os.urandom(size))
     objects.room_left = room("project", 6000)
     first = upload_all(request(tmp_path, "*"), threads)
-    assert sorted(first.taken) == [(b"b",)]
+    assert sorted(first.taken_files) == [(b"b",)]
     objects.room_left = room("project", 12_000)
-    again = OutputRequest(RIGHTS, tmp_path, ["*"], BOUNDS, earlier=first.taken)
-    assert sorted(upload_all(again, threads).taken) == [(b"b",), (b"c",)]
+    again = OutputRequest(RIGHTS, tmp_path, ["*"], BOUNDS, earlier=first.taken_files)
+    assert sorted(upload_all(again, threads).taken_files) == [(b"b",), (b"c",)]
 
 
 def test_files_that_the_owner_holds_already_take_no_room(
@@ -264,10 +264,10 @@ def test_files_that_the_owner_holds_already_take_no_room(
     objects.sends.clear()
     objects.room_left = room("user", 0)
     second = upload_all(request(tmp_path, "*"), threads)
-    assert (second.outputs.root, second.lost) == (first.outputs.root, [])
+    assert (second.outputs.root, second.lost_files) == (first.outputs.root, [])
     (tmp_path / "new").write_bytes(os.urandom(10))
     third = upload_all(request(tmp_path, "*"), threads)
-    assert third.lost == ["new: over the limit user"]
+    assert third.lost_files == ["new: over the limit user"]
     assert third.outputs.root == first.outputs.root
 
 

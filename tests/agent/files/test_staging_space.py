@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.files.inputs import stagings
-from switchyard.agent.loop import attempt_record
+from switchyard.agent.loop import runner
 from switchyard.agent.site.site import FilesSite
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.file_tree import CHUNK_BYTES, decode_tree
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from tests.agent.files.builders import wait_until
+from tests.agent.files.builders import Site, wait_until
 from tests.agent.files.small_disk import free_bytes, small_disk
-from tests.agent.files.test_attempt_files import Site
 
 MIB = 2**20
 DISK = 64 * MIB
@@ -29,7 +28,7 @@ ENOUGH_S = 0.3  # the patience of tests in which it ends
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(attempt_record, "REPORT_EVERY_S", 0.0)
+    monkeypatch.setattr(runner, "REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(stagings, "RETRY_S_MAX", 0.5)
     (tmp_path / "disk").mkdir()
     with small_disk(tmp_path / "disk", f"{DISK}") as disk:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.files.file_views import FileViews
+from switchyard.agent.files.file_views import FilePart, FileViews, NotThere, NotViewable, read_part
 from switchyard.agent.files.records import FolderRecord, FolderRecords, FolderStage
 from switchyard.agent.files.transfer_threads import TransferThreads
-from switchyard.agent.files.view_reads import FilePart, NotThere, NotViewable, read_part
 from switchyard.agent.site.accounts import LocalAccount
 from switchyard.model.files.file_views import VIEW_BYTES_MAX, FileAsk, ViewState
 from tests.agent.files.builders import Objects, wait_until

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import Setting
 from switchyard.features.flux.agent.backend import FluxBackend
 from switchyard.features.flux.agent.flux_site import FluxSite
+from switchyard.features.flux.agent.follow.events import FluxJobFacts, JobEvent, apply_event
 from tests.flux_bed import FluxInstance
 from tests.sites import site_with
 
@@ -29,3 +31,8 @@ def a_flux_setting(directory: Path, instance: FluxInstance, **more: Any) -> Sett
         is_root_allowed=True,
         agent_environment={"PATH": os.environ["PATH"], "HOME": str(directory)},
     )
+
+
+def facts_of(events: list[JobEvent]) -> FluxJobFacts:
+    """The facts of a whole eventlog."""
+    return reduce(apply_event, events, FluxJobFacts())

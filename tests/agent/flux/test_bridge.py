@@ -12,11 +12,12 @@ from switchyard.errors import Unavailable
 from switchyard.features.flux.agent.broker.bridge_program import Bridge, first_task_status, has_no_tasks
 from switchyard.features.flux.agent.broker.connection import BridgeMessage, BrokerConnection
 from switchyard.features.flux.agent.flux_site import FluxSite
-from switchyard.features.flux.agent.follow.events import JobEvent, facts_of
+from switchyard.features.flux.agent.follow.events import JobEvent
 from switchyard.features.flux.agent.follow.job_ids import handle_of
 from switchyard.features.flux.agent.follow.job_tracker import FluxJobTracker
 from switchyard.features.flux.agent.follow.states import status_of
 from switchyard.model.job.lifecycle import ObservedState
+from tests.agent.flux.builders import facts_of
 from tests.processes import PATIENCE_S, started_of, until
 
 GOOD = {"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": 9}}

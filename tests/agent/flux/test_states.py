@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from switchyard.features.flux.agent.follow.events import JobEvent, facts_of
+from switchyard.features.flux.agent.follow.events import JobEvent
 from switchyard.features.flux.agent.follow.states import (
     EXCEPTIONS,
     SEEN_BY_EVENT,
@@ -17,6 +17,7 @@ from switchyard.features.flux.agent.follow.states import (
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
+from tests.agent.flux.builders import facts_of
 from tests.agent.flux.captures import CANCELLED_WAIT_STATUS, EVENTLOG
 
 NOW_S = 1794706500.0

@@ -23,7 +23,7 @@ from switchyard.features.kubernetes.agent.namespaces.apply import (
     refusal_text,
     wanted_object,
 )
-from switchyard.features.kubernetes.agent.namespaces.namespace_state import NamespaceState, foreign_namespace
+from switchyard.features.kubernetes.agent.namespaces.cluster_resources import NamespaceState, foreign_namespace
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKind
 from switchyard.model.cluster.namespace_resources import REASON_CHARS_MAX, ObjectState, ObjectStatus
 

@@ -220,6 +220,14 @@ def test_a_pod_that_runs_on_a_node_that_does_not_answer_runs() -> None:
     assert (seen.seen, seen.text) == (R, "node n1 does not answer; it may still run there")
 
 
+def test_a_pod_that_waits_on_a_node_that_does_not_answer_says_so() -> None:
+    """Its kubelet was killed after the command began and before it could tell."""
+    view = JobView(job=a_job(), pods=[a_pod("Pending")])
+    seen = status(view, nodes=lambda _: NodeState.AWAY)
+    assert seen.seen is S
+    assert seen.reason == "starts on node n1; its node n1 does not answer: its command may have begun there"
+
+
 def test_a_pod_gone_from_a_node_that_is_not_known_counts_as_gone_after_the_bound() -> None:
     view = JobView(job=a_job(LIMIT), gone_pods=[VANISHED])
     assert status(view, gone_wait_s=50).seen is R

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.features.kubernetes.agent.pods import bounded_output
-from switchyard.features.kubernetes.agent.pods.bounded_output import BoundedOutput
-from switchyard.features.kubernetes.agent.pods.logs import LogCollector, PodRef
+from switchyard.features.kubernetes.agent.pods import logs
+from switchyard.features.kubernetes.agent.pods.logs import BoundedOutput, LogCollector, PodRef
 from tests.agent.kubernetes.api_peer import ApiPeer, streams
 from tests.processes import PATIENCE_S, until
 
@@ -66,7 +65,7 @@ def test_without_holes_in_files_the_end_is_dropped(
     def refuse(*_: int) -> None:
         raise OSError(errno.EOPNOTSUPP, "no holes")
 
-    monkeypatch.setattr(bounded_output, "_punch_hole", refuse)
+    monkeypatch.setattr(logs, "_punch_hole", refuse)
     notice = b"\n--- the end of output beyond 20 bytes is dropped ---\n"
     for _ in range(2):
         output, problem = taken(peer, tmp_path / "output", bytes_max=20)

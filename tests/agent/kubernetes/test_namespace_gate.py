@@ -41,7 +41,7 @@ def test_a_job_waits_until_its_namespace_is_ready() -> None:
     assert not closed.set_reasons({VISION: "ResourceQuota/a is not applied: 403"})
     assert closed.hold(lease()) == "waits for its namespace: ResourceQuota/a is not applied: 403"
     assert closed.hold(lease("other")) == f"waits for its namespace: {NOT_RENDERED}"
-    assert closed.waiting() == {VISION, ("other", "development")}
+    assert closed.waiting_scopes() == {VISION, ("other", "development")}
     assert closed.set_reasons({VISION: ""})  # somebody waited for it
     assert closed.hold(lease()) == ""
     assert not closed.set_reasons({VISION: ""})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import PolicyRefused
-from switchyard.features.kubernetes.agent.pods.node_affinity import node_affinity
+from switchyard.features.kubernetes.agent.pods.pod_template import node_affinity
 from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from switchyard.agent.backends import marker_of
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.features.kubernetes.agent.nodes.device_labels import labels_of_devices
-from switchyard.features.kubernetes.agent.pods.node_affinity import REQUIRED
+from switchyard.features.kubernetes.agent.pods.pod_template import REQUIRED
 from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.devices import devices_of

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.features.kubernetes.agent.namespaces.quota_graph import graph_of_quotas, load_of_quotas
-from switchyard.features.kubernetes.agent.namespaces.quotas import NamespaceQuota, read_quota
+from switchyard.features.kubernetes.agent.namespaces.quotas import (
+    NamespaceQuota,
+    graph_of_quotas,
+    load_of_quotas,
+    read_quota,
+)
 
 GPU = "nvidia.com/gpu"
 

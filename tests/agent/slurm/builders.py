@@ -16,6 +16,7 @@ from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_lease
 from tests.sites import site_with
 from tests.slurm_bed import SlurmCluster
+from tests.slurm_conf import CLIENTS
 
 
 def a_slurm_setting(directory: Path, cluster: SlurmCluster, *, clients: Path | None = None, **more: Any) -> Setting:
@@ -54,3 +55,24 @@ def given_up_soon(program: str = "") -> Iterator[None]:
 
     with mock.patch.object(CommandRunner, "call", call):
         yield
+
+
+class Clients:
+    """The clients of a cluster, each of which can be another program; what is in `{real}` is its own."""
+
+    def __init__(self, folder: Path, cluster: SlurmCluster) -> None:
+        self.bin, self._cluster = folder / "clients", cluster
+        self.bin.mkdir()
+        for program in CLIENTS:
+            (self.bin / program).symlink_to(cluster.bin / program)
+
+    def be(self, program: str, text: str) -> None:
+        draft = self.bin / f"{program}.draft"
+        real = self._cluster.bin / program
+        draft.write_text(f"#!/bin/sh\necho . >>{self.bin}/{program}.calls\n" + text.replace("{real}", str(real)))
+        draft.chmod(0o755)
+        draft.replace(self.bin / program)
+
+    def calls(self, program: str) -> int:
+        file = self.bin / f"{program}.calls"
+        return len(file.read_text().split()) if file.exists() else 0

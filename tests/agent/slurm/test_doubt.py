@@ -27,34 +27,12 @@ from switchyard.model.job.job import JobSpec, Native
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
-from tests.agent.slurm.builders import a_slurm_setting, given_up_soon
+from tests.agent.slurm.builders import Clients, a_slurm_setting, given_up_soon
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster
-from tests.slurm_conf import CLIENTS
 
 END_S = 40.0
 pytestmark = pytest.mark.xdist_group("slurm-hand-over")
-
-
-class Clients:
-    """The clients of a cluster, each of which can be another program; what is in `{real}` is its own."""
-
-    def __init__(self, folder: Path, cluster: SlurmCluster) -> None:
-        self.bin, self._cluster = folder / "clients", cluster
-        self.bin.mkdir()
-        for program in CLIENTS:
-            (self.bin / program).symlink_to(cluster.bin / program)
-
-    def be(self, program: str, text: str) -> None:
-        draft = self.bin / f"{program}.draft"
-        real = self._cluster.bin / program
-        draft.write_text(f"#!/bin/sh\necho . >>{self.bin}/{program}.calls\n" + text.replace("{real}", str(real)))
-        draft.chmod(0o755)
-        draft.replace(self.bin / program)
-
-    def calls(self, program: str) -> int:
-        file = self.bin / f"{program}.calls"
-        return len(file.read_text().split()) if file.exists() else 0
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from switchyard.features.slurm.agent.backend import SlurmBackend
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_lease, end_of, status_when
-from tests.agent.slurm.builders import a_job, a_slurm_setting, runs
-from tests.agent.slurm.test_doubt import Clients
+from tests.agent.slurm.builders import Clients, a_job, a_slurm_setting, runs
 from tests.processes import until
 from tests.slurm_bed import SlurmBed, SlurmCluster
 

@@ -17,8 +17,12 @@ from msgspec.structs import replace
 from switchyard.errors import Malformed, PolicyRefused
 from switchyard.features.slurm import agent as slurm
 from switchyard.features.slurm.agent.commands import command_lines
-from switchyard.features.slurm.agent.commands.option_grammars import GRAMMARS, build_option, check_word
-from switchyard.features.slurm.agent.commands.options import native_options_refusal
+from switchyard.features.slurm.agent.commands.option_grammars import (
+    GRAMMARS,
+    build_option,
+    check_word,
+    native_options_refusal,
+)
 from switchyard.features.slurm.agent.jobs.evidence import ScriptStart
 from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from switchyard.model.cluster.native_grammars import NATIVE_GRAMMARS, OPTION

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.shared.shared_files import SharedFiles
-from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.loop.need import cost_of
 from switchyard.agent.site.site import Rates, Site, read_site, site_type
 from switchyard.errors import Malformed, PolicyRefused, Unavailable
 from switchyard.features.slurm.agent.backend import TRANSIENT_ERROR
 from switchyard.features.slurm.agent.commands import command_lines
 from switchyard.features.slurm.agent.commands.command_runner import CommandRunner, CommandTimeout
-from switchyard.features.slurm.agent.commands.options import native_options_refusal
+from switchyard.features.slurm.agent.commands.option_grammars import native_options_refusal
 from switchyard.features.slurm.agent.commands.script import script_of, work_folders_of
 from switchyard.features.slurm.agent.nodes.cluster import find_excluded_nodes
 from switchyard.features.slurm.agent.nodes.nodes import SlurmHardware, SlurmNode, graph_of

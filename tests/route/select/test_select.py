@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed, UnknownName
-from switchyard.features.rainbow.route.constraint_steps import PRIORITIES_MAX, STEPS_MAX, TEXT_CHARS_MAX
+from switchyard.features.rainbow.route.constraint import PRIORITIES_MAX, STEPS_MAX, TEXT_CHARS_MAX
 from switchyard.route.select.registry import SELECTORS, selector
 from switchyard.route.select.selector import Candidate, SelectionFailure, SelectionResult
 from switchyard.route.select.weighted_draw import WeightedCandidates

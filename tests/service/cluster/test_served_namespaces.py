@@ -16,7 +16,7 @@ from switchyard.service.cluster import clusters, group_invites
 from switchyard.service.rules import namespace_status
 from switchyard.store.engine.database import Database, upgrade_schema
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.upkeep.test_render_namespaces import Town
+from tests.service.upkeep.town import Town
 
 OWN, OTHER = "default-staging", "secretive-staging"
 

@@ -196,7 +196,7 @@ class FakeBackend(OptionalCalls):
             return Status(seen=ObservedState.RUNNING, text="RUNNING", ago_us=(now_ns - begin_ns) // 1000)
         if "FAKE_LOSE" in env:
             return Status(seen=ObservedState.LOST, reason="the cluster does not know this job")
-        return _ended(env, ago_us=(now_ns - end_ns) // 1000, began_ago_us=(now_ns - begin_ns) // 1000)
+        return _end_status(env, ago_us=(now_ns - end_ns) // 1000, began_ago_us=(now_ns - begin_ns) // 1000)
 
     def _left_s(self, record: _Record) -> float:
         spec = spec_of(record.lease)
@@ -221,7 +221,7 @@ def _run_s(spec: JobSpec) -> float:
     return float(spec.command[1]) if spec.command[0] == "sleep" and len(spec.command) > 1 else 0.0
 
 
-def _ended(env: dict[str, str], *, ago_us: int, began_ago_us: int) -> Status:
+def _end_status(env: dict[str, str], *, ago_us: int, began_ago_us: int) -> Status:
     code, number = int(env.get("FAKE_EXIT", "0")), env.get("FAKE_SIGNAL")
     if number is not None:
         return Status(

@@ -66,13 +66,13 @@ def run_canary(
 ) -> CanaryResult:
     """Submit the job, wait for its end, read its output, and clean up. The job says whether it sees `marker`."""
     lease = _make_lease(owner, marker, project=project, domain=domain)
-    result = _follow_canary(backend, lease, wait_s, marker, advice)
+    result = _follow_canary(backend, lease, wait_s=wait_s, marker=marker, advice=advice)
     is_advised = advice.is_always and result.is_ok is not True and result.advice
     return replace(result, advice=advice.output) if is_advised else result
 
 
 def _follow_canary(
-    backend: Backend, lease: Lease, wait_s: float, marker: Path | None, advice: CanaryAdvice
+    backend: Backend, lease: Lease, *, wait_s: float, marker: Path | None, advice: CanaryAdvice
 ) -> CanaryResult:
     begun = time.monotonic()
     try:

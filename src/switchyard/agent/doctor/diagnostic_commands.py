@@ -146,7 +146,7 @@ def doctor_command(argv: list[str]) -> int:
 
     logging.getLogger("switchyard").addHandler(logging.NullHandler())  # the findings say what a backend logs
     directory = arguments.data or (default_data_folder(arguments.cluster) if arguments.cluster else None)
-    patient = doctor.DoctorTarget(
+    target = doctor.DoctorTarget(
         servers=doctor.DoctorServers(
             urls=arguments.server or _known_servers(directory),
             ca_file=arguments.ca_file,
@@ -160,7 +160,7 @@ def doctor_command(argv: list[str]) -> int:
         job=doctor.DoctorJob(owner=arguments.user, wait_s=wait_s),
         namespaces=arguments.namespace,
     )
-    findings = doctor.run_checks(patient)
+    findings = doctor.run_checks(target)
     if arguments.output:
         print(json.dumps([msgspec.to_builtins(finding) for finding in findings], indent=2))
     else:

@@ -1,11 +1,14 @@
 """`yard agent doctor`: checks everything an agent needs, and says what to do.
 
 Each check is a function of its arguments that returns findings. A batch system gets one small job; nothing else is
-changed.
+changed. Folders that the agent would make are not made: the nearest folder above them that is there is tried, and all
+that is written there is removed.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import shutil
 import socket
 import sqlite3
@@ -24,10 +27,10 @@ from switchyard.agent.backends.local.supervisor_program import probe_supervisor
 from switchyard.agent.backends.registry import load_backend
 from switchyard.agent.doctor.canary import run_canary
 from switchyard.agent.doctor.discover import discover_graph
-from switchyard.agent.doctor.doctor_files import check_files, check_shared, seen_by_nodes
-from switchyard.agent.doctor.doctor_finding import Finding
-from switchyard.agent.feature import feature_of
+from switchyard.agent.feature import Finding, feature_of
 from switchyard.agent.files.folders import FilesFolders, files_folders
+from switchyard.agent.files.inputs.folder_writer import FICLONE, NO_CLONE_ERRNOS
+from switchyard.agent.files.inputs.room import nearest_folder
 from switchyard.agent.journal.journal_rows import check_schema, find_damage
 from switchyard.agent.loop.loop import FREE_BYTES_MIN
 from switchyard.agent.server import credential as credentials
@@ -47,6 +50,14 @@ SKEW_S_MAX = 5.0  # a wrong clock affects certificates and logs, not jobs
 CERT_DAYS_MIN = 14.0  # enough time to renew a certificate
 PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 JOIN_ADVICE = "Join: `yard cluster invite NAME`, then `yard agent --token …`."
+PREFIX = "yard-doctor-"
+FILES_FOLDER_ADVICE = "Name a folder that the agent may write in: `files: {folder: DIR}` in the site's file."
+SHARED_ADVICE = (
+    "Name a folder that the nodes see under the same path: `files: {folder: DIR}` or `slurm: {folder: DIR}` in the "
+    "site's file."
+)
+NOT_FROM_HERE = "its agent reaches the cluster over ssh, so it gives jobs no files"
+CONTENT = b"doctor" * 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,52 +89,50 @@ class DoctorTarget:
     namespaces: Sequence[str] = ()  # of Kubernetes, to look at; empty: those that the site names
 
 
-def run_checks(patient: DoctorTarget) -> list[Finding]:
+def run_checks(target: DoctorTarget) -> list[Finding]:
     """Run all checks, in the order of their dependencies."""
     findings: list[Finding] = []
     reached: list[ServerAddress] = []
-    for url in patient.servers.urls:
+    for url in target.servers.urls:
         try:
             server = parse_server_url(url)
         except YardError as exc:
             findings.append(Finding("url", False, exc.detail, exc.next_step))
             continue
-        way = list(_check_connection(server, patient))
+        way = list(_check_connection(server, target))
         try:
-            refuse_plain_http(url, is_plain_allowed=patient.servers.is_plain_allowed)
+            refuse_plain_http(url, is_plain_allowed=target.servers.is_plain_allowed)
         except YardError as exc:
             way.append(Finding("tls", False, exc.detail, exc.next_step))
         findings += way
         if all(step.is_ok for step in way):  # else the credential is not sent to this server
             reached.append(server)
-    findings.append(_proxy(patient, is_reached=bool(reached)))
-    credential, finding = _load_credential(patient.directory)
+    findings.append(_proxy(target, is_reached=bool(reached)))
+    credential, finding = _load_credential(target.directory)
     agent = None
-    if credential is None or patient.directory is None:
+    if credential is None or target.directory is None:
         findings.append(finding)
     else:
-        agent, finding = _credential(credential, patient.directory, reached, patient.servers.ca_file)
+        agent, finding = _credential(credential, target.directory, reached, target.servers.ca_file)
         findings.append(finding)
-    if patient.directory is not None:
-        findings += _folder(patient.directory)
-    kind = patient.backend or (agent.backend if agent else None)
-    folders = files_folders(
-        patient.site, kind, patient.directory, credential.cluster if credential else patient.cluster
-    )
-    if kind == "local" and patient.directory is not None and (why := probe_supervisor(patient.directory)):
+    if target.directory is not None:
+        findings += _folder(target.directory)
+    kind = target.backend or (agent.backend if agent else None)
+    folders = files_folders(target.site, kind, target.directory, credential.cluster if credential else target.cluster)
+    if kind == "local" and target.directory is not None and (why := probe_supervisor(target.directory)):
         advice = "Make room on the disk. The agent writes its supervisor anew before the next job; else restart it."
         findings.append(Finding("supervisor", False, f"no job can be started: {why}", advice))
-    findings += check_files(patient.site, kind, folders)
-    findings += check_images(patient.site, kind, patient.environment)
-    cluster = feature_of(kind).check(patient.site, patient.environment, patient.namespaces)
+    findings += check_files(target.site, kind, folders)
+    findings += check_images(target.site, kind, target.environment)
+    cluster = feature_of(kind).check(target.site, target.environment, target.namespaces)
     findings += cluster.findings
     if cluster.is_over:
         return findings
-    findings += _backend(patient, kind, folders)
+    findings += _backend(target, kind, folders)
     return findings
 
 
-def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[Finding]:
+def _check_connection(server: ServerAddress, target: DoctorTarget) -> Iterator[Finding]:
     """Check name, port, certificate, answer and clock, up to the first failure."""
     try:
         places = {str(info[4][0]) for info in socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)}
@@ -142,11 +151,11 @@ def _check_connection(server: ServerAddress, patient: DoctorTarget) -> Iterator[
     with line:
         yield Finding("tcp", True, f"{server.host}:{server.port} takes connections")
         if server.is_tls:
-            finding = _tls(line, server, patient.servers.ca_file)
+            finding = _tls(line, server, target.servers.ca_file)
             yield finding
             if not finding.is_ok:
                 return
-    yield from _check_server(server, patient.servers.ca_file)
+    yield from _check_server(server, target.servers.ca_file)
 
 
 def _tls(line: socket.socket, server: ServerAddress, ca_file: str | None) -> Finding:
@@ -183,8 +192,8 @@ def _check_server(server: ServerAddress, ca_file: str | None) -> Iterator[Findin
     yield Finding("clock", is_ok, detail, "" if is_ok else "Set the clocks: run an NTP service on both machines.")
 
 
-def _proxy(patient: DoctorTarget, *, is_reached: bool) -> Finding:
-    variables = [name for name in patient.environment if name.lower() in PROXIES and patient.environment[name]]
+def _proxy(target: DoctorTarget, *, is_reached: bool) -> Finding:
+    variables = [name for name in target.environment if name.lower() in PROXIES and target.environment[name]]
     if not variables:
         return Finding("proxy", True, "none is set")
     if is_reached:
@@ -263,12 +272,12 @@ def check_journal(path: Path) -> tuple[str, int]:
         return str(exc), 0
 
 
-def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
+def _backend(target: DoctorTarget, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
     if kind is None:
         yield Finding("backend", None, "not known which", "Name it: --backend KIND.")
         return
     # Inside the agent's folder: the nodes of a batch system may see it, unlike /tmp.
-    place = patient.directory if patient.directory and patient.directory.is_dir() else None
+    place = target.directory if target.directory and target.directory.is_dir() else None
     with tempfile.TemporaryDirectory(prefix="yard-doctor-", dir=place) as folder:
         try:
             make = load_backend(kind)
@@ -277,26 +286,26 @@ def _backend(patient: DoctorTarget, kind: str | None, folders: FilesFolders | No
                 cluster="doctor",
                 directory=Path(folder),
                 graph=graph,
-                site=patient.site,
-                agent_environment=patient.environment,
+                site=target.site,
+                agent_environment=target.environment,
             )
             with closing(make(setting)) as backend:
                 backend.refresh()
                 yield _check_backend(kind, backend)
                 feature = feature_of(kind)
                 if kind != "fake" and feature.has_local_accounts:
-                    yield _accounts(patient.site, advice=feature.accounts_advice)
-                song = feature.run_small_job(
-                    patient.site,
+                    yield _accounts(target.site, advice=feature.accounts_advice)
+                result = feature.run_small_job(
+                    target.site,
                     backend,
-                    owner=patient.job.owner or "doctor",
-                    wait_s=patient.job.wait_s,
-                    namespaces=patient.namespaces,
+                    owner=target.job.owner or "doctor",
+                    wait_s=target.job.wait_s,
+                    namespaces=target.namespaces,
                 )
-                if song is not None:
-                    yield song
+                if result is not None:
+                    yield result
                 elif backend.has_queue:
-                    yield from _canary(patient, backend, folders)
+                    yield from _canary(target, backend, folders)
         except (YardError, OSError) as exc:
             advice = exc.next_step if isinstance(exc, YardError) else ""
             yield Finding("backend", False, f"{kind}: {exc}", advice)
@@ -316,22 +325,22 @@ def _accounts(site: Site, *, advice: str) -> Finding:
     return Finding("accounts", None, sharing.detail, advice or sharing.advice)
 
 
-def _canary(patient: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
-    if patient.site.accounts is not None and patient.job.owner is None:
+def _canary(target: DoctorTarget, backend: Backend, folders: FilesFolders | None) -> Iterator[Finding]:
+    if target.site.accounts is not None and target.job.owner is None:
         yield Finding("canary", None, "the site maps users to accounts", "Say whose small job it is: --user NAME.")
         return
-    is_remote = patient.site.is_elsewhere
+    is_remote = target.site.is_elsewhere
     with seen_by_nodes(None if is_remote else folders) as marker:
-        song = run_canary(
+        result = run_canary(
             backend,
-            owner=patient.job.owner or "doctor",
-            wait_s=patient.job.wait_s,
+            owner=target.job.owner or "doctor",
+            wait_s=target.job.wait_s,
             marker=marker,
             advice=feature_of(backend.kind).canary_advice,
         )
-    yield Finding("canary", song.is_ok, song.detail, song.advice)
+    yield Finding("canary", result.is_ok, result.detail, result.advice)
     if folders is not None and not is_remote:
-        yield check_shared(patient.site, folders, is_seen=song.is_marker_seen if marker is not None else None)
+        yield check_shared(target.site, folders, is_seen=result.is_marker_seen if marker is not None else None)
 
 
 def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -> list[Finding]:
@@ -345,3 +354,87 @@ def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -
         Finding("images", False, f"{rule.match}: {problem}", "Install it, or change the rule under `images`.")
         for rule, problem in problems.items()
     ]
+
+
+def check_files(site: Site, kind: str | None, folders: FilesFolders | None) -> Iterator[Finding]:
+    section = site.cluster_section(kind)
+    if section is not None and section.is_elsewhere:
+        advice = "An agent on a machine that sees the cluster's shared file system can."
+        yield Finding("files", None, NOT_FROM_HERE, advice)
+        return
+    if folders is None:
+        yield Finding("files", None, "no agent's folder was given", "Name it: --data DIR or --cluster NAME.")
+        return
+    try:
+        with _trial_folder(folders.cache) as cache, _trial_folder(folders.work) as work:
+            way = _try_copy(cache, work)
+    except OSError as exc:
+        yield Finding("files", False, f"{exc.filename or folders.cache}: {exc.strerror or exc}", FILES_FOLDER_ADVICE)
+        return
+    yield Finding("files", True, f"jobs with files run below {folders.work}; {way}")
+    yield _space(site, folders)
+
+
+@contextlib.contextmanager
+def seen_by_nodes(folders: FilesFolders | None) -> Iterator[Path | None]:
+    """A file that a job on a node sees if the jobs' folder is shared; None: it cannot be made."""
+    with contextlib.ExitStack() as stack:
+        marker = None
+        if folders is not None:
+            with contextlib.suppress(OSError):
+                folder = stack.enter_context(_trial_folder(folders.work))
+                folder.chmod(0o755)
+                (folder / "marker").write_bytes(CONTENT)
+                marker = folder / "marker"
+        yield marker
+
+
+def check_shared(site: Site, folders: FilesFolders, *, is_seen: bool | None) -> Finding:
+    """Whether the nodes see the folders of jobs with files. `is_seen`: what the small job said; None: nothing."""
+    if is_seen:
+        return Finding("shared", True, f"a node sees {folders.work.parent}")
+    if is_seen is None or site.accounts is not None:  # the account of the small job may not pass through the folder
+        return Finding("shared", None, f"it is not known whether the nodes see {folders.work.parent}", SHARED_ADVICE)
+    return Finding("shared", False, f"the node of the small job does not see {folders.work.parent}", SHARED_ADVICE)
+
+
+@contextlib.contextmanager
+def _trial_folder(place: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=nearest_folder(place)) as folder:
+        yield Path(folder)
+
+
+def _try_copy(cache: Path, work: Path) -> str:
+    """Give a job's folder a file of the cache in the agent's way, and say how it went."""
+    (cache / "content").write_bytes(CONTENT)
+    with (cache / "content").open("rb") as source, (work / "content").open("wb") as target:
+        try:
+            fcntl.ioctl(target.fileno(), FICLONE, source.fileno())
+        except OSError as exc:
+            if exc.errno not in NO_CLONE_ERRNOS:
+                raise
+        else:
+            return "files of the cache are cloned, without a copy of their bytes"
+    if cache.stat().st_dev != work.stat().st_dev:
+        return "files of the cache are copied: it is on another file system"
+    return "files of the cache are copied: this file system cannot clone them"
+
+
+def _space(site: Site, folders: FilesFolders) -> Finding:
+    """Compare the bound of the cache with the disk. A small disk is no fault: when it is full, the agent removes cached
+    files."""
+    bound, place = site.files.cache_bytes, nearest_folder(folders.cache)
+    free, used = shutil.disk_usage(place).free, _cached_bytes(folders.cache)
+    detail = f"{show_bytes(free)} free in {place}, {show_bytes(used)} cached, at most {show_bytes(bound)}"
+    if free < FREE_BYTES_MIN:
+        return Finding("cache", False, detail, "Make room, or name another folder: `files: {folder: DIR}`.")
+    if free + used < bound:
+        advice = "The cache can fill this disk. Give it less: `files: {cache: …}` in the site's file."
+        return Finding("cache", None, detail, advice)
+    return Finding("cache", True, detail)
+
+
+def _cached_bytes(cache: Path) -> int:
+    with contextlib.suppress(OSError):
+        return sum(entry.stat().st_blocks * 512 for entry in cache.glob("??/*") if entry.is_file())
+    return 0

@@ -6,24 +6,28 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from switchyard.agent.files.inputs.content_cache import ContentCache
 from switchyard.agent.files.inputs.folder_writer import TreePath, read_span, show_path, write_at
 from switchyard.agent.files.inputs.staging_errors import ObjectLost, StagingOver
 from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls, TakeObject
 from switchyard.agent.files.transfer_threads import TransferThreads
-from switchyard.agent.files.tree_levels import TreeFolder
 from switchyard.agent.log import line
 from switchyard.errors import YardError
-from switchyard.model.files.file_tree import TREE_BYTES_MAX, hash_of
+from switchyard.model.files.file_tree import CHUNK_BYTES, TREE_BYTES_MAX, FolderEntry, hash_of
 
 READ_TRIES = 3  # without an object more; then the staging as a whole waits and begins again
 READ_PAUSE_S = 0.2  # before the second try; then twice as long
 FULL_DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 TakeContent = Callable[[bytes, bytes | int], None]  # a digest, and the bytes or the number of an open file
+FOLDERS_AT_ONCE = 200  # whose entries are in memory
+FOLDERS_BYTES = 16 * 2**20  # of their trees, as estimated from the counts in the trees above them
+ENTRY_BYTES = 400  # of a file in a tree: at most 255 for its name, a hash, and the numbers
+CHUNK_ENTRY_BYTES = 34  # of one more chunk
 
 log = logging.getLogger(__name__)
 
@@ -163,3 +167,30 @@ class ObjectFetch:
 def _is_object(digest: bytes, number: int) -> bool:
     size = os.fstat(number).st_size
     return size <= TREE_BYTES_MAX and hash_of(read_span(number, 0, size)) == digest
+
+
+class TreeFolder(NamedTuple):
+    """A folder of a tree. `tree_bytes`: the estimated size of its object."""
+
+    path: TreePath
+    digest: bytes
+    tree_bytes: int = FOLDERS_BYTES
+
+
+def subfolder(path: TreePath, entry: FolderEntry) -> TreeFolder:
+    tree_bytes = entry.files * ENTRY_BYTES + entry.size // CHUNK_BYTES * CHUNK_ENTRY_BYTES
+    return TreeFolder((*path, entry.name), entry.tree, tree_bytes)
+
+
+def slices(folders: list[TreeFolder]) -> Iterator[list[TreeFolder]]:
+    """Folders whose trees are read together."""
+    together: list[TreeFolder] = []
+    tree_bytes = 0
+    for folder in folders:
+        if together and (len(together) >= FOLDERS_AT_ONCE or tree_bytes >= FOLDERS_BYTES):
+            yield together
+            together, tree_bytes = [], 0
+        together.append(folder)
+        tree_bytes += folder.tree_bytes
+    if together:
+        yield together

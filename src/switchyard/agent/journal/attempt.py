@@ -46,7 +46,7 @@ class Attempt:
         return (self.lease.job, task_index(self.lease))
 
     @property
-    def held(self) -> AttemptRef:
+    def ref(self) -> AttemptRef:
         return AttemptRef(self.lease.job, self.lease.fence)
 
     @property

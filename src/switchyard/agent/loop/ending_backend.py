@@ -10,13 +10,13 @@ from typing import ClassVar
 from switchyard.agent.backends import (
     Backend,
     BackendQuote,
+    ManagesNamespaces,
     OutputPiece,
     Status,
     Trouble,
     WorkFolder,
     marker_of,
 )
-from switchyard.agent.backends.namespaces import ManagesNamespaces
 from switchyard.agent.backends.shared.returns import NotTakenNow
 from switchyard.agent.loop.lifetime import Lifetime
 from switchyard.agent.loop.need import spec_of

@@ -28,6 +28,7 @@ from pathlib import Path
 import msgspec
 
 from switchyard.agent.backends import Backend
+from switchyard.agent.backoff import backoff_s
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.log import line
@@ -136,9 +137,8 @@ class Backoff:
         self._tries = 0
 
     def next_s(self, at_least_s: float | None = None) -> float:
-        bound = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** min(self._tries, 20))
         self._tries += 1
-        return max(at_least_s or 0.0, random.uniform(bound / 2, bound))  # noqa: S311 - jitter, not a secret
+        return max(at_least_s or 0.0, backoff_s(self._tries, least_s=BACKOFF_S_MIN, most_s=BACKOFF_S_MAX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

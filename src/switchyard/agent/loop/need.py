@@ -1,4 +1,4 @@
-"""Resource needs of leases in whole cores, GPUs and bytes, and the loads and quotes made from them. Pure."""
+"""Resource needs of leases in whole cores, GPUs and bytes, and the loads, quotes and costs made from them. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from switchyard.agent.backends import BackendQuote
+from switchyard.agent.site.site import Rates, Site
 from switchyard.model.cluster.cluster import FREE_NODES_MAX, Load
 from switchyard.model.cluster.poll import Lease, Room
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes
 from switchyard.model.job.job import JobSpec
-from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes
+from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 
 UNLIMITED_LEFT_S_MIN = 60.0  # assumed for a running job without a time limit
 NOW_VALID_S = 10  # free resources may be taken by the next job
 NO_TYPES: Mapping[str, int] = {}
 LIMITED_CONFIDENCE = 0.8  # most jobs end before their time limit
 GUESS_CONFIDENCE = 0.3
+HOUR_S = 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +133,18 @@ def quote_of(need: ResourceNeed, total: Room, free: Room, busy: Iterable[Occupie
             sure = LIMITED_CONFIDENCE if is_sure else GUESS_CONFIDENCE
             return BackendQuote(can=True, eta_s=math.ceil(job.left_s), reason=reason, confidence=sure)
     return BackendQuote(can=True, reason="what is in the way is not known here")
+
+
+def cost_of(spec: JobSpec, site: Site, *, queue: str) -> float | None:
+    """The cost for the time limit, or for an hour without one. `queue`: the cluster's name for the job's queue."""
+    rates = site.rates.get(queue) or site.rates.get("*")
+    if rates is None:
+        return None
+    limit = spec.resources.time_limit
+    hours = (parse_duration_s(limit) if limit is not None else HOUR_S) / HOUR_S
+    return round(_hourly(spec, rates) * hours, 6)
+
+
+def _hourly(spec: JobSpec, rates: Rates) -> float:
+    need = need_of(spec)
+    return (spec.resources.nodes or 1) * rates.node + need.cores * rates.core + need.gpus * rates.gpu

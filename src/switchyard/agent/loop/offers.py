@@ -82,7 +82,7 @@ class AgentCondition:
         except OSError:
             return False
 
-    def told_in(self, load: Load) -> Load:
+    def with_trouble(self, load: Load) -> Load:
         """The load with what the server must know of this. Of a silent batch system, only once it is silent long."""
         silence = self._silence.long()
         return msgspec.structs.replace(
@@ -122,7 +122,7 @@ class Offers:
 
     def offer(self) -> Offer:
         load, room = self.load(), self._runner.room()
-        load = self._condition.told_in(load)
+        load = self._condition.with_trouble(load)
         live = sum(1 for attempt in self._journal.attempts() if attempt.is_live)
         is_full = room is not None and room.cores == 0
         want = 0 if load.trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))

@@ -21,8 +21,10 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import msgspec
+from msgspec import Raw, Struct
 
 from switchyard.agent.backends import Status, native_name
 from switchyard.agent.journal.attempt import AttemptChange, Stage, TimedReport
@@ -32,23 +34,24 @@ from switchyard.agent.loop.attempt_reports import end_attempt
 from switchyard.agent.loop.clock import stamp
 from switchyard.agent.loop.offers import Offer, Offers
 from switchyard.agent.loop.outbox import Outbox, OutboxBatch
-from switchyard.agent.loop.poll_answer import DecodedPollAnswer, UnreadableLease, read_poll_answer
 from switchyard.agent.loop.quote_answerer import QuoteAnswerer
-from switchyard.agent.loop.session import PollSession
-from switchyard.agent.server.client import Connection
+from switchyard.agent.server.client import Connection, ServerUnreachable
 from switchyard.agent.server.credential import AgentCredentials
 from switchyard.errors import BadRequest, Busy, Resync, YardError
 from switchyard.model.cluster.cluster import Load
-from switchyard.model.cluster.poll import AttemptRef, Origin, Poll, Report
-from switchyard.model.cluster.quote import QuoteGiven
+from switchyard.model.cluster.poll import AttemptRef, Lease, Origin, Poll, Report, Stop
+from switchyard.model.cluster.quote import QuoteAsk, QuoteGiven
 from switchyard.model.cluster.selection import Scalar
 from switchyard.model.files.file_views import FileAsk
 from switchyard.model.graph import Graph
+from switchyard.model.job.job import JobSpec
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.log import OUTPUT_BYTES_MAX
 
 POLL_PATH = "/v1/agents/poll"
 PARK_S = 8.0  # the server takes an agent for down after 15 s of silence
 RESTORED_SESSION_JUMP = 1000  # a restored server continues a million sessions later, so that agents notice
+OUTPUT_BOUND_MIN, OUTPUT_BOUND_MAX = 1024, 2**40  # sensible values of how much a server keeps of a stream
 
 log = logging.getLogger(__name__)
 
@@ -128,12 +131,12 @@ class Poller:
             offer = self._offers.offer()
             self._connections.park.clear_abort()
             parked = self._parked = _ParkedPoll(offer)
-        sent = self.session.number
+        session_number = self.session.number
         try:
             answer = self._post(self._connections.park, self._poll(offer, wait_s=PARK_S), wait_s=PARK_S)
             return ParkResult(self._apply_answer(answer), answer.head.is_closing)
         except YardError as exc:
-            self._note_failed_poll(exc, sent, asked=offer.want > 0, is_ours=parked.is_given_up)
+            self._note_failed_poll(exc, session_number, has_asked=offer.want > 0, is_ours=parked.is_given_up)
             if parked.is_given_up:
                 return None
             raise
@@ -155,21 +158,21 @@ class Poller:
             may_ask = not self.session.needs_sync and (parked is None or parked.offer.want == 0) and bool(batch.reports)
             offer = self._offers.offer()
             offer = offer if may_ask else offer.without_work()
-            sent = self.session.number
+            session_number = self.session.number
             try:
                 answer = self._post(
                     self._connections.talk, self._poll(offer, batch=batch), on_sent=lambda: self._work_ahead(batch)
                 )
-                self._outbox.answered(batch, answer.head.answers)
+                self._outbox.note_answers(batch, answer.head.answers)
                 self._apply_answer(answer)
             except BadRequest as exc:
-                self._outbox.refused(batch, exc)
-                self._note_failed_poll(exc, sent, asked=offer.want > 0)
+                self._outbox.note_refusal(batch, exc)
+                self._note_failed_poll(exc, session_number, has_asked=offer.want > 0)
             except YardError as exc:
                 if isinstance(exc, Busy) and not batch.reports:
                     self._outbox.pause()
                     return False
-                self._note_failed_poll(exc, sent, asked=offer.want > 0)
+                self._note_failed_poll(exc, session_number, has_asked=offer.want > 0)
                 raise
         return True
 
@@ -181,14 +184,14 @@ class Poller:
 
     def _send_state(self, quotes: Sequence[QuoteGiven] = ()) -> bool:
         """Send the load and these quotes. If the poll fails, the server asks for the quotes again."""
-        sent, offer = self.session.number, self._offers.offer()
+        session_number, offer = self.session.number, self._offers.offer()
         poll = self._poll(offer.without_work(), quotes=quotes)
         try:
             self._apply_answer(self._post(self._connections.talk, poll))
         except BadRequest as exc:
             log.error(line("not-taken", quotes=len(quotes), values=len(offer.load.values), error=exc.detail))
         except YardError as exc:
-            self._note_failed_poll(exc, sent, asked=False)
+            self._note_failed_poll(exc, session_number, has_asked=False)
             raise
         return True
 
@@ -221,7 +224,7 @@ class Poller:
         start = self._journal.begin()
         self.incarnation = f"{self._journal.claim}-{self._process.incarnation}"
         self._name_process()
-        inventory = [attempt.held for attempt in self._journal.attempts()]
+        inventory = [attempt.ref for attempt in self._journal.attempts()]
         offer = self._offers.offer()
         origin = Origin(
             journal=self._journal.id,
@@ -297,7 +300,7 @@ class Poller:
             load=offer.load,
             graph=self._graph,
             inventory=inventory,
-            cancelling=[attempt.held for attempt in cancelling if attempt.is_cancel_asked],
+            cancelling=[attempt.ref for attempt in cancelling if attempt.is_cancel_asked],
             reports=list(batch.reports) if batch else [],
             output=list(batch.output) if batch else [],
             quotes=list(quotes),
@@ -335,14 +338,14 @@ class Poller:
             leased = []
         for text in (
             *attempt_lines("leased", ((*attempt.key, {"attempt": attempt.lease.attempt}) for attempt in leased)),
-            *attempt_lines("cancel-asked", ((named.job, named.fence, {}) for named in answer.head.cancels)),
+            *attempt_lines("cancel-asked", ((ref.job, ref.fence, {}) for ref in answer.head.cancels)),
             *attempt_lines("stop", ((stop.job, stop.fence, {"why": stop.why}) for stop in answer.head.stops)),
         ):
             log.info(text)
-        unknown = self._journal.request_end([(named.job, named.fence) for named in answer.head.cancels], cancel=True)
+        unknown = self._journal.request_end([(ref.job, ref.fence) for ref in answer.head.cancels], cancel=True)
         if unknown:  # the server thinks that we hold attempts we never received
             self.session.require_sync()
-        self._journal.request_end([(named.job, named.fence) for named in answer.head.stops], stop=True)
+        self._journal.request_end([(ref.job, ref.fence) for ref in answer.head.stops], stop=True)
         has_news = bool(leased or answer.unreadable or len(answer.head.cancels) > len(unknown) or answer.head.stops)
         if has_news or ReportAnswer.STOP in answer.head.answers:
             receivers.on_work()
@@ -358,16 +361,182 @@ class Poller:
             changes.append(end_attempt(attempt, Status(seen=ObservedState.FAILED, reason=reason)))
         self._journal.apply(changes)
 
-    def _note_failed_poll(self, exc: YardError, sent: int, *, asked: bool, is_ours: bool = False) -> None:
+    def _note_failed_poll(self, exc: YardError, session_number: int, *, has_asked: bool, is_ours: bool = False) -> None:
         """Note a poll without a complete answer. A sync must ask again for what the answer may have contained."""
         self._last_sent_values = None
         if isinstance(exc, Resync):
-            self.session.end(sent)
+            self.session.end(session_number)
         elif exc.transient and not is_ours:  # no complete answer
             self.session.doubt()
-        elif asked:
+        elif has_asked:
             self.session.require_sync()
 
 
 def _has_trouble(load: Load) -> tuple[bool, bool, bool]:
     return bool(load.trouble), load.silent_s is not None, bool(load.files_trouble)
+
+
+class PollAnswerHead(Struct, frozen=True, kw_only=True):
+    """An answer whose parts are decoded one by one, later."""
+
+    session: int
+    leases: list[Raw] = []
+    cancels: list[AttemptRef] = []
+    stops: list[Stop] = []
+    answers: list[ReportAnswer] = []
+    quotes: list[Raw] = []
+    files: list[Raw] = []
+    cluster_resources: str = ""  # version of the objects of all namespaces
+    is_closing: bool = False
+    is_rotation_asked: bool = False
+    output_bytes_max: int = OUTPUT_BYTES_MAX
+    event_mark: str = ""
+
+
+class _LeaseIdentity(Struct, frozen=True):
+    job: str
+    attempt: int
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLease:
+    """A lease that this agent cannot decode. `lease` has only its identity."""
+
+    lease: Lease
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodedPollAnswer:
+    head: PollAnswerHead
+    leases: list[Lease]
+    unreadable: list[UnreadableLease]
+    quotes: list[QuoteAsk]
+    files: list[FileAsk]
+
+    @property
+    def output_bytes_max(self) -> int:
+        return min(max(self.head.output_bytes_max, OUTPUT_BOUND_MIN), OUTPUT_BOUND_MAX)
+
+
+def read_poll_answer(body: bytes) -> DecodedPollAnswer:
+    """Decode lease by lease: an unreadable job must not hide the others."""
+    try:
+        head = msgspec.json.decode(body, type=PollAnswerHead)
+        leases = [_read_lease(raw) for raw in head.leases]
+    except msgspec.DecodeError as exc:
+        raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
+    return DecodedPollAnswer(
+        head=head,
+        leases=[lease for lease in leases if isinstance(lease, Lease)],
+        unreadable=[lease for lease in leases if isinstance(lease, UnreadableLease)],
+        quotes=[inquiry for raw in head.quotes if (inquiry := _read_inquiry(raw)) is not None],
+        files=[ask for raw in head.files if (ask := _read_file_ask(raw)) is not None],
+    )
+
+
+def _read_inquiry(raw: Raw) -> QuoteAsk | None:
+    """None: the inquiry cannot be decoded and is not answered. The server waits only for a short time."""
+    try:
+        return msgspec.json.decode(raw, type=QuoteAsk)
+    except msgspec.DecodeError:
+        return None
+
+
+def _read_file_ask(raw: Raw) -> FileAsk | None:
+    """The same for an ask for a part of a file."""
+    try:
+        return msgspec.json.decode(raw, type=FileAsk)
+    except msgspec.DecodeError:
+        return None
+
+
+def _read_lease(raw: Raw) -> Lease | UnreadableLease:
+    try:
+        return msgspec.json.decode(raw, type=Lease)
+    except msgspec.DecodeError as exc:
+        identity = msgspec.json.decode(raw, type=_LeaseIdentity)
+        stand_in = JobSpec(command=["unreadable"])
+        lease = Lease(
+            job=identity.job,
+            attempt=identity.attempt,
+            fence=identity.fence,
+            name="",
+            owner="",
+            project="",
+            domain="",
+            spec=stand_in,
+        )
+        return UnreadableLease(lease, str(exc))
+
+
+class SessionState(Enum):
+    """In every state but SYNCED a sync is due before the next poll that asks for work."""
+
+    # None yet, or none that the server listens to. Leases may have been given to others: nothing starts.
+    ABSENT = "absent"
+    # The server wants a new one, although every poll of this one was answered: what is leased still starts.
+    REPLACED = "replaced"
+    SYNCED = "synced"
+    # Leases may be missing here, or the server does not know our graph.
+    SYNC_DUE = "sync due"
+    # A poll got no complete answer, or the process was frozen: the server may have given our leases to others.
+    IN_DOUBT = "in doubt"
+
+
+_LISTENED_TO = frozenset({SessionState.SYNCED, SessionState.SYNC_DUE, SessionState.IN_DOUBT})
+
+
+_MAY_START = frozenset({SessionState.REPLACED, SessionState.SYNCED, SessionState.SYNC_DUE})
+
+
+class PollSession:
+    """The session with the server: whether polls are listened to, and what may start.
+
+    Changed by several threads. A change never hides a worse one that came in between.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._state = SessionState.ABSENT
+        self.number = 0  # of the last sync; 0: the server has not accepted this process
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the server has taken this process for the agent."""
+        return self.number > 0
+
+    @property
+    def is_listened_to(self) -> bool:
+        return self._state in _LISTENED_TO
+
+    @property
+    def may_start(self) -> bool:
+        """Whether leased attempts may start. After a silence a sync comes first: they may have been given away."""
+        return self._state in _MAY_START
+
+    @property
+    def needs_sync(self) -> bool:
+        return self._state is not SessionState.SYNCED
+
+    def begin(self, number: int) -> None:
+        """A sync was answered."""
+        with self._lock:
+            self.number, self._state = number, SessionState.SYNCED
+
+    def require_sync(self) -> None:
+        with self._lock:
+            if self._state is SessionState.SYNCED:
+                self._state = SessionState.SYNC_DUE
+
+    def doubt(self) -> None:
+        """Start nothing before the next sync."""
+        with self._lock:
+            self._state = SessionState.IN_DOUBT if self._state in _LISTENED_TO else SessionState.ABSENT
+
+    def end(self, number: int) -> None:
+        """The server answered a poll of the session `number` that it wants a new one."""
+        with self._lock:
+            if number == self.number:
+                self._state = SessionState.REPLACED if self._state in _MAY_START else SessionState.ABSENT

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status
 from switchyard.agent.backends.shared.returns import NotTakenNow
@@ -14,7 +14,6 @@ from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, AttemptKey, Stage, submit_batches
 from switchyard.agent.journal.journal import PURGE_MAX, Journal
 from switchyard.agent.log import attempt_lines, line
-from switchyard.agent.loop.attempt_record import AttemptRecord
 from switchyard.agent.loop.attempt_reports import end_attempt, end_fields, reports_of
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import ChoiceCache, Chooser, PriorityChooser
@@ -36,6 +35,8 @@ CANCELS_MAX = 5000  # in one round, for the same reason
 CANCEL_RETRY_S = 5.0  # a cancelled attempt that still runs is cancelled again after this
 PURGE_EVERY_S = 60.0
 WITHDRAW_EVERY_S = 10.0  # while the batch system is silent: each look reads a file of every queued attempt
+QUEUED_AFTER_S = 0.5  # an attempt that is queued for less is not reported as SUBMITTED
+REPORT_EVERY_S = 10.0  # between two reported reasons of one attempt
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +183,7 @@ class Runner:
             changes.append(end_attempt(attempt, status))
         return changes
 
-    def _waiting(self) -> list[Attempt]:
+    def _waiting_attempts(self) -> list[Attempt]:
         """Attempts to submit, in the order in which they were leased."""
         return [
             attempt
@@ -198,7 +199,7 @@ class Runner:
 
         None of these may be at the backend.
         """
-        waiting, silence = self._waiting(), self._silence.give_back_reason()
+        waiting, silence = self._waiting_attempts(), self._silence.give_back_reason()
         choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
         changes = []
         for attempt in waiting:
@@ -237,7 +238,7 @@ class Runner:
     def _stage(self) -> list[AttemptChange]:
         """Stage the files of waiting attempts. Returns the ends of those whose files cannot be had."""
         changes: list[AttemptChange] = []
-        for attempt in self._waiting() if self._files is not None else ():
+        for attempt in self._waiting_attempts() if self._files is not None else ():
             if self._files is None or self._files.is_staged(attempt) or self._is_at_backend(attempt):
                 continue
             preparation = self._files.prepare(attempt)
@@ -280,7 +281,7 @@ class Runner:
         now = time.monotonic()
         if self._files is not None:
             self._files.begin_round()
-        waiting = {attempt.key: attempt for attempt in self._waiting()}
+        waiting = {attempt.key: attempt for attempt in self._waiting_attempts()}
         choice = self._picker.pick([attempt.lease for attempt in waiting.values()], self._backend.state)
         ready = [
             waiting[key]
@@ -309,7 +310,7 @@ class Runner:
     def _wait_for_answer(self, reason: str) -> None:
         """While the batch system is silent, only look up attempts in doubt: some surely did not leave the agent."""
         began = time.monotonic()
-        for attempt in self._waiting():
+        for attempt in self._waiting_attempts():
             now, record = time.monotonic(), self._record_of(attempt)
             is_due = record.is_maybe_submitted and record.retry_at <= now
             if is_due and now - began < SUBMIT_S_MAX:
@@ -396,9 +397,10 @@ class Runner:
 
     def unbegun(self) -> list[AttemptKey]:
         """After the stop: keep waiting attempts from beginning. Return those that have not begun, and will not."""
-        waiting = [each for each in self._journal.attempts() if each.is_live and each.stage is not Stage.RUNNING]
-        keys = {native_id: each.key for each in waiting if (native_id := self._native_id_of(each)) is not None}
-        unsubmitted = {each.key for each in waiting if not self._is_maybe_submitted(each)} - set(keys.values())
+        attempts = self._journal.attempts()
+        waiting = [attempt for attempt in attempts if attempt.is_live and attempt.stage is not Stage.RUNNING]
+        keys = {native_id: attempt.key for attempt in waiting if (native_id := self._native_id_of(attempt)) is not None}
+        unsubmitted = {attempt.key for attempt in waiting if not self._is_maybe_submitted(attempt)} - set(keys.values())
         return [*unsubmitted, *(keys[native_id] for native_id in self._backend.withdraw(keys) or ())]
 
     def withdraw(self) -> int:
@@ -525,3 +527,37 @@ class Runner:
                 break
         if removed:
             log.warning(line("disk-short", removed=removed))
+
+
+@dataclass(slots=True)
+class AttemptRecord:
+    """What the runner remembers of one live attempt beside the journal. A restart loses it, which is harmless.
+
+    Changed by the runner's thread alone.
+    """
+
+    # The backend may have it: it is looked up before a submit. Of every intent of an earlier incarnation.
+    is_maybe_submitted: bool = False
+    native_id: str | None = field(default=None, init=False)  # submitted, and not yet written down as such
+    queued_at: float | None = field(default=None, init=False)  # submitted, or first reported as waiting
+    retry_at: float = field(default=0.0, init=False)  # earliest next submit
+    cancelled_at: float | None = field(default=None, init=False)  # the backend was last asked to cancel it
+    unknown_text: str | None = field(default=None, init=False)  # the unknown native state that was logged
+    _reason: str | None = field(default=None, init=False)  # the one that was reported last
+    _reason_at: float = field(default=0.0, init=False)
+
+    def is_reason_due(self, reason: str) -> bool:
+        """Report the first reason of a queued attempt, then a new one every 10 s: schedulers change it often."""
+        if self._reason is None:
+            return time.monotonic() - (self.queued_at or 0.0) > QUEUED_AFTER_S
+        return self._has_changed(reason)
+
+    def is_note_due(self, note: str | None) -> bool:
+        """Report the note of a running attempt when it changes, also when it goes away."""
+        return note is not None and (self._reason is None or self._has_changed(note))
+
+    def note_reported(self, reason: str) -> None:
+        self._reason, self._reason_at = reason, time.monotonic()
+
+    def _has_changed(self, reason: str) -> bool:
+        return reason != self._reason and time.monotonic() - self._reason_at > REPORT_EVERY_S

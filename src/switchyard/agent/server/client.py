@@ -117,11 +117,9 @@ class Connection:
         """Post a body of frames (`model/files/file_frames.py`)."""
         return self._send("POST", path, body, wait_s=0.0, timeout_s=timeout_s, media=MEDIA)
 
-    def post_for_objects(
-        self, path: str, body: bytes, take: Callable[[Iterator[bytes]], None], *, timeout_s: float = ANSWER_SLACK_S
-    ) -> None:
+    def post_for_objects(self, path: str, body: bytes, take: Callable[[Iterator[bytes]], None]) -> None:
         """Give the body of the answer to `take` piece by piece, so that a large one is never in memory."""
-        self._send("POST", path, body, wait_s=0.0, timeout_s=timeout_s, take=take)
+        self._send("POST", path, body, wait_s=0.0, timeout_s=ANSWER_SLACK_S, take=take)
 
     def _send(
         self,

@@ -132,7 +132,11 @@ def save_credential(directory: Path, credential: Credential) -> None:
 
 
 def lock_data_folder(directory: Path) -> IO[str]:
-    """Make the folder, and lock it while the returned file is open."""
+    """Make the folder, and lock it while the returned file is open.
+
+    Not by a library such as filelock: the lock is one call that never waits, and the kernel frees it when the process
+    ends. The rest is who holds the folder, which a library does not tell.
+    """
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Path.open has no opener. A lock file of an older version may be readable by all.

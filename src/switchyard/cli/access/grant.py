@@ -5,9 +5,9 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit
+from switchyard.cli.terminal.output import confirm, print_result
 from switchyard.cli.terminal.parser import Parser, Verb, add_force, no_arguments, run_noun
-from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
+from switchyard.cli.terminal.table import Column, format_age, print_list
 from switchyard.model.rules.access import EVERYONE, Grant, GranteeKind, GrantTarget, Role
 
 COLUMNS = (
@@ -34,17 +34,11 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         grants = list(yard.grants())
-    if emit(grants, args.output, key="id"):
-        return 0
-    now = now_us()
-    print_table(
-        COLUMNS,
-        [
-            [grant.id, grant.role.value, _subject_text(grant), _object_text(grant), format_age(grant.created_us, now)]
-            for grant in grants
-        ],
-    )
-    return 0
+    return print_list(grants, args.output, COLUMNS, _row, key="id")
+
+
+def _row(grant: Grant, now: int) -> list[str]:
+    return [grant.id, grant.role.value, _subject_text(grant), _object_text(grant), format_age(grant.created_us, now)]
 
 
 def _add(args: Namespace) -> int:
@@ -52,9 +46,8 @@ def _add(args: Namespace) -> int:
     on, target = args.on
     with connect(args) as yard:
         grant = yard.create_grant(args.role, to=to, on=on, subject=subject, object=target)
-    if not emit(grant, args.output, key="id"):
-        print(f"Granted: {grant.role.value} to {_subject_text(grant)} on {_object_text(grant)}  ({grant.id})")
-    return 0
+    text = f"Granted: {grant.role.value} to {_subject_text(grant)} on {_object_text(grant)}  ({grant.id})"
+    return print_result(grant, args.output, text, key="id")
 
 
 def _rm(args: Namespace) -> int:

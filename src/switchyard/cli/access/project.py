@@ -5,9 +5,18 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit
-from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_labels, changed_labels, run_noun
-from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
+from switchyard.cli.terminal.output import confirm, print_result
+from switchyard.cli.terminal.parser import (
+    Parser,
+    Verb,
+    add_force,
+    add_labels,
+    add_name,
+    add_repeatable,
+    changed_labels,
+    run_noun,
+)
+from switchyard.cli.terminal.table import Column, format_age, print_list
 from switchyard.errors import BadRequest
 from switchyard.model.wire.api import Project
 
@@ -31,14 +40,10 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         projects = [project for project in yard.projects() if args.archived or not project.is_archived]
-    if emit(projects, args.output):
-        return 0
-    now = now_us()
-    print_table(COLUMNS, [_cells(project, now) for project in projects])
-    return 0
+    return print_list(projects, args.output, COLUMNS, _row)
 
 
-def _cells(project: Project, now: int) -> list[str]:
+def _row(project: Project, now: int) -> list[str]:
     labels = ",".join(f"{key}={value}" for key, value in sorted(project.labels.items()))
     state = "archived" if project.is_archived else "active"
     return [project.name, project.title, project.description, labels, state, format_age(project.created_us, now)]
@@ -49,10 +54,9 @@ def _create(args: Namespace) -> int:
         project = yard.create_project(
             args.name, title=args.title, description=args.description, labels=dict(args.label)
         )
-    if not emit(project, args.output):
-        name = project.name
-        print(f"Project {name} is made. `yard grant add submit --to WHO --on project:{name}` lets others in.")
-    return 0
+    name = project.name
+    text = f"Project {name} is made. `yard grant add submit --to WHO --on project:{name}` lets others in."
+    return print_result(project, args.output, text)
 
 
 def _update(args: Namespace) -> int:
@@ -69,9 +73,7 @@ def _update(args: Namespace) -> int:
             labels=labels,
             archived=False if args.activate else None,
         )
-    if not emit(project, args.output):
-        print(f"Project {project.name} is changed.")
-    return 0
+    return print_result(project, args.output, f"Project {project.name} is changed.")
 
 
 def _archive(args: Namespace) -> int:
@@ -88,23 +90,23 @@ def _ls_arguments(parser: Parser) -> None:
 
 
 def _create_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_name(parser, "the project's name")
     parser.add_argument("--title", default="", metavar="TEXT", help="the display name")
     parser.add_argument("--description", default="", metavar="TEXT", help="what it is")
     add_labels(parser)
 
 
 def _update_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_name(parser, "the project's name")
     parser.add_argument("--title", metavar="TEXT", help="the display name")
     parser.add_argument("--description", metavar="TEXT", help="what it is")
     add_labels(parser)
-    parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove a label; repeatable")
+    add_repeatable(parser, "--unlabel", metavar="K", help="remove a label; repeatable")
     parser.add_argument("--activate", action="store_true", help="activate an archived project")
 
 
 def _archive_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the project's name")
+    add_name(parser, "the project's name")
     add_force(parser)
 
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit
 from switchyard.cli.terminal.parser import Parser, Verb, duration_s, no_arguments, run_noun
-from switchyard.cli.terminal.table import Column, format_age, format_duration, now_us, print_table
+from switchyard.cli.terminal.table import Column, format_age, format_duration, print_list
 from switchyard.model.rules.access import Token
 
 COLUMNS = (
@@ -28,11 +28,7 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         tokens = list(yard.access_tokens())
-    if emit(tokens, args.output, key="id"):
-        return 0
-    now = now_us()
-    print_table(COLUMNS, [_row(token, now) for token in tokens])
-    return 0
+    return print_list(tokens, args.output, COLUMNS, _row, key="id")
 
 
 def _row(token: Token, now: int) -> list[str]:

@@ -5,9 +5,16 @@ from __future__ import annotations
 from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit
-from switchyard.cli.terminal.parser import Parser, Verb, add_force, no_arguments, run_noun
-from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
+from switchyard.cli.terminal.output import confirm, emit, print_result
+from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_name, add_repeatable, no_arguments, run_noun
+from switchyard.cli.terminal.table import (
+    Column,
+    format_age,
+    format_timestamp,
+    now_us,
+    print_fields,
+    print_list,
+)
 from switchyard.model.rules.access import User
 
 COLUMNS = (
@@ -26,40 +33,29 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         users = list(yard.users())
-    if emit(users, args.output):
-        return 0
-    now = now_us()
-    rows = [
-        [
-            user.name,
-            user.full_name,
-            " ".join(user.groups),
-            "yes" if user.is_enabled else "no",
-            format_age(user.created_us, now),
-        ]
-        for user in users
-    ]
-    print_table(COLUMNS, rows)
-    return 0
+    return print_list(users, args.output, COLUMNS, _row)
+
+
+def _row(user: User, now: int) -> list[str]:
+    enabled = "yes" if user.is_enabled else "no"
+    return [user.name, user.full_name, " ".join(user.groups), enabled, format_age(user.created_us, now)]
 
 
 def _add(args: Namespace) -> int:
     with connect(args) as yard:
         user = yard.create_user(args.name, full_name=args.full_name, groups=args.group)
-    if not emit(user, args.output):
-        print(f"User {user.name} is added. `yard token create --user {user.name}` makes a token to sign in with.")
-    return 0
+    text = f"User {user.name} is added. `yard token create --user {user.name}` makes a token to sign in with."
+    return print_result(user, args.output, text)
 
 
 def _show(args: Namespace) -> int:
     with connect(args) as yard:
-        user = yard.user(args.name)
-    if not emit(user, args.output):
-        _print(user)
-    return 0
+        return _print(yard.user(args.name), args)
 
 
-def _print(user: User) -> None:
+def _print(user: User, args: Namespace) -> int:
+    if emit(user, args.output):
+        return 0
     fields = [
         ("name", user.name),
         ("full name", user.full_name),
@@ -69,15 +65,14 @@ def _print(user: User) -> None:
         ("created", format_timestamp(user.created_us, now_us())),
     ]
     print_fields(fields)
+    return 0
 
 
 def _edit(args: Namespace) -> int:
     groups = [] if args.no_groups else args.group or None
     with connect(args) as yard:
         user = yard.change_user(args.name, full_name=args.full_name, groups=groups, enabled=args.enabled)
-    if not emit(user, args.output):
-        _print(user)
-    return 0
+    return _print(user, args)
 
 
 def _rm(args: Namespace) -> int:
@@ -90,19 +85,19 @@ def _rm(args: Namespace) -> int:
 
 
 def _add_name_argument(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the user's name")
+    add_name(parser, "the user's name")
 
 
 def _add_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--full-name", default="", metavar="TEXT", help="the full name")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="a group to be in; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="a group to be in; repeatable")
 
 
 def _edit_arguments(parser: Parser) -> None:
     _add_name_argument(parser)
     parser.add_argument("--full-name", metavar="TEXT", help="the full name")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="the groups are these; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="the groups are these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="in no group")
     switch = parser.add_mutually_exclusive_group()
     switch.add_argument("--enable", dest="enabled", action="store_true", default=None, help="may sign in")

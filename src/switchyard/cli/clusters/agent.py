@@ -6,9 +6,16 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice
-from switchyard.cli.terminal.parser import ABANDON_HELP, Parser, Verb, add_force, run_noun
-from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_fields, print_table
+from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice, print_result
+from switchyard.cli.terminal.parser import Parser, Verb, add_abandon, add_force, run_noun
+from switchyard.cli.terminal.table import (
+    Column,
+    format_age,
+    format_timestamp,
+    now_us,
+    print_fields,
+    print_list,
+)
 from switchyard.model.cluster.cluster import Agent
 
 COLUMNS = (
@@ -27,20 +34,19 @@ def main(argv: list[str]) -> int:
 
 
 def print_agents(agents: Sequence[Agent]) -> None:
-    now = now_us()
-    rows = [
-        [
-            agent.id,
-            agent.name,
-            agent.cluster,
-            agent.backend,
-            _liveness_text(agent),
-            format_age(agent.seen_us, now),
-            agent.version,
-        ]
-        for agent in agents
+    print_list(agents, None, COLUMNS, _row)
+
+
+def _row(agent: Agent, now: int) -> list[str]:
+    return [
+        agent.id,
+        agent.name,
+        agent.cluster,
+        agent.backend,
+        _liveness_text(agent),
+        format_age(agent.seen_us, now),
+        agent.version,
     ]
-    print_table(COLUMNS, rows)
 
 
 def _liveness_text(agent: Agent) -> str:
@@ -53,12 +59,8 @@ def _liveness_text(agent: Agent) -> str:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         agents = list(yard.agents(cluster=args.cluster))
-    if emit(agents, args.output, key="id"):
-        return 0
-    print_agents(agents)
-    if not agents:
-        print_notice("No agents. `yard cluster invite NAME` prints the command that starts one.")
-    return 0
+    notice = "No agents. `yard cluster invite NAME` prints the command that starts one."
+    return print_list(agents, args.output, COLUMNS, _row, key="id", if_empty=notice)
 
 
 def _show(args: Namespace) -> int:
@@ -110,9 +112,7 @@ def _change(
 ) -> int:
     with connect(args) as yard:
         agent = yard.change_agent(yard.agent(args.agent).id, paused=paused, rotate=rotate, reason=reason)
-    if not emit(agent, args.output, key="id"):
-        print(f"Agent {agent.name} of cluster {agent.cluster} {outcome}.")
-    return 0
+    return print_result(agent, args.output, f"Agent {agent.name} of cluster {agent.cluster} {outcome}.", key="id")
 
 
 def _rm(args: Namespace) -> int:
@@ -143,11 +143,7 @@ def _pause_arguments(parser: Parser) -> None:
 def _rm_arguments(parser: Parser) -> None:
     _add_agent_argument(parser)
     add_force(parser)
-    parser.add_argument(
-        "--abandon",
-        action="store_true",
-        help=ABANDON_HELP,
-    )
+    add_abandon(parser)
 
 
 VERBS = (

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from argparse import Namespace
+from collections.abc import Sequence
 
-from switchyard.cli.clusters import (
-    cluster_agree,
-    cluster_drain,
-    cluster_fit,
-    cluster_graph,
-    cluster_invites,
-    cluster_state,
-)
-from switchyard.cli.clusters.cluster_invites import add_namespaces
+from switchyard.cli.clusters import cluster_graph, cluster_invites
+from switchyard.cli.clusters.cluster_invites import add_cluster_name, add_namespaces
+from switchyard.cli.submit.submit_select import parse_scalar
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit, paint, print_given_up, print_notice
+from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice, print_result
 from switchyard.cli.terminal.parser import (
-    ABANDON_HELP,
     Parser,
     Verb,
+    add_abandon,
     add_force,
     add_labels,
+    add_repeatable,
     changed_labels,
     duration_s,
+    key_value,
     no_arguments,
     run_noun,
 )
+from switchyard.cli.terminal.progress import ProgressBar
 from switchyard.cli.terminal.table import (
     Column,
     format_age,
@@ -33,11 +32,16 @@ from switchyard.cli.terminal.table import (
     format_timestamp,
     now_us,
     print_fields,
+    print_list,
     print_table,
 )
+from switchyard.errors import EXIT_OK, EXIT_REJECTED, TimedOut
 from switchyard.model.cluster.cluster import Agent, Cluster, Load
 from switchyard.model.cluster.quote import QuoteRecord
+from switchyard.model.cluster.selection import StateValue
+from switchyard.model.cluster.verdict import Fit, FitAnswer
 from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.sdk.client import CoreClient
 
 COLUMNS = (
     Column("NAME"),
@@ -52,6 +56,15 @@ COLUMNS = (
     Column("SEEN", right=True),
     Column("REASON", flexible=True),
 )
+STATE_COLUMNS = (Column("STATE"), Column("VALUE"), Column("AGE", right=True), Column("BY", flexible=True))
+FIT_COLUMNS = (
+    Column("CLUSTER"),
+    Column("EVER"),
+    Column("TIMES", right=True),
+    Column("NOW"),
+    Column("WHY", flexible=True),
+)
+ANSWER_WORDS = {True: "yes", False: "no", None: "?"}
 
 
 def main(argv: list[str]) -> int:
@@ -61,13 +74,8 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         clusters = list(yard.clusters())
-    if emit(clusters, args.output):
-        return 0
-    now = now_us()
-    print_table(COLUMNS, [_row(cluster, now) for cluster in clusters])
-    if not clusters:
-        print_notice("No clusters. `yard cluster invite NAME` brings one in.")
-    return 0
+    notice = "No clusters. `yard cluster invite NAME` brings one in."
+    return print_list(clusters, args.output, COLUMNS, _row, if_empty=notice)
 
 
 def _row(cluster: Cluster, now: int) -> list[str]:
@@ -130,7 +138,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
     print_fields(fields)
     if cluster.state:
         print()
-        cluster_state.print_state(cluster.state)
+        print_state(cluster.state)
     if agents:
         from switchyard.cli.clusters.agent import print_agents
 
@@ -184,37 +192,8 @@ def _create(args: Namespace) -> int:
             labels=dict(args.label),
             namespaces=args.namespaces or (),
         )
-    if not emit(cluster, args.output):
-        print(f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join.")
-    return 0
-
-
-def _invite(args: Namespace) -> int:
-    with connect(args) as yard:
-        invite = yard.invite(
-            args.name,
-            reusable=args.reusable,
-            expires_s=args.expires,
-            private=args.private,
-            groups=args.group,
-            ephemeral=args.ephemeral,
-            namespaces=args.namespaces or (),
-        )
-        url, ca_file = yard.url, yard.ca_file
-    if emit(invite, args.output, key="token"):
-        return 0
-    uses = "any number of agents" if args.reusable else "one agent"
-    lifetime = format_duration(args.expires * 1_000_000)
-    print(f"A join token for cluster {args.name}, shown once. It lets in {uses}, for {lifetime}.")
-    print("On a machine of the cluster, run" + (" (with the server's CA file added as --ca-file):" if ca_file else ":"))
-    print()
-    ending = " --ephemeral --ends-after 2h" if args.ephemeral else ""
-    backend = "kubernetes" if args.namespaces else "local"
-    print(f"  yard agent --server {url} --cluster {args.name} --backend {backend}{ending} --token {invite.token}")
-    print()
-    print(paint("The join token alone:", "dim"))
-    print(invite.token)  # the last word on stdout: scripts take it from there
-    return 0
+    text = f"Cluster {cluster.name} is registered. `yard cluster invite {cluster.name}` lets an agent join."
+    return print_result(cluster, args.output, text)
 
 
 def _cordon(args: Namespace) -> int:
@@ -283,10 +262,6 @@ def _token(args: Namespace) -> int:
     return 0
 
 
-def _add_name_argument(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the cluster's name")
-
-
 def _add_names_argument(parser: Parser) -> None:
     parser.add_argument("name", nargs="+", metavar="NAME", help="the cluster's name")
 
@@ -297,58 +272,193 @@ def _cordon_arguments(parser: Parser) -> None:
 
 
 def _create_arguments(parser: Parser) -> None:
-    _add_name_argument(parser)
+    add_cluster_name(parser)
     parser.add_argument("--private", action="store_true", help="only those with a grant may submit to it")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="a cluster group; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="a cluster group; repeatable")
     add_labels(parser)
     add_namespaces(parser)
 
 
-def _invite_arguments(parser: Parser) -> None:
-    _add_name_argument(parser)
-    parser.add_argument("--reusable", action="store_true", help="for many agents; otherwise for one")
-    parser.add_argument(
-        "--expires", type=duration_s, default=86_400, metavar="T", help="valid for this time (default 1d)"
-    )
-    parser.add_argument("--private", action="store_true", help="of a new cluster: only those with a grant may submit")
-    parser.add_argument(
-        "--group", action="append", default=[], metavar="G", help="a group of a new cluster; repeatable"
-    )
-    parser.add_argument(
-        "--ephemeral", action="store_true", help="a new cluster that leaves by itself, for `yard agent --ephemeral`"
-    )
-    add_namespaces(parser)
-
-
 def _edit_arguments(parser: Parser) -> None:
-    _add_name_argument(parser)
+    add_cluster_name(parser)
     opened = parser.add_mutually_exclusive_group()
     opened.add_argument("--private", action="store_true", default=None, help="only those with a grant may submit to it")
     opened.add_argument("--public", dest="private", action="store_false", help="everyone may submit to it")
-    parser.add_argument("--group", action="append", default=[], metavar="G", help="set its groups to these; repeatable")
+    add_repeatable(parser, "--group", metavar="G", help="set its groups to these; repeatable")
     parser.add_argument("--no-groups", action="store_true", help="remove it from all groups")
     add_labels(parser, "add or change this label; repeatable")
-    parser.add_argument("--unlabel", action="append", default=[], metavar="K", help="remove this label; repeatable")
+    add_repeatable(parser, "--unlabel", metavar="K", help="remove this label; repeatable")
     add_namespaces(parser)
     parser.add_argument("--no-namespaces", action="store_true", help="it is no Kubernetes cluster")
 
 
 def _rm_arguments(parser: Parser) -> None:
-    _add_name_argument(parser)
+    add_cluster_name(parser)
     add_force(parser)
-    parser.add_argument(
-        "--abandon",
-        action="store_true",
-        help=ABANDON_HELP,
-    )
+    add_abandon(parser)
 
 
 def _token_arguments(parser: Parser) -> None:
-    _add_name_argument(parser)
+    add_cluster_name(parser)
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--save", action="store_true", help="store it in your file, so that your submits carry it")
     target.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
     parser.add_argument("--account", metavar="USER", help="the user whose jobs it submits")
+
+
+def _agree(args: Namespace) -> int:
+    with connect(args) as yard:
+        if args.withdraw:
+            yard.disagree(args.name)
+            print(f"No submit token of cluster {args.name} acts for you any more.")
+        else:
+            agreed = yard.agree(args.name)
+            print(f"Administrators of cluster {agreed.cluster} may make submit tokens that act for {agreed.account}.")
+    return 0
+
+
+def _agree_arguments(parser: Parser) -> None:
+    add_cluster_name(parser)
+    parser.add_argument("--withdraw", action="store_true", help="withdraw it; tokens made in your name end")
+
+
+def _drain(args: Namespace) -> int:
+    """Cordon all clusters first, then wait for all of them within one deadline."""
+    names = list(dict.fromkeys(args.name))
+    with connect(args) as yard:
+        for name in names:
+            yard.change_cluster(name, cordoned=True, reason=args.reason)
+        if args.wait or args.deadline is not None:
+            clusters = _wait_until_empty(yard, names, args.deadline)
+        else:
+            clusters = [yard.cluster(name) for name in names]
+    if emit(clusters, args.output):
+        return 0
+    for cluster in clusters:
+        print(_drain_text(cluster))
+    return 0
+
+
+def _wait_until_empty(yard: CoreClient, names: list[str], deadline_s: float | None) -> list[Cluster]:
+    end = None if deadline_s is None else time.monotonic() + deadline_s
+    current: dict[str, Cluster] = {}
+    first: dict[str, int] = {}
+    with ProgressBar(f"draining {', '.join(names)}") as progress:
+
+        def show(cluster: Cluster) -> None:
+            current[cluster.name] = cluster
+            first.setdefault(cluster.name, cluster.held or 0)
+            left, total = sum(drained.held or 0 for drained in current.values()), sum(first.values())
+            unsent = sum(drained.unsent or 0 for drained in current.values())
+            files = f", output files of {unsent} on their way" if unsent else ""
+            progress.show(max(total - left, 0), total, f"{left} left{files}")
+
+        for name in names:
+            show(yard.cluster(name))
+        for name in names:
+            left_s = None if end is None else max(0.0, end - time.monotonic())
+            try:
+                yard.wait_empty(name, timeout_s=left_s, on_progress=show)
+            except TimedOut as exc:
+                print_notice(
+                    f"Not empty after {deadline_s} s. Drained clusters take no new jobs; what runs there goes on."
+                )
+                raise TimedOut(exc.detail, next_step=exc.next_step) from exc
+    return [current[name] for name in names]
+
+
+def _drain_text(cluster: Cluster) -> str:
+    if not cluster.held and cluster.unsent:
+        files = f"output files of {cluster.unsent} ended jobs or tasks are still on their way from it"
+        return f"Cluster {cluster.name} gets no new jobs, and has none; {files}. `--wait` waits for that."
+    if not cluster.held:
+        return f"Cluster {cluster.name} is drained: it gets no new jobs, and has none."
+    going = "1 job there goes on" if cluster.held == 1 else f"{cluster.held} jobs there go on"
+    return f"Cluster {cluster.name} gets no new jobs; {going}. `--wait` waits for that."
+
+
+def _drain_arguments(parser: Parser) -> None:
+    _cordon_arguments(parser)
+    parser.add_argument(
+        "-w",
+        "--wait",
+        action="store_true",
+        help="wait until no job runs there and output files are sent",
+    )
+    parser.add_argument("--deadline", type=duration_s, metavar="T", help="wait at most this long; exits 7 after that")
+
+
+def print_state(state: Sequence[StateValue]) -> None:
+    now = now_us()
+    print_table(
+        STATE_COLUMNS,
+        [
+            [
+                entry.name,
+                format_state_value(entry.value),
+                format_age(entry.at_us, now) + (" stale" * entry.is_stale),
+                entry.by,
+            ]
+            for entry in state
+        ],
+    )
+
+
+def format_state_value(value: bool | int | float | str) -> str:
+    return ("false", "true")[value] if isinstance(value, bool) else str(value)
+
+
+def _set_state(args: Namespace) -> int:
+    change = {key: parse_scalar(value) if value else None for key, value in args.value}
+    with connect(args) as yard:
+        cluster = yard.change_cluster(args.name, state=change)
+    if not emit(cluster, args.output):
+        print_state(cluster.state)
+    return 0
+
+
+def _state_arguments(parser: Parser) -> None:
+    add_cluster_name(parser)
+    parser.add_argument("value", nargs="+", type=key_value, metavar="K=V", help="a value; K= removes it")
+
+
+def _fit(args: Namespace) -> int:
+    from switchyard.cli.submit.submit import read_job_file
+    from switchyard.cli.submit.submit_files import drop_file_keys
+
+    form = drop_file_keys(read_job_file(args.file))
+    with connect(args) as yard:
+        answer = yard.fit(form, match_engine=args.match_engine, only_fitting=args.only_fitting)
+    content = [fit for fit in answer.items if fit.ever] if args.output == "name" else answer
+    if not emit(content, args.output, key="cluster"):
+        _print_fit(answer)
+    return EXIT_OK if answer.fitting else EXIT_REJECTED
+
+
+def _print_fit(answer: FitAnswer) -> None:
+    if not answer.asked:
+        print("There is no cluster yet. `yard cluster invite NAME` brings one in.")
+        return
+    ranked = sorted(answer.items, key=lambda fit: (not fit.ever, not fit.now, fit.cluster))
+    print_table(FIT_COLUMNS, [_fit_row(fit) for fit in ranked])
+    print(f"\nIt fits on {answer.fitting} of {answer.asked} clusters (engine {answer.engine}). Nothing was submitted.")
+
+
+def _fit_row(fit: Fit) -> list[str]:
+    why = fit.reason if not fit.ever else fit.now_reason
+    return [
+        fit.cluster,
+        ANSWER_WORDS[fit.ever],
+        "" if fit.slots is None else str(fit.slots),
+        ANSWER_WORDS[fit.now] if fit.ever else "",
+        why or fit.reason,
+    ]
+
+
+def _fit_arguments(parser: Parser) -> None:
+    parser.add_argument("file", metavar="FILE", help="a job file in any form; - is stdin")
+    parser.add_argument("--match-engine", metavar="NAME", help="the engine that checks the fit (default: the server's)")
+    parser.add_argument("--only-fitting", action="store_true", help="only the clusters that it fits on")
 
 
 VERBS = (
@@ -357,7 +467,7 @@ VERBS = (
         "show",
         "Show one cluster: health, what it has, its agents",
         _show,
-        _add_name_argument,
+        add_cluster_name,
         examples="  yard cluster show alpha",
     ),
     Verb(
@@ -367,16 +477,7 @@ VERBS = (
         _create_arguments,
         examples="  yard cluster create alpha --private",
     ),
-    Verb(
-        "invite",
-        "Make a join token for an agent; the token is the last word printed",
-        _invite,
-        _invite_arguments,
-        examples="  yard cluster invite alpha\n"
-        "  yard cluster invite alpha --reusable --expires 7d\n"
-        "  yard cluster invite k8s --namespaces '*'\n"
-        "  token=$(yard cluster invite alpha -o name)",
-    ),
+    *cluster_invites.VERBS,
     Verb(
         "cordon",
         "Give clusters no new jobs",
@@ -384,8 +485,14 @@ VERBS = (
         _cordon_arguments,
         examples='  yard cluster cordon alpha --reason "maintenance until noon"',
     ),
-    *cluster_invites.VERBS,
-    *cluster_drain.VERBS,
+    Verb(
+        "drain",
+        "Give clusters no new jobs; wait until what runs there is over",
+        _drain,
+        _drain_arguments,
+        examples='  yard cluster drain alpha --reason "new disks" --wait\n'
+        "  yard cluster drain alpha beta --deadline 2h || yard ls --cluster alpha",
+    ),
     Verb(
         "uncordon", "Give clusters jobs again", _uncordon, _add_names_argument, examples="  yard cluster uncordon alpha"
     ),
@@ -403,9 +510,29 @@ VERBS = (
         _token_arguments,
         examples="  yard cluster token alpha --save\n  yard cluster token gpu --group --account alice",
     ),
-    *cluster_agree.VERBS,
+    Verb(
+        "agree",
+        "Agree that a cluster's administrators make submit tokens in your name",
+        _agree,
+        _agree_arguments,
+        examples="  yard cluster agree alpha\n  yard cluster agree alpha --withdraw",
+        outputs=(),
+    ),
     *cluster_graph.VERBS,
-    *cluster_fit.VERBS,
-    *cluster_state.VERBS,
+    Verb(
+        "fit",
+        "Ask all clusters whether a job would fit, without submitting it; exits 5 if it fits nowhere",
+        _fit,
+        _fit_arguments,
+        examples="  yard cluster fit job.yaml\n  yard cluster fit jobspec.json --match-engine walk -o json",
+    ),
+    Verb(
+        "set-state",
+        "Set values that selection uses and no agent reports: costs, sites …",
+        _set_state,
+        _state_arguments,
+        examples="  yard cluster set-state alpha cost_per_node_hour=3 site=north\n"
+        "  yard cluster set-state alpha site=               remove it",
+    ),
     Verb("rm", "Remove a cluster", _rm, _rm_arguments, examples="  yard cluster rm alpha --force", outputs=()),
 )

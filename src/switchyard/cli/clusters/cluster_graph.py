@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from switchyard.cli.clusters.cluster_invites import add_cluster_name
 from switchyard.cli.jobs.log_view import write_bytes
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import confirm, emit, has_colour, print_notice, printable
+from switchyard.cli.terminal.output import confirm, emit, has_colour, print_notice, print_result, printable
 from switchyard.cli.terminal.parser import Parser, Verb, add_force
 from switchyard.cli.terminal.progress import ProgressBar
-from switchyard.cli.terminal.table import Column, format_timestamp, now_us, print_table
+from switchyard.cli.terminal.table import Column, format_timestamp, print_list
 from switchyard.errors import BadRequest
-from switchyard.model.cluster.cluster import GraphInfo
+from switchyard.model.cluster.cluster import Subsystem
 from switchyard.model.graph import Graph, Shape
 from switchyard.model.graph.graph import vertex_amount
 from switchyard.model.jobspec.quantity import show_bytes
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 LINES_MAX = 1000  # of a drawing: nobody reads more, and a graph may have a hundred thousand shapes
 FIELDS_SHOWN = 12
 BYTE_KINDS = ("memory", "storage")
+SUBSYSTEM_COLUMNS = (Column("NAME"), Column("SIZE", right=True), Column("SET"), Column("BY", flexible=True))
 TIMES_SIGN = "\N{MULTIPLICATION SIGN}"
 
 
@@ -110,13 +112,9 @@ def _set_graph(args: Namespace) -> int:
             info = yard.set_graph(args.name, _graph_source(args.file), on_progress=_progress_callback(progress))
     if info is None:
         print(f"Cluster {args.name} has the graph that its agent reports.")
-    elif not emit(info, args.output, key="signature"):
-        _print_graph_info(info)
-    return 0
-
-
-def _print_graph_info(info: GraphInfo) -> None:
-    print(f"Cluster {info.cluster} has {format_totals(info.totals)} in {info.shapes} shapes.")
+        return 0
+    text = f"Cluster {info.cluster} has {format_totals(info.totals)} in {info.shapes} shapes."
+    return print_result(info, args.output, text, key="signature")
 
 
 def _graph_source(file: str | None) -> GraphSource:
@@ -143,23 +141,18 @@ def _subsystem(args: Namespace) -> int:
         subsystem = yard.set_subsystem(
             args.name, args.subsystem, _graph_source(args.file), on_progress=_progress_callback(progress)
         )
-    if not emit(subsystem, args.output):
-        print(f"Cluster {args.name} has the subsystem {subsystem.name}.")
-    return 0
+    return print_result(subsystem, args.output, f"Cluster {args.name} has the subsystem {subsystem.name}.")
 
 
 def _subsystem_ls(args: Namespace) -> int:
     with connect(args) as yard:
         subsystems = list(yard.subsystems(args.name))
-    if emit(subsystems, args.output):
-        return 0
-    now = now_us()
-    columns = (Column("NAME"), Column("SIZE", right=True), Column("SET"), Column("BY", flexible=True))
-    rows = [[graph.name, show_bytes(graph.bytes), format_timestamp(graph.at_us, now), graph.by] for graph in subsystems]
-    print_table(columns, rows)
-    if not subsystems:
-        print_notice(f"No subsystems. `yard cluster subsystem set {args.name} NAME FILE` adds one.")
-    return 0
+    notice = f"No subsystems. `yard cluster subsystem set {args.name} NAME FILE` adds one."
+    return print_list(subsystems, args.output, SUBSYSTEM_COLUMNS, _subsystem_row, if_empty=notice)
+
+
+def _subsystem_row(subsystem: Subsystem, now: int) -> list[str]:
+    return [subsystem.name, show_bytes(subsystem.bytes), format_timestamp(subsystem.at_us, now), subsystem.by]
 
 
 def _subsystem_rm(args: Namespace) -> int:
@@ -172,12 +165,12 @@ def _subsystem_rm(args: Namespace) -> int:
 
 
 def _graph_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    add_cluster_name(parser)
     parser.add_argument("--source", action="store_true", help="print the graph in the form in which it was set")
 
 
 def _set_graph_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    add_cluster_name(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="JGF, R or the short form, JSON or YAML; - is stdin")
     parser.add_argument("--agent", action="store_true", help="remove the graph that was set: the agent's applies again")
 

@@ -1,4 +1,4 @@
-"""`yard cluster invite-group`, `invites`, `revoke-invite`: join tokens of groups, and what became of join tokens."""
+"""`yard cluster invite`, `invite-group`, `invites` and `revoke-invite`: the join tokens of agents."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from argparse import Namespace
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, paint, print_notice
-from switchyard.cli.terminal.parser import Parser, Verb, duration_s, positive_int
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, add_repeatable, duration_s, positive_int
 from switchyard.cli.terminal.table import Column, format_age, format_duration, now_us, print_table
-from switchyard.model.cluster.cluster import GroupInvite, Invite
+from switchyard.model.cluster.cluster import GroupInvite, Invite, NewGroupInvite, NewInvite
 
 COLUMNS = (
     Column("ID"),
@@ -20,6 +20,16 @@ COLUMNS = (
 )
 
 
+def add_cluster_name(parser: Parser) -> None:
+    add_name(parser, "the cluster's name")
+
+
+def _add_expires(parser: Parser) -> None:
+    parser.add_argument(
+        "--expires", type=duration_s, default=86_400, metavar="T", help="valid for this time (default 1d)"
+    )
+
+
 def add_namespaces(parser: Parser) -> None:
     """The option by which a platform administrator says that a cluster is Kubernetes."""
     parser.add_argument(
@@ -29,6 +39,38 @@ def add_namespaces(parser: Parser) -> None:
         help="a Kubernetes cluster; its agents get the objects of these namespaces, with their Secrets: names, or "
         "patterns such as 'physics-*', or '*' (only platform administrators)",
     )
+
+
+def _invite(args: Namespace) -> int:
+    with connect(args) as yard:
+        invite = yard.invite(
+            args.name,
+            reusable=args.reusable,
+            expires_s=args.expires,
+            private=args.private,
+            groups=args.group,
+            ephemeral=args.ephemeral,
+            namespaces=args.namespaces or (),
+        )
+        url, ca_file = yard.url, yard.ca_file
+    if emit(invite, args.output, key="token"):
+        return 0
+    uses = "any number of agents" if args.reusable else "one agent"
+    lifetime = format_duration(args.expires * 1_000_000)
+    print(f"A join token for cluster {args.name}, shown once. It lets in {uses}, for {lifetime}.")
+    print("On a machine of the cluster, run" + (" (with the server's CA file added as --ca-file):" if ca_file else ":"))
+    print()
+    ending = " --ephemeral --ends-after 2h" if args.ephemeral else ""
+    backend = "kubernetes" if args.namespaces else "local"
+    print(f"  yard agent --server {url} --cluster {args.name} --backend {backend}{ending} --token {invite.token}")
+    print()
+    _print_token(invite)
+    return 0
+
+
+def _print_token(invite: NewInvite | NewGroupInvite) -> None:
+    print(paint("The join token alone:", "dim"))
+    print(invite.token)  # the last word on stdout: scripts take it from there
 
 
 def _invite_group(args: Namespace) -> int:
@@ -55,8 +97,7 @@ def _invite_group(args: Namespace) -> int:
     print(f"  yard agent --server {url} --cluster NAME --backend {backend}{options} --token {invite.token}")
     print()
     print(f"Revoke it: yard cluster revoke-invite {invite.info.id} --group {args.group}")
-    print(paint("The join token alone:", "dim"))
-    print(invite.token)  # the last word on stdout: scripts take it from there
+    _print_token(invite)
     return 0
 
 
@@ -100,12 +141,22 @@ def _revoke_invite(args: Namespace) -> int:
     return 0
 
 
+def _invite_arguments(parser: Parser) -> None:
+    add_cluster_name(parser)
+    parser.add_argument("--reusable", action="store_true", help="for many agents; otherwise for one")
+    _add_expires(parser)
+    parser.add_argument("--private", action="store_true", help="of a new cluster: only those with a grant may submit")
+    add_repeatable(parser, "--group", metavar="G", help="a group of a new cluster; repeatable")
+    parser.add_argument(
+        "--ephemeral", action="store_true", help="a new cluster that leaves by itself, for `yard agent --ephemeral`"
+    )
+    add_namespaces(parser)
+
+
 def _invite_group_arguments(parser: Parser) -> None:
     parser.add_argument("group", metavar="GROUP", help="the group that the clusters belong to")
     parser.add_argument("--agents", type=positive_int, default=1, metavar="N", help="how many may join (default 1)")
-    parser.add_argument(
-        "--expires", type=duration_s, default=86_400, metavar="T", help="valid for this time (default 1d)"
-    )
+    _add_expires(parser)
     parser.add_argument("--private", action="store_true", help="only those with a grant may submit to the clusters")
     parser.add_argument(
         "--ephemeral", action="store_true", help="the clusters leave by themselves, for `yard agent --ephemeral`"
@@ -114,7 +165,7 @@ def _invite_group_arguments(parser: Parser) -> None:
 
 
 def _invites_arguments(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the cluster's name")
+    add_cluster_name(parser)
     parser.add_argument("--group", action="store_true", help="NAME is a group: list its join tokens")
 
 
@@ -124,6 +175,16 @@ def _revoke_arguments(parser: Parser) -> None:
 
 
 VERBS = (
+    Verb(
+        "invite",
+        "Make a join token for an agent; the token is the last word printed",
+        _invite,
+        _invite_arguments,
+        examples="  yard cluster invite alpha\n"
+        "  yard cluster invite alpha --reusable --expires 7d\n"
+        "  yard cluster invite k8s --namespaces '*'\n"
+        "  token=$(yard cluster invite alpha -o name)",
+    ),
     Verb(
         "invite-group",
         "Make one join token for several agents, each with a new cluster of a group",

@@ -7,7 +7,7 @@ from argparse import Namespace
 from switchyard.cli.clusters.cluster_sets import ClusterSetCommand, cluster_set_verbs
 from switchyard.cli.clusters.layout_verbs import add_reset
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import emit
+from switchyard.cli.terminal.output import print_result
 from switchyard.cli.terminal.parser import Parser, Verb, run_noun
 from switchyard.errors import BadRequest
 
@@ -31,9 +31,7 @@ def _default(args: Namespace) -> int:
             return 0
         before = yard.layout().default_label
         changed = yard.put_default_label(args.name, etag=None if before is None else before.etag)
-    if not emit(changed, args.output):
-        print(f"Jobs that have neither a label nor a pool go to the label {args.name}.")
-    return 0
+    return print_result(changed, args.output, f"Jobs that have neither a label nor a pool go to the label {args.name}.")
 
 
 def _default_arguments(parser: Parser) -> None:
@@ -47,10 +45,10 @@ VERBS = (
         ClusterSetCommand(
             "cluster-label",
             "cluster label",
-            lambda yard: list(yard.cluster_labels()),
-            lambda yard, name: yard.cluster_label(name),
-            lambda yard, name, members, _args, etag: yard.put_cluster_label(name, members, etag=etag),
-            lambda yard, name, reset: yard.delete_cluster_label(name, reset=reset),
+            walk=lambda yard: list(yard.cluster_labels()),
+            get=lambda yard, name: yard.cluster_label(name),
+            put=lambda yard, name, members, _args, etag: yard.put_cluster_label(name, members, etag=etag),
+            delete=lambda yard, name, reset: yard.delete_cluster_label(name, reset=reset),
         )
     ),
     Verb(

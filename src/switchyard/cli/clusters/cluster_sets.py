@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from switchyard.cli.clusters.layout_verbs import Delete, add_name, rm_verb
+from switchyard.cli.clusters.layout_verbs import Delete, rm_verb
 from switchyard.cli.terminal.connect import connect, get_or_none
 from switchyard.cli.terminal.output import emit, print_notice
-from switchyard.cli.terminal.parser import Parser, Verb, no_arguments
-from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, no_arguments
+from switchyard.cli.terminal.table import Column, format_age, print_list, print_table
 from switchyard.errors import BadRequest
 from switchyard.model.rules.layout import ClusterSet, SetMember, duplicate_mistakes
 from switchyard.sdk.client import CoreClient
@@ -67,13 +67,10 @@ def cluster_set_verbs(noun: ClusterSetCommand) -> tuple[Verb, ...]:
 def _ls(noun: ClusterSetCommand, args: Namespace) -> int:
     with connect(args) as yard:
         sets = noun.walk(yard)
-    if not emit(sets, args.output):
-        now = now_us()
-        print_table(COLUMNS, [_cells(cluster_set, now) for cluster_set in sets])
-    return 0
+    return print_list(sets, args.output, COLUMNS, _row)
 
 
-def _cells(cluster_set: ClusterSet, now: int) -> list[str]:
+def _row(cluster_set: ClusterSet, now: int) -> list[str]:
     members = ", ".join(f"{member.id}={member.weight:g}" for member in cluster_set.members) or "(none)"
     source = "file" if cluster_set.source == "file" else "run time"
     return [cluster_set.name, members, source, format_age(cluster_set.changed_us, now), cluster_set.changed_by]
@@ -81,16 +78,16 @@ def _cells(cluster_set: ClusterSet, now: int) -> list[str]:
 
 def _show(noun: ClusterSetCommand, args: Namespace) -> int:
     with connect(args) as yard:
-        shown = noun.get(yard, args.name)
-    if emit(shown, args.output):
+        cluster_set = noun.get(yard, args.name)
+    if emit(cluster_set, args.output):
         return 0
-    total = sum(member.weight for member in shown.members)
+    total = sum(member.weight for member in cluster_set.members)
     rows = []
-    for member in shown.members:
-        share = member.weight / total if total else 1 / len(shown.members)
+    for member in cluster_set.members:
+        share = member.weight / total if total else 1 / len(cluster_set.members)
         rows.append([member.id, f"{member.weight:g}", f"{share:.1%}"])
     print_table(MEMBER_COLUMNS, rows)
-    if shown.sticky:
+    if cluster_set.sticky:
         print_notice("It is sticky: its jobs stay where they were drawn to, also while another member stands idle.")
     return 0
 

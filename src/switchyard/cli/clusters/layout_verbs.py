@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm
-from switchyard.cli.terminal.parser import Parser, Verb, add_force
+from switchyard.cli.terminal.parser import Parser, Verb, add_force, add_name
 from switchyard.sdk.client import CoreClient
 
 Delete = Callable[[CoreClient, str, bool], None]  # the client, the name, whether only to reset
@@ -45,10 +45,6 @@ def unassign_verb(command: str, summary: str, default: str, delete: Delete) -> V
     return Verb(
         "unassign", summary, run, _unassign_arguments, examples=f"  yard {command} unassign production", outputs=()
     )
-
-
-def add_name(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="its name")
 
 
 def add_domain(parser: Parser) -> None:

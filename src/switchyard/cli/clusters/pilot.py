@@ -14,7 +14,7 @@ from pathlib import Path
 
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, print_notice
-from switchyard.cli.terminal.parser import Parser, add_shared, duration_s, positive_int
+from switchyard.cli.terminal.parser import Parser, add_repeatable, add_shared, duration_s, positive_int
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, YardError
 from switchyard.model.cluster.cluster import NewInvite
 from switchyard.model.job.job import JobRequest, JobSpec, Native, Resources, State
@@ -60,13 +60,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--account", default="", metavar="NAME", help="whom the batch system charges for the job")
     parser.add_argument("--qos", default="", metavar="NAME", help="the job's quality of service")
-    parser.add_argument(
-        "--queue-tag",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="a tag that the job's queue must have; repeatable",
-    )
+    add_repeatable(parser, "--queue-tag", metavar="TAG", help="a tag that the job's queue must have; repeatable")
     parser.add_argument("--shared", action="store_true", help="everyone may submit to it (default: those with a grant)")
     parser.add_argument("--program", metavar="PATH", help="`yard` on the nodes (default: the path of this one)")
     parser.add_argument("--flux", default="flux", metavar="PATH", help="`flux` on the nodes (default: by their PATH)")

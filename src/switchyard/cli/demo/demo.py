@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from switchyard.cli.demo.demo_programs import DemoProcesses, choose_port
-from switchyard.cli.demo.demo_view import DemoTable, DemoView, StateChangeLines
 from switchyard.cli.jobs.explain import print_heading
+from switchyard.cli.jobs.job_view import format_exit, format_run_time
 from switchyard.cli.jobs.verdicts import print_explanation
-from switchyard.cli.terminal.output import paint, print_notice
+from switchyard.cli.terminal.output import has_colour, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser
+from switchyard.cli.terminal.table import Column, format_table, now_us
+from switchyard.cli.terminal.terminal import drawing
 from switchyard.errors import EXIT_ERROR, EXIT_OK, TimedOut, YardError
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.job.job import Job, State
@@ -40,6 +44,21 @@ EXAMPLES = """\
   DEMO_EXIT=1 yard demo                    stop by itself; exit 0 if every job ended as it must
 
 Without a terminal it stops by itself, too. On a terminal it keeps running until Ctrl-C, so that you can look around."""
+START_S = 30.0  # the server's promise is 30 s; it takes about two
+STOP_S = 5.0  # then SIGKILL
+CHECK_S = 0.05
+LOG_LINES = 15  # of a program that failed
+PORT_DEFAULT = 8080  # where `yard` looks when nobody says otherwise
+REDRAWS_PER_S = 8
+COLUMNS = (
+    Column("JOB"),
+    Column("ASKS FOR", flexible=True),
+    Column("CLUSTER"),
+    Column("STATE"),
+    Column("TIME", right=True),
+    Column("EXIT", right=True),
+    Column("REASON", flexible=True),
+)
 
 
 def main(argv: list[str]) -> int:
@@ -127,7 +146,7 @@ def _submit(yard: CoreClient) -> dict[str, DemoJob]:
 def _watch(yard: CoreClient, programs: DemoProcesses, jobs_by_id: dict[str, DemoJob]) -> list[tuple[DemoJob, Job]]:
     """Show the jobs until all have ended. Cancel the job that is to be cancelled once it runs."""
     asks = {demo_job.name: " ".join(f"{key}={value}" for key, value in demo_job.asks.items()) for demo_job in JOBS}
-    view: DemoView = DemoTable(len(jobs_by_id), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(jobs_by_id))
+    view = DemoTable(len(jobs_by_id), asks=asks) if sys.stdout.isatty() else StateChangeLines(len(jobs_by_id))
     end = time.monotonic() + JOBS_S
     with view:
         while True:
@@ -251,3 +270,155 @@ def find_faults(expected: DemoJob, job: Job, output: str) -> list[str]:
     if expected.reason not in job.reason:
         faults.append(f"has the reason {job.reason!r}, without {expected.reason!r}")
     return [f"{expected.name} {fault}" for fault in faults]
+
+
+class DemoProcesses:
+    """The processes that the demo started. All of them end with the demo."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        # The demo must not touch the user's own file.
+        self._env = {key: value for key, value in os.environ.items() if not key.startswith("YARD_")}
+        self._env["YARD_CONFIG"] = str(folder / "yard.yaml")
+
+    def server(self, port: int) -> str:
+        """Start the server. Return its URL."""
+        data = str(self._folder / "server")
+        self._start("server", "server", "--data", data, "--http", f"127.0.0.1:{port}", "--no-auth")
+        return f"http://127.0.0.1:{port}"
+
+    def agent(self, cluster: str, graph: Mapping[str, Any], *, url: str) -> None:
+        """Start the agent of a cluster with this resource graph."""
+        has = self._folder / f"{cluster}.yaml"
+        has.write_text(json.dumps(graph))  # JSON is YAML
+        options = ("--server", url, "--cluster", cluster, "--backend", "local", "--graph", str(has))
+        self._start(cluster, "agent", *options, "--data", str(self._folder / cluster))
+
+    def _start(self, name: str, *args: str) -> None:
+        with (self._folder / f"{name}.log").open("ab") as log:
+            # A session of its own: the terminal's Ctrl-C reaches the demo alone, which then ends all in order.
+            self._running[name] = subprocess.Popen(
+                [sys.executable, "-m", "switchyard.main", *args],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                start_new_session=True,
+            )
+
+    def wait_for(self, condition: str, is_so: Callable[[], bool]) -> None:
+        """Wait until `is_so` returns true. Raise if a process ends meanwhile, or after START_S."""
+        end = time.monotonic() + START_S
+        while not is_so():
+            self.check()
+            if time.monotonic() > end:
+                raise YardError(
+                    f"{condition}: not within {START_S:g} s.", next_step=f"Look at the logs in {self._folder}."
+                )
+            time.sleep(CHECK_S)
+
+    def check(self) -> None:
+        """Raise if a process has ended."""
+        for name, process in self._running.items():
+            if process.poll() is not None:
+                lines = (self._folder / f"{name}.log").read_text(errors="replace").splitlines()[-LOG_LINES:]
+                tail = "\n".join(f"  {line}" for line in lines)
+                raise YardError(
+                    f"The demo's {name} ended with {process.returncode}; it said:\n{tail}",
+                    next_step=f"Look at the logs in {self._folder}.",
+                )
+
+    def stop(self) -> None:
+        """Stop all processes, the last started first."""
+        for process in reversed(self._running.values()):
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        end = time.monotonic() + STOP_S
+        for process in reversed(self._running.values()):
+            try:
+                process.wait(max(0.0, end - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._running.clear()
+
+
+def choose_port(*, usual: bool) -> int:
+    """Return a free port. `usual`: prefer the default port."""
+    for port in (PORT_DEFAULT, 0) if usual else (0,):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            free_port: int = probe.getsockname()[1]
+            return free_port
+    raise YardError("There is no free port on 127.0.0.1.", next_step="Name one with --port.")
+
+
+class StateChangeLines:
+    """Prints one line for each change of a job's state."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._states: dict[str, str] = {}
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def show(self, jobs: Sequence[Job]) -> None:
+        done = sum(job.state in FINAL_STATES for job in jobs)
+        for job in jobs:
+            if self._states.get(job.id) != job.state.value:
+                self._states[job.id] = job.state.value
+                where = f" on {job.cluster}" if job.cluster else ""
+                why = f": {job.reason}" if job.reason else ""
+                line = f"{job.name:<11} {job.state.value}{where}{why}"
+                passed = time.monotonic() - self._started
+                print(f"{passed:5.1f}s  {done:>2}/{self._total}  {printable(line)}", flush=True)
+
+
+class DemoTable:
+    """A table of all jobs with a progress bar below, redrawn in place."""
+
+    def __init__(self, total: int, *, asks: Mapping[str, str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._asks = asks
+        self._bar = Progress(TextColumn("jobs ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._task = self._bar.add_task("jobs", total=total)
+        self._live = Live(console=Console(file=drawing(sys.stdout)), refresh_per_second=REDRAWS_PER_S)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, jobs: Sequence[Job]) -> None:
+        from rich.console import Group
+        from rich.text import Text
+
+        now = now_us()
+        rows = [
+            [
+                job.name,
+                self._asks.get(job.name, ""),
+                job.cluster or "",
+                job.state.value,
+                format_run_time(job, now),
+                format_exit(job),
+                job.reason,
+            ]
+            for job in jobs
+        ]
+        lines = format_table(COLUMNS, rows, width=self._live.console.width, coloured=has_colour())
+        table = Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop")
+        self._bar.update(self._task, completed=sum(job.state in FINAL_STATES for job in jobs))
+        self._live.update(Group(table, Text(), self._bar.get_renderable()))

@@ -34,29 +34,20 @@ EXAMPLES = """\
 
 def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
+    states = tuple(LIVE_STATES)
+    action = JobAction("cancel", "cancelled", states=states, run=_cancel, format_result=_format_cancelled)
     with connect(args) as yard:
-        if targets_of(args):
-            return run_action(yard, args, _cancel_action(args))
-        return _cancel_selected(yard, args)
+        return run_action(yard, args, action) if targets_of(args) else _cancel_selected(yard, args)
 
 
-def _cancel_action(args: Namespace) -> JobAction[Job]:
-    def run(yard: CoreClient, target: JobTarget) -> Job:
-        job = yard.cancel(target.job, reason=args.reason, tasks=target.tasks)
-        if not args.wait:
-            return job
-        if target.tasks is not None:
-            return _wait_for_tasks(yard, job, IdSet.parse(target.tasks), args.timeout)
-        ended = wait_for_job(yard, job.id, timeout_s=args.timeout, quiet=True)
-        return replace(ended, cancelled_tasks=job.cancelled_tasks)
-
-    return JobAction(
-        "cancel",
-        "cancelled",
-        tuple(LIVE_STATES),
-        run,
-        _format_cancelled,
-    )
+def _cancel(yard: CoreClient, target: JobTarget, args: Namespace) -> Job:
+    job = yard.cancel(target.job, reason=args.reason, tasks=target.tasks)
+    if not args.wait:
+        return job
+    if target.tasks is not None:
+        return _wait_for_tasks(yard, job, IdSet.parse(target.tasks), args.timeout)
+    ended = wait_for_job(yard, job.id, timeout_s=args.timeout, quiet=True)
+    return replace(ended, cancelled_tasks=job.cancelled_tasks)
 
 
 def _wait_for_tasks(yard: CoreClient, job: Job, indexes: IdSet, timeout_s: float | None) -> Job:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -16,20 +15,14 @@ from switchyard.cli.terminal.parser import Parser, add_shared, no_arguments
 from switchyard.cli.terminal.table import now_us
 from switchyard.model.job.job import Job, State
 from switchyard.model.job.lifecycle import LIVE_STATES
-from switchyard.sdk.client import CoreClient
 
 
 class _Change(NamedTuple):
-    """One command: its help, the jobs it applies to, and its call."""
+    """One command: its help, and what it does."""
 
     about: str
     examples: str
-    call: Callable[[CoreClient, str, Namespace], Job]
-    past_tense: str
-    states: tuple[State, ...]
-    applies_to: Callable[[Job], bool] = lambda _: True
-    verb: str | None = None  # in a question, where the command's name is no verb
-    format_result: Callable[[Job], str] = lambda job: format_job_line(job, now_us())
+    action: JobAction[Job]
     add_arguments: Callable[[Parser], None] = no_arguments
 
 
@@ -66,33 +59,42 @@ CHANGES = {
   yard hold 01JCQ0V7
   yard hold --label run=7 --dry-run
   yard submit --hold -- ./later            held from the start""",
-        lambda yard, job, _: yard.change(job, hold=True),
-        past_tense="held",
-        states=(State.PENDING, State.ASSIGNED, State.SUBMITTED, State.RUNNING),
-        applies_to=lambda job: not job.is_held and _has_waiting_work(job),
-        format_result=_format_held,
+        JobAction(
+            "hold",
+            "held",
+            states=(State.PENDING, State.ASSIGNED, State.SUBMITTED, State.RUNNING),
+            run=lambda yard, target, _: yard.change(target.job, hold=True),
+            format_result=_format_held,
+            applies_to=lambda job: not job.is_held and _has_waiting_work(job),
+        ),
     ),
     "release": _Change(
         "Release held jobs.",
         """\
   yard release 01JCQ0V7
   yard release --owner me                  all that you hold""",
-        lambda yard, job, _: yard.change(job, hold=False),
-        past_tense="released",
-        states=(State.PENDING, State.RUNNING),  # RUNNING: a held array with tasks that a cluster has
-        applies_to=lambda job: job.is_held,
+        JobAction(
+            "release",
+            "released",
+            states=(State.PENDING, State.RUNNING),  # RUNNING: a held array with tasks that a cluster has
+            run=lambda yard, target, _: yard.change(target.job, hold=False),
+            format_result=lambda job: format_job_line(job, now_us()),
+            applies_to=lambda job: job.is_held,
+        ),
     ),
     "priority": _Change(
         "Change the priority of jobs. The cluster itself orders the jobs that its agent already has.",
         """\
   yard priority 01JCQ0V7 100               before all with less
   yard priority --label run=7 -- -5        after all others""",
-        lambda yard, job, args: yard.change(job, priority=args.priority),
-        verb="change the priority of",
-        past_tense="changed",
-        states=tuple(LIVE_STATES),
-        format_result=_format_priority,
-        add_arguments=_add_priority,
+        JobAction(
+            "change the priority of",
+            "changed",
+            states=tuple(LIVE_STATES),
+            run=lambda yard, target, args: yard.change(target.job, priority=args.priority),
+            format_result=_format_priority,
+        ),
+        _add_priority,
     ),
 }
 
@@ -104,16 +106,8 @@ def _run(command: str, argv: list[str]) -> int:
     change.add_arguments(parser)
     add_shared(parser)
     args = parser.parse_args(argv)
-    action = JobAction(
-        change.verb or command,
-        change.past_tense,
-        change.states,
-        lambda yard, target: change.call(yard, target.job, args),
-        change.format_result,
-        change.applies_to,
-    )
     with connect(args) as yard:
-        return run_action(yard, args, action)
+        return run_action(yard, args, change.action)
 
 
 hold = partial(_run, "hold")

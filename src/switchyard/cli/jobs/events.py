@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from switchyard.cli.jobs.job_selector import parse_task
+from switchyard.cli.jobs.job_view import print_event
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import all_fields, emit, paint_state, print_notice, printable
+from switchyard.cli.terminal.output import emit, print_notice
 from switchyard.cli.terminal.parser import Parser, add_shared, duration_s, positive_int
 from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
 from switchyard.model.job.event_kind import TASK_PREFIX
-from switchyard.model.rules.names import escape_hidden
 from switchyard.model.wire.api import Event
 
 LIMIT = 100  # of all jobs' events at once; one job's are few
@@ -67,16 +65,6 @@ def _is_of_task(event: Event, task: int | None) -> bool:
     """Return whether the event is about this task of the array. None: any event."""
     is_alone = event.kind.startswith(TASK_PREFIX) and event.reason.partition(":")[0] == f"task {task}"
     return task is None or is_alone
-
-
-def print_event(event: Event, form: str | None) -> None:
-    """Print one event as one line, for a stream of events."""
-    if form == "json":
-        print(escape_hidden(msgspec.json.encode(all_fields(event)).decode()), flush=True)
-        return
-    where = f" on {event.cluster}" if event.cluster else ""
-    why = f": {event.reason}" if event.reason else ""
-    print(f"{event.seq}  {event.job}  {event.kind}  {paint_state(event.state)}{printable(where + why)}", flush=True)
 
 
 def _row(event: Event, now: int) -> list[str]:

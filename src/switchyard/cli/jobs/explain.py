@@ -72,8 +72,10 @@ def print_heading(job: Job, explanation: Explanation) -> None:
     scope = f"project {job.project}, domain {job.domain}, priority {job.priority}"
     print_wrapped_text(f"submitted {format_age(job.created_us, now_us())} ago by {job.owner}; {scope}")
     # If all clusters refused, the table of verdicts has the reasons.
-    is_told = explanation.plan is not None and all(verdict.say is Answer.NO for verdict in explanation.plan.verdicts)
-    if job.reason and not (job.state is State.REJECTED and is_told):
+    has_all_reasons = explanation.plan is not None and all(
+        verdict.say is Answer.NO for verdict in explanation.plan.verdicts
+    )
+    if job.reason and not (job.state is State.REJECTED and has_all_reasons):
         print_wrapped_text(job.reason)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from switchyard.cli.jobs.job_selector import parse_target
-from switchyard.cli.submit.file_progress import TransferBar
 from switchyard.cli.submit.submit_files import print_fetched, print_waiting
 from switchyard.cli.terminal.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.terminal.parser import Parser, add_shared, duration_s
+from switchyard.cli.terminal.progress import TransferBar
 from switchyard.errors import EXIT_ERROR, EXIT_OK
 
 EXAMPLES = """\
@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     target = parse_target(args.job, args.tasks)
     with connect(args, retry_s=SUBMIT_RETRY_S) as yard, TransferBar() as bar:
-        fetched = yard.fetch(
+        result = yard.fetch(
             target.job,
             args.pattern,
             to=args.to,
@@ -35,8 +35,8 @@ def main(argv: list[str]) -> int:
             on_progress=bar,
             on_wait=print_waiting,
         )
-    print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed or fetched.skipped else EXIT_OK
+    print_fetched(result)
+    return EXIT_ERROR if result.failed or result.skipped else EXIT_OK
 
 
 def _parser() -> Parser:

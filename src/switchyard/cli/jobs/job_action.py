@@ -26,12 +26,15 @@ T = TypeVar("T", bound=Struct)
 
 @dataclass(frozen=True)
 class JobAction(Generic[T]):
-    """An action on jobs. `states`: the job states it applies to; `format_result`: one result as one line."""
+    """An action on jobs. `states`: the job states it applies to; `format_result`: one result as one line.
+
+    `run` gets the client, the job and the options of the command.
+    """
 
     verb: str
     past_tense: str
     states: tuple[State, ...]
-    run: Callable[[CoreClient, JobTarget], T]
+    run: Callable[[CoreClient, JobTarget, Namespace], T]
     format_result: Callable[[T], str]
     applies_to: Callable[[Job], bool] = lambda _: True
 
@@ -40,7 +43,7 @@ def run_action(yard: CoreClient, args: Namespace, action: JobAction[T]) -> int:
     """Run the action on the jobs that the command line names or selects."""
     targets = targets_of(args)
     if targets and not args.dry_run:
-        return _print_results(args, action, *_run_all(yard, targets, action, parallel=1), is_named=True)
+        return _print_results(args, action, *_run_all(yard, args, targets, action, parallel=1), is_named=True)
     if targets:
         jobs: Iterable[Job] = [yard.job(target.job) for target in targets]
     else:
@@ -54,11 +57,11 @@ def run_action(yard: CoreClient, args: Namespace, action: JobAction[T]) -> int:
     if not confirm(f"{action.verb.capitalize()} {format_job_count(len(ids))}?", force=args.force):
         return EXIT_ERROR
     targets = [JobTarget(job) for job in ids]
-    return _print_results(args, action, *_run_all(yard, targets, action, parallel=PARALLEL_CALLS), is_named=False)
+    return _print_results(args, action, *_run_all(yard, args, targets, action, parallel=PARALLEL_CALLS), is_named=False)
 
 
 def _run_all(
-    yard: CoreClient, targets: Sequence[JobTarget], action: JobAction[T], *, parallel: int
+    yard: CoreClient, args: Namespace, targets: Sequence[JobTarget], action: JobAction[T], *, parallel: int
 ) -> tuple[list[T], list[tuple[str, YardError]]]:
     """Return the results in order, and the refusals. A refusal does not stop the jobs after it."""
     results: list[T] = []
@@ -66,7 +69,7 @@ def _run_all(
 
     def run(target: JobTarget) -> T | YardError:
         try:
-            return action.run(yard, target)
+            return action.run(yard, target, args)
         except YardError as exc:
             return exc
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypedDict
 
-from switchyard.cli.terminal.parser import Parser, add_force, add_labels, duration_s
+from switchyard.cli.terminal.parser import Parser, add_force, add_labels, add_repeatable, duration_s
 from switchyard.errors import BadRequest, Malformed
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.job import Job, State
@@ -29,7 +29,7 @@ class JobTarget:
 
 def add_job_filters(parser: Parser) -> None:
     group = parser.add_argument_group("which jobs")
-    group.add_argument("--state", action="append", default=[], metavar="S", help="only in this state; repeatable")
+    add_repeatable(group, "--state", metavar="S", help="only in this state; repeatable")
     group.add_argument("--cluster", metavar="NAME", help="only on this cluster")
     group.add_argument("--project", metavar="NAME", help="only of this project")
     group.add_argument("--domain", metavar="NAME", help="only of this domain")

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TextIO
 
-from switchyard.cli.terminal.output import paint, paint_state, printable
+import msgspec
+
+from switchyard.cli.terminal.output import all_fields, paint, paint_state, printable
 from switchyard.cli.terminal.table import (
     Column,
     format_age,
@@ -20,7 +22,8 @@ from switchyard.model.files.files import JobFiles, OutputSet, OutputState
 from switchyard.model.job.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.job.retry import Retry
 from switchyard.model.jobspec.quantity import show_bytes
-from switchyard.model.wire.api import CreatedJob
+from switchyard.model.rules.names import escape_hidden
+from switchyard.model.wire.api import CreatedJob, Event
 from switchyard.sdk.jobs.handle import JobHandle
 
 EXIT_CANCELLED = 130  # as after SIGINT
@@ -238,18 +241,18 @@ def _file_fields(files: JobFiles | None) -> list[tuple[str, str]]:
 
 def format_outputs(job: str, outputs: Sequence[OutputSet], absent: str = "") -> str:
     """`3 files, 1.2MiB: yard fetch 01JCQ0V7…; no file for none*`. `absent`: whose files are not known yet."""
-    ready = [found for found in outputs if found.state is OutputState.READY]
-    moving = sum(found.state is OutputState.UPLOADING for found in outputs)
-    failed = [found for found in outputs if found.state is OutputState.FAILED]
-    count = sum(found.files for found in ready)
-    size = show_bytes(sum(found.bytes for found in ready))
-    patterns = dict.fromkeys(pattern for found in outputs for pattern in found.missing)
+    ready = [output for output in outputs if output.state is OutputState.READY]
+    moving = sum(output.state is OutputState.UPLOADING for output in outputs)
+    failed = [output for output in outputs if output.state is OutputState.FAILED]
+    count = sum(output.files for output in ready)
+    size = show_bytes(sum(output.bytes for output in ready))
+    patterns = dict.fromkeys(pattern for output in outputs for pattern in output.missing)
     parts = [
         f"{format_file_count(count)}, {size}: yard fetch {job}" if ready else "",
         "on their way" + (f" from {moving} tasks" if moving > 1 else "") if moving else "",
         f"no file for {' '.join(patterns)}" if patterns else "",
-        next((f"not all: {found.error}" for found in ready if found.error), ""),
-        _skipped_text([text for found in outputs for text in found.skipped]),
+        next((f"not all: {output.error}" for output in ready if output.error), ""),
+        _skipped_text([text for output in outputs for text in output.skipped]),
         f"cannot be had: {failed[0].error or 'the cluster did not say why'}" if failed else "",
         absent,
     ]
@@ -307,3 +310,13 @@ def format_resources(resources: Resources) -> str:
     limits = {name: getattr(resources.limits, name) for name in resources.limits.__struct_fields__}
     capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
     return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")
+
+
+def print_event(event: Event, form: str | None) -> None:
+    """Print one event as one line, for a stream of events."""
+    if form == "json":
+        print(escape_hidden(msgspec.json.encode(all_fields(event)).decode()), flush=True)
+        return
+    where = f" on {event.cluster}" if event.cluster else ""
+    why = f": {event.reason}" if event.reason else ""
+    print(f"{event.seq}  {event.job}  {event.kind}  {paint_state(event.state)}{printable(where + why)}", flush=True)

@@ -21,13 +21,13 @@ class TerminalFilter:
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._rest = ""
+        self._unfinished = ""
         self._is_coloured = False
 
     def feed(self, data: bytes, *, is_end: bool = False) -> str:
-        text = self._rest + self._decoder.decode(data, final=is_end)
+        text = self._unfinished + self._decoder.decode(data, final=is_end)
         begun = None if is_end else PARTIAL_COLOUR.search(text)
-        self._rest = text[begun.start() :] if begun else ""
+        self._unfinished = text[begun.start() :] if begun else ""
         shown = UNSAFE_CHARACTERS.sub(self._show, text[: begun.start()] if begun else text)
         return shown + RESET_COLOUR if is_end and self._is_coloured else shown
 

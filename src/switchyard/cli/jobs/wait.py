@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
 
     args = _parser().parse_args(argv)
     end = None if args.timeout is None else time.monotonic() + args.timeout
-    ended: list[_Ended] = []
+    final: list[_Ended] = []
     with connect(args) as yard:
         for job in args.job:
             left_s = None if end is None else max(0.0, end - time.monotonic())
@@ -37,11 +37,11 @@ def main(argv: list[str]) -> int:
                 result = _wait(yard, job, left_s, quiet=args.quiet)
             except TimedOut as exc:
                 raise TimedOut(f"Not all ended within {args.timeout} s. {exc.detail}", next_step=exc.next_step) from exc
-            ended.append(result)
+            final.append(result)
             if not args.output and not args.quiet:
                 print(result.line, flush=True)
-    emit_jobs_and_tasks([(result.job, result.item) for result in ended], args.output)
-    return next((result.exit_code for result in ended if result.exit_code), 0)
+    emit_jobs_and_tasks([(result.job, result.item) for result in final], args.output)
+    return next((result.exit_code for result in final if result.exit_code), 0)
 
 
 class _Ended(NamedTuple):

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from types import TracebackType
 
 from switchyard.cli.jobs.job_view import count_ended_tasks, format_job_line
 from switchyard.cli.jobs.log_view import LogWriter
@@ -86,9 +85,7 @@ class Spinner:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._is_shown:
             self._thread.join()

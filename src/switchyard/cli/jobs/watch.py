@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from shutil import get_terminal_size
 
-from switchyard.cli.jobs.events import print_event
-from switchyard.cli.jobs.job_view import JOB_COLUMNS, format_job_line, format_job_row
+from switchyard.cli.jobs.job_view import JOB_COLUMNS, format_job_line, format_job_row, print_event
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import has_colour, is_live, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser, add_labels, add_shared
@@ -54,19 +53,19 @@ def main(argv: list[str]) -> int:
 def _print_lines(yard: CoreClient, args: Namespace, ids: list[str]) -> None:
     """Print one line per event. For named jobs, print their states first and stop when all have ended."""
     after = yard.newest_event() if args.after is None else args.after
-    left = set(ids)
+    live_ids = set(ids)
     for job in map(yard.job, ids):
         if not args.output and args.after is None:
             print(format_job_line(job, now_us()), flush=True)
         if job.state in FINAL_STATES and args.after is None:
-            left.discard(job.id)
-    if ids and not left:
+            live_ids.discard(job.id)
+    if ids and not live_ids:
         return
     for event in _events(yard, args, ids, after):
         print_event(event, args.output)
         if event.state in FINAL_STATES:
-            left.discard(event.job)
-            if ids and not left:
+            live_ids.discard(event.job)
+            if ids and not live_ids:
                 return
 
 
@@ -97,10 +96,10 @@ class _LiveTable:
         self._args = args
         self._ids = ids
         self._jobs: list[Job] = []
-        self._seen = yard.newest_event() if args.after is None else args.after
+        self._last_event = yard.newest_event() if args.after is None else args.after
         self._trouble: YardError | None = None
         self._fatal: YardError | None = None
-        self._changed = threading.Event()
+        self._change = threading.Event()
 
     def run(self) -> None:
         from rich.console import Console
@@ -119,8 +118,8 @@ class _LiveTable:
                 if self._fatal is not None:
                     raise self._fatal
                 started = time.monotonic()
-                if self._changed.wait(REDRAW_S):
-                    self._changed.clear()
+                if self._change.wait(REDRAW_S):
+                    self._change.clear()
                     self._fetch_jobs()
                     time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - started)))
 
@@ -128,18 +127,18 @@ class _LiveTable:
         try:
             single_job = self._ids[0] if len(self._ids) == 1 else None
             for event in self._yard.follow(
-                after=self._seen, job=single_job, project=self._args.project, on_trouble=self._on_trouble
+                after=self._last_event, job=single_job, project=self._args.project, on_trouble=self._on_trouble
             ):
-                self._seen = event.seq
+                self._last_event = event.seq
                 if not self._ids or event.job in self._ids:
-                    self._changed.set()
+                    self._change.set()
         except YardError as exc:
             self._fatal = exc
-            self._changed.set()
+            self._change.set()
 
     def _on_trouble(self, trouble: YardError | None) -> None:
         self._trouble = trouble
-        self._changed.set()
+        self._change.set()
 
     def _fetch_jobs(self) -> None:
         """Fetch the current jobs. While the server is away, keep the old ones."""
@@ -155,7 +154,7 @@ class _LiveTable:
             if not exc.transient:
                 raise
             self._trouble = exc
-            self._changed.set()  # look again
+            self._change.set()  # look again
 
     def _lines(self) -> list[str]:
         now = now_us()
@@ -169,7 +168,9 @@ class _LiveTable:
             counts[job.state.value] = counts.get(job.state.value, 0) + 1
         summary = " · ".join(f"{count} {state.lower()}" for state, count in sorted(counts.items())) or "no jobs yet"
         foot = (
-            printable(f"{self._trouble.detail} Trying again…") if self._trouble else f"{summary} · event {self._seen}"
+            printable(f"{self._trouble.detail} Trying again…")
+            if self._trouble
+            else f"{summary} · event {self._last_event}"
         )
         return [*table, paint(foot[: max(1, width - 1)], "dim")]
 

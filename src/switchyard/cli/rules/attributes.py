@@ -1,4 +1,4 @@
-"""What `yard get`, `update`, `delete` and `history` share: kind, scope and row. The server defines the kinds."""
+"""`yard get`, `update`, `delete` and `history`: rows of attributes, by kind and scope. The server defines the kinds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from typing import Any
 
 import msgspec
 
-from switchyard.cli.rules.attributes_file import SCOPE_KEYS, AttributeFile, format_attribute_file, read_attribute_file
-from switchyard.cli.terminal.output import confirm, paint, print_notice
-from switchyard.cli.terminal.parser import Parser
+from switchyard.cli.rules.attributes_file import (
+    SCOPE_KEYS,
+    AttributeFile,
+    diff_values,
+    format_attribute_file,
+    read_attribute_file,
+)
+from switchyard.cli.terminal.connect import connect, get_or_none
+from switchyard.cli.terminal.output import confirm, emit, paint, print_notice, printable
+from switchyard.cli.terminal.parser import Parser, add_force, add_limit, add_shared
+from switchyard.cli.terminal.table import Column, format_age, format_timestamp, now_us, print_list
 from switchyard.decoder_warmup import warm_type
-from switchyard.errors import BadRequest, YardError
+from switchyard.errors import BadRequest, NotFound, YardError
 from switchyard.model.rules.attributes import AttributeRow, KindInfo
 from switchyard.model.rules.scope import Level, Scope
 from switchyard.sdk.client import CoreClient
@@ -24,9 +32,201 @@ quality-of-service, plugin-override, workflow-execution-config, cluster-assignme
 else the server knows.
 -d D alone is the domain's row, -p P alone the project's."""
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
+COLUMNS = (
+    Column("LEVEL"),
+    Column("PROJECT"),
+    Column("DOMAIN"),
+    Column("WORKFLOW", flexible=True),
+    Column("LAUNCH PLAN", flexible=True, optional=True),
+    Column("VALUE", flexible=True),
+    Column("AGE", right=True),
+    Column("BY", optional=True),
+)
+GET_EXAMPLES = """\
+  yard get task-resource-attribute -p flyteexamples -d development
+      the row of exactly this project and domain; `yard explain-policy` shows what holds there
+  yard get task-resource-attribute                       all rows of the kind
+  yard get workflow-execution-config -p vision -d development train --attr-file wec.yaml
+      into a file, to be changed and given to `yard update`
+  yard get task-resource-attribute --gen > tra.yaml      a sample"""
+UPDATE_EXAMPLES = """\
+  yard update task-resource-attribute --attr-file tra.yaml
+      tra.yaml:  project: flyteexamples
+                 domain: development
+                 defaults: {cpu: "1", memory: 150Mi}
+                 limits: {cpu: "2", memory: 450Mi}
+  yard update execution-cluster-label -p vision -d production --attr-file label.yaml --dry-run
+  yard update plugin-override --gen --attr-file po.yaml      write a sample, to be filled in"""
+DELETE_EXAMPLES = """\
+  yard delete task-resource-attribute -p flyteexamples -d development
+      this row only: the project's own, and those of workflows, stay
+  yard delete execution-cluster-label --attr-file ec.yaml --force      the scope that the file names"""
+HISTORY_LIMIT = 20  # changes of one row: a screen or two
+HISTORY_EXAMPLES = """\
+  yard history task-resource-attribute -p flyteexamples -d development
+  yard history execution-cluster-label -d production -o json"""
 
 
-def add_scope_arguments(parser: Parser, *, file: str | None) -> None:
+def get(argv: list[str]) -> int:
+    """`yard get KIND`: the row of one scope, all rows of a kind, or a sample file."""
+    parser = Parser(
+        "yard get", f"Show the attribute that is set at a scope, exactly there.\n{KINDS_HELP}", examples=GET_EXAMPLES
+    )
+    _add_scope_arguments(parser, file="write the row into this file")
+    parser.add_argument("--gen", action="store_true", help="where there is no row, print a sample")
+    add_force(parser)
+    add_shared(parser)
+    args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
+    with connect(args) as yard:
+        kind = _find_kind(yard, args.kind)
+        if _scope_of(args).level is Level.PLATFORM and not args.gen:
+            return _list_rows(yard, kind, args)
+        return _show_row(yard, kind, args)
+
+
+def _show_row(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
+    scope = _scope_of(args)
+    try:
+        row = None if scope.level is Level.PLATFORM else yard.attribute(kind.name, _writable_scope_of(args, kind))
+    except NotFound as exc:
+        if not args.gen:
+            raise NotFound(exc.detail, next_step=_effective_policy_hint(scope)) from exc
+        row = None
+    if args.output and row is None:
+        raise BadRequest("A sample is a file, and has no other form.", next_step="Leave -o away.")
+    if row is not None and emit(row, args.output, key="id"):
+        return 0
+    text = _format_sample(kind, scope) if row is None else format_attribute_file(_scope_fields(row.scope), row.value)
+    return _write_file(text, args)
+
+
+def _effective_policy_hint(scope: Scope) -> str:
+    words = [f"-p {scope.project or 'P'}", f"-d {scope.domain or 'D'}"]
+    words += [f"--workflow {scope.workflow}"] if scope.workflow else []
+    words += [f"--launch-plan {scope.launch_plan}"] if scope.launch_plan else []
+    return f"`yard explain-policy {' '.join(words)}` shows what holds there, and from where."
+
+
+def _list_rows(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
+    if args.attr_file:
+        raise BadRequest("A file holds one row.", next_step="Say which: -p PROJECT, -d DOMAIN, WORKFLOW.")
+    rows = list(yard.attributes(kind.name))
+    return print_list(rows, args.output, COLUMNS, _row_cells, key="id")
+
+
+def _row_cells(row: AttributeRow, now: int) -> list[str]:
+    scope = row.scope
+    names = [scope.project or "", scope.domain or "", scope.workflow or "", scope.launch_plan or ""]
+    return [
+        row.level.value,
+        *names,
+        msgspec.json.encode(row.value).decode(),
+        format_age(row.changed_us, now),
+        row.changed_by,
+    ]
+
+
+def update(argv: list[str]) -> int:
+    """`yard update KIND`: set the row of one scope from a file, after showing what changes."""
+    about = f"Set an attribute at a scope, exactly there; what the file does not say is not set.\n{KINDS_HELP}"
+    parser = Parser("yard update", about, examples=UPDATE_EXAMPLES)
+    _add_scope_arguments(parser, file="the row, in YAML; it may name project, domain, workflow and launch_plan, too")
+    parser.add_argument("--dry-run", "--dryRun", action="store_true", help="show what would change; change nothing")
+    parser.add_argument("--gen", action="store_true", help="write a sample to --attr-file, or show it")
+    add_force(parser)
+    add_shared(parser)
+    args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
+    with connect(args) as yard:
+        kind = _find_kind(yard, args.kind)
+        return _write_file(_format_sample(kind, _scope_of(args)), args) if args.gen else _update(yard, kind, args)
+
+
+def _update(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
+    if not args.attr_file:
+        raise BadRequest("There is no file.", next_step="Give --attr-file FILE; with --gen it is written for you.")
+    file = read_attribute_file(args.attr_file, kind.value_schema)
+    scope = _writable_scope_of(args, kind, file)
+    value = yard.check_attribute(kind.name, scope, file.value)  # normalised, and refused before the question
+    before = get_or_none(lambda: yard.attribute(kind.name, scope))
+    lines = diff_values(before.value if before else None, value)
+    if before is not None and not lines:
+        print_notice(f"No change: {kind.name} of {scope} already has this value.")
+        return 0
+    if not args.output:
+        print(f"{kind.name} of {scope}:" + ("" if before else " a new row"))
+        _print_difference(lines)
+    if args.dry_run:
+        print_notice("Nothing was changed (--dry-run).")
+        return 0
+    if not confirm("Continue?", force=args.force):
+        return 1
+    # The write fails if somebody else has changed the row since it was shown.
+    row = yard.put_attribute(kind.name, scope, value, etag=before.etag if before else None)
+    if not emit(row, args.output, key="id"):
+        print(f"{kind.name} of {scope} is set.")
+    return 0
+
+
+def delete(argv: list[str]) -> int:
+    """`yard delete KIND`: remove the row of exactly one scope."""
+    parser = Parser(
+        "yard delete",
+        f"Remove the attribute that is set at a scope, exactly there.\n{KINDS_HELP}",
+        examples=DELETE_EXAMPLES,
+    )
+    _add_scope_arguments(parser, file="take the scope from this file")
+    parser.add_argument("--dry-run", "--dryRun", action="store_true", help="show what would be removed; remove nothing")
+    add_force(parser)
+    add_shared(parser, outputs=())
+    args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
+    with connect(args) as yard:
+        return _delete(yard, _find_kind(yard, args.kind), args)
+
+
+def _delete(yard: CoreClient, kind: KindInfo, args: Namespace) -> int:
+    scope = _writable_scope_of(
+        args, kind, read_attribute_file(args.attr_file, kind.value_schema) if args.attr_file else None
+    )
+    row = get_or_none(lambda: yard.attribute(kind.name, scope))
+    if row is None:
+        raise NotFound(f"There is no {kind.name} of {scope}.", next_step=f"`yard get {kind.name}` lists the rows.")
+    print(f"{kind.name} of {scope}:")
+    _print_difference(diff_values(row.value, None))
+    if args.dry_run:
+        print_notice("Nothing was removed (--dry-run).")
+        return 0
+    if not confirm("Remove it?", force=args.force):
+        return 1
+    yard.delete_attribute(kind.name, scope, etag=row.etag)
+    print(f"{kind.name} of {scope} is removed.")
+    return 0
+
+
+def history(argv: list[str]) -> int:
+    """`yard history KIND`: who changed a row, when, from what to what."""
+    parser = Parser(
+        "yard history", f"Show how a row came to be, newest change first.\n{KINDS_HELP}", examples=HISTORY_EXAMPLES
+    )
+    _add_scope_arguments(parser, file=None)
+    add_limit(parser, HISTORY_LIMIT)
+    add_shared(parser)
+    args = parser.parse_intermixed_args(argv)  # WORKFLOW may come after the options
+    with connect(args) as yard:
+        kind = _find_kind(yard, args.kind)
+        scope = _writable_scope_of(args, kind)
+        changes = list(yard.attribute_history(kind.name, scope, limit=args.limit))
+    if emit(changes, args.output, key="id"):
+        return 0
+    if not changes:
+        print_notice(f"{kind.name} of {scope} was never set.")
+    now = now_us()
+    for change in changes:
+        print(paint(printable(f"{format_timestamp(change.at_us, now)}  {change.actor}  {change.action}"), "bold"))
+        _print_difference(diff_values(change.before, change.after))
+    return 0
+
+
+def _add_scope_arguments(parser: Parser, *, file: str | None) -> None:
     """Add KIND and the options of the scope. `file`: the help of --attr-file; None: no such option."""
     parser.add_argument("kind", metavar="KIND", help="the kind of attribute, or its number")
     parser.add_argument("workflow", metavar="WORKFLOW", nargs="?", help="a workflow of the project and domain")
@@ -37,7 +237,7 @@ def add_scope_arguments(parser: Parser, *, file: str | None) -> None:
         parser.add_argument("--attr-file", "--attrFile", dest="attr_file", metavar="FILE", help=file)
 
 
-def find_kind(yard: CoreClient, word: str) -> KindInfo:
+def _find_kind(yard: CoreClient, word: str) -> KindInfo:
     kinds = list(yard.attribute_kinds())
     for kind in kinds:
         if word in (kind.name, str(kind.number)):
@@ -48,7 +248,7 @@ def find_kind(yard: CoreClient, word: str) -> KindInfo:
     raise BadRequest(f"There is no kind of attribute {word!r}.", next_step=f"{guess}Kinds: {', '.join(names)}.")
 
 
-def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
+def _scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
     """Return the scope that the options and the file name. They must not contradict each other."""
     fields = {key: getattr(args, key) for key in SCOPE_KEYS if getattr(args, key) is not None}
     for key, text in (file.scope if file else {}).items():
@@ -69,9 +269,9 @@ def scope_of(args: Namespace, file: AttributeFile | None = None) -> Scope:
         ) from exc
 
 
-def writable_scope_of(args: Namespace, kind: KindInfo, file: AttributeFile | None = None) -> Scope:
+def _writable_scope_of(args: Namespace, kind: KindInfo, file: AttributeFile | None = None) -> Scope:
     """Return the scope, after checking that a row of this kind can be set there."""
-    scope = scope_of(args, file)
+    scope = _scope_of(args, file)
     if scope.level is Level.PLATFORM:
         raise BadRequest(
             "The scope is missing: there is neither a project nor a domain.",
@@ -85,39 +285,34 @@ def writable_scope_of(args: Namespace, kind: KindInfo, file: AttributeFile | Non
     return scope
 
 
-def read_kind_file(name: str, kind: KindInfo) -> AttributeFile:
-    return read_attribute_file(name, kind.value_schema)
-
-
-def scope_fields(scope: Scope) -> dict[str, str | None]:
+def _scope_fields(scope: Scope) -> dict[str, str | None]:
     """The names of a scope, in the order of an attribute file."""
     return {key: getattr(scope, key) for key in SCOPE_KEYS}
 
 
-def format_row(row: AttributeRow) -> str:
-    return format_attribute_file(scope_fields(row.scope), row.value)
-
-
-def write_attribute_file(name: str, text: str, *, force: bool) -> bool:
-    """Write a file that only the user can read. Ask before an existing file is overwritten."""
-    path = Path(name)
-    if path.exists() and not confirm(f"{name} exists. Overwrite it?", force=force):
-        return False
+def _write_file(text: str, args: Namespace) -> int:
+    """Write --attr-file, so that only the user can read it, or print the text. Ask before a file is overwritten."""
+    if not args.attr_file:
+        print(text, end="")
+        return 0
+    path = Path(args.attr_file)
+    if path.exists() and not confirm(f"{args.attr_file} exists. Overwrite it?", force=args.force):
+        return 1
     try:
         path.touch(mode=0o600)
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise YardError(f"{name} cannot be written: {exc}", next_step="Give another --attr-file.") from exc
-    print_notice(f"Written: {name}")
-    return True
+        raise YardError(f"{args.attr_file} cannot be written: {exc}", next_step="Give another --attr-file.") from exc
+    print_notice(f"Written: {args.attr_file}")
+    return 0
 
 
-def print_difference(lines: list[str]) -> None:
+def _print_difference(lines: list[str]) -> None:
     for line in lines:
         print(paint(line, DIFF_STYLES.get(line[:1], "")))
 
 
-def format_sample(kind: KindInfo, scope: Scope) -> str:
+def _format_sample(kind: KindInfo, scope: Scope) -> str:
     """Return a sample attribute file of this kind."""
-    fields: dict[str, Any] = scope_fields(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
+    fields: dict[str, Any] = _scope_fields(scope) if scope.level is not Level.PLATFORM else {"project": "default"}
     return f"# {kind.title}. Levels: {', '.join(kind.levels)}.\n" + format_attribute_file(fields, kind.sample)

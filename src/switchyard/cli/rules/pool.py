@@ -7,7 +7,7 @@ from argparse import Namespace
 from switchyard.cli.clusters.cluster_sets import ClusterSetCommand, cluster_set_verbs
 from switchyard.cli.clusters.layout_verbs import add_domain, unassign_verb
 from switchyard.cli.terminal.connect import connect
-from switchyard.cli.terminal.output import emit
+from switchyard.cli.terminal.output import print_result
 from switchyard.cli.terminal.parser import Parser, Verb, run_noun
 
 ABOUT = """\
@@ -24,9 +24,8 @@ def _assign(args: Namespace) -> int:
     with connect(args) as yard:
         etags = [default.etag for default in yard.layout().domain_pools if default.domain == args.domain]
         assigned = yard.put_domain_pool(args.domain, args.pool, etag=etags[0] if etags else None)
-    if not emit(assigned, args.output):
-        print(f"Jobs of the domain {args.domain} go to the pool {args.pool}, where no attribute names another.")
-    return 0
+    text = f"Jobs of the domain {args.domain} go to the pool {args.pool}, where no attribute names another."
+    return print_result(assigned, args.output, text)
 
 
 def _set_arguments(parser: Parser) -> None:
@@ -52,11 +51,11 @@ VERBS = (
         ClusterSetCommand(
             "pool",
             "pool",
-            lambda yard: list(yard.pools()),
-            lambda yard, name: yard.pool(name),
-            lambda yard, name, members, args, etag: yard.put_pool(name, members, sticky=args.sticky, etag=etag),
-            lambda yard, name, reset: yard.delete_pool(name, reset=reset),
-            _set_arguments,
+            walk=lambda yard: list(yard.pools()),
+            get=lambda yard, name: yard.pool(name),
+            put=lambda yard, name, members, args, etag: yard.put_pool(name, members, sticky=args.sticky, etag=etag),
+            delete=lambda yard, name, reset: yard.delete_pool(name, reset=reset),
+            add_arguments=_set_arguments,
         )
     ),
     Verb(

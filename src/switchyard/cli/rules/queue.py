@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from switchyard.cli.clusters.layout_verbs import add_domain, add_name, rm_verb, unassign_verb
+from switchyard.cli.clusters.layout_verbs import add_domain, rm_verb, unassign_verb
 from switchyard.cli.terminal.connect import connect, get_or_none
-from switchyard.cli.terminal.output import emit
-from switchyard.cli.terminal.parser import Parser, Verb, no_arguments, run_noun
-from switchyard.cli.terminal.table import Column, format_age, now_us, print_fields, print_table
+from switchyard.cli.terminal.output import emit, print_result
+from switchyard.cli.terminal.parser import Parser, Verb, add_name, add_repeatable, no_arguments, run_noun
+from switchyard.cli.terminal.table import Column, format_age, print_fields, print_list
 from switchyard.errors import BadRequest
 from switchyard.model.rules.queue import Queue, QueueView
 
@@ -42,13 +42,10 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         queues = list(yard.queues())
-    if not emit(queues, args.output):
-        now = now_us()
-        print_table(COLUMNS, [_cells(view, now) for view in queues])
-    return 0
+    return print_list(queues, args.output, COLUMNS, _row)
 
 
-def _cells(view: QueueView, now: int) -> list[str]:
+def _row(view: QueueView, now: int) -> list[str]:
     queue = view.queue
     limit = "" if queue.limits.running is None else str(queue.limits.running)
     changed = format_age(view.changed_us, now)
@@ -95,9 +92,7 @@ def _set(args: Namespace) -> int:
         # The write fails if somebody else has changed the queue since it was read.
         etag = None if before is None or not before.etag else before.etag
         changed = yard.put_queue(args.name, queue, etag=etag)
-    if not emit(changed, args.output):
-        print(f"The queue {args.name} is set.")
-    return 0
+    return print_result(changed, args.output, f"The queue {args.name} is set.")
 
 
 def with_options(queue: Queue, args: Namespace) -> Queue:
@@ -136,10 +131,11 @@ def _assign(args: Namespace) -> int:
     with connect(args) as yard:
         etags = [default.etag for default in yard.layout().domain_tags if default.domain == args.domain]
         assigned = yard.put_domain_tags(args.domain, args.tags, etag=etags[0] if etags else None)
-    if not emit(assigned, args.output, key="domain"):
-        tags = ", ".join(args.tags)
-        print(f"Jobs of the domain {args.domain} have the tags {tags}, unless the job or an attribute has others.")
-    return 0
+    text = (
+        f"Jobs of the domain {args.domain} have the tags {', '.join(args.tags)}, "
+        "unless the job or an attribute has others."
+    )
+    return print_result(assigned, args.output, text, key="domain")
 
 
 def int_or_none(text: str) -> int | str:
@@ -166,12 +162,8 @@ def key_value_parser(read: Callable[[str], V]) -> Callable[[str], tuple[str, V |
 
 def _set_arguments(parser: Parser) -> None:
     add_name(parser)
-    parser.add_argument(
-        "--attribute",
-        action="append",
-        default=[],
-        metavar="TAG",
-        help="set its attributes to these, which tags select; repeatable",
+    add_repeatable(
+        parser, "--attribute", metavar="TAG", help="set its attributes to these, which tags select; repeatable"
     )
     parser.add_argument("--no-attributes", action="store_true", help="only its name selects it")
     parser.add_argument(
@@ -183,7 +175,7 @@ def _set_arguments(parser: Parser) -> None:
         ("--weight", key_value_parser(float), "PROJECT=W", "the weight of a project in the fair share; repeatable"),
         ("--native", key_value_parser(str), "CLUSTER=NAME", "its name on a cluster; repeatable"),
     ):
-        parser.add_argument(flag, type=read, action="append", default=[], metavar=metavar, help=about)
+        add_repeatable(parser, flag, type=read, metavar=metavar, help=about)
     parser.add_argument(
         "--ageing", metavar="TIME", help="how long smaller jobs may overtake one that does not fit: 90, 5m, 1h"
     )

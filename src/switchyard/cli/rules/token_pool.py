@@ -8,7 +8,7 @@ from argparse import Namespace
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit, print_notice
 from switchyard.cli.terminal.parser import Parser, Verb, add_force, duration_s, no_arguments, positive_int, run_noun
-from switchyard.cli.terminal.table import Column, format_age, now_us, print_table
+from switchyard.cli.terminal.table import Column, format_age, now_us, print_list
 from switchyard.errors import EXIT_ERROR, EXIT_OK
 from switchyard.model.rules.tokens import AllocateRequest, ResourceConstraintsSpec, TokenHolder, TokenPool
 
@@ -44,13 +44,10 @@ def main(argv: list[str]) -> int:
 def _ls(args: Namespace) -> int:
     with connect(args) as yard:
         pools = list(yard.token_pools())
-    if emit(pools, args.output, key="namespace"):
-        return EXIT_OK
-    print_table(COLUMNS, [_cells(pool) for pool in pools])
-    return EXIT_OK
+    return print_list(pools, args.output, COLUMNS, _row, key="namespace")
 
 
-def _cells(pool: TokenPool) -> list[str]:
+def _row(pool: TokenPool, _: int) -> list[str]:
     quota = f"{pool.quota}" if pool.per_s is None else f"{pool.quota}/{pool.per_s}s"
     counts = (pool.held_by_jobs, pool.held_by_callers, pool.waiting, pool.refused)
     return [pool.namespace, str(pool.used), quota, *map(str, counts), _pool_note(pool)]
@@ -115,13 +112,10 @@ def _print_pool(args: Namespace, pool: TokenPool, text: str) -> int:
 def _holders(args: Namespace) -> int:
     with connect(args) as yard:
         holders = list(yard.token_holders(args.namespace, limit=args.limit))
-    if emit(holders, args.output, key="token"):
-        return EXIT_OK
-    print_table(HOLDER_COLUMNS, [_holder_cells(holder) for holder in holders])
-    return EXIT_OK
+    return print_list(holders, args.output, HOLDER_COLUMNS, _holder_row, key="token")
 
 
-def _holder_cells(holder: TokenHolder) -> list[str]:
+def _holder_row(holder: TokenHolder, _: int) -> list[str]:
     holder_name = holder.token if holder.job is None else f"job {holder.job}"
     expires = "" if holder.expires_in_s is None else f"{holder.expires_in_s:.0f}s"
     since = f"{holder.held_s:.0f}s"
@@ -130,7 +124,9 @@ def _holder_cells(holder: TokenHolder) -> list[str]:
 
 def _allocate(args: Namespace) -> int:
     caps = ResourceConstraintsSpec(args.project_cap, args.namespace_cap)
-    claim = AllocateRequest(args.token, args.project, args.domain, args.units, args.lease, constraints=caps)
+    claim = AllocateRequest(
+        args.token, args.project, domain=args.domain, units=args.units, lease_s=args.lease, constraints=caps
+    )
     with connect(args) as yard:
         allocation = yard.resource_manager().allocate(args.namespace, claim)
     if not emit(allocation, args.output, key="status.name"):

@@ -170,4 +170,8 @@ def _bulk_item(result: JobHandle | YardError) -> BulkItem:
     if isinstance(result, JobHandle):
         return BulkItem(created_job(result))
     kind = f"urn:switchyard:error:{result.code}"
-    return BulkItem(problem=Problem(kind, result.title, result.status, result.code, result.detail, result.next_step))
+    return BulkItem(
+        problem=Problem(
+            kind, result.title, status=result.status, code=result.code, detail=result.detail, next_step=result.next_step
+        )
+    )

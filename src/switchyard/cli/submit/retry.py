@@ -33,14 +33,11 @@ def main(argv: list[str]) -> int:
     )
     add_shared(parser)
     args = parser.parse_args(argv)
+    states = (State.FAILED, State.CANCELLED, State.REJECTED, State.SUCCEEDED) if args.state else (State.FAILED,)
+    action = JobAction("retry", "submitted once more", states=states, run=_retry, format_result=format_created)
     with connect(args) as yard:
-        return run_action(yard, args, _retry_action(args))
+        return run_action(yard, args, action)
 
 
-def _retry_action(args: Namespace) -> JobAction[CreatedJob]:
-    over = (State.FAILED, State.CANCELLED, State.REJECTED, State.SUCCEEDED) if args.state else (State.FAILED,)
-
-    def run(yard: CoreClient, target: JobTarget) -> CreatedJob:
-        return created_job(yard.retry(target.job, elsewhere=args.elsewhere, tasks=target.tasks))
-
-    return JobAction("retry", "submitted once more", over, run, format_created)
+def _retry(yard: CoreClient, target: JobTarget, args: Namespace) -> CreatedJob:
+    return created_job(yard.retry(target.job, elsewhere=args.elsewhere, tasks=target.tasks))

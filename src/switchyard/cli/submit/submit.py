@@ -18,6 +18,7 @@ from switchyard.cli.terminal.output import emit, paint, print_notice
 from switchyard.cli.terminal.parser import (
     Parser,
     add_labels,
+    add_repeatable,
     add_shared,
     duration_s,
     int_or_text,
@@ -253,24 +254,24 @@ def _wait(yard: CoreClient, job: JobHandle, args: Namespace, *, has_outputs: boo
     """Wait for the end, print the output, fetch the output files; return the exit code of the job."""
     started, since = time.monotonic(), time.time()
     try:
-        ended = wait_for_job(yard, job.id, timeout_s=args.timeout)
+        final = wait_for_job(yard, job.id, timeout_s=args.timeout)
     except (KeyboardInterrupt, Unavailable):
         print_notice(f"Job {job.id} goes on. `yard wait {job.id}` waits again, `yard cancel {job.id}` ends it.")
         raise
-    if ended.state is State.REJECTED and not args.output:
-        return _print_rejected(JobHandle(yard, ended), args)
-    if emit(ended, args.output, key="id"):
+    if final.state is State.REJECTED and not args.output:
+        return _print_rejected(JobHandle(yard, final), args)
+    if emit(final, args.output, key="id"):
         pass
-    elif ended.tasks:
-        _print_tasks(yard, ended)
+    elif final.tasks:
+        _print_tasks(yard, final)
     else:
         write_output(yard.output(job.id, stream="stdout"))
         write_output(yard.output(job.id, stream="stderr"), to_stderr=True)
-    code = exit_code_of(ended)
-    if not has_outputs or ended.state is State.REJECTED:
+    code = exit_code_of(final)
+    if not has_outputs or final.state is State.REJECTED:
         return code
     left_s = None if args.timeout is None else max(0.0, args.timeout - (time.monotonic() - started))
-    failure = fetch_after_wait(yard, ended, args, since=since, timeout_s=left_s)
+    failure = fetch_after_wait(yard, final, args, since=since, timeout_s=left_s)
     return code or failure  # files of a failed job are fetched too, and it stays the job's own exit code
 
 
@@ -325,12 +326,11 @@ def _add_job(parser: Parser) -> None:
     group.add_argument("--domain", metavar="NAME", help="the domain (default: development)")
     group.add_argument("--priority", type=int, metavar="N", help="higher goes first (default 0)")
     add_labels(group)
-    group.add_argument(
+    add_repeatable(
+        group,
         "-e",
         "--env",
         type=_parse_env,
-        action="append",
-        default=[],
         metavar="K[=V]",
         help="environment variable; K alone: with its value here; repeatable",
     )
@@ -346,11 +346,10 @@ def _add_job(parser: Parser) -> None:
     group.add_argument("--cluster-label", metavar="NAME", help="only clusters with this label")
     group.add_argument("--queue-tag", action="append", metavar="TAG", help="a tag that its queue must have; repeatable")
     group.add_argument("--task-type", metavar="NAME", help="its task type, which plugin overrides match")
-    group.add_argument(
+    add_repeatable(
+        group,
         "--token",
         type=parse_token_units,
-        action="append",
-        default=[],
         metavar="POOL[=N]",
         help="hold a token of this pool from the job's assignment to its end; repeatable",
     )
@@ -374,14 +373,7 @@ def _add_needs(parser: Parser) -> None:
     )
     group.add_argument("-m", "--memory", type=int_or_text, metavar="SIZE", help="memory, as in 8GiB")
     group.add_argument("--ephemeral-storage", type=int_or_text, metavar="SIZE", help="scratch space, as in 100GiB")
-    group.add_argument(
-        "--limit",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="the most it may use: cores=2, memory=16GiB",
-    )
+    add_repeatable(group, "--limit", type=key_value, metavar="K=V", help="the most it may use: cores=2, memory=16GiB")
     group.add_argument("-t", "--time-limit", metavar="T", help="end it after this time: 90, 15m, 1h30m, 2d or 1:30:00")
     group.add_argument(
         "--on-lost",
@@ -413,13 +405,7 @@ def _add_when(parser: Parser) -> None:
         help="if it is pending for long: 'after 10m try pool burst', 'reject after 24h'; repeatable",
     )
     group.add_argument("--retry", type=int, metavar="N", help="at most this many retries")
-    group.add_argument(
-        "--retry-on",
-        action="append",
-        default=[],
-        metavar="CAUSE",
-        help="job, cluster or lost (default all three); repeatable",
-    )
+    add_repeatable(group, "--retry-on", metavar="CAUSE", help="job, cluster or lost (default all three); repeatable")
     group.add_argument(
         "--retry-exit-codes", metavar="CODES", help="retry the job's own failures only with these: 1,75,100-120"
     )

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from switchyard.cli.submit.file_progress import TransferBar
 from switchyard.cli.terminal.output import print_notice
-from switchyard.cli.terminal.parser import Parser
+from switchyard.cli.terminal.parser import Parser, add_repeatable
+from switchyard.cli.terminal.progress import TransferBar
 from switchyard.errors import EXIT_ERROR, Malformed, YardError
 from switchyard.model.job.job import Job, JobRequest
 from switchyard.model.jobspec.quantity import show_bytes
@@ -26,21 +26,19 @@ TEXTS_SHOWN = 10
 
 def add_files(parser: Parser) -> None:
     group = parser.add_argument_group("files that travel with the job")
-    group.add_argument(
+    add_repeatable(
+        group,
         "--in",
         dest="inputs",
-        action="append",
-        default=[],
         metavar="PATH[:NAME]",
         help="send this file or folder; with NAME it has another name there; {index}: one per array task; repeatable",
     )
     group.add_argument(
         "--workdir", metavar="DIR", help="send this folder as the job's folder, without what .yardignore names"
     )
-    group.add_argument(
+    add_repeatable(
+        group,
         "--out",
-        action="append",
-        default=[],
         metavar="PATTERN",
         help="keep these files at the end: 'results/*', '**/*.csv'; repeatable; --wait and `yard fetch` get them",
     )
@@ -143,7 +141,7 @@ def fetch_after_wait(yard: CoreClient, job: Job, args: Namespace, *, since: floa
     """
     try:
         with TransferBar() as bar:
-            fetched = yard.fetch(
+            result = yard.fetch(
                 job.id,
                 force=args.force,
                 replace_before=since,
@@ -155,8 +153,8 @@ def fetch_after_wait(yard: CoreClient, job: Job, args: Namespace, *, since: floa
         print_notice(f"error: {exc.detail}")
         print_notice(f"next: {exc.next_step} `yard fetch {job.id} --to DIR` fetches again.")
         return exc.exit_code
-    print_fetched(fetched)
-    return EXIT_ERROR if fetched.failed or fetched.skipped else 0
+    print_fetched(result)
+    return EXIT_ERROR if result.failed or result.skipped else 0
 
 
 def print_waiting(reason: str) -> None:
@@ -164,16 +162,16 @@ def print_waiting(reason: str) -> None:
     print_notice(f"waiting: {reason}")
 
 
-def print_fetched(fetched: FetchedFiles) -> None:
+def print_fetched(result: FetchedFiles) -> None:
     """Say what came, and what was promised and is not there."""
-    noun = "file" if fetched.files == 1 else "files"
-    there = f"; {fetched.unchanged} were there already" if fetched.unchanged else ""
-    folder = "this folder" if fetched.folder == "." else fetched.folder
-    print_notice(f"Fetched {fetched.files} {noun} ({show_bytes(fetched.bytes)}) into {folder}{there}.")
+    noun = "file" if result.files == 1 else "files"
+    there = f"; {result.unchanged} were there already" if result.unchanged else ""
+    folder = "this folder" if result.folder == "." else result.folder
+    print_notice(f"Fetched {result.files} {noun} ({show_bytes(result.bytes)}) into {folder}{there}.")
     for word, texts in (
-        ("no file for", fetched.missing),
-        ("not taken", fetched.skipped),
-        ("error: no files", fetched.failed),
+        ("no file for", result.missing),
+        ("not taken", result.skipped),
+        ("error: no files", result.failed),
     ):
         for text in texts[:TEXTS_SHOWN]:
             print_notice(f"{word}: {text}")

@@ -8,7 +8,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from switchyard.cli.terminal.parser import Parser, key_value
+from switchyard.cli.terminal.parser import Parser, add_repeatable, key_value
 from switchyard.errors import BadRequest, Malformed
 
 INTEGER_PATTERN = re.compile(r"-?[0-9]{1,19}\Z")
@@ -20,23 +20,11 @@ def add_select(parser: Parser) -> None:
     group.add_argument(
         "--select", metavar="NAME", help="weighted, random, least-loaded, constraint … (default: the server's)"
     )
-    group.add_argument(
-        "--select-option",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="an option of the algorithm; repeatable",
+    add_repeatable(
+        group, "--select-option", type=key_value, metavar="K=V", help="an option of the algorithm; repeatable"
     )
     group.add_argument("--select-options", metavar="FILE", help="its options, as YAML: priorities: [{priority, steps}]")
-    group.add_argument(
-        "--parameter",
-        type=key_value,
-        action="append",
-        default=[],
-        metavar="K=V",
-        help="a value for the algorithm; repeatable",
-    )
+    add_repeatable(group, "--parameter", type=key_value, metavar="K=V", help="a value for the algorithm; repeatable")
 
 
 def select_of(args: Namespace) -> dict[str, Any] | None:

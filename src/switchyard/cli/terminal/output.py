@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import msgspec
 from msgspec import Struct
 
-from switchyard.errors import BadRequest
+from switchyard.errors import EXIT_OK, BadRequest
 from switchyard.model.rules.names import HIDDEN_CHARACTERS, escape_hidden, printable_line
 from switchyard.model.wire.api import Deleted
 
@@ -64,6 +64,13 @@ def emit(content: Struct | Iterable[Struct], form: str | None, *, key: str = "na
     else:
         _dump([all_fields(message) for message in content], form)
     return True
+
+
+def print_result(result: Struct, form: str | None, text: str, *, key: str = "name") -> int:
+    """Print the result of a verb in the form of `-o`, else this text about it. Return the exit code of success."""
+    if not emit(result, form, key=key):
+        print(text)
+    return EXIT_OK
 
 
 def _dump(value: Any, form: str) -> None:

@@ -105,11 +105,17 @@ def _join_with_or(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-ABANDON_HELP = "also while jobs run there (they end as FAILED) or output files are not sent (they are given up)"
-
-
 def add_force(parser: Parser) -> None:
     parser.add_argument("--force", action="store_true", help="do not ask; needed where there is no terminal to ask on")
+
+
+def add_abandon(parser: Parser) -> None:
+    about = "also while jobs run there (they end as FAILED) or output files are not sent (they are given up)"
+    parser.add_argument("--abandon", action="store_true", help=about)
+
+
+def add_name(parser: Parser, about: str = "its name") -> None:
+    parser.add_argument("name", metavar="NAME", help=about)
 
 
 def add_limit(parser: Parser, default: int) -> None:
@@ -119,7 +125,12 @@ def add_limit(parser: Parser, default: int) -> None:
 
 
 def add_labels(parser: Parser | argparse._ArgumentGroup, about: str = "a label; repeatable") -> None:
-    parser.add_argument("-l", "--label", type=key_value, action="append", default=[], metavar="K=V", help=about)
+    add_repeatable(parser, "-l", "--label", type=key_value, metavar="K=V", help=about)
+
+
+def add_repeatable(parser: Parser | argparse._ArgumentGroup, *flags: str, **options: Any) -> None:
+    """Add an option that may be given several times. Its value is the list of all."""
+    parser.add_argument(*flags, action="append", default=[], **options)
 
 
 def changed_labels(labels: Mapping[str, str], args: Namespace) -> dict[str, str]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from switchyard.cli.terminal.output import STATE_STYLES, has_colour, paint, printable
+from msgspec import Struct
+
+from switchyard.cli.terminal.output import STATE_STYLES, emit, has_colour, paint, print_notice, printable
+from switchyard.errors import EXIT_OK
 
 GAP = "  "
 FLEXIBLE_MIN = 8  # a shortened column keeps at least this many characters
 ELLIPSIS = "…"
+
+T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +28,27 @@ class Column:
     flexible: bool = False
     optional: bool = False
     right: bool = False
+
+
+def print_list(
+    items: Sequence[T],
+    form: str | None,
+    columns: Sequence[Column],
+    row_of: Callable[[T, int], Sequence[str]],
+    *,
+    key: str = "name",
+    if_empty: str = "",
+) -> int:
+    """Print items in the form of `-o`, else as a table. `row_of` gets an item and the present time.
+
+    `if_empty`: a notice if there are no items. Return the exit code of success.
+    """
+    if not emit(items, form, key=key):
+        now = now_us()
+        print_table(columns, [row_of(item, now) for item in items])
+        if if_empty and not items:
+            print_notice(if_empty)
+    return EXIT_OK
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -1,11 +1,13 @@
-"""Fetches the files of a tree into a folder of this machine. What is there already is not fetched again."""
+"""Fetches the output files of attempts into a folder of this machine. What is there already is not fetched again."""
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from switchyard.errors import BadRequest, Conflict, NotFound, Unavailable, YardError
 from switchyard.model.files.file_frames import BadFrame, Frame, FrameKind
@@ -22,14 +24,19 @@ from switchyard.model.files.file_tree import (
     decode_tree,
     hash_of,
 )
+from switchyard.model.files.files import OutputSet, OutputState
+from switchyard.sdk.files.fetched_files import FetchedFiles
 from switchyard.sdk.files.file_names import NamePath, show_name
 from switchyard.sdk.files.links import stays_inside
+from switchyard.sdk.files.object_calls import ObjectCalls, ReadObjects
 from switchyard.sdk.files.signed_store import SignedStore
-from switchyard.sdk.files.target import Present, TargetFolder
+from switchyard.sdk.files.target import Present, TargetFolder, write_failure
 from switchyard.sdk.jobs.parallel import run_parallel
 from switchyard.sdk.transport.retry_backoff import RetryBackoff
 from switchyard.sdk.transport.transport import Transport
+from switchyard.sdk.uploads.job_uploads import OnFiles, report_step
 from switchyard.sdk.uploads.patterns import FilePatterns
+from switchyard.sdk.uploads.upload import OnTransfer
 
 THREADS = 4
 GROUP_BYTES, GROUP_BYTES_MAX = 8 * 2**20, 64 * 2**20  # of one request: the more there is to fetch, the more
@@ -37,17 +44,115 @@ GROUPS_PER_THREAD = 4  # at least, if there is so much: the threads end at about
 GROUP_OBJECTS = 1000
 TREES_ASKED = 200  # in one request
 NAMES_SHOWN = 5
-OnTransfer = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+def fetch_outputs(
+    transport: Transport,
+    job: str,
+    outputs: Sequence[OutputSet],
+    patterns: FilePatterns,
+    *,
+    to: str | os.PathLike[str],
+    is_one_task: bool = False,
+    replace_before: float | None = None,
+    on_progress: OnFiles | None = None,
+) -> FetchedFiles:
+    """Fetch these output files. Those of a task go into a folder named by its index, unless it is the only one."""
+    target = TargetFolder(to)
+    store = SignedStore(retry_s=0)  # the reader tries again, each time with a new address
+    calls = ObjectCalls(transport)
+    report = report_step(on_progress, "fetch")
+    total, bytes_until = sum(output.bytes for output in outputs if output.state is OutputState.READY), 0
+    trees: list[FetchedTree] = []
+    failures: list[str] = []  # why a set of files did not come as a whole
+    try:
+        for output in outputs:
+            if output.state is not OutputState.READY or output.root is None:
+                continue
+            bytes_until += output.bytes
+            try:
+                root = bytes.fromhex(output.root)
+                reader = ObjectReader(calls.reader(job, root), store, transport)
+                listing = choose(list_tree(reader, root), patterns)
+                under = () if output.task is None or is_one_task else (str(output.task).encode(),)
+                trees.append(
+                    write_tree(
+                        reader,
+                        listing,
+                        target,
+                        under=under,
+                        replace_before=replace_before,
+                        on_progress=_report_sum(report, until=bytes_until, total=total) if patterns.is_all else report,
+                    )
+                )
+            except OutputGone as exc:
+                if len(outputs) == 1:
+                    raise
+                failures.append(_with_task(output, exc.detail))
+    except OSError as exc:
+        raise write_failure(target.path, exc) from exc
+    finally:
+        store.close()
+        target.close()
+    skipped = tuple(
+        _with_task(output, text) for output in outputs for text in output.skipped if _is_asked(text, patterns)
+    )
+    if not patterns.is_all and trees and not any(tree.files or tree.unchanged for tree in trees):
+        text = f"The cluster did not take {skipped[0]}." if skipped else "No output file matches the pattern."
+        raise NotFound(text, next_step="Without a pattern, all files are fetched.")
+    return FetchedFiles(
+        str(target.path),
+        sum(tree.files for tree in trees),
+        sum(tree.bytes for tree in trees),
+        sum(tree.unchanged for tree in trees),
+        missing=tuple(
+            _with_task(output, text)
+            for output in outputs
+            for text in output.missing
+            if patterns.matches(tuple(os.fsencode(text).split(b"/")))
+        ),
+        skipped=skipped,
+        failed=(
+            *(_with_task(output, _why_absent(output)) for output in outputs if output.state is not OutputState.READY),
+            *failures,
+        ),
+    )
+
+
+def _report_sum(report: OnTransfer | None, *, until: int, total: int) -> OnTransfer | None:
+    """Return a callback for one tree of several that reports the bytes of all. `until`: bytes up to its end.
+
+    Files that were there already count as done.
+    """
+    if report is None:
+        return None
+
+    def report_all(done: int, tree_total: int) -> None:
+        report(max(until - (tree_total - done), 0), total)
+
+    return report_all
+
+
+def _is_asked(text: str, patterns: FilePatterns) -> bool:
+    """Whether the patterns mean a file that was not taken. `text`: its name as shown, a colon, the reason."""
+    if patterns.is_all or text.startswith(("'", '"')):  # of an escaped name it cannot be said
+        return True
+    ends = [match.start() for match in re.finditer(": ", text)]  # a name may have a colon, too
+    return any(patterns.matches(tuple(os.fsencode(text[:end]).split(b"/"))) for end in ends)
+
+
+def _with_task(output: OutputSet, text: str) -> str:
+    return text if output.task is None else f"task {output.task}: {text}"
+
+
+def _why_absent(output: OutputSet) -> str:
+    if output.state is OutputState.UPLOADING:
+        return "still on the way"
+    return output.error or "the cluster could not send them"
 
 
 class BadDelivery(Unavailable):
     """The server answered, but an object did not come, or came with other bytes."""
-
-
-class ReadObjects(Protocol):
-    """Reads objects of one tree from the server, as frames. No retries. `is_read_by_server`: without addresses."""
-
-    def __call__(self, digests: Sequence[bytes], *, is_read_by_server: bool = False) -> Iterator[Frame]: ...
 
 
 class FetchedTree(NamedTuple):
@@ -302,10 +407,10 @@ class _Plan:
                 "a folder, a link or something else is in the way.",
                 next_step="Fetch into another folder with --to DIR, or move it away.",
             )
-        kept = [name for name in different if replace_before is None or target.changed_at(name) >= replace_before]
-        if kept:
+        unreplaced = [name for name in different if replace_before is None or target.changed_at(name) >= replace_before]
+        if unreplaced:
             raise Conflict(
-                f"In {target.path} there are other files already: {_show_names(kept)}.",
+                f"In {target.path} there are other files already: {_show_names(unreplaced)}.",
                 next_step="Fetch into another folder with --to DIR, or replace the files with --force.",
             )
         return plan
@@ -333,9 +438,9 @@ class _Transfer:
         self._files = files
         self._on_progress = on_progress
         self._lock = threading.Lock()
-        self._done = 0
+        self._done_bytes = 0
         self._total = total
-        self._left: list[int] = [0] * len(files)  # chunks that each file still lacks
+        self._chunks_left: list[int] = [0] * len(files)  # chunks that each file still lacks
         self._places: dict[bytes, list[tuple[int, int]]] = {}  # by chunk: the files and the numbers in them
         self._sizes: dict[bytes, int] = {}
 
@@ -343,7 +448,7 @@ class _Transfer:
         for place, (name, entry) in enumerate(self._files):
             is_one_chunk = len(entry.chunks) == 1 and entry.chunks[0] != ZEROS
             lacking = [0] if is_one_chunk else self._target.begin(name, entry)
-            self._left[place] = len(lacking)
+            self._chunks_left[place] = len(lacking)
             spans = chunk_spans(entry.size)
             self._count(entry.size - sum(spans[number].size for number in lacking))
             for number in lacking:
@@ -384,14 +489,14 @@ class _Transfer:
                 continue
             self._target.write_chunk(name, entry, number, data)
             with self._lock:
-                self._left[place] -= 1
-                is_complete = self._left[place] == 0
+                self._chunks_left[place] -= 1
+                is_complete = self._chunks_left[place] == 0
             if is_complete:
                 self._target.finish(name, entry)
             self._count(len(data))
 
     def _count(self, more: int) -> None:
         with self._lock:
-            self._done += more
+            self._done_bytes += more
             if self._on_progress:
-                self._on_progress(self._done, self._total)
+                self._on_progress(self._done_bytes, self._total)

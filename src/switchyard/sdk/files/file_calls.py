@@ -139,37 +139,39 @@ class FileCalls(JobCalls):
         end = None if timeout_s is None else time.monotonic() + timeout_s
         pause_s, changed_at = OUTPUTS_POLL_S_FIRST, time.monotonic()
         only = next(iter(wanted)) if wanted is not None and len(wanted) == 1 else None
-        seen: list[OutputSet] = []
+        outputs: list[OutputSet] = []
         files, counts, read_again_at = FilesOfJob(), None, 0.0
         tasks: list[Task] | None = None
         wait = OutputWait(on_wait)
         while True:
-            ended = self._job_of_wait(job, end)
-            if counts is None or ended.outputs != counts or time.monotonic() > read_again_at:
+            current = self._job_of_wait(job, end)
+            if counts is None or current.outputs != counts or time.monotonic() > read_again_at:
                 began = time.monotonic()
                 files = self._files_of(job, task=only, retry_s=self._patience_s(end))
-                counts = ended.outputs
+                counts = current.outputs
                 # An array has many pages: reading them takes a small part of the time.
                 read_again_at = time.monotonic() + max(OUTPUTS_REREAD_S, 20 * (time.monotonic() - began))
-            if wanted is not None and ended.array is None:
-                raise BadRequest(f"Job {ended.id} is not an array.", next_step="Leave out the tasks.")
-            latest = [found for found in latest_outputs(files.outputs) if _is_wanted(found.task, wanted)]
-            if latest != seen:
-                seen, changed_at, pause_s = latest, time.monotonic(), OUTPUTS_POLL_S_FIRST
-            is_over = ended.state in FINAL_STATES
-            if files.out and ended.tasks is not None and tasks is None:
-                tasks = self._tasks_of_wait(ended, wanted)  # once: an ended array does not change, others end the wait
-            known = KnownOutputs(ended, seen, tasks or [])
+            if wanted is not None and current.array is None:
+                raise BadRequest(f"Job {current.id} is not an array.", next_step="Leave out the tasks.")
+            latest = [output for output in latest_outputs(files.outputs) if _is_wanted(output.task, wanted)]
+            if latest != outputs:
+                outputs, changed_at, pause_s = latest, time.monotonic(), OUTPUTS_POLL_S_FIRST
+            is_over = current.state in FINAL_STATES
+            if files.out and current.tasks is not None and tasks is None:
+                tasks = self._tasks_of_wait(
+                    current, wanted
+                )  # once: an ended array does not change, others end the wait
+            known = KnownOutputs(current, outputs, tasks or [])
             if not is_over or not files.out or not (known.moving or known.is_any_awaited):
                 return known
             now = time.monotonic()
             if not known.moving and now - changed_at > OUTPUTS_SILENCE_S:
                 return known
-            wait.report(seen, unknown_tasks=len(known.awaited))
+            wait.report(outputs, unknown_tasks=len(known.awaited))
             if end is not None and now >= end:
-                raise wait.timed_out(ended.id, f" after {timeout_s:g} s", tasks=known.show_late_tasks())
+                raise wait.timed_out(current.id, f" after {timeout_s:g} s", tasks=known.show_late_tasks())
             if end is None and wait.silent_s > SILENT_AGENT_S:
-                raise wait.timed_out(ended.id, tasks=known.show_late_tasks())
+                raise wait.timed_out(current.id, tasks=known.show_late_tasks())
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, OUTPUTS_POLL_S_MAX)
 
@@ -201,7 +203,7 @@ class FileCalls(JobCalls):
         written, unless `force`, or unless all that differ were last changed before `replace_before` (seconds since
         1970). `on_wait`: called with the reason while files are on their way.
         """
-        from switchyard.sdk.files.job_outputs import fetch_outputs
+        from switchyard.sdk.files.fetch import fetch_outputs
         from switchyard.sdk.uploads.patterns import FilePatterns
 
         wanted_files = [pattern] if isinstance(pattern, str) else pattern
@@ -209,14 +211,14 @@ class FileCalls(JobCalls):
             raise BadRequest(f"`pattern` takes a pattern or a list of patterns, not {str(pattern)[:40]!r}.")
         patterns = FilePatterns(wanted_files)
         wanted = _parse_tasks(tasks)
-        found = self._wait_for_outputs(job, wanted, timeout_s=timeout_s, on_wait=on_wait)
+        known_outputs = self._wait_for_outputs(job, wanted, timeout_s=timeout_s, on_wait=on_wait)
         is_one_task = wanted is not None and len(wanted) == 1
-        if not found.outputs:
+        if not known_outputs.outputs:
             raise self._no_outputs(job, tasks)
         return fetch_outputs(
             self._transport,
             job,
-            with_absent(found.outputs, found.tasks),
+            with_absent(known_outputs.outputs, known_outputs.tasks),
             patterns,
             to=to,
             is_one_task=is_one_task,
@@ -226,29 +228,29 @@ class FileCalls(JobCalls):
 
     def _no_outputs(self, job: str, tasks: int | str | None) -> YardError:
         """Say why there is nothing to fetch."""
-        seen, files = self.job(job), self.files_of(job)
+        current, files = self.job(job), self.files_of(job)
         if not files.out:
             step = "Name them when you submit: --out 'results/*'."
-            return BadRequest(f"Job {seen.id} was submitted without output files.", next_step=step)
-        if seen.state not in FINAL_STATES:
+            return BadRequest(f"Job {current.id} was submitted without output files.", next_step=step)
+        if current.state not in FINAL_STATES:
             return Conflict(
-                f"Job {seen.id} is {seen.state.value}; its files come at its end.",
-                next_step=f"`yard wait {seen.id}`, then fetch.",
+                f"Job {current.id} is {current.state.value}; its files come at its end.",
+                next_step=f"`yard wait {current.id}`, then fetch.",
             )
         which = "" if tasks is None else f" of tasks {tasks}"
         return NotFound(
-            f"There are no output files{which} of job {seen.id}: it never began, or its cluster has not sent them.",
-            next_step=f"`yard show {seen.id}` says what became of it.",
+            f"There are no output files{which} of job {current.id}: it never began, or its cluster has not sent them.",
+            next_step=f"`yard show {current.id}` says what became of it.",
         )
 
 
 def latest_outputs(outputs: Iterable[OutputSet]) -> list[OutputSet]:
     """Return the outputs of the last attempt of each task, by index."""
     latest: dict[int, OutputSet] = {}
-    for found in outputs:
-        task = -1 if found.task is None else found.task
-        if task not in latest or latest[task].fence < found.fence:
-            latest[task] = found
+    for output in outputs:
+        task = -1 if output.task is None else output.task
+        if task not in latest or latest[task].fence < output.fence:
+            latest[task] = output
     return [latest[task] for task in sorted(latest)]
 
 
@@ -266,7 +268,7 @@ def _parse_tasks(tasks: int | str | None) -> IdSet | None:
 
 
 OnWait = Callable[[str], None]
-TOLD_AFTER_S = 1.0  # most files are there before
+REPORT_AFTER_S = 1.0  # most files are there before
 
 
 class OutputWait:
@@ -278,7 +280,7 @@ class OutputWait:
         self._silent_at: float | None = None
         self._is_moving = False
         self._reason = ""
-        self._told = ""
+        self._reported_reason = ""
 
     @property
     def silent_s(self) -> float:
@@ -294,8 +296,12 @@ class OutputWait:
             self._silent_at = None
         elif self._silent_at is None:
             self._silent_at = now
-        if self._on_wait is not None and self._reason != self._told and now - self._began_at > TOLD_AFTER_S:
-            self._told = self._reason
+        if (
+            self._on_wait is not None
+            and self._reason != self._reported_reason
+            and now - self._began_at > REPORT_AFTER_S
+        ):
+            self._reported_reason = self._reason
             self._on_wait(self._reason)
 
     def timed_out(self, job: str, when: str = "", *, tasks: str = "") -> TimedOut:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -19,7 +19,6 @@ from switchyard.model.files.files import (
     UploadRoom,
 )
 from switchyard.model.wire.api import Version
-from switchyard.sdk.files.fetch import ReadObjects
 from switchyard.sdk.transport.calls import ApiCalls, api_path
 from switchyard.sdk.transport.transport import Request, Transport
 
@@ -76,3 +75,9 @@ class ObjectCalls(ApiCalls):
 
     def _send(self, request: Request) -> bytes:
         return self._transport.send(request, timeout_s=OBJECTS_TIMEOUT_S, retry_s=self._transport.patience_s)
+
+
+class ReadObjects(Protocol):
+    """Reads objects of one tree from the server, as frames. No retries. `is_read_by_server`: without addresses."""
+
+    def __call__(self, digests: Sequence[bytes], *, is_read_by_server: bool = False) -> Iterator[Frame]: ...

@@ -142,7 +142,7 @@ class _Layout:
         if not (path / "index.json").is_file():
             raise NotFound(f"{path} is no OCI layout: there is no index.json.", next_step="Check the path after oci:.")
         self._path = path
-        self._read: dict[str, bytes] = {}
+        self._blobs: dict[str, bytes] = {}
 
     def index(self) -> _Index:
         index: _Index = _decode(self._bytes(self._path / "index.json", "index.json"), _Index, "index.json")
@@ -184,15 +184,15 @@ class _Layout:
             raise Malformed(f"{self._path}: {descriptor.digest[:80]!r} is no digest this version reads.")
         if descriptor.size > BLOB_BYTES_MAX:
             raise Malformed(f"{self._path}: {descriptor.digest[:19]}… has {descriptor.size} bytes; metadata has few.")
-        cached = self._read.get(descriptor.digest)
+        cached = self._blobs.get(descriptor.digest)
         if cached is not None:
             return cached
-        if len(self._read) >= BLOBS_MAX:
+        if len(self._blobs) >= BLOBS_MAX:
             raise Malformed(f"{self._path}: over {BLOBS_MAX} manifests and configs.")
         body = self._bytes(self._path / "blobs" / digest[1] / digest[2], descriptor.digest[:19] + "…")
         if len(body) != descriptor.size or hashlib.new(digest[1], body).hexdigest() != digest[2]:
             raise Malformed(f"{self._path}: {descriptor.digest[:19]}… is not what its digest says: it was changed.")
-        self._read[descriptor.digest] = body
+        self._blobs[descriptor.digest] = body
         return body
 
     def _bytes(self, path: Path, name: str) -> bytes:

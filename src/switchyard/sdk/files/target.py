@@ -46,7 +46,7 @@ class TargetFolder:
         except OSError as exc:
             raise write_failure(self.path, exc) from exc
         self._last: dict[int, tuple[NamePath, int]] = {}  # by thread: the folder of its last file, open
-        self._begun: dict[NamePath, tuple[int, int]] = {}  # device and inode of each temporary file
+        self._part_inodes: dict[NamePath, tuple[int, int]] = {}  # device and inode of each temporary file
 
     def close(self) -> None:
         for _, handle in self._last.values():
@@ -105,7 +105,7 @@ class TargetFolder:
                     if found.st_size == 0 and entry.size and self.compare(name, entry) is Present.EQUAL:
                         os.unlink(part, dir_fd=folder)  # another fetch had finished it before this one began
                         return []
-                    self._begun[name] = (found.st_dev, found.st_ino)
+                    self._part_inodes[name] = (found.st_dev, found.st_ino)
                     if found.st_size == entry.size and len(entry.chunks) > 1:
                         return _lacking(handle, entry, wanted)
                     os.ftruncate(handle, 0)
@@ -190,7 +190,7 @@ class TargetFolder:
             return
         try:
             opened = os.fstat(handle)
-            yield handle if self._begun.get(name) == (opened.st_dev, opened.st_ino) else None
+            yield handle if self._part_inodes.get(name) == (opened.st_dev, opened.st_ino) else None
         finally:
             os.close(handle)
 

@@ -144,14 +144,14 @@ class Executor(futures.Executor):
                     return
                 watched = dict(self._waiting)
             try:
-                ended = [job.id for job in fetch_jobs(self._client, list(watched)) if watched[job.id].settle(job)]
+                final = [job.id for job in fetch_jobs(self._client, list(watched)) if watched[job.id].settle(job)]
             except YardError as exc:  # the server stays away, or the token has ended
                 for future in watched.values():
                     future.fail(exc)
-                ended = list(watched)
+                final = list(watched)
             with self._lock:
-                for job_id in ended:
+                for job_id in final:
                     self._waiting.pop(job_id, None)
-                pause_s = POLL_S_FIRST if ended else min(2 * pause_s, POLL_S_MAX)
+                pause_s = POLL_S_FIRST if final else min(2 * pause_s, POLL_S_MAX)
                 if self._waiting:
                     self._wake.wait(pause_s)

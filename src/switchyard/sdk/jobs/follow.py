@@ -105,7 +105,7 @@ class StreamCalls(ApiCalls):
         """Yield the parts of a stream; `Client.logs` says how."""
         number, offset, is_next = asked.attempt, asked.offset, False
         while True:
-            begun = time.monotonic()
+            started_at = time.monotonic()
             try:
                 output = self._get(
                     api_path("jobs", job, "output"),
@@ -137,7 +137,7 @@ class StreamCalls(ApiCalls):
                     return
                 number, offset, is_next = number + 1, 0, True
             elif offset == before:
-                time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - begun)))
+                time.sleep(max(0.0, POLL_S_MIN - (time.monotonic() - started_at)))
 
     def _follow_wait_s(self, most_s: float) -> float:
         """How long the server holds a request for more. The first one is short: see `Transport.patience_s`."""

@@ -38,15 +38,12 @@ from switchyard.model.rules.access import (
     UserRequest,
 )
 from switchyard.model.wire.api import AuditEntry, Deleted, Page, Project, ProjectChange, ProjectRequest
-from switchyard.sdk.rules.layouts import LayoutCalls
-from switchyard.sdk.rules.rules import RuleCalls
-from switchyard.sdk.rules.token_pools import TokenPoolCalls
-from switchyard.sdk.transport.calls import api_path
+from switchyard.sdk.transport.calls import ApiCalls, api_path
 
 DRAIN_POLL_S = 0.5  # between two polls of a draining cluster
 
 
-class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
+class AdminCalls(ApiCalls):
     """The client's calls for administrators and operators."""
 
     def clusters(self, *, limit: int | None = None) -> Iterator[Cluster]:
@@ -309,7 +306,7 @@ class AdminCalls(RuleCalls, LayoutCalls, TokenPoolCalls):
         object: str = "all",  # noqa: A002
     ) -> Grant:
         """Give a user, a group or everyone a role on a project, a cluster or the platform, and return the grant."""
-        body = GrantRequest(Role(role), GranteeKind(to), GrantTarget(on), subject, object)
+        body = GrantRequest(Role(role), GranteeKind(to), on=GrantTarget(on), subject=subject, object=object)
         return self._post(api_path("grants"), Grant, body=body)
 
     def delete_grant(self, grant: str) -> None:

@@ -85,7 +85,12 @@ class TokenPoolCalls(ApiCalls):
         ...     query()
         """
         claim = AllocateRequest(
-            token or f"sdk-{secrets.token_hex(8)}", project, domain, units, lease_s, constraints=constraints
+            token or f"sdk-{secrets.token_hex(8)}",
+            project,
+            domain=domain,
+            units=units,
+            lease_s=lease_s,
+            constraints=constraints,
         )
         return HeldTokens(RemoteResourceManager(self), namespace, claim, timeout_s=timeout_s)
 

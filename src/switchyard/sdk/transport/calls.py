@@ -49,7 +49,7 @@ class ApiCalls:
         retry_s: float | None = None,
     ) -> T:
         encoded = None if body is None else msgspec.json.encode(body)
-        request = Request("POST", path + _query_string(query), encoded, headers, repeatable)
+        request = Request("POST", path + _query_string(query), body=encoded, headers=headers, repeatable=repeatable)
         return self._answer(self._transport.send(request, retry_s=retry_s), kind)
 
     def _patch(self, path: str, kind: type[T], *, body: object) -> T:

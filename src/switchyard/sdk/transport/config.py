@@ -55,16 +55,16 @@ class ClientSettings:
 
 def resolve_settings(url: str | None = None, token: str | None = None, *, ca_file: str | None = None) -> ClientSettings:
     """Settle each value: an argument wins, then the environment, the user's file, and the default."""
-    stored = load_user_file(config_path())
-    default_url = clean_url(stored.url or URL_DEFAULT)
+    user_file = load_user_file(config_path())
+    default_url = clean_url(user_file.url or URL_DEFAULT)
     server_url = clean_url(url or os.environ.get("YARD_URL") or default_url)
-    tokens = {clean_url(key): secret for key, secret in stored.tokens.items()}
+    tokens = {clean_url(key): secret for key, secret in user_file.tokens.items()}
     return ClientSettings(
         url=server_url,
         token=clean_token(token or os.environ.get("YARD_TOKEN") or tokens.get(server_url)),
         # Submit tokens are secrets of one server: they never go to another.
-        clusters=stored.clusters if server_url == default_url else (),
-        ca_file=ca_file or stored.ca_file or None,
+        clusters=user_file.clusters if server_url == default_url else (),
+        ca_file=ca_file or user_file.ca_file or None,
         is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
     )
 

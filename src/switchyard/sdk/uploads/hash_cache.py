@@ -62,7 +62,7 @@ class HashCache:
         cached = shard.files.get(path)
         if cached is None or cached.state != state:
             return None
-        shard.seen.add(path)
+        shard.seen_paths.add(path)
         return cached.chunks
 
     def add(self, folder: bytes, path: bytes, state: FileState, chunks: list[bytes]) -> None:
@@ -72,7 +72,7 @@ class HashCache:
             return
         shard = self._shard(folder)
         shard.files[path] = CachedFile(state, chunks)
-        shard.seen.add(path)
+        shard.seen_paths.add(path)
         shard.is_changed = True
 
     def save(self) -> None:
@@ -99,7 +99,7 @@ class _Shard:
     def __init__(self, folder: bytes) -> None:
         self.file_name = hashlib.sha256(folder).hexdigest()[:32]
         self.files: dict[bytes, CachedFile] = {}
-        self.seen: set[bytes] = set()
+        self.seen_paths: set[bytes] = set()
         self.is_changed = False
 
     def load(self, cache: Path) -> None:
@@ -112,8 +112,8 @@ class _Shard:
                 self.files = _decoder.decode(memoryview(data)[len(FORMAT) :])
 
     def encode(self) -> bytes:
-        if len(self.files) > 2 * len(self.seen) + SLACK_ENTRIES:
-            self.files = {path: cached for path, cached in self.files.items() if path in self.seen}
+        if len(self.files) > 2 * len(self.seen_paths) + SLACK_ENTRIES:
+            self.files = {path: cached for path, cached in self.files.items() if path in self.seen_paths}
         return FORMAT + _encoder.encode(self.files)
 
 
@@ -126,8 +126,8 @@ def _write(cache: Path, shard: _Shard) -> None:
         Path(fresh).replace(cache / shard.file_name)
     finally:
         Path(fresh).unlink(missing_ok=True)
-    kept = sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
-    for old in kept[FOLDERS_MAX:]:
+    shards = sorted(cache.iterdir(), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for old in shards[FOLDERS_MAX:]:
         old.unlink(missing_ok=True)
 
 

@@ -20,8 +20,8 @@ THREADS = min(4, os.cpu_count() or 1)
 SPAN_CHUNKS = 4  # of a large file: read by one thread in one go
 GROUP_FILES = 100  # small files: read by one thread in one go
 LONG_READ_BYTES = 64 * 2**20  # takes a noticeable time
-KEPT_FILE_BYTES = 64 * 2**10  # a file up to this size is sent from memory, and not read a second time
-KEPT_BYTES = 64 * 2**20  # of all such files of one upload
+MEMORY_FILE_BYTES = 64 * 2**10  # a file up to this size is sent from memory, and not read a second time
+MEMORY_BYTES_MAX = 64 * 2**20  # of all such files of one upload
 LEAVE_OUT = "Leave it out: name it in .yardignore, or send a smaller folder."
 
 OnScan = Callable[[int, int], None]  # bytes read, bytes to read
@@ -55,19 +55,19 @@ class ScannedFile:
                 objects[digest] = ChunkSource(self.path, offset, size)
 
 
-class KeptBytes:
+class MemoryBudget:
     """Bounds the bytes of files that stay in memory. All scans of one upload share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept = 0
+        self._used_bytes = 0
 
     def take(self, size: int) -> bool:
         """Return whether there is room for so many more bytes, and count them if there is."""
         with self._lock:
-            if self._kept + size > KEPT_BYTES:
+            if self._used_bytes + size > MEMORY_BYTES_MAX:
                 return False
-            self._kept += size
+            self._used_bytes += size
             return True
 
 
@@ -76,7 +76,7 @@ def hash_files(
     cache: HashCache,
     on_progress: OnScan | None,
     before_long_read: Callable[[], None] | None,
-    kept: KeptBytes,
+    memory: MemoryBudget,
 ) -> None:
     """Set the chunks of each file: from the cache, or from its content."""
     unknown = []
@@ -102,7 +102,7 @@ def hash_files(
             size = sum(span.size for span in part.spans)
         else:
             size = sum(file.state.size for file in part)
-            keep = kept.take(size)
+            keep = memory.take(size)
             for file in part:
                 _hash_small(file, keep=keep)
         with lock:
@@ -113,8 +113,8 @@ def hash_files(
     parts = list(_parts(unknown))
     run_parallel(parts, read, threads=min(THREADS, max(1, len(parts))))
     for file in unknown:
-        if (found := pieces.get(id(file))) is not None:
-            file.chunks = [digest for offset in sorted(found) for digest in found[offset]]
+        if (digests_by_offset := pieces.get(id(file))) is not None:
+            file.chunks = [digest for offset in sorted(digests_by_offset) for digest in digests_by_offset[offset]]
         assert file.chunks is not None
         cache.add(file.shard, file.path, file.state, file.chunks)
 
@@ -133,7 +133,7 @@ class _LargePart(NamedTuple):
 def _hash_small(file: ScannedFile, *, keep: bool) -> None:
     """Set the chunk of a file that has one. `keep`: it is then sent from memory, if it is not too large."""
     with _readable(file):
-        if file.state.size > KEPT_FILE_BYTES or file.is_sparse:
+        if file.state.size > MEMORY_FILE_BYTES or file.is_sparse:
             spans = chunk_spans(file.state.size)
             file.chunks = hash_chunks(file.path, file.state, spans, is_sparse=file.is_sparse)
             return

@@ -15,7 +15,7 @@ from switchyard.sdk.transport.config import file_cache_path
 from switchyard.sdk.transport.transport import Transport
 from switchyard.sdk.uploads.chunks import FileChanged
 from switchyard.sdk.uploads.hash_cache import HashCache
-from switchyard.sdk.uploads.hashing import KeptBytes
+from switchyard.sdk.uploads.hashing import MemoryBudget
 from switchyard.sdk.uploads.scan import ScannedTree, scan_sources
 from switchyard.sdk.uploads.upload import OnTransfer, upload_trees
 
@@ -39,10 +39,14 @@ def upload_sources(
     """
     try:
         cache = HashCache(file_cache_path())
-        return _upload_once(transport, groups, cache, on_progress, warn, project=project, merged=merged)
+        return _upload_once(
+            transport, groups, cache=cache, on_progress=on_progress, warn=warn, project=project, merged=merged
+        )
     except FileChanged:
         cache = HashCache(file_cache_path(), is_fresh=True)
-        return _upload_once(transport, groups, cache, on_progress, warn, project=project, merged=merged)
+        return _upload_once(
+            transport, groups, cache=cache, on_progress=on_progress, warn=warn, project=project, merged=merged
+        )
 
 
 def upload_requests(
@@ -97,9 +101,9 @@ def _upload_once(
 ) -> list[str]:
     hashed = report_step(on_progress, "hash")
     calls = ObjectCalls(transport)
-    reach, kept = calls.reach_server, KeptBytes()
+    reach, memory = calls.reach_server, MemoryBudget()
     trees = [
-        scan_sources(group, cache=cache, on_progress=hashed, warn=warn, before_long_read=reach, kept=kept)
+        scan_sources(group, cache=cache, on_progress=hashed, warn=warn, before_long_read=reach, memory=memory)
         for group in groups
     ]
     for shared, by_task in merged:

@@ -28,7 +28,7 @@ from switchyard.sdk.files.links import stays_inside
 from switchyard.sdk.files.target import is_part_name
 from switchyard.sdk.uploads.chunks import ChunkSource, is_made_up
 from switchyard.sdk.uploads.hash_cache import FileState, HashCache
-from switchyard.sdk.uploads.hashing import LEAVE_OUT, KeptBytes, OnScan, ScannedFile, hash_files
+from switchyard.sdk.uploads.hashing import LEAVE_OUT, MemoryBudget, OnScan, ScannedFile, hash_files
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -78,11 +78,11 @@ def scan_sources(
     on_progress: OnScan | None = None,
     warn: Warn | None = None,
     before_long_read: Callable[[], None] | None = None,
-    kept: KeptBytes | None = None,
+    memory: MemoryBudget | None = None,
 ) -> ScannedTree:
     """Return the tree of these files and folders. Raise FileChanged if one of them changes while it is read.
 
-    `before_long_read` is called before much is read. `kept`: what other scans of the same upload keep in memory.
+    `before_long_read` is called before much is read. `memory`: what other scans of the same upload leave of it.
     Raise BadRequest, with names, for what cannot travel: devices, pipes, sockets, links out of the tree, and files
     that cannot be read.
     """
@@ -95,11 +95,13 @@ def scan_sources(
     files = list(_files_of(walk.root))
     if len(files) > FILES_MAX:
         raise BadRequest(f"These are {len(files):,} files, more than {FILES_MAX:,}.", next_step=LEAVE_OUT)
-    hash_files(files, cache, on_progress, before_long_read, kept or KeptBytes())
+    hash_files(
+        files, cache, on_progress=on_progress, before_long_read=before_long_read, memory=memory or MemoryBudget()
+    )
     cache.save()
     trees: dict[bytes, bytes] = {}
     root = _encode(walk.root, (), trees)
-    return ScannedTree(root.tree, root.files, root.size, trees, files)
+    return ScannedTree(root.tree, root.files, size=root.size, trees=trees, _files=files)
 
 
 class _Walk:
@@ -120,22 +122,22 @@ class _Walk:
             return
         path = source.path.rstrip(b"/") or b"/"
         try:
-            seen = os.stat(path)  # noqa: PTH116 — bytes: names need not be UTF-8
+            status = os.stat(path)  # noqa: PTH116 — bytes: names need not be UTF-8
         except OSError as exc:
             self._refuse(path, f"cannot be read: {exc.strerror}", "Check the name; it begins at the present folder.")
             return
         absolute = os.path.realpath(path)
-        if stat.S_ISDIR(seen.st_mode):
+        if stat.S_ISDIR(status.st_mode):
             folder = self._folder_at(source.name)
             if folder is not None:
                 self._list(folder, absolute, source.name, IgnoreRules(), absolute)
         elif not source.name:
             self._refuse(path, "is a file, where a folder is asked for", "Name a folder, or give the file a name.")
-        elif stat.S_ISREG(seen.st_mode):
-            if not self._refuse_made_up(absolute, seen):
-                self._put(source.name, _file_of(absolute, seen, absolute.rpartition(b"/")[0]))
+        elif stat.S_ISREG(status.st_mode):
+            if not self._refuse_made_up(absolute, status):
+                self._put(source.name, _file_of(absolute, status, absolute.rpartition(b"/")[0]))
         else:
-            self._refuse_kind(path, seen.st_mode)
+            self._refuse_kind(path, status.st_mode)
 
     def refuse_if_any(self) -> None:
         for link in self._links:
@@ -162,17 +164,17 @@ class _Walk:
             return
         if any(entry.name == IGNORE_FILE and entry.is_file() for entry in entries):
             rules = rules.deeper(path)
-        sent: list[bytes] = []
+        names: list[bytes] = []
         for entry in entries:
             try:
                 is_folder = entry.is_dir(follow_symlinks=False)
                 if rules.ignores(entry.path, entry.name, is_folder=is_folder):
                     continue
-                sent.append(entry.name)
+                names.append(entry.name)
                 self._add_entry(folder, entry, name, rules, shard, is_folder=is_folder)
             except OSError as exc:
                 self._refuse(entry.path, f"cannot be read: {exc.strerror}", LEAVE_OUT)
-        self._warn_of_twins(name, sent, path)
+        self._warn_of_twins(name, names, path)
 
     def _add_entry(
         self,
@@ -188,11 +190,11 @@ class _Walk:
         if self._count > 2 * FILES_MAX:
             raise BadRequest(f"There are more than {FILES_MAX:,} files.", next_step=LEAVE_OUT)
         # Nearly every entry is a file: it is tried first.
-        seen = entry.stat(follow_symlinks=False)
-        if stat.S_ISREG(seen.st_mode):
-            if self._refuse_made_up(entry.path, seen):
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode):
+            if self._refuse_made_up(entry.path, status):
                 return
-            item = _file_of(entry.path, seen, shard)
+            item = _file_of(entry.path, status, shard)
             earlier = folder.entries.setdefault(entry.name, item)
             if earlier is not item and not _is_same(earlier, item):
                 self._refuse_two((*folder_name, entry.name))
@@ -213,7 +215,7 @@ class _Walk:
             self._links[name] = target
             self._set(folder, entry.name, target, name)
             return
-        self._refuse_kind(entry.path, seen.st_mode)
+        self._refuse_kind(entry.path, status.st_mode)
 
     def _set(self, folder: _Folder, last: bytes, item: ScannedFile | bytes, name: NamePath) -> None:
         earlier = folder.entries.setdefault(last, item)
@@ -237,13 +239,13 @@ class _Walk:
             folder = inner
         return folder
 
-    def _refuse_made_up(self, path: bytes, seen: os.stat_result) -> bool:
+    def _refuse_made_up(self, path: bytes, status: os.stat_result) -> bool:
         """Refuse a file of /proc or /sys: its size says nothing about its content. Returns whether it is one."""
-        if seen.st_blocks or seen.st_size > MADE_UP_BYTES_MAX or not is_made_up(path):
+        if status.st_blocks or status.st_size > MADE_UP_BYTES_MAX or not is_made_up(path):
             return False
         self._refuse(
             path,
-            f"has another content than its size of {seen.st_size} bytes says: the kernel makes it for each reader",
+            f"has another content than its size of {status.st_size} bytes says: the kernel makes it for each reader",
             "Copy it into a plain file (`cat FILE > COPY`), and send the copy.",
         )
         return True
@@ -287,9 +289,11 @@ class _Walk:
             self._warn(f"{pair} differ only by case: some file systems keep one of them.")
 
 
-def _file_of(path: bytes, seen: os.stat_result, shard: bytes) -> ScannedFile:
-    is_sparse = seen.st_blocks * 512 < seen.st_size
-    return ScannedFile(path, FileState.of(seen), bool(seen.st_mode & 0o111), is_sparse, shard)
+def _file_of(path: bytes, status: os.stat_result, shard: bytes) -> ScannedFile:
+    is_sparse = status.st_blocks * 512 < status.st_size
+    return ScannedFile(
+        path, FileState.of(status), is_executable=bool(status.st_mode & 0o111), is_sparse=is_sparse, shard=shard
+    )
 
 
 def _is_same(earlier: _Folder | ScannedFile | bytes, item: ScannedFile | bytes) -> bool:

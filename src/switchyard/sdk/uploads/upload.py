@@ -130,7 +130,7 @@ class _Upload:
         self._objects = objects
         self._on_progress = on_progress
         self._lock = threading.Lock()
-        self._done = 0
+        self._done_bytes = 0
         self._is_store_away = False  # or its addresses do not work: everything goes through the server
         self._total = sum(size_of(source) for source in objects.values())
 
@@ -218,9 +218,9 @@ class _Upload:
 
     def _count(self, more: int) -> None:
         with self._lock:
-            self._done += more
+            self._done_bytes += more
             if self._on_progress:
-                self._on_progress(min(self._done, self._total), self._total)
+                self._on_progress(min(self._done_bytes, self._total), self._total)
 
 
 class _SentBytes:
@@ -228,12 +228,12 @@ class _SentBytes:
 
     def __init__(self, count: Callable[[int], None]) -> None:
         self._count = count
-        self._sent = 0
+        self._counted = 0
 
     def __call__(self, sent: int) -> None:
-        if sent != self._sent:
-            self._count(sent - self._sent)
-            self._sent = sent
+        if sent != self._counted:
+            self._count(sent - self._counted)
+            self._counted = sent
 
     def undo(self) -> None:
         self(0)

@@ -25,7 +25,7 @@ from switchyard.server.config.storage_section import read_storage
 from switchyard.server.config.token_pools_section import token_mistakes
 from switchyard.server.private_files import set_private_umask
 from switchyard.service.core.snapshots.resource_templates import ResourceTemplates
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import StorageOptions
 
 EXAMPLES = """\
 examples:
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
     # For `make bench` alone: the same server with the commit left out, or with one commit per request.
-    parser.add_argument("--bench", choices=["no-commit", "one-by-one"], default="", help=argparse.SUPPRESS)
+    parser.add_argument("--bench", choices=["one-by-one"], default="", help=argparse.SUPPRESS)
     return parser
 
 

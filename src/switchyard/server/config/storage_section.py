@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct
 
-from switchyard.storage.options import SCHEMES, StorageOptions
+from switchyard.storage.object_store import SCHEMES, StorageOptions
 
 CREDENTIALS_BYTES_MAX = 64 * 1024
 OTHERS_MODE = 0o007  # the bits of a file's mode that let every user read it

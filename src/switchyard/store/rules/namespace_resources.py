@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
-from switchyard.store.tables.schema import namespace_reports, namespace_resources
+from switchyard.store.tables.schema import namespace_reports, namespace_resources, renders
 
 
 class NamespaceRow(StoredRow, frozen=True):
@@ -110,3 +110,16 @@ def report_namespaces(tx: Tx, cluster_ids: Collection[str]) -> set[str]:
     """Return all namespaces that these clusters have reported."""
     query = sa.select(namespace_reports.c.namespace).where(namespace_reports.c.cluster_id.in_(list(cluster_ids)))
     return set(tx.execute(query.distinct()).scalars())
+
+
+def render_put(tx: Tx, *, project: str, domain: str, body: str, at_us: int) -> None:
+    """Store a rendering in place of the earlier one."""
+    key = {"project": project, "domain": domain}
+    columns = {"body": body, "at_us": at_us}
+    new = dialect.insert_statement(tx, renders).values(**key, **columns)
+    tx.execute(new.on_conflict_do_update(index_elements=list(key), set_=columns))
+
+
+def render_get(tx: Tx, *, project: str, domain: str) -> str | None:
+    query = sa.select(renders.c.body).where(renders.c.project == project, renders.c.domain == domain)
+    return tx.execute(query).scalar_one_or_none()

@@ -25,12 +25,12 @@ from switchyard.agent.backends.shared.containers import (
 )
 from switchyard.agent.log import line
 from switchyard.agent.loop.need import memory_limit_bytes, spec_of
+from switchyard.agent.private_files import job_umask
 from switchyard.agent.site.accounts import LocalAccount
 from switchyard.agent.site.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.site.images import rule_of
 from switchyard.agent.site.inherited_variables import CONTAINER_VARIABLES
 from switchyard.agent.site.job_accounts import JobAccounts, check_local_accounts, own_account_name
-from switchyard.agent.umask import job_umask
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.image_rules import ImageRun

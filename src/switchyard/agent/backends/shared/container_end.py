@@ -25,8 +25,8 @@ def start_failure(code: int | None, container: str, *, last_words: str) -> tuple
     started_at = container.partition("|")[0]
     if code not in RUNTIME_CODES or (started_at and not started_at.startswith(NEVER_STARTED)):
         return None
-    said = f": {last_words[:LAST_WORDS_MAX]}" if last_words else ""
-    return f"its container did not start{said}", Cause.CLUSTER if code == RUNTIME_FAILED_CODE else Cause.JOB
+    words = f": {last_words[:LAST_WORDS_MAX]}" if last_words else ""
+    return f"its container did not start{words}", Cause.CLUSTER if code == RUNTIME_FAILED_CODE else Cause.JOB
 
 
 def ran_out_of_memory(container: str) -> bool:

@@ -79,36 +79,36 @@ class NodeSystems:
             self._wake.clear()
             now = time.monotonic()
             with self._lock:
-                asked = {node: at for node, at in self._due.items() if at <= now and node in self._up}
-            if asked and not self._is_closed:
+                due = {node: at for node, at in self._due.items() if at <= now and node in self._up}
+            if due and not self._is_closed:
                 try:
-                    self._take(asked)
+                    self._take(due)
                 except Exception:  # the nodes keep what is known of them, and are asked again
                     log.exception(line("defect", thread="node-systems"))
-                    self._store({}, asked)
+                    self._store({}, due)
 
     def _pause_s(self) -> float | None:
         with self._lock:
             times = [at for node, at in self._due.items() if node in self._up]
         return max(0.0, min(times) - time.monotonic()) if times else None
 
-    def _take(self, asked: dict[str, float]) -> None:
+    def _take(self, due: dict[str, float]) -> None:
         try:
-            found, silent = self._ask(sorted(asked))
+            answers, silent = self._ask(sorted(due))
         except YardError as exc:
-            found, silent = {}, dict.fromkeys(asked, exc.detail)
+            answers, silent = {}, dict.fromkeys(due, exc.detail)
         for node, why in silent.items():
             log.info(line("node-system-unknown", node=node, why=why))
-        self._store(found, asked)
+        self._store(answers, due)
 
-    def _store(self, found: dict[str, list[Any]], asked: dict[str, float]) -> None:
+    def _store(self, answers: dict[str, list[Any]], due: dict[str, float]) -> None:
         """Keep the answers, and say when each node is asked again."""
         now = time.monotonic()
         with self._lock:
-            self._attach |= found
-            for node, at in asked.items():
+            self._attach |= answers
+            for node, at in due.items():
                 if self._due[node] == at:  # else it went away and came back meanwhile
-                    self._due[node] = now + (AGAIN_S if node in found else self._retry_s)
+                    self._due[node] = now + (AGAIN_S if node in answers else self._retry_s)
             attach = dict(self._attach)
         with contextlib.suppress(OSError):  # a full disk: the next start asks again
             replace_file(self._file, msgspec.json.encode(attach), is_durable=False)
@@ -129,9 +129,9 @@ def ask_each_node(
     `ask`: returns what to attach to one node, or why it is not known.
     """
     with ThreadPoolExecutor(PARALLEL_NODES) as pool:
-        found = dict(zip(nodes, pool.map(ask, nodes), strict=True))
-    attach = {node: answer for node, answer in found.items() if not isinstance(answer, str)}
-    return attach, {node: answer for node, answer in found.items() if isinstance(answer, str)}
+        answers = dict(zip(nodes, pool.map(ask, nodes), strict=True))
+    attach = {node: answer for node, answer in answers.items() if not isinstance(answer, str)}
+    return attach, {node: answer for node, answer in answers.items() if isinstance(answer, str)}
 
 
 def own_program(argv: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from switchyard.agent.backends import OutputPiece
+from switchyard.agent.backends.shared.work_folders import make_root
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.site.accounts import LocalAccount, open_untrusted, read_untrusted, share_folder
 from switchyard.errors import Unavailable
@@ -53,10 +54,7 @@ class SharedFiles:
     def __init__(self, root: Path, *, is_for_others: bool = False) -> None:
         self._root = root
         try:
-            new = [folder for folder in (*reversed(root.parents), root) if not folder.exists()]
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in new if is_for_others else ():
-                folder.chmod(0o711)  # independent of the umask: jobs of other accounts pass through
+            make_root(root, is_for_others=is_for_others)
         except OSError as exc:
             raise Unavailable(
                 f"The folder {root} cannot be made: {exc.strerror}.",

@@ -29,12 +29,17 @@ class WorkFolders:
 
     def _make_root(self) -> None:
         try:
-            new = [folder for folder in (*reversed(self.root.parents), self.root) if not folder.exists()]
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for folder in new if self._is_for_others else ():
-                folder.chmod(0o711)  # independent of the umask; others pass through and cannot list it
+            make_root(self.root, is_for_others=self._is_for_others)
         except OSError as exc:
             raise Unavailable(
                 f"The folder {self.root} for jobs with files cannot be made: {exc.strerror}.",
                 next_step="Name another one in the site file: `files: {folder: DIR}`.",
             ) from exc
+
+
+def make_root(root: Path, *, is_for_others: bool) -> None:
+    """Make the folder above those of jobs. `is_for_others`: jobs of other accounts pass through what is made."""
+    new = [folder for folder in (*reversed(root.parents), root) if not folder.exists()]
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in new if is_for_others else ():
+        folder.chmod(0o711)  # independent of the umask; others cannot list it

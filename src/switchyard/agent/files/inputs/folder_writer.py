@@ -86,7 +86,7 @@ class FolderWriter:
                 number = os.open(path[-1], flags, 0o600, dir_fd=parent)
             except FileExistsError:
                 if not is_replacing:
-                    raise _taken(path) from None
+                    raise _name_conflict(path) from None
                 self._remove(path, parent)
                 number = os.open(path[-1], flags, 0o600, dir_fd=parent)
         try:
@@ -102,7 +102,7 @@ class FolderWriter:
                 os.symlink(target, path[-1], dir_fd=parent)
             except FileExistsError:
                 if not is_replacing:
-                    raise _taken(path) from None
+                    raise _name_conflict(path) from None
                 self._remove(path, parent)
                 os.symlink(target, path[-1], dir_fd=parent)
             if self._owner is not None:
@@ -120,13 +120,13 @@ class FolderWriter:
         try:
             os.close(os.open(path[-1], FOLDER_FLAGS, dir_fd=parent))
         except OSError as exc:
-            raise _taken(path) from exc
+            raise _name_conflict(path) from exc
 
     def _remove(self, path: TreePath, parent: int) -> None:
         try:
             os.unlink(path[-1], dir_fd=parent)
         except (IsADirectoryError, PermissionError) as exc:
-            raise _taken(path) from exc
+            raise _name_conflict(path) from exc
 
     @contextlib.contextmanager
     def _parent(self, path: TreePath) -> Iterator[int]:
@@ -248,7 +248,7 @@ def show_path(path: TreePath) -> str:
     return b"/".join(path).decode("utf-8", "backslashreplace")
 
 
-def _taken(path: TreePath) -> NameTwice:
+def _name_conflict(path: TreePath) -> NameTwice:
     return NameTwice(
         f"{show_path(path)!r} cannot be made: another file of the job has this name here. "
         "Does the file system treat upper and lower case alike?"

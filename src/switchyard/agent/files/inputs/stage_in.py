@@ -23,13 +23,11 @@ from switchyard.agent.files.inputs.folder_writer import (
     show_path,
     write_at,
 )
-from switchyard.agent.files.inputs.space_plan import SpacePlan, rough_need, total_need
 from switchyard.agent.files.inputs.staging_errors import FilesUnusable, ObjectLost
-from switchyard.agent.files.inputs.staging_space import SpaceClaim
+from switchyard.agent.files.inputs.staging_space import SpaceClaim, SpacePlan, rough_need, total_need
 from switchyard.agent.files.object_client import AttemptRights, ObjectStoreCalls
-from switchyard.agent.files.object_fetch import ObjectFetch, StagingProgress
+from switchyard.agent.files.object_fetch import ObjectFetch, StagingProgress, TreeFolder, slices, subfolder
 from switchyard.agent.files.transfer_threads import Transfer, TransferThreads
-from switchyard.agent.files.tree_levels import TreeFolder, slices, subfolder
 from switchyard.model.files.file_tree import (
     CHUNK_BYTES,
     FILES_MAX,
@@ -91,7 +89,7 @@ class _Batch:
 
 
 class StageIn:
-    """One run for one attempt; `is_over` ends it early. `lost`: an object that the store lacked in the last run."""
+    """One run for one attempt; `is_over` ends it early. `lost_object`: what the store lacked in the last run."""
 
     def __init__(
         self,
@@ -103,10 +101,10 @@ class StageIn:
         space: SpaceClaim,
         is_over: Callable[[], bool],
         progress: StagingProgress,
-        lost: ObjectLost | None = None,
+        lost_object: ObjectLost | None = None,
     ) -> None:
         self._cache, self._threads, self._writer, self._request = cache, threads, writer, request
-        self._space, self._lost, self._progress = space, lost, progress
+        self._space, self._lost_object, self._progress = space, lost_object, progress
         self._fetch = ObjectFetch(cache, threads, request.rights, is_over=is_over, progress=progress)
         self._is_over = is_over
         self._top = _Top(b"", b"", False)  # what is being staged
@@ -114,8 +112,8 @@ class StageIn:
     def run(self) -> None:
         """Raises FilesUnusable, OSError, or a transient YardError after which a new run may succeed."""
         try:
-            if self._lost is not None:
-                self._fetch.read_again(self._lost)
+            if self._lost_object is not None:
+                self._fetch.read_again(self._lost_object)
             tops = self._tops()
             self._reserve_space(tops)
             for self._top in tops:

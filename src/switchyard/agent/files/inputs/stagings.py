@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Backend, WorkFolder
+from switchyard.agent.backoff import backoff_s
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.files.inputs.content_cache import ContentCache
 from switchyard.agent.files.inputs.folder_writer import (
@@ -75,7 +75,7 @@ class _Staging:
         self.tries = 0
         self.failing_since: float | None = None
         self.space: SpaceClaim | None = None
-        self.lost: ObjectLost | None = None  # asked for first in the next try
+        self.lost_object: ObjectLost | None = None  # asked for first in the next try
 
     @property
     def text(self) -> str:
@@ -159,7 +159,8 @@ class Stagings:
                 log.error(line("staging-failed", **_ids(staging), error=staging.trouble))
             else:
                 log.warning(line("staging-delayed", **_ids(staging), tries=staging.tries, error=staging.trouble))
-                self._queue.put(lambda: self._stage(staging), after_s=_pause_s(staging.tries))
+                pause_s = backoff_s(staging.tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
+                self._queue.put(lambda: self._stage(staging), after_s=pause_s)
         if staging.is_over.is_set() and not self._is_stopped.is_set():
             self._discard(staging)
         self._on_change()
@@ -167,7 +168,7 @@ class Stagings:
     def _is_final(self, staging: _Staging, exc: YardError | OSError, *, has_fetched: bool) -> bool:
         """Note why a try failed. True: trying again does not help, or has not helped for long."""
         now = time.monotonic()
-        staging.lost = exc if isinstance(exc, ObjectLost) else None
+        staging.lost_object = exc if isinstance(exc, ObjectLost) else None
         # Objects that are fetched again and again do not mend a disk, nor bring back one that is lost.
         has_progress = has_fetched and not isinstance(exc, OSError | NoRoomNow | ObjectLost)
         staging.tries = 1 if has_progress else staging.tries + 1
@@ -242,7 +243,7 @@ class Stagings:
                 space=staging.space,
                 is_over=lambda: self._is_over(staging),
                 progress=staging.progress,
-                lost=staging.lost,
+                lost_object=staging.lost_object,
             ).run()
 
     def _write_gifts(self, lease: Lease, work: WorkFolder) -> None:
@@ -271,8 +272,3 @@ def _is_lack_of_room(exc: YardError | OSError) -> bool:
 
 def _ids(staging: _Staging) -> dict[str, object]:
     return {"job": staging.attempt.lease.job, "fence": staging.attempt.lease.fence}
-
-
-def _pause_s(tries: int) -> float:
-    bound = min(RETRY_S_MAX, RETRY_S_MIN * 2 ** min(tries - 1, 20))
-    return random.uniform(bound / 2, bound)  # noqa: S311 - jitter, not a secret

@@ -60,8 +60,8 @@ class OutputBudget:
         self.folders = 0
         self.skipped: list[str] = []
         self.skipped_count = 0
-        self.lost: list[str] = []  # of the skipped ones: files that the job left and that are not kept
-        self.taken: dict[TreePath, int] = {}  # to be `earlier` of the next upload
+        self.lost_files: list[str] = []  # of the skipped ones: files that the job left and that are not kept
+        self.taken_files: dict[TreePath, int] = {}  # to be `earlier` of the next upload
         self._over: dict[str, int] = {}  # limit of the server → bytes of the smallest file over it
         self._new_bytes = 0  # at most so many new bytes for the owner
         self._earlier_left = -1  # bytes of earlier files that are still to come
@@ -71,8 +71,8 @@ class OutputBudget:
         self.skipped_count += 1
         if len(self.skipped) < MISSING_LISTED_MAX:
             self.skipped.append(text)
-        if is_lost and len(self.lost) < MISSING_LISTED_MAX:
-            self.lost.append(text)
+        if is_lost and len(self.lost_files) < MISSING_LISTED_MAX:
+            self.lost_files.append(text)
 
     def listed_skipped(self) -> list[str]:
         more = self.skipped_count - len(self.skipped)
@@ -122,11 +122,11 @@ class OutputBudget:
         self.files += 1
         self.entries += 1
         self.bytes += size
-        self.taken[path] = size
+        self.taken_files[path] = size
         self._new_bytes += size + entry_bytes(path, size)
 
     def give_back_file(self, path: TreePath) -> None:
-        size = self.taken.pop(path)
+        size = self.taken_files.pop(path)
         self.files -= 1
         self.entries -= 1
         self.bytes -= size

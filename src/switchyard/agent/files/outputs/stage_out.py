@@ -75,15 +75,15 @@ class OutputRequest:
 
 @dataclass(frozen=True, slots=True)
 class UploadedOutputs:
-    """A sealed tree of output files. `lost`: files that are not in it, with the reason; `taken`: those that are.
+    """A sealed tree of output files. `lost_files` are not in it, with the reason; `taken_files` are.
 
     `needed`: limits of the server that files are over, with the bytes that must be left so that one more fits.
     """
 
     outputs: AttemptOutputs
-    lost: list[str]
+    lost_files: list[str]
     needed: dict[str, int]
-    taken: dict[TreePath, int]
+    taken_files: dict[TreePath, int]
 
 
 def upload_outputs(request: OutputRequest, threads: TransferThreads, *, is_over: Callable[[], bool]) -> UploadedOutputs:
@@ -102,7 +102,7 @@ def upload_outputs(request: OutputRequest, threads: TransferThreads, *, is_over:
             if _seal(rights, walk.root, threads):
                 refusal = None
                 continue
-            uploaded = UploadedOutputs(walk.outputs(), budget.lost, budget.needed(), budget.taken)
+            uploaded = UploadedOutputs(walk.outputs(), budget.lost_files, budget.needed(), budget.taken_files)
             _tell(uploaded.outputs, threads)
         except (UserRoomShort, LimitReached) as exc:
             # Others use the same room at the same time: ask again how much there is, and count what is new.
@@ -137,7 +137,7 @@ def plan_uploads(
     walk = _OutputWalk(request, budget, is_over=is_over, plan=plan)
     for _ in walk.run():
         pass
-    return plan.refused()
+    return plan.refused_paths()
 
 
 def _seal(rights: AttemptRights, root: bytes, threads: TransferThreads) -> list[str]:
@@ -396,7 +396,7 @@ class UploadPlan:
         if self._page_objects >= ASKED_OBJECTS:
             self._settle()
 
-    def refused(self) -> frozenset[TreePath]:
+    def refused_paths(self) -> frozenset[TreePath]:
         self._settle()
         # If there is room for everything, the estimate of the folders' lists does not count.
         return frozenset() if self._all_bytes <= self.left else frozenset(self._refused)

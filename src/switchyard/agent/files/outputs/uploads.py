@@ -10,7 +10,6 @@ import contextlib
 import errno
 import logging
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from switchyard.agent.backoff import backoff_s
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.files.inputs.folder_writer import TreePath
 from switchyard.agent.files.object_client import AttemptRights
@@ -135,7 +135,7 @@ class Uploads:
             uploaded = upload_outputs(self._request(record, upload), self._transfers(), is_over=self._is_stopped.is_set)
         except (YardError, OSError) as exc:
             if not self._is_stopped.is_set():
-                self._failed(record, exc, tries=tries)
+                self._handle_failure(record, exc, tries=tries)
             return
         outputs = uploaded.outputs
         log.info(
@@ -145,15 +145,15 @@ class Uploads:
                 fence=record.fence,
                 files=outputs.files,
                 bytes=outputs.bytes,
-                not_taken=len(uploaded.lost) or None,
+                not_taken=len(uploaded.lost_files) or None,
             )
         )
         self._judge(record, _verdict(uploaded))
         if uploaded.needed:
-            upload.sent_files = uploaded.taken
+            upload.sent_files = uploaded.taken_files
             self._upload_rest_later(key, uploaded.needed, tries=1)
         else:
-            self._done(key)
+            self._end_upload(key)
 
     def _request(self, record: FolderRecord, upload: _Upload) -> OutputRequest:
         return OutputRequest(
@@ -185,7 +185,7 @@ class Uploads:
             self._on_change()
 
     def _upload_rest_later(self, key: AttemptKey, needed: dict[str, int], *, tries: int) -> None:
-        after_s = _pause_s(tries, ROOM_RETRY_S_MIN, ROOM_RETRY_S_MAX)
+        after_s = backoff_s(tries, least_s=ROOM_RETRY_S_MIN, most_s=ROOM_RETRY_S_MAX)
         self._queue.put(lambda: self._upload_rest(key, needed, tries=tries), after_s=after_s)
 
     def _upload_rest(self, key: AttemptKey, needed: dict[str, int], *, tries: int) -> None:
@@ -195,7 +195,7 @@ class Uploads:
             return
         if time.time() > record.ended_at_s + self._retry_s:
             log.error(line("upload-incomplete", job=record.job, fence=record.fence, over=",".join(sorted(needed))))
-            self._done(key, keep_s=max(self._keep_s, FAILED_KEEP_S))
+            self._end_upload(key, keep_s=max(self._keep_s, FAILED_KEEP_S))
             return
         try:
             room = ask_room(AttemptRights(record.job, record.fence), self._transfers())
@@ -207,10 +207,10 @@ class Uploads:
                 return
         self._upload_rest_later(key, needed, tries=tries + 1)
 
-    def _failed(self, record: FolderRecord, exc: YardError | OSError, *, tries: int) -> None:
+    def _handle_failure(self, record: FolderRecord, exc: YardError | OSError, *, tries: int) -> None:
         """Try again while that may help; else tell the server that the files cannot be had."""
         if isinstance(exc, LimitReached) and time.time() < record.ended_at_s + self._retry_s:
-            self._refused(record, exc, tries=tries)
+            self._retry_refused(record, exc, tries=tries)
             return
         if isinstance(exc, YardError):
             why, is_final = exc.detail, not may_pass(exc)
@@ -221,7 +221,7 @@ class Uploads:
         if isinstance(exc, Conflict) and is_final:  # an answer was lost: the server has the files
             log.info(line("outputs-settled", **ids, reason=why))
             self._judge(record, "")
-            self._done(record.key)
+            self._end_upload(record.key)
             return
         if is_final:
             log.error(line("upload-failed", **ids, error=why))
@@ -233,10 +233,10 @@ class Uploads:
         upload.trouble, upload.is_begun = why[:UPLOAD_ERROR_CHARS_MAX], False
         if not upload.is_told:
             self._short_queue.put(lambda: self._tell_queued(record.key, tries=1), after_s=QUEUED_TELL_S)
-        after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+        after_s = backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
         self._queue.put(lambda: self._upload(record.key, tries=tries + 1), after_s=after_s)
 
-    def _refused(self, record: FolderRecord, exc: LimitReached, *, tries: int) -> None:
+    def _retry_refused(self, record: FolderRecord, exc: LimitReached, *, tries: int) -> None:
         """Not even the list of the files fits. Say so now, and try again when there is room."""
         upload = self._uploads[record.key]
         log.warning(line("upload-refused", job=record.job, fence=record.fence, tries=tries, error=exc.detail))
@@ -259,7 +259,7 @@ class Uploads:
                 upload.is_told = True
             except YardError as exc:
                 if may_pass(exc):
-                    after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+                    after_s = backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
                     self._short_queue.put(lambda: self._tell_queued(key, tries=tries + 1), after_s=after_s)
 
     def _tell_uploading(self, record: FolderRecord, trouble: str) -> None:
@@ -271,11 +271,11 @@ class Uploads:
             self._tell_failed(record, why)
         except YardError as exc:
             if may_pass(exc):
-                after_s = _pause_s(tries, RETRY_S_MIN, RETRY_S_MAX)
+                after_s = backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
                 self._queue.put(lambda: self._tell_failure(record, why, tries=tries + 1), after_s=after_s)
                 return
             log.error(line("outputs-not-wanted", job=record.job, fence=record.fence, error=exc.detail))
-        self._done(record.key, keep_s=max(self._keep_s, FAILED_KEEP_S))
+        self._end_upload(record.key, keep_s=max(self._keep_s, FAILED_KEEP_S))
 
     def _tell_failed(self, record: FolderRecord, why: str, *, retry_s: int = 0) -> None:
         error = why[:UPLOAD_ERROR_CHARS_MAX]
@@ -284,7 +284,7 @@ class Uploads:
     def _tell(self, outputs: AttemptOutputs) -> None:
         self._transfers().run([lambda calls: calls.tell(outputs)])
 
-    def _done(self, key: AttemptKey, *, keep_s: float | None = None) -> None:
+    def _end_upload(self, key: AttemptKey, *, keep_s: float | None = None) -> None:
         """Nothing more is uploaded. The folder and its record stay until the journal has the attempt's end."""
         with self._lock:
             upload = self._uploads[key]
@@ -318,8 +318,8 @@ def _verdict(uploaded: UploadedOutputs) -> str:
     """Why required output files have failed the attempt; empty: they are all there."""
     if missing := uploaded.outputs.missing:
         return f"it left no file for {_show_some(list(map(repr, missing)))}, which its output files must have"
-    if uploaded.lost:
-        return f"output files could not be taken: {_show_some(uploaded.lost, '; ')}"[:UPLOAD_ERROR_CHARS_MAX]
+    if uploaded.lost_files:
+        return f"output files could not be taken: {_show_some(uploaded.lost_files, '; ')}"[:UPLOAD_ERROR_CHARS_MAX]
     return ""
 
 
@@ -330,8 +330,3 @@ def _show_some(texts: Sequence[str], separator: str = ", ") -> str:
 
 def _show_time(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at_s))
-
-
-def _pause_s(tries: int, least_s: float, most_s: float) -> float:
-    bound = min(most_s, least_s * 2 ** min(tries - 1, 20))
-    return random.uniform(bound / 2, bound)  # noqa: S311 - jitter, not a secret

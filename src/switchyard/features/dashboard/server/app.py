@@ -10,17 +10,21 @@ from starlette.routing import Route, Router
 
 from switchyard.errors import NotFound, Unauthenticated, YardError
 from switchyard.features.dashboard.server import session
-from switchyard.features.dashboard.server.page_route import GZIP, HTML, NO_STORE, PageRoute, accepts_gzip, theme_of
+from switchyard.features.dashboard.server.live import stream_fragments
 from switchyard.features.dashboard.server.pages import audit, clusters, job, jobs, overview, plan, pools, rules
-from switchyard.features.dashboard.server.rendering import STATIC_TYPES, Renderer
+from switchyard.features.dashboard.server.rendering import STATIC_TYPES, Renderer, compress
+from switchyard.features.dashboard.server.session import THEME_COOKIE, read_cookies
 from switchyard.server.feature import AsgiApp, server_features
 from switchyard.server.http.bodies.body_bounds import SMALL_BODY
 from switchyard.server.http.bodies.body_decoding import read_bounded
+from switchyard.server.http.call import Call, read_query
 from switchyard.server.http.connections.asgi_messages import (
+    JSON,
     AsgiReceive,
     AsgiScope,
     AsgiSend,
     answer_errors,
+    encode,
     header,
     note_refusal,
     retry_after,
@@ -28,8 +32,10 @@ from switchyard.server.http.connections.asgi_messages import (
     send_not_allowed,
     send_problem,
 )
+from switchyard.server.http.endpoint import Endpoint, check_query
+from switchyard.server.http.endpoint_route import EndpointRoute
 from switchyard.server.loops.runtime import ServerRuntime
-from switchyard.server.pages.web_page import WebPage
+from switchyard.server.pages.web_page import WebPage, without_empty_fields
 
 PAGES = (overview.PAGE, jobs.PAGE, job.PAGE)
 LATER_PAGES = (
@@ -56,6 +62,11 @@ SECURITY_HEADERS = [
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 ]
+HTML = (b"content-type", b"text/html; charset=utf-8")
+NO_STORE = (b"cache-control", b"no-store")
+BY_ACCEPT = (b"vary", b"accept, accept-encoding, cookie")
+GZIP = (b"content-encoding", b"gzip")
+THEMES = ("light", "dark")
 
 
 def all_pages() -> list[WebPage]:
@@ -74,7 +85,7 @@ class DashboardApp:
         self._first_words = FIRST_WORDS | {page.path.split("/")[1] for page in pages}
         self._renderer = Renderer(pages)
         self._sign_ins = session.SignInLimiter()
-        routes = [Route(page.path, _Served(server, PageRoute(page, self._renderer))) for page in pages]
+        routes = [Route(page.path, partial(PageRoute(page, self._renderer), server)) for page in pages]
         self._router = Router(routes=routes, default=_not_found, redirect_slashes=False)
 
     def serves(self, path: str) -> bool:
@@ -186,15 +197,54 @@ class DashboardApp:
         await send_body(send, 200, body, *headers)
 
 
-class _Served:
-    """A page as an ASGI application, for the router."""
+class PageRoute(EndpointRoute):
+    """A page as an endpoint: authentication, threads and fresh snapshots are those of the API.
 
-    def __init__(self, server: ServerRuntime, route: PageRoute) -> None:
-        self._server = server
-        self._route = route
+    It is served as HTML, as a stream of its live blocks, or as its live blocks once. The browser asks for all three at
+    the page's own address, by the header Accept: so all are checked by the same rules.
+    """
 
-    async def __call__(self, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
-        await self._route(self._server, scope, receive, send)
+    def __init__(self, page: WebPage, renderer: Renderer) -> None:
+        super().__init__(
+            Endpoint("GET", page.path, summary=page.title, answer=None, handler=self._render, is_heavy=page.is_heavy)
+        )
+        self.page = page
+        self._renderer = renderer
+
+    async def __call__(self, server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+        versions = server.context.snapshots.all_versions
+        actor, _ = await self._authenticate(server, scope)
+        call = Call(server.services, server.wakeups, actor, dict(scope["path_params"]), read_query(scope))
+        call = without_empty_fields(call)
+        check_query(self.page.query, call.query)
+        accept = header(scope, b"accept") or b""
+        if accept.startswith(b"text/event-stream"):
+            load = partial(self._load_fragments, server, scope, known=versions)
+            await stream_fragments(
+                server, scope, receive, send, page=self.page, call=call, load=load, renderer=self._renderer
+            )
+        elif accept.startswith(b"application/json"):
+            fragments = await self._run(server, scope, call, versions, self._render_fragments)
+            await send_body(send, 200, encode(fragments), JSON, NO_STORE, BY_ACCEPT)
+        else:
+            render = partial(self._render, theme=theme_of(scope), is_gzip=accepts_gzip(scope))
+            body = await self._run(server, scope, call, versions, render)
+            encoding = (GZIP,) if accepts_gzip(scope) else ()
+            await send_body(send, 200, body, HTML, NO_STORE, BY_ACCEPT, *encoding)
+
+    async def _load_fragments(
+        self, server: ServerRuntime, scope: AsgiScope, call: Call, *, known: tuple[int, ...]
+    ) -> dict[str, str]:
+        fragments: dict[str, str] = await self._run(server, scope, call, known, self._render_fragments)
+        return fragments
+
+    def _render(self, call: Call, *, theme: str = "", is_gzip: bool = False) -> bytes:
+        """Read, render and compress on one thread: all three grow with the page."""
+        body = self._renderer.page(self.page, call, self.page.load(call), theme=theme)
+        return compress(body) if is_gzip else body
+
+    def _render_fragments(self, call: Call) -> dict[str, str]:
+        return self._renderer.fragments(self.page, call, self.page.load(call))
 
 
 async def _send_secured(send: AsgiSend, message: Any) -> None:
@@ -209,3 +259,13 @@ async def _redirect(send: AsgiSend, target: str, *headers: tuple[bytes, bytes]) 
 
 async def _not_found(scope: AsgiScope, _receive: AsgiReceive, _send: AsgiSend) -> None:
     raise NotFound(f"There is no page {scope['path'][:200]!r}.", next_step="The links above lead to all pages.")
+
+
+def accepts_gzip(scope: AsgiScope) -> bool:
+    return b"gzip" in (header(scope, b"accept-encoding") or b"")
+
+
+def theme_of(scope: AsgiScope) -> str:
+    """The theme that the reader chose; empty: that of their system."""
+    theme = read_cookies(scope).get(THEME_COOKIE, "")
+    return theme if theme in THEMES else ""

@@ -90,7 +90,7 @@ def _parts(counts: Mapping[str, int], series: Sequence[tuple[str, int]], most: i
         if size:
             height = CHART_HEIGHT * size / most
             below += height
-            parts.append(ChartPart(number, name, size, round(CHART_HEIGHT - below, 2), round(height, 2)))
+            parts.append(ChartPart(number, name, size=size, y=round(CHART_HEIGHT - below, 2), height=round(height, 2)))
     return parts
 
 
@@ -109,7 +109,11 @@ def draw_flows(flows: Mapping[tuple[str, str], int]) -> FlowDrawing:
         flows.items(), key=lambda item: (list(left).index(item[0][0]), places[item[0][1]])
     ):
         here, there = size * heights[source], size * heights[target]
-        bands.append(FlowBand(source, target, size, _band(left[source], here, right[target], there), places[target]))
+        bands.append(
+            FlowBand(
+                source, target, size=size, path=_band(left[source], here, right[target], there), series=places[target]
+            )
+        )
         left[source] += here
         right[target] += there
     height = max((end.y + end.height for end in (*sources, *targets)), default=0.0)

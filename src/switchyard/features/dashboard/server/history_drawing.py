@@ -49,9 +49,9 @@ def draw_history(samples: Sequence[ClusterSample], *, begin_us: int, end_us: int
     def x_of(at_us: int) -> float:
         return round((at_us - begin_us) * scale, 1)
 
-    lines = [_line("Cores", "cores", spans, last, x_of)]
+    lines = [_line("Cores", "cores", spans=spans, last=last, x_of=x_of)]
     if any(sample.gpus for sample in samples):
-        lines.append(_line("GPUs", "gpus", spans, last, x_of))
+        lines.append(_line("GPUs", "gpus", spans=spans, last=last, x_of=x_of))
     healths = _health_spans(spans, begin_us, scale)
     known_s = (end_us - spans[0][0]) / 1_000_000 if spans else 0.0
     return HistoryDrawing([line for line in lines if line.area], healths, _text(spans, lines), known_s)

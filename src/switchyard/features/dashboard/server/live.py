@@ -58,7 +58,7 @@ class _View:
     page: WebPage
     call: Call
     load: LoadFragments
-    sent: dict[str, int] = field(default_factory=dict)  # block → hash of its last text
+    block_hashes: dict[str, int] = field(default_factory=dict)  # block → hash of its last text
     spoke_at: float = 0.0
     is_begun: bool = False  # the browser got the beginning of the stream
 
@@ -72,8 +72,8 @@ class _View:
         """The blocks that changed since the last call, as events."""
         parts = []
         for name, html in fragments.items():
-            if self.sent.get(name) != hash(html):
-                self.sent[name] = hash(html)
+            if self.block_hashes.get(name) != hash(html):
+                self.block_hashes[name] = hash(html)
                 parts.append(b"event: block\ndata: %b\n\n" % _encoder.encode({"name": name, "html": html}))
         return b"".join(parts)
 
@@ -102,7 +102,7 @@ async def stream_fragments(
     with server.limiter.hold_open(call.actor, "streams"):
         gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
         try:
-            await _follow(server, scope, send, view, gone, follower=follower, begin=begin)
+            await _follow(server, scope, send=send, view=view, gone=gone, follower=follower, begin=begin)
         except FollowerStalled:
             cut_off(send)
         finally:
@@ -126,7 +126,7 @@ async def _follow(
         """Wait for an event or a change of the user's rights. A revoked session raises Unauthenticated."""
         deadline, rights = loop.time() + seconds, rights_key(view.call.actor)
         while not waiter.done() and rights_key(view.call.actor) == rights and (left := deadline - loop.time()) > 0:
-            if not await _wait(server, send, view, waiter, gone, seconds=left):
+            if not await _wait(server, send, view=view, waiter=waiter, gone=gone, seconds=left):
                 break
             await authenticate()
 

@@ -83,10 +83,10 @@ def _draw_kind(kind: NodeKind, levels: Sequence[tuple[str, int]]) -> NodeKindDra
     return NodeKindDrawing(
         ", ".join(has),
         kind.count,
-        per_square,
-        COLUMNS * STEP,
-        -(-number // COLUMNS) * STEP,
-        {level: "".join(squares) for level, squares in parts.items()},
+        per_square=per_square,
+        width=COLUMNS * STEP,
+        height=-(-number // COLUMNS) * STEP,
+        paths={level: "".join(squares) for level, squares in parts.items()},
     )
 
 

@@ -36,8 +36,7 @@ from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.backends.shared.submissions import SubmissionRegister
 from switchyard.agent.backends.shared.work_folders import WorkFolders
 from switchyard.agent.log import line
-from switchyard.agent.loop.need import spec_of
-from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.loop.need import cost_of, spec_of
 from switchyard.agent.site.images import graph_with_offers
 from switchyard.agent.site.job_accounts import JobAccounts
 from switchyard.errors import Malformed, PolicyRefused, Unavailable, YardError

@@ -8,8 +8,7 @@ from typing import Any
 
 from switchyard.agent.backends import Backend
 from switchyard.agent.doctor.canary import CanaryAdvice, run_canary
-from switchyard.agent.doctor.doctor_finding import Finding
-from switchyard.agent.feature import AgentFeature, ClusterCheck, SystemsQuestion
+from switchyard.agent.feature import AgentFeature, ClusterCheck, Finding, SystemsQuestion
 from switchyard.agent.site.site import Site
 from switchyard.features.kubernetes.agent.kubernetes_site import kubernetes_of
 

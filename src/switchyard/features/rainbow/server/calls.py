@@ -1,16 +1,18 @@
-"""The calls of Rainbow's services, by our use cases. Refusals are errors, which become gRPC codes."""
+"""The calls of Rainbow's services, and the jobspecs in them. Refusals are errors, which become gRPC codes."""
 
 from __future__ import annotations
 
 import hmac
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
 from typing import Any
 
 import msgspec
 
 from switchyard.errors import BadRequest, Denied, Malformed, MethodNotAllowed, NotFound
-from switchyard.features.rainbow.server import jobspecs
 from switchyard.features.rainbow.server.messages import (
     AcceptJobsResponse,
     DeleteResponse,
@@ -24,13 +26,17 @@ from switchyard.features.rainbow.server.rainbow_section import RainbowSection, r
 from switchyard.features.rainbow.server.secret_guesses import SecretGuessLimiter, caller_address
 from switchyard.features.rainbow.service import rainbow
 from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.hardware import MEMORY_FIELD, OWN_SUBSYSTEM, TYPE_FIELD
 from switchyard.model.cluster.poll import BATCH_MAX, Report
-from switchyard.model.cluster.selection import Scalar
+from switchyard.model.cluster.selection import Scalar, Select
 from switchyard.model.cluster.verdict import FitAnswer, FitRequest
-from switchyard.model.job.job import ClusterToken
+from switchyard.model.job.devices import devices_of, typed_resources
+from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Resources
 from switchyard.model.job.lifecycle import ObservedState
-from switchyard.model.rules.names import NAME_HINT, is_name
-from switchyard.model.wire.decode import JsonReader, convert
+from switchyard.model.jobspec.jobspec import from_jobspec
+from switchyard.model.jobspec.quantity import parse_amount, parse_bytes, parse_duration_s
+from switchyard.model.rules.names import NAME_HINT, Title, is_name
+from switchyard.model.wire.decode import JsonReader, convert, load_yaml
 from switchyard.server.grpc.limiter import Limiter
 from switchyard.server.services import Services
 from switchyard.service.cluster import clusters, graphs, poller_access
@@ -42,6 +48,7 @@ from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.lifecycle.transitions import HANDED_OVER_REASON
 from switchyard.service.placement.decision import TooSlowForLoop
 from switchyard.service.run import pollers
+from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 
 MAIN_GRAPH_NAMES = ("", "cluster", "containment")  # subsystem names that mean the cluster itself
 DEFAULT_MATCHER = "match"  # Rainbow's name for its only matcher
@@ -50,8 +57,14 @@ CLUSTERS_MAX = 10_000
 QUICK_BYTES_MAX = 4096  # of a jobspec and the options beside it: read in less than a millisecond
 QUICK_CLUSTERS_MAX = 100  # with a token each
 SIGNAL_MAX = 64
-_payload = JsonReader(dict[str, Any])
-_jobspec = JsonReader(dict[str, Any])
+_mapping = JsonReader(dict[str, Any])
+JOBSPEC_NAME = "the jobspec"
+JOBSPEC_BYTES_MAX = 8 * 2**20  # as any job
+RECEIVED_BYTES_MAX = ANSWER_BYTES - 16 * 1024  # less the job's name and the like
+JOBSPEC_VALUES_MAX = 100_000  # YAML aliases repeat a list without writing it again
+JOBSPEC_CACHED_BYTES_MAX = 64 * 1024  # the cache below holds a thousand jobspecs of this size
+_SPEC_FIELDS = frozenset(JobSpec.__struct_fields__) - {"resources"}
+_RESOURCE_FIELDS = frozenset(Resources.__struct_fields__)
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,7 @@ def delete_subsystem(server: RainbowServer, request: Any) -> Any:
 
 def update_state(server: RainbowServer, request: Any) -> Any:
     entry = poller_access.authenticate_poller(server.context, request.cluster, request.secret)
-    values = _payload.read(_unwrapped(request.payload))
+    values = _mapping.read(_unwrapped(request.payload))
     usable: dict[str, Scalar] = {
         name: value for name, value in values.items() if isinstance(value, bool | int | float | str)
     }
@@ -198,7 +211,7 @@ def submit_decide(server: RainbowServer, request: Any, *, is_quick: bool = False
     actor = rainbow.actor_of_cluster_tokens(server.context, tokens)
     if not is_counted:
         server.limiter.count_request(actor)
-    job = jobspecs.read_request(
+    job = read_request(
         request.jobspec,
         name=request.name,
         clusters=tokens,
@@ -208,7 +221,9 @@ def submit_decide(server: RainbowServer, request: Any, *, is_quick: bool = False
     if request.satisfy_only:
         names = rainbow.possible_clusters(server.services.submit, actor, job)
         return SubmitJobResponse(status="SUBMIT_SUCCESS", clusters=names)
-    return rainbow.decide(server.context, server.services.submit, actor, job, request.jobspec, is_quick=is_quick)
+    return rainbow.decide(
+        server.context, server.services.submit, actor=actor, request=job, jobspec=request.jobspec, is_quick=is_quick
+    )
 
 
 def _is_small(request: Any) -> bool:
@@ -247,7 +262,7 @@ def _receive_request(server: RainbowServer, request: Any, entry: AgentEntry) -> 
         entry=entry,
         most=request.maxJobs,
         lease_us=_section(server).receive_lease_us,
-        write=jobspecs.received_job,
+        write=received_job,
         received=server.received,
     )
 
@@ -327,7 +342,7 @@ def match_anonymous(server: RainbowServer, payload: str, matcher: str) -> FitAns
             "Satisfy carries no credential, and this server answers no strangers.",
             next_step="Its operator can set `rainbow: {anonymous_match: true}`; SubmitJob matches by itself.",
         )
-    form = _jobspec.read(payload.encode())
+    form = _mapping.read(payload.encode())
     access = server.context.snapshots.access
     stranger = Actor("", rights_of("", (), access.grants))
     engine = None if matcher in ("", DEFAULT_MATCHER) else matcher
@@ -344,3 +359,109 @@ SCHEDULER_CALLS: dict[str, Callable[[RainbowServer, Any], Any]] = {
     "UpdateState": update_state,
 }
 HANDOVER_CALLS: dict[str, Callable[[RainbowServer, Any], Any]] = {"ReportJobs": report_jobs}
+
+
+def read_request(
+    text: str, *, name: str, clusters: list[ClusterToken], algorithm: str, options: dict[str, str]
+) -> JobRequest:
+    """Make a job request from a jobspec as Rainbow's clients write it, and the fields beside it."""
+    read = _read_jobspec if len(text) <= JOBSPEC_CACHED_BYTES_MAX else _read_jobspec.__wrapped__
+    request = read(text)
+    select = None
+    if algorithm:
+        # Rainbow's `random` accepts options and ignores them.
+        select = convert(
+            {"name": algorithm, "options": {} if algorithm == "random" else options}, Select, where="select_algorithm"
+        )
+    changes: dict[str, Any] = {"clusters": clusters, "select": select}
+    if name:
+        changes["name"] = convert(name, Title, where="name")
+    return msgspec.structs.replace(request, **changes)
+
+
+@lru_cache(maxsize=1024)
+def _read_jobspec(text: str) -> JobRequest:
+    """Make a job request from a jobspec. Cached: most submits repeat a jobspec."""
+    if len(text) > JOBSPEC_BYTES_MAX:
+        raise Malformed(f"{JOBSPEC_NAME} is over {JOBSPEC_BYTES_MAX} bytes.")
+    form = load_yaml(text, where=JOBSPEC_NAME, nodes_max=JOBSPEC_VALUES_MAX)
+    if not isinstance(form, dict):
+        raise Malformed(f"{JOBSPEC_NAME} is not a mapping with version, resources and tasks.")
+    try:
+        form = msgspec.json.decode(msgspec.json.encode(form))  # keys that look like numbers become strings
+    except TypeError as exc:
+        raise Malformed(f"{JOBSPEC_NAME} has a key that is no text: {exc}.") from exc
+    plain = from_jobspec(form, where=JOBSPEC_NAME).plain
+    spec: dict[str, Any] = {key: value for key, value in plain.items() if key in _SPEC_FIELDS}
+    spec["resources"] = {key: value for key, value in plain.items() if key in _RESOURCE_FIELDS}
+    rest = {key: value for key, value in plain.items() if key not in _SPEC_FIELDS | _RESOURCE_FIELDS}
+    request = convert({"spec": spec, **rest}, JobRequest, where=JOBSPEC_NAME)
+    if len(msgspec.json.encode([text, shlex.join(request.spec.command)])) > RECEIVED_BYTES_MAX:
+        raise Malformed(
+            f"{JOBSPEC_NAME} is over what a cluster can receive in one answer ({RECEIVED_BYTES_MAX} bytes of JSON).",
+            next_step="Put what is large in a file that the job reads.",
+        )
+    return request
+
+
+def received_job(handed: Handover) -> str:
+    """Encode a job for a cluster as JSON: with its own jobspec, or with an equivalent one."""
+    lease = handed.lease
+    spec = lease.spec if isinstance(lease.spec, JobSpec) else msgspec.json.decode(lease.spec, type=JobSpec)
+    form = {
+        "id": handed.number,
+        "cluster": lease.cluster,
+        "name": lease.name,
+        "jobspec": handed.jobspec if handed.jobspec is not None else jobspec_of(spec, lease.name),
+        "command": shlex.join(spec.command),
+    }
+    return msgspec.json.encode(form).decode()
+
+
+def jobspec_of(spec: JobSpec, name: str) -> str:
+    """Write a plain job as a jobspec, in JSON, which is also YAML."""
+    form: dict[str, Any] = (
+        dict(spec.demand) if spec.demand is not None else {"version": 1, "resources": {"job": _jobspec_group(spec)}}
+    )
+    tasks = form.get("tasks") or [{"resources": "job"}]
+    form["tasks"] = [{"command": spec.command, **tasks[0]}]
+    system: dict[str, object] = {}
+    if spec.env:
+        system["environment"] = spec.env
+    if spec.cwd is not None:
+        system["cwd"] = spec.cwd
+    if spec.resources.time_limit is not None:
+        system["duration"] = parse_duration_s(spec.resources.time_limit)
+    attributes = form.get("attributes") or {}
+    if system:
+        form["attributes"] = {**attributes, "system": {**attributes.get("system", {}), **system}}
+    if isinstance(form["resources"], dict):
+        form["name"] = name
+    else:
+        form.setdefault("version", 1)
+        form.setdefault("attributes", {})  # RFC 14 wants them, if only empty
+    return msgspec.json.encode(form).decode()
+
+
+def _jobspec_group(spec: JobSpec) -> dict[str, object]:
+    """One slot per task, or one node with its share of them."""
+    resources, asked = spec.resources, spec.resources.asked
+    tasks = ceil(resources.tasks / resources.nodes) if resources.nodes else 1
+    parts: list[dict[str, object]] = [{"type": "core", "count": ceil(parse_amount(asked.cores) * tasks)}]
+    for device in devices_of(typed_resources(spec)):
+        requires = [
+            {"name": OWN_SUBSYSTEM, "field": field, **bound}
+            for field, value, bound in (
+                (TYPE_FIELD, device.type, {"match": device.type}),
+                (MEMORY_FIELD, device.memory_mb, {"min": str(device.memory_mb)}),
+            )
+            if value
+        ]
+        part: dict[str, object] = {"type": device.kind, "count": device.count * tasks}
+        parts.append(part | ({"requires": requires} if requires else {}))
+    for kind, size in (("memory", asked.memory), ("storage", asked.ephemeral_storage)):
+        if size_bytes := parse_bytes(size):
+            parts.append({"type": kind, "count": size_bytes * tasks, "unit": "B"})
+    if resources.nodes:
+        return {"type": "node", "replicas": resources.nodes, "with": parts}
+    return {"type": "slot", "replicas": resources.tasks, "with": parts}

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 from switchyard.server.grpc.limiter import TooManyGuesses
 
-ADDRESS_GUESSES_MAX, ADDRESS_GUESS_EVERY_S = (
-    10,
-    10.0,
-)  # wrong guesses of one address at once, and how soon it has one more
+ADDRESS_GUESSES_MAX, ADDRESS_GUESS_EVERY_S = 10, 10.0  # wrong guesses of one address, and when it has one more
 GUESSES_MAX, GUESS_EVERY_S = 50, 1.0  # of all addresses together: an attacker may have many
 ADDRESSES_MAX = 4096
 
@@ -22,11 +19,11 @@ caller_address: ContextVar[str] = ContextVar("caller_address", default="")  # of
 
 @dataclass(slots=True)
 class _Allowance:
-    left: float
+    guesses_left: float
     at: float
 
     def refill(self, now: float, most: int, every_s: float) -> None:
-        self.left = min(float(most), self.left + (now - self.at) / every_s)
+        self.guesses_left = min(float(most), self.guesses_left + (now - self.at) / every_s)
         self.at = now
 
 
@@ -43,7 +40,7 @@ class SecretGuessLimiter:
         """Refuse an address that guesses too often, and every address while all together guess too often."""
         with self._lock:
             allowance = self._allowance(address)
-            if allowance.left < 1 or self._all.left < 1:
+            if allowance.guesses_left < 1 or self._all.guesses_left < 1:
                 raise TooManyGuesses(
                     "Too many wrong registration secrets were shown.",
                     next_step="Wait a minute, or register with a join token (`yard cluster invite NAME`).",
@@ -51,8 +48,8 @@ class SecretGuessLimiter:
 
     def note_wrong(self, address: str) -> None:
         with self._lock:
-            self._allowance(address).left -= 1
-            self._all.left -= 1
+            self._allowance(address).guesses_left -= 1
+            self._all.guesses_left -= 1
 
     def _allowance(self, address: str) -> _Allowance:
         now = self._clock()

@@ -4,7 +4,6 @@
 |---|---|
 | `backend.py` | implements the contract of backends |
 | `command_lines.py`, `option_grammars.py` | build every command line; what each word in it may be |
-| `options.py` | options that no job may give |
 | `script.py`, `script_notes.py` | the script of a job; what the script wrote about its start and end |
 | `command_runner.py` | runs a command with a time limit |
 | `parse.py`, `states.py` | parse squeue, sacct and sbatch; the table of native states |

@@ -25,8 +25,7 @@ from switchyard.agent.backends.shared.shared_files import ScriptFiles, SharedFil
 from switchyard.agent.backends.shared.submissions import SubmissionRegister
 from switchyard.agent.backends.shared.work_folders import WorkFolders
 from switchyard.agent.log import line
-from switchyard.agent.loop.need import need_of, room_of, spec_of, total_need
-from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.loop.need import cost_of, need_of, room_of, spec_of, total_need
 from switchyard.agent.site.accounts import AccountSwitch, LocalAccount, find_account, sbatch_uid_options, sudo_prefix
 from switchyard.agent.site.images import container_program, graph_with_offers, kubernetes_problem
 from switchyard.agent.site.job_accounts import JobAccounts
@@ -38,8 +37,7 @@ from switchyard.features.slurm.agent.commands.command_runner import (
     CommandResult,
     CommandRunner,
 )
-from switchyard.features.slurm.agent.commands.option_grammars import JOB
-from switchyard.features.slurm.agent.commands.options import native_options_refusal
+from switchyard.features.slurm.agent.commands.option_grammars import JOB, native_options_refusal
 from switchyard.features.slurm.agent.commands.parse import (
     JOB_NAME_PREFIX,
     handle_of,

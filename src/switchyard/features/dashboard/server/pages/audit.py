@@ -33,4 +33,4 @@ def _value(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-PAGE = WebPage("/audit", "audit.html", "Audit", load, (ID_CURSOR,))
+PAGE = WebPage("/audit", "audit.html", title="Audit", load=load, query=(ID_CURSOR,))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from switchyard.features.dashboard.server.task_drawing import draw_task_map
 from switchyard.model.cluster.idset import INDEX_MAX
 from switchyard.model.cluster.verdict import Answer, Explanation, Verdict
 from switchyard.model.job.job import Job, JobSpec, State
@@ -17,7 +17,8 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.timeline import draw_timeline
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.job import explanation, jobs, task_map
+from switchyard.service.job import explanation, jobs
+from switchyard.service.job.tasks import SHOWN_FIRST, TaskMap, task_map
 
 EVENTS_MAX = 500  # the newest of a job, for its timeline; `yard events` has all of them
 EVENTS_SHOWN = 40  # the newest of them
@@ -29,25 +30,27 @@ QUERY = (
     QueryParameter("attempt", "integer", "whose output is shown; none: the newest", least=1, most=ATTEMPT_MAX),
     QueryParameter("stream", about="stdout or stderr", words=("stdout", "stderr")),
 )
+TASK_COLUMNS = 80
+STEP, SQUARE = 10, 9  # units: a square and the space beside it
 
 
 def load(call: Call) -> PageValues:
     context, actor, ref = call.context, call.actor, call.path["job"]
     job = jobs.job_get(context, actor, ref)
-    told = explanation.job_explain(context, actor, job.id)
+    reasons = explanation.job_explain(context, actor, job.id)
     events, has_all_events = jobs.newest_job_events(context, actor, job.id, limit=EVENTS_MAX)
-    tasks = task_map.task_map(context, actor, job.id)
-    verdicts = _verdicts(job, told)
+    tasks = task_map(context, actor, job.id)
+    verdicts = _verdicts(job, reasons)
     return {
         "title": job.name.strip() or job.id,
         "job": job,
         "spec": _spec(job),
         "command": _command(job),
-        "told": told,
+        "told": reasons,
         "verdicts": verdicts[:VERDICTS_MAX],
         "verdict_counts": {answer.value: sum(v.say is answer for v in verdicts) for answer in Answer},
         "verdicts_left": max(0, len(verdicts) - VERDICTS_MAX),
-        "chosen": told.plan.chosen if told.plan else None,
+        "chosen": reasons.plan.chosen if reasons.plan else None,
         "is_final": job.state in FINAL_STATES,
         "events": events[: -EVENTS_SHOWN - 1 : -1],
         "events_left": max(0, len(events) - EVENTS_SHOWN),
@@ -62,10 +65,10 @@ def load(call: Call) -> PageValues:
     }
 
 
-def _verdicts(job: Job, told: Explanation) -> list[Verdict]:
+def _verdicts(job: Job, reasons: Explanation) -> list[Verdict]:
     """The verdicts of now while the job waits; of an ended or assigned job those that decided it."""
     is_waiting = job.state is State.PENDING
-    verdicts = told.now if is_waiting or told.plan is None else told.plan.verdicts
+    verdicts = reasons.now if is_waiting or reasons.plan is None else reasons.plan.verdicts
     chosen = job.cluster
     return sorted(verdicts, key=lambda verdict: (verdict.cluster != chosen, ANSWER_ORDER[verdict.say], verdict.cluster))
 
@@ -84,11 +87,39 @@ def _command(job: Job) -> str:
 PAGE = WebPage(
     "/jobs/{job}",
     "job.html",
-    "Job",
-    load,
-    QUERY,
+    title="Job",
+    load=load,
+    query=QUERY,
     live=("heading", "actions", "timeline", "verdicts", "tasks", "facts", "events"),
     refresh_s=30,
     is_heavy=True,
     still_query=("task", "attempt", "stream"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDrawing:
+    """`paths`: the squares by state. `tasks`: the task that a click on each square opens."""
+
+    width: int
+    height: int
+    columns: int
+    paths: dict[str, str]
+    tasks: str
+
+
+def draw_task_map(tasks: TaskMap) -> TaskDrawing:
+    columns = min(TASK_COLUMNS, max(len(tasks.cells), 1))
+    parts: dict[str, list[str]] = {}
+    for number, cell in enumerate(tasks.cells):
+        y, x = divmod(number, columns)
+        parts.setdefault(cell.word, []).append(f"M{x * STEP} {y * STEP}h{SQUARE}v{SQUARE}h-{SQUARE}z")
+    rows = -(-len(tasks.cells) // columns)
+    paths = {word: "".join(parts[word]) for word in SHOWN_FIRST if word in parts}
+    return TaskDrawing(
+        columns * STEP,
+        rows * STEP,
+        columns=columns,
+        paths=paths,
+        tasks=" ".join(str(cell.index) for cell in tasks.cells),
+    )

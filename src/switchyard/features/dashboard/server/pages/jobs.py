@@ -12,7 +12,7 @@ from switchyard.server.http.query_parameters import ID_CURSOR, VIEW_FILTERS, Que
 from switchyard.server.http.resources.jobs.jobs import read_job_filter
 from switchyard.server.pages.formats import count
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.job import job_groups, job_sorts, jobs
+from switchyard.service.job import job_groups, jobs
 
 ROWS = 50  # a page of jobs on a screen
 READS_MAX = 40  # of 5,000 jobs each: a page reads on until it is full or has read 200,000 jobs
@@ -32,25 +32,25 @@ QUERY = (
     ID_CURSOR,
     QueryParameter("group", about="count by this field", words=job_groups.GROUPED_BY),
     QueryParameter("key", about="of a label: count by its values"),
-    QueryParameter("sort", about="another order than newest first", words=job_sorts.ORDERS),
-    QueryParameter("offset", "integer", "of a sorted list: the first row", most=job_sorts.READ_MAX),
+    QueryParameter("sort", about="another order than newest first", words=job_groups.ORDERS),
+    QueryParameter("offset", "integer", "of a sorted list: the first row", most=job_groups.READ_MAX),
 )
 
 
 def load(call: Call) -> PageValues:
-    wanted = read_job_filter(call)
+    job_filter = read_job_filter(call)
     order, offset = call.text("sort"), call.number("offset", 0)
     later: dict[str, Any] | None
     in_order = None
     if order is not None:
-        in_order = job_sorts.sorted_jobs(call.context, call.actor, wanted, order=order, offset=offset, limit=ROWS)
+        in_order = job_groups.sorted_jobs(call.context, call.actor, job_filter, order=order, offset=offset, limit=ROWS)
         listed, following = in_order.jobs, in_order.following
         later = {"offset": following} if following is not None else None
     else:
         page = jobs.job_list(
             call.context,
             call.actor,
-            wanted,
+            job_filter,
             before=call.text("cursor"),
             limit=ROWS,
             with_spec=False,
@@ -59,7 +59,7 @@ def load(call: Call) -> PageValues:
         listed, later = page.items, {"cursor": page.next} if page.next else None
     by = call.text("group") or "state"
     # The counts by state are those of all states, so that each of them can be chosen.
-    grouped = replace(wanted, states=()) if by == "state" else wanted
+    grouped = replace(job_filter, states=()) if by == "state" else job_filter
     groups = job_groups.count_groups(call.context, call.actor, grouped, by=by, key=call.text("key"))
     filters = _filters(call)
     return {
@@ -71,7 +71,7 @@ def load(call: Call) -> PageValues:
         "sorted_among": in_order.jobs_read if in_order and not in_order.is_whole else None,
         "group_key": call.text("key"),
         "groups": groups,
-        "matching": _matching(groups, wanted.states, key=call.text("key")),
+        "matching": _matching(groups, job_filter.states, key=call.text("key")),
         "chips": groups.counts[:CHIPS_MAX],
         "chips_left": len(groups.counts) - CHIPS_MAX,
         "grouped_by": job_groups.GROUPED_BY,
@@ -110,9 +110,9 @@ def _filters(call: Call) -> dict[str, Any]:
 PAGE = WebPage(
     "/jobs",
     "jobs.html",
-    "Jobs",
-    load,
-    QUERY,
+    title="Jobs",
+    load=load,
+    query=QUERY,
     live=("chips", "rows"),
     refresh_s=30,
     is_heavy=True,

@@ -12,7 +12,7 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.cluster.fleet_summary import fleet_summary, troubled_agents
-from switchyard.service.job import activity, job_groups, live_job_counts, queue_shares, stats
+from switchyard.service.job import job_groups, live_job_counts, queue_shares, stats
 from switchyard.service.token import pool_calls
 from switchyard.store.jobs.jobs import JobFilter
 
@@ -52,7 +52,7 @@ def load(call: Call) -> PageValues:
     context, actor = call.context, call.actor
     span = call.text("span") or "hour"
     seconds, columns = SPANS[span]
-    seen = activity.recent_activity(context, actor, since_s=seconds, spans=columns)
+    recent = stats.recent_activity(context, actor, since_s=seconds, spans=columns)
     groups = job_groups.count_groups(context, actor, JobFilter(), by="state")
     fleet = fleet_summary(context, actor, limit=CLUSTERS_MAX)
     shares = queue_shares.queue_shares(context, actor)
@@ -61,10 +61,10 @@ def load(call: Call) -> PageValues:
     return {
         "span": span,
         "span_begin": f"one {span} ago",
-        "activity": seen,
-        "by_state": draw_columns([(item.begin_us, item.by_state) for item in seen.spans], STATE_ORDER),
-        "by_cluster": draw_columns([(item.begin_us, item.by_cluster) for item in seen.spans]),
-        "flows": draw_flows(seen.flows),
+        "activity": recent,
+        "by_state": draw_columns([(item.begin_us, item.by_state) for item in recent.spans], STATE_ORDER),
+        "by_cluster": draw_columns([(item.begin_us, item.by_cluster) for item in recent.spans]),
+        "flows": draw_flows(recent.flows),
         "counts": dict(groups.counts),
         "counts_whole": groups.is_whole,
         "counts_read": groups.jobs_read,
@@ -108,9 +108,9 @@ def _waiting(call: Call) -> list[tuple[str, int]]:
 PAGE = WebPage(
     "/",
     "overview.html",
-    "Overview",
-    load,
-    (QueryParameter("span", about="hour or day", words=tuple(SPANS)),),
+    title="Overview",
+    load=load,
+    query=(QueryParameter("span", about="hour or day", words=tuple(SPANS)),),
     live=("now", "clusters", "went", "queues"),
     refresh_s=5.0,
     pause_s=3.0,

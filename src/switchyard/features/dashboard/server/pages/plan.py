@@ -105,9 +105,9 @@ def python_form(fields: dict[str, str]) -> str:
 PAGE = WebPage(
     "/plan",
     "plan.html",
-    "Plan",
-    load,
-    QUERY,
+    title="Plan",
+    load=load,
+    query=QUERY,
     live=("result",),
     refresh_s=10.0,
     pause_s=2.0,

@@ -11,7 +11,7 @@ from switchyard.model.rules.layout import ClusterSet
 from switchyard.server.http.call import Call
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.cluster import clusters, queue_settings
-from switchyard.service.job import activity, queue_shares
+from switchyard.service.job import queue_shares, stats
 
 DAY_S, SPANS = 86_400, 48
 SETS_MAX = 50  # pools or labels on the page; `yard pool ls` lists all
@@ -46,17 +46,17 @@ def load(call: Call) -> PageValues:
     context, actor = call.context, call.actor
     layout = queue_settings.full_layout_view(context, actor)
     healths = {member.name: member.health for member in clusters.visible_members(context, actor)}
-    seen = activity.recent_activity(context, actor, since_s=DAY_S, spans=SPANS)
-    pools = [set_card("pool", one, seen.flows, healths) for one in layout.pools[:SETS_MAX]]
-    labels = [set_card("label", one, seen.flows, healths) for one in layout.labels[:SETS_MAX]]
+    recent = stats.recent_activity(context, actor, since_s=DAY_S, spans=SPANS)
+    pools = [set_card("pool", one, recent.flows, healths) for one in layout.pools[:SETS_MAX]]
+    labels = [set_card("label", one, recent.flows, healths) for one in layout.labels[:SETS_MAX]]
     return {
         "layout": layout,
         "kinds": (
             ("pools", "Pools", "pool", pools, max(0, len(layout.pools) - SETS_MAX)),
             ("cluster-labels", "Cluster labels", "label", labels, max(0, len(layout.labels) - SETS_MAX)),
         ),
-        "is_whole": seen.is_whole,
-        "jobs_read": seen.jobs_read,
+        "is_whole": recent.is_whole,
+        "jobs_read": recent.jobs_read,
         "shares": queue_shares.queue_shares(context, actor),
         "may_change": actor.is_platform_admin,
         "new_set": NEW_SET,
@@ -75,16 +75,18 @@ def set_card(
         SetShare(
             member.id,
             member.weight,
-            round(100 * member.weight / total, 1),
-            flows.get((source, member.id), 0),
-            healths.get(member.id),
+            percent=round(100 * member.weight / total, 1),
+            jobs=flows.get((source, member.id), 0),
+            health=healths.get(member.id),
         )
         for member in sorted(one.members, key=lambda member: (-member.weight, member.id))
     ]
     jobs = sum(size for (origin, _), size in flows.items() if origin == source)
     body = {"members": [{"id": member.id, "weight": member.weight} for member in one.members]}
     whole = {**body, "sticky": one.sticky} if word == "pool" else body
-    return SetCard(one, members[:MEMBERS_MAX], max(0, len(members) - MEMBERS_MAX), jobs, json_text(whole))
+    return SetCard(
+        one, members[:MEMBERS_MAX], members_left=max(0, len(members) - MEMBERS_MAX), jobs=jobs, body=json_text(whole)
+    )
 
 
 PAGE = WebPage(

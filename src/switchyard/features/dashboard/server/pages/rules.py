@@ -52,4 +52,6 @@ def json_text(value: Any) -> str:
     return escape_hidden(msgspec.json.encode(value).decode())
 
 
-PAGE = WebPage("/rules", "rules.html", "Rules", load, QUERY, live=("effective",), refresh_s=15.0, menu="Rules")
+PAGE = WebPage(
+    "/rules", "rules.html", title="Rules", load=load, query=QUERY, live=("effective",), refresh_s=15.0, menu="Rules"
+)

@@ -161,20 +161,17 @@ Queues = Mapping[str, Mapping[str, Any]]  # name → Flux's answer about the que
 
 def waiting_reasons(queues: Queues, nodes: Sequence[FluxNode]) -> dict[str, str]:
     """The reason for each queue that has one."""
-    reasons = {name: _stop_reason(name, state) or _node_reason(name, nodes) for name, state in _known(queues).items()}
+    rows = (queues or {"": {}}).items()
+    reasons = {name: _stop_reason(name, state) or _node_reason(name, nodes) for name, state in rows}
     return {name: f"waits at the cluster: {reason}" for name, reason in reasons.items() if reason}
 
 
 def disabled_reason(name: str, queues: Queues) -> str:
     """Why a queue takes no jobs now; empty: it takes them, or is not known."""
-    state = _known(queues).get(name, {})
+    state = (queues or {"": {}}).get(name, {})
     if state.get("enable") is not False:
         return ""
     return f"{_show(name)} takes no jobs{_suffix(state.get('disable_reason'))}"
-
-
-def _known(queues: Queues) -> Queues:
-    return queues or {"": {}}
 
 
 def _stop_reason(name: str, state: Mapping[str, Any]) -> str:

@@ -35,12 +35,10 @@ def estimate_start(
     """When there is room for the job, if running jobs end at their time limits and nothing else comes."""
     nodes = list(nodes)
     need = need_of(spec)
-    total = _room(node.total.cores for node in nodes), _room(node.total.gpus for node in nodes)
-    free = _room(node.free.cores for node in nodes), _room(node.free.gpus for node in nodes)
     return quote_of(
         ResourceNeed(cores=need.cores, gpus=need.gpus),
-        Room(cores=total[0], gpus=total[1]),
-        Room(cores=free[0], gpus=free[1]),
+        Room(cores=sum(node.total.cores for node in nodes), gpus=sum(node.total.gpus for node in nodes)),
+        Room(cores=sum(node.free.cores for node in nodes), gpus=sum(node.free.gpus for node in nodes)),
         [_occupied(job, now_s) for job in running],
     )
 
@@ -55,7 +53,3 @@ def _occupied(job: Mapping[str, Any], now_s: float) -> OccupiedResources:
 
 def _gpu_slots(node: FluxNode, gpus: int) -> int:
     return node.total.gpus // gpus if gpus else node.total.cores
-
-
-def _room(amounts: Iterable[int]) -> int:
-    return sum(amounts)

@@ -80,14 +80,6 @@ def apply_event(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
     return replace(facts, phase=event.name) if is_step else facts
 
 
-def facts_of(events: list[JobEvent]) -> FluxJobFacts:
-    """The facts of a whole eventlog."""
-    facts = FluxJobFacts()
-    for event in events:
-        facts = apply_event(facts, event)
-    return facts
-
-
 def _step_of(facts: FluxJobFacts) -> int:
     return STATE_EVENTS.index(facts.phase) if facts.phase else -1
 

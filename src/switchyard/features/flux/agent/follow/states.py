@@ -58,7 +58,7 @@ SHELL_SIGNAL_BASE = 128  # the job shell reports a signal as 128 and the number
 def status_of(facts: FluxJobFacts, *, now_s: float, is_cancel_asked: bool = False) -> Status:
     """The status that the agent derives from the facts."""
     if facts.is_over:
-        return _ended(facts, now_s, is_cancel_asked=is_cancel_asked)
+        return _end_status(facts, now_s, is_cancel_asked=is_cancel_asked)
     seen = SEEN_BY_EVENT.get(facts.phase)
     if seen is None:
         return Status(seen=ObservedState.UNKNOWN, text="no event yet")
@@ -74,7 +74,7 @@ def is_launch_failure(status: Status) -> bool:
     return is_cluster_fault and status.text in LAUNCH_EXCEPTIONS
 
 
-def _ended(facts: FluxJobFacts, now_s: float, *, is_cancel_asked: bool) -> Status:
+def _end_status(facts: FluxJobFacts, now_s: float, *, is_cancel_asked: bool) -> Status:
     if facts.exception is not None:
         return _ended_by_exception(facts, facts.exception, now_s, is_cancel_asked=is_cancel_asked)
     if facts.wait_status is None:

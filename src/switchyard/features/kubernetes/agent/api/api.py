@@ -62,43 +62,39 @@ class KubernetesApi:
         """The namespace that the kubeconfig or the service account names; empty: none."""
         return self._connection.access().namespace
 
-    def get(self, path: str, query: Query | None = None, *, timeout_s: float | None = None) -> dict[str, Any]:
-        return decode_answer(self.call("GET", path, query=query, timeout_s=timeout_s), dict[str, Any], path)
+    def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        return decode_answer(self.call("GET", path, query=query), dict[str, Any], path)
 
     def get_as(self, type_: type[T], path: str, query: Query | None = None, *, timeout_s: float | None = None) -> T:
         """As `get`, decoded by msgspec."""
         return decode_answer(self.call("GET", path, query=query, timeout_s=timeout_s), type_, path)
 
-    def list_pages(
-        self, path: str, query: Query | None = None, *, timeout_s: float | None = None
-    ) -> Iterator[ObjectPage]:
+    def list_pages(self, path: str, query: Query | None = None) -> Iterator[ObjectPage]:
         """A list page by page, all of one version. Raises an ApiRefusal with `is_expired` if it takes too long."""
-        asked = {"limit": PAGE_SIZE, **(query or {})}
+        parameters = {"limit": PAGE_SIZE, **(query or {})}
         while True:
-            page = self.get_as(ObjectPage, path, asked, timeout_s=timeout_s)
+            page = self.get_as(ObjectPage, path, parameters)
             yield page
             if not page.metadata.continue_:
                 return
-            asked = {**asked, "continue": page.metadata.continue_}
+            parameters = {**parameters, "continue": page.metadata.continue_}
 
-    def list_all(self, path: str, query: Query | None = None, *, timeout_s: float | None = None) -> ObjectList:
+    def list_all(self, path: str, query: Query | None = None) -> ObjectList:
         """All objects at once: for lists that are short."""
-        pages = list(self.list_pages(path, query, timeout_s=timeout_s))
+        pages = list(self.list_pages(path, query))
         items = [item for page in pages for item in page.items or ()]
         return ObjectList(items, pages[-1].metadata.resource_version)
 
-    def create(
-        self, path: str, body: object, query: Query | None = None, *, timeout_s: float | None = None
-    ) -> dict[str, Any]:
-        answer = self.call("POST", path, query=query, body=msgspec.json.encode(body), timeout_s=timeout_s)
+    def create(self, path: str, body: object, query: Query | None = None) -> dict[str, Any]:
+        answer = self.call("POST", path, query=query, body=msgspec.json.encode(body))
         return decode_answer(answer, dict[str, Any], path)
 
     def apply(
         self, path: str, body: object, *, manager: str, force: bool = False, query: Query | None = None
     ) -> dict[str, Any]:
         """Server-side apply. `force`: take over fields of other managers instead of a conflict (409)."""
-        asked = {**(query or {}), "fieldManager": manager, "force": force}
-        return self.patch(path, body, media=APPLY_PATCH, query=asked)
+        parameters = {**(query or {}), "fieldManager": manager, "force": force}
+        return self.patch(path, body, media=APPLY_PATCH, query=parameters)
 
     def patch(self, path: str, body: object, *, media: str = MERGE_PATCH, query: Query | None = None) -> dict[str, Any]:
         answer = self.call("PATCH", path, query=query, body=msgspec.json.encode(body), media=media)
@@ -159,21 +155,21 @@ class KubernetesApi:
         nothing, not even a bookmark, comes for `silence_s`. The server sends bookmarks about once a minute; a shorter
         `silence_s` ends most watches that have nothing to tell.
         """
-        asked = {
+        parameters = {
             **(query or {}),
             "watch": True,
             "allowWatchBookmarks": True,
             "resourceVersion": resource_version,
             "timeoutSeconds": timeout_s,
         }
-        for row in whole_lines(self.open_stream(path, asked, silence_s=silence_s)):
+        for row in whole_lines(self.open_stream(path, parameters, silence_s=silence_s)):
             event = decode_answer(row, WatchEvent, path)
             if event.type == "ERROR":
                 said = decode_answer(event.object, dict[str, Any], path)
                 status, reason = int(said.get("code") or 500), str(said.get("reason") or "")
                 if is_transient(status):
                     raise ApiUnavailable(f"the watch of {path} ended: {said.get('message')}", http_status=status)
-                raise ApiRefusal(status, reason, str(said.get("message") or ""), asked=f"watch {path}")
+                raise ApiRefusal(status, reason, str(said.get("message") or ""), request=f"watch {path}")
             yield event
 
     def open_stream(self, path: str, query: Query | None = None, *, silence_s: float) -> ApiStream:
@@ -235,7 +231,7 @@ class KubernetesApi:
             data = read_whole(answer, API_ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as exc:
             connection.close()
-            raise ApiUnavailable(f"{_asked(method, path)} at {access.address.url}: {describe_failure(exc)}.") from exc
+            raise ApiUnavailable(f"{_action(method, path)} at {access.address.url}: {describe_failure(exc)}.") from exc
         return answer, data
 
     @contextlib.contextmanager
@@ -290,19 +286,19 @@ class KubernetesApi:
             said = msgspec.json.decode(data, type=ApiStatus)
         except (msgspec.DecodeError, UnicodeDecodeError):
             said = ApiStatus(answer.reason, data[:300].decode("utf-8", "replace").strip())
-        status, asked = answer.status, _asked(method, path)
+        status, request = answer.status, _action(method, path)
         reason, message = said.reason or answer.reason, said.message or ""
         if status == http.client.UNAUTHORIZED:
             self._connection.forget()
             return ApiUnavailable(
-                f"Kubernetes does not accept the agent's credential from {access.source} ({asked}: 401 {message}).",
+                f"Kubernetes does not accept the agent's credential from {access.source} ({request}: 401 {message}).",
                 http_status=status,
                 is_unsent=True,
                 next_step="Renew the token or certificate in that file; the agent reads it again by itself.",
             )
         if is_transient(status):
-            return ApiUnavailable(f"{asked}: {status} {reason}: {message[:1000]}", http_status=status)
-        return ApiRefusal(status, reason, message[:4000], asked=asked)
+            return ApiUnavailable(f"{request}: {status} {reason}: {message[:1000]}", http_status=status)
+        return ApiRefusal(status, reason, message[:4000], request=request)
 
 
 class ApiStream:
@@ -322,10 +318,10 @@ class ApiStream:
             while not self._is_aborted and (piece := answer.read1(API_PIECE_BYTES)):
                 yield piece
             if self._is_aborted:
-                raise ApiUnavailable(f"{_asked('GET', self._path)}: given up from our side.")
+                raise ApiUnavailable(f"{_action('GET', self._path)}: given up from our side.")
         except (OSError, http.client.HTTPException, ValueError, AttributeError) as exc:
             # The last two: http.client lost its socket to an abort.
-            raise ApiUnavailable(f"{_asked('GET', self._path)}: the answer was cut: {describe_failure(exc)}.") from exc
+            raise ApiUnavailable(f"{_action('GET', self._path)}: the answer was cut: {describe_failure(exc)}.") from exc
         finally:
             self._connection = None
             self._api.end_stream(self)
@@ -339,8 +335,8 @@ class ApiStream:
 
 
 def _target(access: ApiAccess, path: str, query: Query | None) -> str:
-    asked = {key: str(value).lower() if isinstance(value, bool) else value for key, value in (query or {}).items()}
-    return access.address.path + path + (f"?{urlencode(asked)}" if asked else "")
+    parameters = {key: str(value).lower() if isinstance(value, bool) else value for key, value in (query or {}).items()}
+    return access.address.path + path + (f"?{urlencode(parameters)}" if parameters else "")
 
 
 def _headers(access: ApiAccess, media: str) -> dict[str, str]:
@@ -350,7 +346,7 @@ def _headers(access: ApiAccess, media: str) -> dict[str, str]:
     return headers
 
 
-def _asked(method: str, path: str) -> str:
+def _action(method: str, path: str) -> str:
     verb = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, method)
     return f"{verb} {path}"
 

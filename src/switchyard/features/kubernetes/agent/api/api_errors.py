@@ -1,6 +1,6 @@
 """Failures of the Kubernetes API.
 
-- `ApiRefusal`: the API server answered and said no (4xx). Asking again gives the same answer.
+- `ApiRefusal`: the API server answered and detail no (4xx). Asking again gives the same answer.
 - `ApiUnavailable` (transient): no answer, an incomplete one, 429 or 5xx. A create may have been carried out all the
   same, unless `is_unsent`.
 - `ApiUnavailable` with `http_status` 401: the credential is not accepted. The credential's files are read again, so
@@ -28,13 +28,13 @@ class ApiRefusal(YardError):
 
     default_next = "Correct what the message names, then try again."
 
-    def __init__(self, status: int, reason: str, message: str, *, asked: str = "", next_step: str = "") -> None:
-        """`asked`: the verb and the path, such as `create /apis/batch/v1/namespaces/x/jobs`."""
+    def __init__(self, status: int, reason: str, message: str, *, request: str = "") -> None:
+        """`request`: the verb and the path, such as `create /apis/batch/v1/namespaces/x/jobs`."""
         self.http_status = status
         self.reason = reason
         self.message = message
-        said = message or reason or "no reason given"
-        super().__init__(f"Kubernetes refused to {asked or 'do this'} ({status} {reason}): {said}", next_step=next_step)
+        detail = message or reason or "no reason given"
+        super().__init__(f"Kubernetes refused to {request or 'do this'} ({status} {reason}): {detail}")
 
     @property
     def is_right_missing(self) -> bool:

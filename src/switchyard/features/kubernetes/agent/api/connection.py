@@ -231,9 +231,9 @@ def _read_kubeconfig(path: Path, context_name: str) -> _Credentials:
     context_name = context_name or str(config.get("current-context") or "")
     if not context_name:
         raise Malformed(f"{path} names no current-context.", next_step="Name one: `kubectl config use-context NAME`.")
-    context = _named(config, "contexts", key="context", name=context_name, path=path)
-    cluster = _named(config, "clusters", key="cluster", name=str(context.get("cluster", "")), path=path)
-    user = _named(config, "users", key="user", name=str(context["user"]), path=path) if context.get("user") else {}
+    context = _entry_of(config, "contexts", key="context", name=context_name, path=path)
+    cluster = _entry_of(config, "clusters", key="cluster", name=str(context.get("cluster", "")), path=path)
+    user = _entry_of(config, "users", key="user", name=str(context["user"]), path=path) if context.get("user") else {}
     for key, words in UNSUPPORTED_USER_KEYS.items():
         if user.get(key):
             raise Malformed(
@@ -278,7 +278,7 @@ def _data_of(part: Mapping[str, Any], key: str, path: Path, files: _FileReader) 
     return files.bytes_of(path.parent / str(part[key])) if part.get(key) else b""
 
 
-def _named(config: Mapping[str, Any], group: str, key: str, name: str, path: Path) -> Mapping[str, Any]:
+def _entry_of(config: Mapping[str, Any], group: str, key: str, name: str, path: Path) -> Mapping[str, Any]:
     entries = config.get(group)
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict) and entry.get("name") == name:

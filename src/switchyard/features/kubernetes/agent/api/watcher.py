@@ -47,13 +47,13 @@ class _Entry:
         """The pods of one index; None: all."""
         return _pods_of(self.pods, index)
 
-    def gone(self, index: int | None) -> list[PodObject]:
+    def deleted(self, index: int | None) -> list[PodObject]:
         return _pods_of(self.deleted_pods, index)
 
     def uids(self, index: int | None = None) -> list[str]:
         """Of the Job and its pods, or those of one index."""
         own = [self.job.metadata.uid] if self.job is not None else []
-        return [*own, *(pod.metadata.uid for pod in (*self.live(index), *self.gone(index)))]
+        return [*own, *(pod.metadata.uid for pod in (*self.live(index), *self.deleted(index)))]
 
     def take(self, pod: PodObject) -> PodObject | None:
         """Remove a live pod and return it as it was last."""
@@ -126,7 +126,7 @@ class KubernetesWatcher:
                 index=index,
                 is_deleted=entry.is_deleted,
                 pods=tuple(entry.live(index)),
-                gone_pods=tuple(entry.gone(index)),
+                gone_pods=tuple(entry.deleted(index)),
                 events=tuple(event for uid in entry.uids(index) for event in self._events_by_uid.get(uid, {}).values()),
             )
 

@@ -127,7 +127,7 @@ def status_of(
     if unfinished := [reading for reading in live if not reading.is_over]:
         status = _live_status(view, live, unfinished, now_s)
         away = [row for row in unfinished if row.facts.node and nodes(row.facts.node) is NodeState.AWAY]
-        return replace(status, text=_away_text(away[0])) if away else status
+        return _away_status(status, away[0]) if away else status
     readings = [*live, *gone]
     if (end := _own_end(view, readings, is_stopped=stop is not None)) is not None:
         return limit_returns(_end(end, readings, now_s), view.attempt)
@@ -169,6 +169,14 @@ def _gang_status(view: JobView, live: Sequence[PodReading], unfinished: Sequence
     waiting = next((reading.reason for reading in unfinished if reading.seen is WAITS), "")
     why = waiting or _create_problem(view) or "the others are not created yet"
     return Status(seen=WAITS, text="gang", reason=f"{len(begun)} of its {view.gang_size} pods run; {why}")
+
+
+def _away_status(status: Status, away: PodReading) -> Status:
+    """A pod that waits as far as its kubelet told: it may have begun its command since then."""
+    reason = status.reason
+    if status.seen is WAITS:
+        reason += f"; its node {away.facts.node} does not answer: its command may have begun there"
+    return replace(status, text=_away_text(away), reason=reason)
 
 
 def _away_text(reading: PodReading) -> str:

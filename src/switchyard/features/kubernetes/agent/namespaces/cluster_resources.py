@@ -16,6 +16,7 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.agent.backoff import backoff_s
 from switchyard.agent.log import line
 from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.errors import NotFound, YardError
@@ -24,6 +25,8 @@ from switchyard.features.kubernetes.agent.api.api_errors import ApiUnavailable
 from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
 from switchyard.features.kubernetes.agent.namespaces.apply import (
     NAMESPACE_ANNOTATION,
+    Manifest,
+    ObjectKey,
     WantedObject,
     annotation,
     apply_object,
@@ -35,20 +38,22 @@ from switchyard.features.kubernetes.agent.namespaces.apply import (
 )
 from switchyard.features.kubernetes.agent.namespaces.live_objects import LiveObjects
 from switchyard.features.kubernetes.agent.namespaces.namespace_gate import NamespaceGate, Scope
-from switchyard.features.kubernetes.agent.namespaces.namespace_state import (
-    RETRY_S_MIN,
-    NamespaceState,
-    backoff_s,
-    foreign_namespace,
-)
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKinds
 from switchyard.log_pace import LogPace
-from switchyard.model.cluster.namespace_resources import REPORTED_MAX, NamespaceEntry, ObjectState, ObjectStatus
+from switchyard.model.cluster.namespace_resources import (
+    REPORTED_MAX,
+    NamespaceEntry,
+    NamespaceReport,
+    ObjectState,
+    ObjectStatus,
+    RenderedObject,
+)
 from switchyard.model.cluster.poll import Lease
 
 REPORT_BYTES = 2**20  # a report ends after the namespace that passes this; the server takes eight times as much
 ROUND_S = 1.0  # of applying; then what happened is reported, and the next round goes on
 BEING_DELETED = "the namespace is being deleted; it is made again once it is gone"
+RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0  # after a failure, doubled each time
 
 
 class NamespaceOf(Protocol):
@@ -146,17 +151,17 @@ class ClusterResources:
                 wanted.setdefault(entry.namespace, entry.digest)
         for namespace, digest in wanted.items():
             state = self._states.setdefault(namespace, NamespaceState(namespace))
-            if state.wanted != digest:
-                state.wanted, state.due_at, state.tries = digest, 0.0, 0
+            if state.wanted_digest != digest:
+                state.wanted_digest, state.due_at, state.tries = digest, 0.0, 0
         for namespace in [*(self._states.keys() - wanted.keys()), *index.unwanted]:
             state = self._states.setdefault(namespace, NamespaceState(namespace))
-            state.wanted, state.digest, state.objects, state.keys = "", "", [], set()
+            state.wanted_digest, state.digest, state.objects, state.keys = "", "", [], set()
         self._check_at = 0.0  # what is no longer rendered is removed now
         log.info(line("namespaces", version=index.version, wanted=len(wanted)))
 
     def _fetch(self, server: ResourceClient, state: NamespaceState) -> bool:
         """Read the objects of a namespace. Returns whether they are there."""
-        if state.digest == state.wanted:
+        if state.digest == state.wanted_digest:
             return True
         if time.monotonic() < self._server_at:
             return False
@@ -170,7 +175,7 @@ class ClusterResources:
             return False
         assert isinstance(answer.objects, list)
         self._server_tries = 0
-        state.objects, state.digest, state.wanted = answer.objects, answer.digest, answer.digest
+        state.objects, state.digest, state.wanted_digest = answer.objects, answer.digest, answer.digest
         state.is_unreported = True
         return True
 
@@ -194,12 +199,12 @@ class ClusterResources:
                 self._note_server_away(exc)
                 return
             for state in unreported:
-                if not state.wanted and not state.statuses:
+                if not state.wanted_digest and not state.statuses:
                     self._states.pop(state.namespace, None)
 
     def _note_server_away(self, exc: YardError) -> None:
-        self._server_at = time.monotonic() + backoff_s(self._server_tries)
         self._server_tries += 1
+        self._server_at = time.monotonic() + _retry_s(self._server_tries)
         if self._pace.note(exc.detail):
             log.warning(line("namespaces-trouble", error=exc.detail))
 
@@ -225,14 +230,14 @@ class ClusterResources:
 
     def _due_states(self) -> list[NamespaceState]:
         """The namespaces to apply now; those that jobs wait for come first."""
-        now, waiting = time.monotonic(), self._gate.waiting()
+        now, waiting = time.monotonic(), self._gate.waiting_scopes()
         urgent = {entry.namespace for entry in self._entries if (entry.project, entry.domain) in waiting}
-        due = [state for state in self._states.values() if state.wanted and state.due_at <= now]
+        due = [state for state in self._states.values() if state.wanted_digest and state.due_at <= now]
         return sorted(due, key=lambda state: (state.namespace not in urgent, state.due_at, state.namespace))
 
     def _apply(self, state: NamespaceState) -> None:
         """Apply all objects of a namespace that are not as they should be."""
-        wanted = self._wanted(state)
+        wanted = self._wanted_objects(state)
         state.drop(state.statuses.keys() - state.names)
         state.keys = {object_.key for object_ in wanted}
         blocked = ""
@@ -261,7 +266,7 @@ class ClusterResources:
                 blocked = self._namespace_trouble(state, object_)
         state.set_next_try(check_s=self._site.check_s)
 
-    def _wanted(self, state: NamespaceState) -> list[WantedObject]:
+    def _wanted_objects(self, state: NamespaceState) -> list[WantedObject]:
         """The objects to apply, in order. Those that the site or the cluster does not have are noted as failed."""
         objects: list[WantedObject] = []
         for rendered in sorted(state.objects, key=lambda rendered: order_of(str(rendered.object.get("kind")))):
@@ -312,7 +317,7 @@ class ClusterResources:
     def _remove_unwanted(self) -> None:
         """Remove the objects of ours that no rendering has any more."""
         wanted = {state.namespace: state.keys for state in self._states.values()}
-        unread = {state.namespace for state in self._states.values() if state.digest != state.wanted}
+        unread = {state.namespace for state in self._states.values() if state.digest != state.wanted_digest}
         left: dict[str, set[str]] = {}
         for namespace, key in self._live.unwanted(wanted, unread):
             status = self._live.remove(key)
@@ -325,12 +330,12 @@ class ClusterResources:
 
     def _note_cluster_away(self, exc: YardError) -> None:
         """The cluster did not answer: all its namespaces wait, and those that have something to apply say why."""
-        self._cluster_at = time.monotonic() + backoff_s(self._cluster_tries)
         self._cluster_tries += 1
+        self._cluster_at = time.monotonic() + _retry_s(self._cluster_tries)
         self._trouble = bounded(exc.detail)
         now = time.monotonic()
         for state in self._states.values():
-            if state.wanted and (state.digest != state.wanted or state.due_at <= now):
+            if state.wanted_digest and (state.digest != state.wanted_digest or state.due_at <= now):
                 for name in [*state.statuses] or sorted(state.names) or [f"Namespace/{state.namespace}"]:
                     state.note(ObjectStatus(name, ObjectState.FAILED, self._trouble))
         if self._pace.note(exc.detail):
@@ -368,3 +373,86 @@ class ClusterResources:
         if entry.namespace and not self._site.allows_namespace(entry.namespace):
             return ""
         return entry.mistake or "its objects are not read yet"
+
+
+class NamespaceState:
+    """What is wanted of one namespace, and how far it is."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+        self.wanted_digest = ""  # the digest that the index has; empty: nothing is wanted any more
+        self.digest = ""  # of `objects`
+        self.objects: list[RenderedObject] = []
+        self.keys: set[ObjectKey] = set()
+        self.statuses: dict[str, ObjectStatus] = {}  # by kind and name
+        self.drift_at: dict[str, float] = {}
+        self.is_ready = False  # all its objects were applied once
+        self.tries = 0
+        self.due_at = 0.0
+        self.is_unreported = True
+
+    def note(self, status: ObjectStatus) -> None:
+        """Set the state of one object. Drift that was seen before is kept."""
+        old = self.statuses.get(status.name)
+        if status.drift:
+            self.drift_at[status.name] = time.monotonic()
+            self.is_unreported = True
+        elif old is not None and old.drift:
+            status = msgspec.structs.replace(status, drift=old.drift)
+        if status != old:
+            self.statuses[status.name] = status
+            self.is_unreported = True
+
+    def drop(self, names: set[str]) -> None:
+        for name in names & self.statuses.keys():
+            del self.statuses[name]
+            self.drift_at.pop(name, None)
+            self.is_unreported = True
+
+    @property
+    def names(self) -> set[str]:
+        """Kind and name of each wanted object."""
+        return {title_of(rendered.object) for rendered in self.objects}
+
+    def set_next_try(self, *, check_s: float) -> None:
+        """After all objects were tried: again soon if one failed."""
+        states = {status.state for status in self.statuses.values()}
+        if ObjectState.FAILED in states or ObjectState.WAITING in states:
+            self.tries += 1
+            self.due_at = time.monotonic() + _retry_s(self.tries)
+        else:
+            self.tries, self.is_ready = 0, True
+            # Another manager may let go of its fields.
+            self.due_at = time.monotonic() + check_s if ObjectState.DIFFERS in states else float("inf")
+
+    @property
+    def trouble(self) -> str:
+        """The first object that is not applied, and why."""
+        for status in self.statuses.values():
+            if status.state in (ObjectState.FAILED, ObjectState.WAITING):
+                return bounded(f"{status.name} is not applied: {status.reason}")
+        return "" if self.statuses else "its objects are not applied yet"
+
+    def report(self) -> NamespaceReport:
+        now = time.monotonic()
+        statuses = [
+            msgspec.structs.replace(status, drift_ago_s=int(now - self.drift_at[name]))
+            if name in self.drift_at
+            else status
+            for name, status in sorted(self.statuses.items(), key=lambda item: order_of(item[0].partition("/")[0]))
+        ]
+        return NamespaceReport(self.namespace, self.digest, statuses)
+
+
+def foreign_namespace(manifest: Manifest, namespace: str) -> str:
+    """The server checks it, too; an agent does not rely on it."""
+    metadata = manifest.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        return "it has no name"
+    is_namespace = manifest.get("kind") == "Namespace" and manifest.get("apiVersion") == "v1"
+    named = metadata["name"] if is_namespace else metadata.get("namespace", namespace)
+    return "" if named == namespace else f"it names the namespace {str(named)[:63]!r}, not {namespace!r}"
+
+
+def _retry_s(tries: int) -> float:
+    return backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)

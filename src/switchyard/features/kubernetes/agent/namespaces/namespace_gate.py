@@ -62,7 +62,7 @@ class NamespaceGate:
                 self._given_up.discard(scope)
             return bool(ready)
 
-    def waiting(self) -> set[Scope]:
+    def waiting_scopes(self) -> set[Scope]:
         """The scopes that jobs wait for."""
         with self._lock:
             return set(self._held_since)

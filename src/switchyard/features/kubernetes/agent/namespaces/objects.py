@@ -48,7 +48,6 @@ class JobObjectSpec(Struct, frozen=True, rename="camel"):
     parallelism: int | None = None
     completions: int | None = None
     suspend: bool = False
-    completion_mode: str = "NonIndexed"
 
 
 class JobObjectStatus(Struct, frozen=True, rename="camel"):
@@ -58,7 +57,6 @@ class JobObjectStatus(Struct, frozen=True, rename="camel"):
     active: int = 0
     succeeded: int = 0
     failed: int = 0
-    terminating: int = 0
     completed_indexes: str = ""
     failed_indexes: str = ""
 
@@ -105,7 +103,6 @@ class PodObjectSpec(Struct, frozen=True, rename="camel"):
     init_containers: list[PodContainer] = []
     overhead: dict[str, str] = {}
     priority: int | None = None
-    active_deadline_seconds: int | None = None
 
 
 class ContainerWaiting(Struct, frozen=True):
@@ -138,7 +135,6 @@ class ContainerStatus(Struct, frozen=True, rename="camel"):
     last_state: ContainerState = ContainerState()  # of the container before this one, if the kubelet replaced it
     image: str = ""
     restart_count: int = 0
-    container_id: str = ""
 
 
 class PodObjectStatus(Struct, frozen=True, rename="camel"):

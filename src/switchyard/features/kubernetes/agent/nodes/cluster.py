@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.backends import BackendQuote, Setting
 from switchyard.agent.log import line
-from switchyard.agent.loop.rates import cost_of
+from switchyard.agent.loop.need import cost_of
 from switchyard.agent.private_files import replace_file
 from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
@@ -32,8 +32,12 @@ from switchyard.features.kubernetes.agent.jobs.job_status import NodeState
 from switchyard.features.kubernetes.agent.jobs.kueue import object_reader, queue_problem
 from switchyard.features.kubernetes.agent.jobs.quotes import ClusterView, pods_of_manifest, quote_job, taint_refusal
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite, kubernetes_of
-from switchyard.features.kubernetes.agent.namespaces.quota_graph import graph_of_quotas, load_of_quotas
-from switchyard.features.kubernetes.agent.namespaces.quotas import NamespaceQuota, read_quota
+from switchyard.features.kubernetes.agent.namespaces.quotas import (
+    NamespaceQuota,
+    graph_of_quotas,
+    load_of_quotas,
+    read_quota,
+)
 from switchyard.features.kubernetes.agent.nodes.device_labels import DeviceLabels, labels_of_devices
 from switchyard.features.kubernetes.agent.nodes.load import load_of_nodes
 from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use

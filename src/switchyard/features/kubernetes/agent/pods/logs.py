@@ -10,6 +10,7 @@ A file of output has a file beside it with the position of the last whole line. 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import threading
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
@@ -27,7 +29,6 @@ from switchyard.agent.private_files import private_opener, replace_file
 from switchyard.errors import YardError
 from switchyard.features.kubernetes.agent.api.api import ApiStream, KubernetesApi
 from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal, ApiUnavailable
-from switchyard.features.kubernetes.agent.pods.bounded_output import BoundedOutput
 from switchyard.features.kubernetes.agent.pods.log_stream import LogPosition, LogReader
 
 FOLLOWS_MAX = 64  # streams, each with a thread
@@ -40,8 +41,15 @@ READ_S = 30.0  # without a byte, in a read that does not follow
 SAVE_EVERY_S = 0.5
 UNFOLLOWED_S = 3.0  # a stream that goes on for this long after the end of its pod is cut
 LOG_RETRY_S = 1.0
+NODE_WAIT_S = 60.0  # the end of a job waits so long for output that its node does not give
 LARGE_BYTES = 2**20  # a read of more is checked by another one
 POD_OUTPUT_BYTES_MAX = 2**30  # of one file; a server keeps 4 MiB of it unless its config says otherwise
+STEPS = 8  # how often the hole grows while as much as the bound is written
+KEEP_SIZE, PUNCH_HOLE = 1, 2  # of fallocate(2)
+_libc = ctypes.CDLL(None, use_errno=True)
+_fallocate = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 
 log = logging.getLogger(__name__)
 
@@ -86,18 +94,13 @@ class LogCollector:
         api: KubernetesApi,
         folder: Path,
         *,
-        wait_s: float = 60.0,
         bytes_max: int = POD_OUTPUT_BYTES_MAX,
         on_done: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`wait_s`: how long the end of a job waits for output that its node does not give.
-
-        `bytes_max`: of one output, on the agent's disk. `on_done` is called with the key of an output that is complete.
-        """
+        """`bytes_max`: of one output, on the agent's disk. `on_done` is called with the key of a complete output."""
         self._api = api
         self._folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._wait_s = wait_s
         self._bytes_max = bytes_max
         self._on_done = on_done
         self._lock = threading.Lock()
@@ -262,7 +265,7 @@ class LogCollector:
             return is_last, "" if exc.http_status == 400 else f"its output cannot be read: {exc.message}"
         if isinstance(exc, ApiUnavailable) and exc.http_status >= 500:
             task.failing_s = task.failing_s or now
-            if is_last and now - task.failing_s > self._wait_s:
+            if is_last and now - task.failing_s > NODE_WAIT_S:
                 return True, f"its output cannot be read from its node: {exc.detail}"
         return False, ""
 
@@ -327,3 +330,66 @@ class LogCollector:
 
 def _creating_opener(path: str, flags: int) -> int:
     return private_opener(path, flags | os.O_CREAT)
+
+
+class BoundedOutput:
+    """Writes output within a bound: its beginning and its end are kept, the middle is dropped.
+
+    A server keeps the first and the last half of its own bound (`logs.bytes_max`), whatever the cluster. On this
+    machine and on Slurm it takes them from the job's file, which has no bound. Here the file gets a hole in its middle:
+    every byte keeps its offset, and a hole takes no disk. On a file system without holes (NFS before 4.2) the end is
+    dropped instead. `file` can be written at any place; `size`: how many bytes of output there were before.
+    """
+
+    def __init__(self, file: BinaryIO, size: int, bytes_max: int) -> None:
+        self._file = file
+        self._size = size
+        self._bytes_max = bytes_max
+        self._half = bytes_max // 2
+        self._step = max(1, bytes_max // STEPS)
+        self._hole_due = max(bytes_max, size)  # the size at which the hole is made or grows
+        self._is_end_dropped = False
+
+    def begin(self) -> None:
+        """Remove what the file has beyond `size`: it comes again."""
+        self._is_end_dropped = os.fstat(self._file.fileno()).st_size < self._size
+        end = min(self._size, self._bytes_max) if self._is_end_dropped else self._size
+        self._file.truncate(end)
+        self._file.seek(end)
+        if self._is_end_dropped:
+            self._file.write(self._notice_of("the end of"))
+
+    def write(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._is_end_dropped:
+            return
+        self._file.write(data)
+        if self._size > self._hole_due:
+            self._hole_due = self._size + self._step
+            self._drop_middle()
+
+    def _drop_middle(self) -> None:
+        end = self._size - self._half + self._step  # at most half of the bound stays until the next time
+        self._file.flush()
+        try:
+            _punch_hole(self._file.fileno(), self._half, end - self._half)
+        except OSError as exc:
+            log.warning(line("output-end-dropped", file=self._file.name, error=exc))
+            self._is_end_dropped = True
+            self._file.truncate(self._bytes_max)
+            self._file.seek(self._bytes_max)
+            self._file.write(self._notice_of("the end of"))
+            return
+        # Seen only if the server's bound is above this one.
+        os.pwrite(self._file.fileno(), self._notice_of("the middle of")[: end - self._half], self._half)
+
+    def _notice_of(self, part: str) -> bytes:
+        return f"\n--- {part} output beyond {self._bytes_max} bytes is dropped ---\n".encode()
+
+
+def _punch_hole(number: int, offset: int, size: int) -> None:
+    if _fallocate is None:
+        raise OSError("this system has no holes in files")
+    if _fallocate(number, KEEP_SIZE | PUNCH_HOLE, offset, size):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

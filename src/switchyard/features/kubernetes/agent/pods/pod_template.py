@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -17,7 +18,7 @@ from switchyard.agent.site.site import Site
 from switchyard.agent.site.site_types import ImagePull
 from switchyard.errors import PolicyRefused
 from switchyard.features.kubernetes.agent.jobs.gang import Gang, gang_pod
-from switchyard.features.kubernetes.agent.kubernetes_names import is_object_name
+from switchyard.features.kubernetes.agent.kubernetes_names import is_label_key, is_label_value, is_object_name
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite, ScratchVolume, kubernetes_of
 from switchyard.features.kubernetes.agent.nodes.device_labels import (
     NO_LABELS,
@@ -29,18 +30,24 @@ from switchyard.features.kubernetes.agent.nodes.device_labels import (
 from switchyard.features.kubernetes.agent.pods.command import main_command, variables_of
 from switchyard.features.kubernetes.agent.pods.image_policy import image_of
 from switchyard.features.kubernetes.agent.pods.labels import GANG_LABEL
-from switchyard.features.kubernetes.agent.pods.node_affinity import merge_affinity, node_affinity
 from switchyard.features.kubernetes.agent.pods.pod_security import container_security, pod_security
 from switchyard.features.kubernetes.agent.pods.template_patch import patch_template
 from switchyard.model.cluster.pod_part import MAIN_CONTAINER
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.job.devices import devices_of, typed_resources
+from switchyard.model.job.image_compatibility import architecture_of
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.constraint import Constraint, read_constraint
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 
 PULL_POLICIES = {ImagePull.ALWAYS: "Always", ImagePull.MISSING: "IfNotPresent", ImagePull.NEVER: "Never"}
 Manifest = dict[str, Any]
+TERMS_MAX = 100
+HOST_LABEL, ARCH_LABEL, OS_LABEL = "kubernetes.io/hostname", "kubernetes.io/arch", "kubernetes.io/os"
+# Architectures as Go names them, which Kubernetes does, too.
+GO_ARCHITECTURES = ("amd64", "arm64", "386", "arm", "ppc64le", "s390x", "riscv64", "loong64")
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def pod_template(
@@ -247,3 +254,113 @@ def _split_mount(mount: str) -> tuple[str, str, bool]:
     is_read_only = further[-1:] == ["ro"]
     target = next((part for part in further if part.startswith("/")), source)
     return source, target, is_read_only
+
+
+@dataclass(frozen=True, slots=True)
+class LabelExpression:
+    """A condition on one label of a node."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+    def manifest(self) -> Manifest:
+        row: Manifest = {"key": self.key, "operator": self.operator}
+        return {**row, "values": list(self.values)} if self.values else row
+
+
+Term = tuple[LabelExpression, ...]
+
+
+OPPOSITES = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
+
+
+def node_affinity(spec: JobSpec, devices: Sequence[Mapping[str, tuple[str, ...]]] = ()) -> Manifest:
+    """The affinity of a job's pods; empty: every node will do. Raises PolicyRefused if the scheduler cannot be told.
+
+    `devices`: for each of them labels, of which a node must have one with one of its values.
+
+    Properties are labels of nodes (nodes.py says under which names), hosts are the label `kubernetes.io/hostname`. The
+    scheduler takes a list of terms of which one must hold, each a list of expressions which must all hold. So a
+    constraint is brought into that form; one that needs too many terms is refused. Ranks mean nothing to Kubernetes.
+    """
+    attributes = (spec.demand or {}).get("attributes") or {}
+    words = (attributes.get("system") or {}).get("constraints")
+    constraint = read_constraint(words, where="attributes.system.constraints")
+    if constraint is None and not devices:
+        return {}
+    parts = [] if constraint is None else [_terms(constraint, is_negated=False)]
+    for labels in devices:
+        parts.append([(LabelExpression(label, "In", values),) for label, values in labels.items()])
+    terms = _all_of(parts, constraint)
+    if not terms:
+        raise PolicyRefused(f"No node can be what its constraint says ({constraint}).")
+    if any(not term for term in terms):
+        return {}
+    rows = [{"matchExpressions": [part.manifest() for part in term]} for term in terms]
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": rows}}}
+
+
+def merge_affinity(pod: Manifest, further: Manifest) -> None:
+    """Add fields to a pod's spec. Its affinity keeps what it has."""
+    affinity = {**pod.get("affinity", {}), **further.get("affinity", {})}
+    pod.update(further)
+    if affinity:
+        pod["affinity"] = affinity
+
+
+def _terms(constraint: Constraint, *, is_negated: bool) -> list[Term]:
+    """The constraint, or its opposite, as terms of which one must hold. One empty term: it always holds."""
+    if constraint.operator == "ranks":
+        raise PolicyRefused("Its constraint names ranks, and nodes of Kubernetes have none: name properties or hosts.")
+    if constraint.operator == "not":
+        if not constraint.parts:
+            return [()] if is_negated else []
+        return _terms(constraint.parts[0], is_negated=not is_negated)
+    if constraint.operator in ("and", "or"):
+        parts = [_terms(part, is_negated=is_negated) for part in constraint.parts]
+        is_and = (constraint.operator == "and") is not is_negated
+        if not parts:  # an empty one allows every node
+            return [] if is_negated else [()]
+        return _all_of(parts, constraint) if is_and else _bounded([term for part in parts for term in part], constraint)
+    expressions = _expressions(constraint)
+    if not is_negated:
+        return [tuple(expressions)]
+    return [(LabelExpression(part.key, OPPOSITES[part.operator], part.values),) for part in expressions]
+
+
+def _all_of(parts: Sequence[Sequence[Term]], constraint: Constraint | None) -> list[Term]:
+    terms: list[Term] = [()]
+    for part in parts:
+        terms = _bounded([(*left, *right) for left, right in product(terms, part)], constraint)
+    return terms
+
+
+def _bounded(terms: list[Term], constraint: Constraint | None) -> list[Term]:
+    if len(terms) > TERMS_MAX:
+        raise PolicyRefused(f"Its constraint ({constraint}) is too complicated for Kubernetes' scheduler.")
+    return terms
+
+
+def _expressions(constraint: Constraint) -> list[LabelExpression]:
+    if constraint.operator == "hostlist":
+        return [LabelExpression(HOST_LABEL, "In", tuple(sorted(constraint.names)))]
+    return [_property(name) for name in sorted(constraint.names)]
+
+
+def _property(name: str) -> LabelExpression:
+    if name.startswith("^"):
+        part = _property(name[1:])
+        return LabelExpression(part.key, OPPOSITES[part.operator], part.values)
+    key, equals, value = name.partition("=")
+    if key in ("arch", "os"):
+        label = ARCH_LABEL if key == "arch" else OS_LABEL
+        if not equals:
+            return LabelExpression(label, "Exists")
+        names = (
+            [go for go in GO_ARCHITECTURES if architecture_of(go) == architecture_of(value)] if key == "arch" else []
+        )
+        return LabelExpression(label, "In", (names[0] if names else value,))
+    if not is_label_key(key) or not is_label_value(value):
+        raise PolicyRefused(f"The property {name[:80]!r} cannot be a label of a node, so no node here has it.")
+    return LabelExpression(key, "In", (value,)) if equals else LabelExpression(key, "Exists")

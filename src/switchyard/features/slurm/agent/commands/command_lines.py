@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from switchyard.agent.loop.need import spec_of
 from switchyard.errors import PolicyRefused
-from switchyard.features.slurm.agent.commands.option_grammars import JOB, LICENSE, OPTION, build_option, check_word
+from switchyard.features.slurm.agent.commands.option_grammars import JOB, build_option, check_word
 from switchyard.features.slurm.agent.commands.parse import SACCT_FIELDS, SQUEUE_FIELDS
 from switchyard.model.cluster.hardware import GPU
 from switchyard.model.cluster.idset import IdSet
-from switchyard.model.cluster.native_grammars import GPU_TYPE
+from switchyard.model.cluster.native_grammars import GPU_TYPE, LICENSE, OPTION
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.devices import Device, devices_of, typed_resources
 from switchyard.model.job.job import JobSpec, Native

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from switchyard.agent.backends.shared.contact import Contact
-from switchyard.agent.umask import job_umask
+from switchyard.agent.private_files import job_umask
 from switchyard.errors import Unavailable
 from switchyard.features.slurm.agent.slurm_site import SlurmSite, runs_over_ssh
 

@@ -1,13 +1,14 @@
 """The grammar of each word with a value on a command line of Slurm. Pure.
 
 `build_option` is the only way to build such a word. It checks the value first, whether it comes from the job, the
-server, the site or Slurm itself. An option without a grammar cannot be built.
+server, the site or Slurm itself. An option without a grammar cannot be built, and options of the agent are not a job's.
 """
 
 from __future__ import annotations
 
 from switchyard.errors import PolicyRefused
-from switchyard.model.cluster.native_grammars import CONSTRAINT, GPU_TYPE, LICENSE, NAME, NAMES, OPTION, Grammar
+from switchyard.model.cluster.native_grammars import CONSTRAINT, GPU_TYPE, LICENSE, NAME, NAMES, Grammar
+from switchyard.model.job.job import JobSpec, native_problem
 
 COUNT = Grammar(r"[0-9]{1,12}", "a whole number")
 MEGABYTES = Grammar(r"[0-9]{1,18}M", "a size in megabytes")
@@ -54,6 +55,14 @@ GRAMMARS: dict[str, Grammar] = {
     "--tmp": MEGABYTES,
     "--user": USERS,
 }
+# Set by the agent: a job that changed them could hide from it or run twice.
+AGENT_OPTIONS = frozenset(
+    {
+        *("--array", "--job-name", "--parsable", "--test-only", "--wait", "--wrap", "--quiet", "--verbose"),
+        *("--clusters", "--chdir", "--error", "--input", "--open-mode", "--output", "--export", "--export-file"),
+        *("--get-user-env", "--gid", "--uid", "--requeue", "--no-requeue", "--help", "--usage", "--version"),
+    }
+)
 
 
 def build_option(option: str, value: object) -> str:
@@ -71,4 +80,11 @@ def check_word(grammar: Grammar, text: str) -> str:
     return text
 
 
-__all__ = ["GRAMMARS", "JOB", "LICENSE", "OPTION", "build_option", "check_word"]
+def native_options_refusal(spec: JobSpec) -> str:
+    """Why a job's options cannot be given to sbatch; empty: they can, if the site allows them."""
+    if problem := native_problem(spec.native):
+        return f"Slurm is not told this: {problem}."
+    for option in spec.native.options if spec.native else []:
+        if option.partition("=")[0] in AGENT_OPTIONS:
+            return f"The option {option.partition('=')[0]} is set by the agent itself."
+    return ""

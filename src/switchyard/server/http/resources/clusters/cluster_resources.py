@@ -16,17 +16,17 @@ from switchyard.server.http.bodies.body_bounds import RESOURCES_BODY
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import Caller, Endpoint
 from switchyard.server.http.query_parameters import CURSOR, LIMIT, QueryParameter
-from switchyard.service.rules import cluster_resources, namespace_status
+from switchyard.service.rules import namespace_status
 
 
 def rendering_make(call: Call) -> Rendering:
-    return cluster_resources.render(
+    return namespace_status.render(
         call.context, call.services.settings.templates, call.actor, project=call.body.project, domain=call.body.domain
     )
 
 
 def rendering_changes(call: Call) -> RenderingChange:
-    return cluster_resources.compare_rendering(
+    return namespace_status.compare_rendering(
         call.context,
         call.services.settings.templates,
         call.actor,
