@@ -14,7 +14,7 @@ from switchyard.match.plain_demand import demand_of_plain
 from switchyard.match.requirement import Requirement, requirements_of
 from switchyard.model.graph import AttachedVertex, Graph
 from switchyard.model.graph.hash_consing import ShapeTable
-from switchyard.model.job.devices import read_device
+from switchyard.model.jobspec.devices import read_device
 from tests.match.brute import SPELLINGS
 
 GPUS = ["gpu", "gpu", "gpu:a100", "gpu:h100", "gpu:nvidia_a100_80gb"]

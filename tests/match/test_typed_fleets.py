@@ -19,8 +19,8 @@ from switchyard.match.plain_demand import demand_of_resources
 from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from switchyard.model.job.devices import devices_of
 from switchyard.model.job.job import Resources
+from switchyard.model.jobspec.devices import devices_of
 from switchyard.route.router import evaluate, make_plan
 from tests.agent.kubernetes.node_builders import make_node
 from tests.agent.slurm.test_nodes import row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from switchyard.model.cluster.hardware import Hardware, SiteNames, read_hardware, types_of_vertex
-from switchyard.model.job.devices import Device, read_device
+from switchyard.model.jobspec.devices import Device, read_device
 
 
 @pytest.mark.parametrize(

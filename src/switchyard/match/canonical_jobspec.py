@@ -10,9 +10,9 @@ from switchyard.errors import Malformed
 from switchyard.match.demand import DEMAND_DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
 from switchyard.match.requirement import Requirement, requirements_of
 from switchyard.model.cluster.native_grammars import GPU_TYPE
-from switchyard.model.job.devices import device_of
 from switchyard.model.jobspec.constraint import read_constraint
 from switchyard.model.jobspec.counts import is_no_gpu, least_count
+from switchyard.model.jobspec.devices import device_of
 from switchyard.model.jobspec.quantity import BYTES_MAX
 
 TYPE_CHARS_MAX = 64

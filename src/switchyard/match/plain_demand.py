@@ -9,8 +9,8 @@ from typing import Any
 from switchyard.match.demand import Demand, Need, NeedKind, PlainResources, merge_needs
 from switchyard.match.requirement import Requirement, requirements_of
 from switchyard.model.cluster.hardware import GPU
-from switchyard.model.job.devices import devices_of
 from switchyard.model.job.job import Resources
+from switchyard.model.jobspec.devices import devices_of
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from switchyard.match.version import is_at_least, is_at_most
 from switchyard.model.cluster.hardware import MEMORY_FIELD, OWN_SUBSYSTEM, TYPE_FIELD
 from switchyard.model.graph import AttachedVertex, FieldValue
-from switchyard.model.job.devices import Device
+from switchyard.model.jobspec.devices import Device
 
 
 @dataclass(frozen=True, slots=True)

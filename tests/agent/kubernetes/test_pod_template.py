@@ -13,8 +13,8 @@ from switchyard.features.kubernetes.agent.nodes.device_labels import labels_of_d
 from switchyard.features.kubernetes.agent.pods.pod_template import REQUIRED
 from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.files.files import JobFiles
-from switchyard.model.job.devices import devices_of
 from switchyard.model.job.job import Resources
+from switchyard.model.jobspec.devices import devices_of
 from tests.agent.kubernetes.manifests import Body, a_site, container_of, of, one, pod_of, refusal, variables_of
 from tests.agent.kubernetes.node_builders import make_node
 

@@ -25,7 +25,7 @@ from switchyard.match.free_graph import free_part
 from switchyard.model.cluster.hardware import SiteNames
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes
-from switchyard.model.job.devices import device_of
+from switchyard.model.jobspec.devices import device_of
 
 GIB = 2**30
 

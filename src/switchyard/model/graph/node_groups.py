@@ -27,8 +27,8 @@ from switchyard.model.graph.fields import check_fields
 from switchyard.model.graph.graph import NODES_MAX, AttachedVertex, FieldValue, Graph, TypeName
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
-from switchyard.model.job.devices import read_device
 from switchyard.model.job.job import COUNT_MAX, Amount, Count, DeviceText, GpuType
+from switchyard.model.jobspec.devices import read_device
 from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.model.rules.names import LabelKey
 from switchyard.model.wire.decode import convert

@@ -16,9 +16,9 @@ from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_resources
 from switchyard.match.requirement import Requirement, requirements_of
 from switchyard.model.cluster.hardware import GPU
-from switchyard.model.job.devices import devices_of, typed_resources
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.structure import check_canonical, check_dictionary
 from switchyard.model.jobspec.tasks import check_task_counts, check_task_group
 

@@ -9,7 +9,7 @@ from switchyard.agent.loop.need import spec_of
 from switchyard.errors import Unavailable
 from switchyard.model.cluster.hardware import GPU, Hardware
 from switchyard.model.cluster.poll import Lease
-from switchyard.model.job.devices import devices_of, typed_resources
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 
 
 def choose_gpus(lease: Lease, gpus: Sequence[Hardware], taken: Collection[int]) -> tuple[int, ...]:

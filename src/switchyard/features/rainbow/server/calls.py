@@ -30,9 +30,9 @@ from switchyard.model.cluster.hardware import MEMORY_FIELD, OWN_SUBSYSTEM, TYPE_
 from switchyard.model.cluster.poll import BATCH_MAX, Report
 from switchyard.model.cluster.selection import Scalar, Select
 from switchyard.model.cluster.verdict import FitAnswer, FitRequest
-from switchyard.model.job.devices import devices_of, typed_resources
 from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Resources
 from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.jobspec import from_jobspec
 from switchyard.model.jobspec.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.rules.names import NAME_HINT, Title, is_name

@@ -25,9 +25,9 @@ from switchyard.features.flux.agent.submit.native_options import NativeOptions, 
 from switchyard.features.flux.agent.submit.start_guard import CommandBody, guarded_command, has_template, plain_body
 from switchyard.model.cluster.hardware import COMMON_NAMES, GPU, SiteNames, is_known
 from switchyard.model.cluster.poll import Lease
-from switchyard.model.job.devices import Device, device_of, devices_of, typed_resources
 from switchyard.model.job.job import JobSpec, Native
 from switchyard.model.job.variable_names import is_shell_name
+from switchyard.model.jobspec.devices import Device, device_of, devices_of, typed_resources
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_duration_s
 from switchyard.model.jobspec.version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 

@@ -47,8 +47,8 @@ from switchyard.features.kubernetes.agent.pods.pod_changes import refuse_malform
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job.devices import devices_of, typed_resources
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.rules.names import printable_line
 
 NODES_PATH = "/api/v1/nodes"

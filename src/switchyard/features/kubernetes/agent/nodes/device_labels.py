@@ -14,7 +14,7 @@ from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode
 from switchyard.model.cluster.hardware import GPU, SiteNames, types_of_vertex
 from switchyard.model.graph.graph import FieldValue
-from switchyard.model.job.devices import Device
+from switchyard.model.jobspec.devices import Device
 
 GPU_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "cloud.google.com/gke-accelerator")
 MEMORY_LABEL = "nvidia.com/gpu.memory"  # of each GPU, in MiB

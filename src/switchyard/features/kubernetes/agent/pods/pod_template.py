@@ -35,10 +35,10 @@ from switchyard.features.kubernetes.agent.pods.template_patch import patch_templ
 from switchyard.model.cluster.pod_part import MAIN_CONTAINER
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig, RunAs, SecurityContext
-from switchyard.model.job.devices import devices_of, typed_resources
 from switchyard.model.job.image_compatibility import architecture_of
 from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.constraint import Constraint, read_constraint
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 
 PULL_POLICIES = {ImagePull.ALWAYS: "Always", ImagePull.MISSING: "IfNotPresent", ImagePull.NEVER: "Never"}

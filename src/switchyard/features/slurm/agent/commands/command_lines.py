@@ -13,8 +13,8 @@ from switchyard.model.cluster.hardware import GPU
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.cluster.native_grammars import GPU_TYPE, LICENSE, OPTION
 from switchyard.model.cluster.poll import Lease
-from switchyard.model.job.devices import Device, devices_of, typed_resources
 from switchyard.model.job.job import JobSpec, Native
+from switchyard.model.jobspec.devices import Device, devices_of, typed_resources
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.rules.names import printable_line
 

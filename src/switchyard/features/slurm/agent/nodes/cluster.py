@@ -34,9 +34,9 @@ from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.hardware import SiteNames, types_of_vertex
 from switchyard.model.cluster.hostlist import compress_hosts
 from switchyard.model.graph import Graph
-from switchyard.model.job.devices import Device, devices_of, typed_resources
 from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
+from switchyard.model.jobspec.devices import Device, devices_of, typed_resources
 
 MEMORY_SAMPLE_S = 30  # Slurm's default interval of memory samples
 KILL_WAIT_S = 30  # Slurm's default of KillWait
