@@ -30,6 +30,7 @@ from switchyard.agent.site.inherited_variables import INHERITED_VARIABLES
 from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.hardware import Hardware
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.cluster.quote import QUOTE_VALID_S
 from switchyard.model.graph import Graph
@@ -53,6 +54,7 @@ class Setting:
     # From the operator, or discovered on this machine. None: the backend asks its cluster.
     graph: Graph | None = None
     look: Callable[[], Graph] | None = None  # discovers the graph again; None: it is not discovered
+    gpus: tuple[Hardware, ...] = ()  # of this machine, by index; none: not known
     site: Site = field(default_factory=Site)
     is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
     are_jobs_bound: bool = False  # `--jobs-end-with-agent`: when the agent ends, however it ends, its jobs end, too

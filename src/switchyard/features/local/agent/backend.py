@@ -45,6 +45,7 @@ from switchyard.agent.site.images import container_programs, graph_with_images
 from switchyard.errors import Unavailable, YardError
 from switchyard.features.local.agent import local_status, proctable, supervisor
 from switchyard.features.local.agent.containment import Containments
+from switchyard.features.local.agent.gpus import choose_gpus, free_types, gpu_variables
 from switchyard.features.local.agent.job_mounts import release_mounts
 from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, SupervisorClaim
 from switchyard.features.local.agent.launch import (
@@ -122,7 +123,11 @@ class LocalBackend(OptionalCalls):
     def state(self) -> Load:
         with self._lock:
             occupied = total_need(live.need for live in self._live.values())
-            return load_of(self._graph, occupied, running=len(self._live), queued=0)
+            types = free_types(self._setting.gpus, self._taken_gpus())
+            return load_of(self._graph, occupied, running=len(self._live), queued=0, free_types=types)
+
+    def _taken_gpus(self) -> set[int]:
+        return {index for live in self._live.values() for index in live.gpus}
 
     def trouble(self) -> Trouble | None:
         text = self._program.trouble()
@@ -148,7 +153,10 @@ class LocalBackend(OptionalCalls):
         name = marker_of(lease)
         job = JobDir(self._jobs / name)
         with self._lock:
-            live = self._live.setdefault(name, live_from_lease(lease))
+            live = self._live.get(name) or live_from_lease(lease)
+            if self._setting.gpus and not live.gpus:
+                live.gpus = choose_gpus(lease, self._setting.gpus, self._taken_gpus())
+            self._live[name] = live
         if live.process is not None and live.process.poll() is None:
             return name
         try:
@@ -156,9 +164,10 @@ class LocalBackend(OptionalCalls):
                 account = account_for(lease, self._setting, self._accounts)
                 home = job.work if spec_of(lease).files is None else self._work.path_of(lease)
                 words = self._containments.words(name)
-                files = start_files(lease, home, self._setting, account, directory=job.path, further=words)
+                own = gpu_variables(live.gpus)
+                files = start_files(lease, home, self._setting, account, directory=job.path, further=words, own=own)
                 variables = None if files.variables is None else (VARIABLES_FILE, files.variables)
-                job.write_start(lease, files.words, account, variables=variables)
+                job.write_start(lease, files.words, account, variables=variables, gpus=live.gpus)
                 self._spawn(name, live)
         except YardError:
             self._drop(name)
@@ -278,6 +287,7 @@ class LocalBackend(OptionalCalls):
                 if claim is None or not claim.lives():
                     continue
                 live = self._live[path.name] = live_from_files(job, started=job.started(claim))
+                live.gpus = job.gpus()
             except OSError:
                 continue  # `status` says so
             live.claim = claim
@@ -440,6 +450,7 @@ class LiveAttempt:
         self.fd = -1
         self.tries = 0
         self.spawned_at = 0.0
+        self.gpus: tuple[int, ...] = ()  # of this machine, by index
         self.limit_s = limit_s
         self.since = time.monotonic()  # when it began to occupy resources
         self.claim: SupervisorClaim | None = None  # as first read: a job under our account could change the file

@@ -10,6 +10,7 @@ import errno
 import hmac
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,10 +102,11 @@ class JobDir:
         account: LocalAccount | None = None,
         *,
         variables: tuple[str, bytes] | None = None,
+        gpus: Sequence[int] = (),
     ) -> None:
         """`account`: the owner of the job's folder, if not the agent. It can pass through the directory.
 
-        `variables`: name and content of the file with a container's variables.
+        `variables`: name and content of the file with a container's variables. `gpus`: what it holds, by index.
         """
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.work.mkdir(mode=0o700, exist_ok=True)
@@ -114,6 +116,8 @@ class JobDir:
         self._put("lease.json", msgspec.json.encode(lease))
         if variables is not None:
             self._put(*variables)
+        if gpus:
+            self._put("gpus", " ".join(map(str, gpus)).encode())
         self._put("start", b"\0".join([*words, b"end="]))
 
     def lease(self) -> Lease | None:
@@ -122,6 +126,12 @@ class JobDir:
         except (OSError, msgspec.DecodeError):
             return None
         return lease if marker_of(lease) == self.path.name else None  # else a job wrote the file
+
+    def gpus(self) -> tuple[int, ...]:
+        """The GPUs that it holds, by index."""
+        return tuple(
+            int(word) for word in (self._get("gpus") or b"").decode(errors="replace").split() if word.isdecimal()
+        )
 
     def claim(self) -> SupervisorClaim | None:
         content = self._get("claim")

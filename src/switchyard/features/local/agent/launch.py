@@ -7,7 +7,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +62,9 @@ def account_for(lease: Lease, setting: Setting, accounts: JobAccounts) -> LocalA
     return accounts.account_of(lease)
 
 
+NO_VARIABLES: Mapping[str, str] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class StartFiles:
     """`words`: of the start file, which say what to run. `variables`: the file of a container's variables; or none."""
@@ -78,14 +81,15 @@ def start_files(
     *,
     directory: Path,
     further: Iterable[str] = (),
+    own: Mapping[str, str] = NO_VARIABLES,
 ) -> StartFiles:
-    """What the supervisor gets. `directory`: of the job; `further`: words about the containment.
+    """What the supervisor gets. `directory`: of the job; `further`: words about the containment; `own`: its GPUs.
 
     Raises PolicyRefused if the site does not run the job's image.
     """
     spec = spec_of(lease)
     rule = None if spec.image is None else rule_of(spec.image, setting.site)
-    variables = job_environment(lease, home, setting, account)
+    variables = {**job_environment(lease, home, setting, account), **own}
     ids = [] if account is None else _account_words(account)
     limits = [f"data_bytes={memory_limit_bytes(spec)}"]
     content: bytes | None = None
@@ -96,16 +100,16 @@ def start_files(
         words = [*_run_words(command, variables, cwd), *ids, *limits]
     else:
         job = _container_job(lease, home, account, file=str(directory / VARIABLES_FILE))
-        client, own = _client_environment(setting), _job_variables(lease, home, setting, account)
+        client, inner = _client_environment(setting), {**_job_variables(lease, home, setting, account), **own}
         if rule.run is ImageRun.APPTAINER:
-            environment = {**client, **apptainer_variables(own)}
+            environment = {**client, **apptainer_variables(inner)}
             words = [
                 *_run_words(apptainer_command(job, setting.site.containers), environment, str(home)),
                 *ids,
                 *limits,
             ]
         else:
-            content = variables_text(rule.run.value, own)
+            content = variables_text(rule.run.value, inner)
             command = container_command(rule.run.value, job, setting.site.containers)
             words = [*_run_words(command, client, str(home)), *_mount_words(job, mounts_folder(setting.directory))]
             words += [f"cleanup={word}" for word in removal_command(rule.run.value, job.name)]
