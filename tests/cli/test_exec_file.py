@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Malformed, NotFound, YardError
-from switchyard.features.flyte.cli.exec_file import read_exec_file
+from switchyard.features.flyte.cli.create import read_exec_file
 
 AS_FLYTECTL_WRITES = """\
 iamRoleARN: ""

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tests.programs import Answer
 from tests.server.town import MEMBERS, ROLES, Town
+
+JOB = {"spec": {"command": ["true"]}, "project": "own"}
 
 Body = dict[str, Any] | None
 SPEC = {"command": ["true"]}
@@ -97,3 +100,17 @@ UNSEEN_MAKES = "401 401 401 404 404 404 404 404 201"
 HIDDEN = "401 401 403 404 404 404 404 404 200"  # an agent is told that it is not its own
 ADMINS = "401 401 401 404 403 403 403 200 200"
 ADMINS_MAKE = "401 401 401 404 403 403 403 201 201"
+
+
+def refused(answer: Answer, *statuses: int) -> Any:
+    """A problem as it has to be."""
+    assert 400 <= answer.status < 500, answer
+    assert not statuses or answer.status in statuses, answer
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = answer.json
+    assert problem["status"] == answer.status
+    assert problem["type"] == f"urn:switchyard:error:{problem['code']}"
+    assert problem["detail"]
+    assert problem["next_step"]
+    assert problem["title"]
+    return problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -26,6 +27,8 @@ from google.protobuf import json_format, message_factory
 
 from tests.processes import free_port
 from tests.programs import Answer, call, start_server
+
+UPLOAD_SCOPE = {"project": "default", "domain": "development"}
 
 CALL_S = 30
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -201,12 +204,12 @@ class Doors:
         return call(verb, f"{url}?{urlencode(rest)}", token=self.token)
 
     def by_grpc(self, name: str, request: Mapping[str, Any]) -> Said:
-        asked = json_format.ParseDict(dict(request), _class(name, "input_type")())
+        message = json_format.ParseDict(dict(request), _class(name, "input_type")())
         with grpc.insecure_channel(self.grpc) as line:
             stub = next(made for service, made in STUBS if name in service.methods_by_name)(line)
             metadata = [("authorization", f"Bearer {self.token}")] if self.token else []
             try:
-                answer = getattr(stub, name)(asked, timeout=CALL_S, metadata=metadata, wait_for_ready=True)
+                answer = getattr(stub, name)(message, timeout=CALL_S, metadata=metadata, wait_for_ready=True)
             except grpc.RpcError as exc:
                 return Said(exc.code().name, exc.details())
         return Said("OK", answer=json_format.MessageToDict(answer, preserving_proto_field_name=True))
@@ -241,3 +244,37 @@ def opened(folder: Path, *, database: str | None = None, auth: bool = False, **c
         yield Doors(server.url, f"127.0.0.1:{port}", server.admin_token if auth else None)
         wrong = [line for line in server.log.splitlines() if "level=error" in line or "Traceback" in line]
         assert wrong == [], "a defect behind a refusal shows only in the log"
+
+
+def plain_request(request: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = json_format.MessageToDict(request, preserving_proto_field_name=True)
+    return plain
+
+
+def ask_both(doors: Doors, name: str, request: dict[str, Any]) -> Said:
+    """What the doors say, which is the same."""
+    answers = [door(name, request) for door in doors.ways().values()]
+    assert answers[0] == answers[1]
+    return answers[0]
+
+
+def ask_data_proxy(doors: Doors, name: str, request: Any) -> Any:
+    """The answer of the data proxy, or the code and the words of its refusal."""
+    with grpc.insecure_channel(doors.grpc) as line:
+        try:
+            return getattr(dataproxy_pb2_grpc.DataProxyServiceStub(line), name)(
+                request, timeout=CALL_S, wait_for_ready=True
+            )
+        except grpc.RpcError as exc:
+            return exc.code().name, exc.details()
+
+
+def upload_location(doors: Doors, name: str, content: bytes = b"", **more: Any) -> Any:
+    md5 = hashlib.md5(content, usedforsecurity=False).digest() if content else b""
+    more = {**UPLOAD_SCOPE, **more}
+    request = dataproxy_pb2.CreateUploadLocationRequest(filename=name, content_md5=md5, **more)
+    return ask_data_proxy(doors, "CreateUploadLocation", request)
+
+
+def put_file(address: Any, content: bytes) -> Answer:
+    return call("PUT", address.signed_url, content, headers={"Content-Type": "application/octet-stream"})

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.programs import Answer
+from tests.server.cases import JOB, refused
 from tests.server.town import Town
 
 pytestmark = pytest.mark.xdist_group("bad-input")
-JOB = {"spec": {"command": ["true"]}, "project": "own"}
 MIB = 2**20
 
 
@@ -98,20 +97,6 @@ def test_a_bad_job_is_refused_and_nothing_stored(town: Town, path: str) -> None:
         assert refused(answer)["code"] == code, name
     assert town.jobs() == before
     assert town.is_healthy()
-
-
-def refused(answer: Answer, *statuses: int) -> Any:
-    """A problem as it has to be."""
-    assert 400 <= answer.status < 500, answer
-    assert not statuses or answer.status in statuses, answer
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem = answer.json
-    assert problem["status"] == answer.status
-    assert problem["type"] == f"urn:switchyard:error:{problem['code']}"
-    assert problem["detail"]
-    assert problem["next_step"]
-    assert problem["title"]
-    return problem
 
 
 QUOTED_NUL, QUOTED_NEWLINE = "%00", "%0A"

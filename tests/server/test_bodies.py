@@ -10,7 +10,7 @@ from switchyard.server.http.bodies.body_bounds import LEAVE_BODY
 from switchyard.server.http.bodies.body_decoding import refuse_many_values
 from switchyard.server.http.endpoint import BodyForm, Caller
 from switchyard.server.http.endpoints import ENDPOINTS
-from tests.server.test_bad_input import JOB, refused
+from tests.server.cases import JOB, refused
 from tests.server.town import Town
 
 pytestmark = pytest.mark.xdist_group("bodies")

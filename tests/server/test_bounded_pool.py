@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.errors import Busy
 from switchyard.server.grpc.limiter import current_caller
-from switchyard.server.loops.bounded_pool import BoundedPool
+from switchyard.server.loops.workers import BoundedPool
 
 
 def run_two(pool: BoundedPool, *sizes: int) -> list[object]:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from switchyard.features.dashboard.server.history_drawing import draw_history
 from switchyard.features.dashboard.server.pages.pools import set_card
 from switchyard.features.flyte.model.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
-from switchyard.features.flyte.server.pages.execution_drawing import BOX_HEIGHT, BOXES_MAX, draw_gantt, draw_graph
-from switchyard.features.flyte.server.pages.phases import phase_look, phase_words
+from switchyard.features.flyte.server.pages.execution_drawing import (
+    BOX_HEIGHT,
+    BOXES_MAX,
+    draw_gantt,
+    draw_graph,
+    phase_look,
+    phase_words,
+)
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.rules.layout import ClusterSet, SetMember
 from switchyard.store.clusters.cluster_samples import ClusterSample

@@ -17,9 +17,9 @@ import pytest
 from switchyard.errors import Busy, NotFound, Throttled, Unavailable, YardError
 from switchyard.policy.limits import UserLimits, limit_refusal
 from switchyard.server.grpc.limiter import SERVER, Limiter
-from switchyard.server.loops.fair_threads import FairThreads
 from switchyard.server.loops.loop_calls import copy_result
 from switchyard.server.loops.wakeups import SharedReads
+from switchyard.server.loops.workers import FairThreads
 from switchyard.service.core.rights import Actor, Rights, local_admin
 from tests.processes import PATIENCE_S
 

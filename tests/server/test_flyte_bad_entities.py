@@ -13,8 +13,7 @@ from flyteidl.service import admin_pb2_grpc
 from google.protobuf import any_pb2
 
 from tests.programs import call
-from tests.server.flyte_doors import CALL_S, Doors, opened
-from tests.server.test_flyte_entities import both, sent_plain
+from tests.server.flyte_doors import CALL_S, Doors, ask_both, opened, plain_request
 from tests.service.entities.requests import plan_request, task_request, workflow_request
 from tests.workflow.builders import task_node
 from tests.workflow.corpus import DOMAIN
@@ -31,23 +30,23 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
 
 
 def plain_ids(request: Any, **fields: str) -> dict[str, Any]:
-    plain = sent_plain(request)
+    plain = plain_request(request)
     plain["id"] |= fields
     return plain
 
 
 def compiled_with(*nodes: Any) -> dict[str, Any]:
-    return sent_plain(workflow_request(nodes=list(nodes)))
+    return plain_request(workflow_request(nodes=list(nodes)))
 
 
 # The call, its request, and what is said.
 BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
     ("no id", "CreateTask", {"spec": {}}, "INVALID_ARGUMENT", "missing id"),
-    ("no spec", "CreateTask", {"id": sent_plain(task_request().id)}, "INVALID_ARGUMENT", "missing spec"),
+    ("no spec", "CreateTask", {"id": plain_request(task_request().id)}, "INVALID_ARGUMENT", "missing spec"),
     (
         "no template",
         "CreateTask",
-        {"id": sent_plain(task_request().id), "spec": {}},
+        {"id": plain_request(task_request().id), "spec": {}},
         "INVALID_ARGUMENT",
         "missing template",
     ),
@@ -66,11 +65,11 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
         "resource type",
     ),
     ("a project with NUL", "CreateTask", plain_ids(task_request(), project="a\0"), "INVALID_ARGUMENT", "NUL"),
-    ("no image", "CreateTask", sent_plain(task_request(image="")), "INVALID_ARGUMENT", "missing image"),
+    ("no image", "CreateTask", plain_request(task_request(image="")), "INVALID_ARGUMENT", "missing image"),
     (
         "no nodes",
         "CreateWorkflow",
-        {"id": sent_plain(workflow_request().id), "spec": {"template": {}}},
+        {"id": plain_request(workflow_request().id), "spec": {"template": {}}},
         "INVALID_ARGUMENT",
         "NoNodesFound",
     ),
@@ -133,14 +132,14 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         "an unknown workflow",
         "CreateLaunchPlan",
-        sent_plain(plan_request(workflow="nobody")),
+        plain_request(plan_request(workflow="nobody")),
         "NOT_FOUND",
         "missing entity of type WORKFLOW",
     ),
     (
         "no workflow",
         "CreateLaunchPlan",
-        {"id": sent_plain(plan_request().id), "spec": {}},
+        {"id": plain_request(plan_request().id), "spec": {}},
         "INVALID_ARGUMENT",
         "workflow_id: missing project",
     ),
@@ -210,7 +209,7 @@ BAD: list[tuple[str, str, dict[str, Any], str, str]] = [
 
 @pytest.fixture(scope="module")
 def add(doors: Doors) -> Doors:
-    assert doors.by_grpc("CreateTask", sent_plain(task_request())).code == "OK"
+    assert doors.by_grpc("CreateTask", plain_request(task_request())).code == "OK"
     return doors
 
 
@@ -228,7 +227,7 @@ def test_bad_requests(add: Doors, way: str, row: tuple[str, str, dict[str, Any],
 
 def test_all_mistakes_of_a_workflow_come_in_one_answer(add: Doors) -> None:
     nodes = [task_node("n0", a="x", b="@n9.o0"), task_node("n1", "nobody"), task_node("n2", a=1)]
-    said = both(add, "CreateWorkflow", compiled_with(*nodes))
+    said = ask_both(add, "CreateWorkflow", compiled_with(*nodes))
     assert said.code == "INVALID_ARGUMENT"
     for code in ("MismatchingTypes", "NodeReferenceNotFound", "TaskReferenceNotFound", "ParameterNotBound"):
         assert code in said.message
@@ -249,12 +248,12 @@ def test_garbage_is_refused(doors: Doors) -> None:
 def test_what_is_nested_too_deeply_is_refused(doors: Doors, levels: int, code: int) -> None:
     """Also what protobuf itself can read: an answer has more levels than the request."""
     kind = '{"collection_type":' * levels + '{"simple":"INTEGER"}' + "}" * levels
-    asked = sent_plain(task_request("deep", f"v{levels}"))
+    asked = plain_request(task_request("deep", f"v{levels}"))
     asked["spec"]["template"]["interface"] = {"inputs": {"variables": {"x": {"type": "KIND"}}}}
     body = json.dumps(asked).replace('"KIND"', kind).encode()
     assert call("POST", f"{doors.url}/api/v1/tasks", body).status == code
     if code == 200:
-        said = doors.by_grpc("GetTask", {"id": sent_plain(task_request("deep", f"v{levels}").id)})
+        said = doors.by_grpc("GetTask", {"id": plain_request(task_request("deep", f"v{levels}").id)})
         assert said.code == "OK"
 
 
@@ -284,9 +283,9 @@ def test_ten_thousand_nodes_are_registered_and_one_more_is_refused(add: Doors) -
 
 @pytest.mark.long
 def test_an_entity_over_its_bound_is_refused_at_either_door(doors: Doors) -> None:
-    small = sent_plain(task_request("large", args=["x" * (3 * MIB)]))
+    small = plain_request(task_request("large", args=["x" * (3 * MIB)]))
     assert doors.by_rest("CreateTask", small).code == "OK"
-    large = sent_plain(task_request("large", "v2", args=["x" * (5 * MIB)]))
+    large = plain_request(task_request("large", "v2", args=["x" * (5 * MIB)]))
     assert doors.by_grpc("CreateTask", large).code == "RESOURCE_EXHAUSTED"
     assert doors.rest("CreateTask", large).status == 413
     large["spec"]["template"]["container"]["args"] = ["x" * (9 * MIB)]
@@ -298,7 +297,7 @@ def test_limits_of_task_resources_hold_at_registration(doors: Doors) -> None:
     doors.put("task-resource-attribute", {"limits": {"cpu": "500m"}}, project=project)
     asked = plain_ids(task_request(), project=project)
     asked["spec"]["template"]["container"]["resources"] = {"requests": [{"name": "CPU", "value": "900m"}]}
-    said = both(doors, "CreateTask", asked)
+    said = ask_both(doors, "CreateTask", asked)
     assert (said.code, "cpu request [900m] is greater than the limit [500m]" in said.message) == (
         "INVALID_ARGUMENT",
         True,
@@ -307,7 +306,7 @@ def test_limits_of_task_resources_hold_at_registration(doors: Doors) -> None:
 
 def test_what_json_has_not_is_read_over_grpc(add: Doors) -> None:
     """A plan with a condition of a type that only the client knows."""
-    assert add.by_grpc("CreateWorkflow", sent_plain(workflow_request("strange"))).code == "OK"
+    assert add.by_grpc("CreateWorkflow", plain_request(workflow_request("strange"))).code == "OK"
     condition = any_pb2.Any(type_url="example/Nobody", value=b"\x01")
     requests = [plan_request("strange", workflow="strange", max_parallelism=number) for number in (1, 2)]
     for request in requests:

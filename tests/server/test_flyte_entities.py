@@ -9,10 +9,9 @@ from typing import Any
 import grpc
 import pytest
 from flyteidl.service import admin_pb2_grpc
-from google.protobuf import json_format
 
 from tests.programs import call
-from tests.server.flyte_doors import CALL_S, Doors, Said, opened
+from tests.server.flyte_doors import CALL_S, Doors, ask_both, opened, plain_request
 from tests.workflow.corpus import DOMAIN, PROJECT, compiled_by_flyte, sent_by_flytekit, with_names_only
 
 pytestmark = pytest.mark.xdist_group("flyte-entities")
@@ -38,22 +37,10 @@ def corpus(doors: Doors) -> Doors:
     return doors
 
 
-def sent_plain(request: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = json_format.MessageToDict(request, preserving_proto_field_name=True)
-    return plain
-
-
-def both(doors: Doors, name: str, asked: dict[str, Any]) -> Said:
-    """What the doors say, which is the same."""
-    answers = [door(name, asked) for door in doors.ways().values()]
-    assert answers[0] == answers[1]
-    return answers[0]
-
-
 def test_every_workflow_comes_back_as_flyte_compiles_it_with_its_tasks(corpus: Doors) -> None:
     for name, wanted in compiled_by_flyte().items():
         version_id = {"project": PROJECT, "domain": DOMAIN, "name": name, "version": "v1"}
-        answer = both(corpus, "GetWorkflow", {"id": version_id}).answer
+        answer = ask_both(corpus, "GetWorkflow", {"id": version_id}).answer
         assert answer["id"]["resource_type"] == "WORKFLOW"
         closure = answer["closure"]["compiled_workflow"]
         tasks = {task["template"]["id"]["name"]: task["template"] for task in closure.pop("tasks", [])}
@@ -77,14 +64,14 @@ def _references(value: Any) -> Iterator[str]:
 def test_every_task_comes_back_as_it_was_sent(corpus: Doors) -> None:
     for sent in sent_by_flytekit():
         if sent.kind == "TaskSpec":
-            wanted = {"id": sent_plain(sent.id)}
+            wanted = {"id": plain_request(sent.id)}
             answer = corpus.by_grpc("GetTask", wanted).answer
-            assert answer["closure"]["compiled_task"]["template"] == sent_plain(sent.message.template)
+            assert answer["closure"]["compiled_task"]["template"] == plain_request(sent.message.template)
 
 
 def test_every_plan_comes_back_with_all_its_inputs(corpus: Doors) -> None:
     plan = {"id": {"project": PROJECT, "domain": DOMAIN, "name": "08_launch_plan.dear", "version": "v1"}}
-    answer = both(corpus, "GetLaunchPlan", plan).answer
+    answer = ask_both(corpus, "GetLaunchPlan", plan).answer
     parameters = answer["closure"]["expected_inputs"]["parameters"]
     assert {name: "default" in parameter for name, parameter in parameters.items()} == {"n": False, "rate": True}
     assert answer["spec"]["default_inputs"] == answer["closure"]["expected_inputs"]
@@ -92,7 +79,7 @@ def test_every_plan_comes_back_with_all_its_inputs(corpus: Doors) -> None:
     assert answer["closure"]["expected_outputs"]["variables"]["o0"]["type"] == {"simple": "STRING"}
     assert "state" not in answer["closure"], "it is inactive, the first of the enum"
     nightly = {"id": {"project": PROJECT, "domain": DOMAIN}, "limit": 9, "filters": "eq(schedule_type,CRON)"}
-    plans = both(corpus, "ListLaunchPlans", nightly).answer["launch_plans"]
+    plans = ask_both(corpus, "ListLaunchPlans", nightly).answer["launch_plans"]
     assert [plan["id"]["name"] for plan in plans] == ["29_schedule.nightly"]
 
 
@@ -114,11 +101,13 @@ def test_lists_leave_the_nodes_of_workflows_out(corpus: Doors) -> None:
         "limit": 1000,
         "sort_by": {"key": "name", "direction": "ASCENDING"},
     }
-    workflows = both(corpus, "ListWorkflows", asked).answer["workflows"]
+    workflows = ask_both(corpus, "ListWorkflows", asked).answer["workflows"]
     assert len(workflows) == 48
     assert [one["id"]["name"] for one in workflows] == sorted(one["id"]["name"] for one in workflows)
     assert set(workflows[0]["closure"]["compiled_workflow"]["primary"]["template"]) == {"id", "interface"}
-    names = both(corpus, "ListWorkflowIds", {"project": PROJECT, "domain": DOMAIN, "limit": 1000}).answer["entities"]
+    names = ask_both(corpus, "ListWorkflowIds", {"project": PROJECT, "domain": DOMAIN, "limit": 1000}).answer[
+        "entities"
+    ]
     assert len(names) == 47
     url = f"{corpus.url}/api/v1/workflows/{PROJECT}/{DOMAIN}/30_reference.plus?limit=10"
     assert [one["id"]["version"] for one in call("GET", url).json["workflows"]] == ["v1", "base"]

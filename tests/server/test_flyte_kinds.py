@@ -10,7 +10,7 @@ import pytest
 from google.protobuf import json_format
 
 from switchyard.errors import Malformed
-from switchyard.features.flyte.server.kinds import (
+from switchyard.features.flyte.server.attributes import (
     KINDS,
     MatchableResource,
     MatchingAttributes,

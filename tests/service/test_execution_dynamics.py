@@ -19,8 +19,7 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.core.rights import Actor
 from tests.service.entities.requests import DOMAIN, PROJECT, an_id, placed, task_request
 from tests.service.rig import ADMIN, Rig
-from tests.workflow.builders import INT, bindings, gate_node, interface, task_node
-from tests.workflow.test_engine_gates import approval
+from tests.workflow.builders import INT, approval, bindings, gate_node, interface, task_node
 
 PARENT = EntityId(EntityKind.TASK, PROJECT, DOMAIN, "dyn", "v1")
 BUNDLE = f"yard://data/{PROJECT}/{DOMAIN}/abc/scriptmode.tar.gz"

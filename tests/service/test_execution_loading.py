@@ -9,7 +9,7 @@ import pytest
 
 from switchyard.features.flyte.service.executions.driving import loading
 from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
-from switchyard.features.flyte.service.executions.driving.loading import KeptNodes, promised_nodes
+from switchyard.features.flyte.service.executions.driving.loading import CachedNodes, promised_nodes
 from switchyard.features.flyte.store.executions.execution_nodes import NodeRow
 from switchyard.features.flyte.workflow.engine.execution_state import NodePhase, NodeProgress, NodeTable
 from switchyard.store.engine.database import Tx
@@ -36,9 +36,9 @@ def test_nodes_of_dynamic_workflows_count_before_they_begin() -> None:
         a_state("n1", "", NodePhase.SUCCEEDED),
     ]
     dynamics = {("n0", 0): outer, ("n0", 1): outer, ("n0-1-dn1-0-n0", 0): small, ("n1", 0): outer}
-    kept = KeptNodes(1, NodeTable(states), 0, dynamics)
-    assert promised_nodes(kept) == 5 + (4 - 3) + 1
-    assert promised_nodes(KeptNodes(1, NodeTable(), 0)) == 0
+    cached = CachedNodes(1, NodeTable(states), 0, dynamics)
+    assert promised_nodes(cached) == 5 + (4 - 3) + 1
+    assert promised_nodes(CachedNodes(1, NodeTable(), 0)) == 0
 
 
 def test_nodes_are_parsed_after_the_transaction_that_reads_them(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from switchyard.features.flyte.store.executions import (
     executions,
     task_cache,
 )
-from switchyard.features.flyte.store.tables import cache_tables as schema_cache
-from switchyard.features.flyte.store.tables import entities_tables, executions_tables, maps_tables
+from switchyard.features.flyte.store.tables import entities_tables, executions_tables
+from switchyard.features.kubernetes.store import namespace_rows
 from switchyard.model.job.job import State
 from switchyard.store.access import access, submit_tokens
 from switchyard.store.clusters import clusters, graphs, group_invites, layout, quotes
@@ -27,7 +27,7 @@ from switchyard.store.engine.database import Database
 from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
 from switchyard.store.jobs import handovers, jobs
 from switchyard.store.jobs.job_update import JobUpdate
-from switchyard.store.rules import namespace_resources, token_pools
+from switchyard.store.rules import token_pools
 from switchyard.store.tables import clusters_tables, quotes_tables, rules_tables, schema
 from switchyard.store.tables.schema import events as events_table
 from switchyard.store.tables.schema import jobs as jobs_table
@@ -57,7 +57,7 @@ def test_updates_set_columns_of_their_table() -> None:
         clusters.InviteUpdate: clusters_tables.invites,
         group_invites.GroupInviteUpdate: clusters_tables.group_invites,
         entity_names.EntityNameUpdate: entities_tables.entity_names,
-        execution_maps.MapUpdate: maps_tables.execution_maps,
+        execution_maps.MapUpdate: executions_tables.execution_maps,
         executions.ExecutionUpdate: executions_tables.executions,
         token_pools.TokenPoolUpdate: rules_tables.token_pools,
     }
@@ -79,19 +79,19 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         group_invites.GroupInviteRow: clusters_tables.group_invites,
         entities.EntityRow: entities_tables.entities,
         executions.ExecutionRow: executions_tables.executions,
-        execution_maps.MapRow: maps_tables.execution_maps,
+        execution_maps.MapRow: executions_tables.execution_maps,
         execution_nodes.NodeRow: executions_tables.execution_nodes,
         execution_nodes.NodeAttemptRow: executions_tables.execution_attempts,
         data_files.DataFileRow: executions_tables.data_files,
         data_files.DataGrantRow: executions_tables.data_grants,
         graphs.GraphSourceRow: clusters_tables.graph_sources,
         layout.LayoutRow: clusters_tables.layout,
-        namespace_resources.NamespaceReportRow: schema.namespace_reports,
+        namespace_rows.NamespaceReportRow: schema.namespace_reports,
         quotes.AskRow: quotes_tables.quote_asks,
         quotes.QuoteWaitRow: quotes_tables.quote_waits,
         ranges.RangeRow: ranges_table,
         submit_tokens.SubmitTokenRow: clusters_tables.submit_tokens,
-        task_cache.CacheRow: schema_cache.task_cache,
+        task_cache.CacheRow: executions_tables.task_cache,
         token_pools.TokenPoolRow: rules_tables.token_pools,
     }
     for row, table in tables.items():

@@ -156,3 +156,12 @@ KNOWN: dict[EntityId, Signature] = {
 
 def compiled(template: Any, *subs: Any) -> tuple[Any, Mistakes]:
     return compile_workflow(WorkflowSource(template, subs, KNOWN))
+
+
+def approval(signal_id: str = "ok") -> Any:
+    return workflow_pb2.GateNode(approve=workflow_pb2.ApproveCondition(signal_id=signal_id))
+
+
+def wish(kind: Any = INT, signal_id: str = "value") -> Any:
+    condition = workflow_pb2.SignalCondition(signal_id=signal_id, type=kind, output_variable_name="o0")
+    return workflow_pb2.GateNode(signal=condition)

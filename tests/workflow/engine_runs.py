@@ -107,8 +107,8 @@ class Run:
     def step(
         self,
         *events: AttemptEnd,
-        refused: dict[tuple[str, int], AttemptFailure] | None = None,
-        cached: dict[tuple[str, int], CacheAnswer] | None = None,
+        refusals: dict[tuple[str, int], AttemptFailure] | None = None,
+        answers: dict[tuple[str, int], CacheAnswer] | None = None,
         full_plans: Collection[EntityId] = (),
     ) -> list[str]:
         """The jobs that are started, as `node#attempt`."""
@@ -125,17 +125,17 @@ class Run:
             dynamics=self.dynamics,
             bytes_left=self.bytes_left,
         )
-        decided, again = (
-            step(self.graph, state, events, refused or {}, cached or {}, full_plans=full_plans) for _ in range(2)
+        engine_step, again = (
+            step(self.graph, state, events, refusals or {}, answers or {}, full_plans=full_plans) for _ in range(2)
         )
-        assert again == decided, "the same state gives the same step"
-        self.phase, self.is_stopping = decided.phase, decided.is_stopping
-        self.error, self.outputs, self.is_due = decided.error or self.error, decided.outputs, decided.is_due
-        self.dynamics |= {(node_id, attempt): made.graph for node_id, attempt, made in decided.dynamics}
-        self.stopped += decided.stopped_scopes
-        self.asked += [request.signal_id for request in decided.signals]
-        self.nodes = {**self.nodes, **{node.node_id: node for node in decided.nodes}}
-        return [f"{start.node_id}#{start.attempt}" for start in decided.starts]
+        assert again == engine_step, "the same state gives the same step"
+        self.phase, self.is_stopping = engine_step.phase, engine_step.is_stopping
+        self.error, self.outputs, self.is_due = engine_step.error or self.error, engine_step.outputs, engine_step.is_due
+        self.dynamics |= {(node_id, attempt): made.graph for node_id, attempt, made in engine_step.dynamics}
+        self.stopped += engine_step.stopped_scopes
+        self.asked += [request.signal_id for request in engine_step.signals]
+        self.nodes = {**self.nodes, **{node.node_id: node for node in engine_step.nodes}}
+        return [f"{start.node_id}#{start.attempt}" for start in engine_step.starts]
 
     def end(self, node_id: str, value: Any = 1) -> list[str]:
         return self.step(AttemptEnd(node_id, self.nodes[node_id].attempts - 1, literals(o0=value)))

@@ -22,7 +22,7 @@ from switchyard.features.flyte.workflow.tasks.task_command import (
     task_command,
     task_environment,
 )
-from tests.workflow.test_engine import DEEPEST, literals, nested
+from tests.workflow.engine_runs import DEEPEST, literals, nested
 
 GARBAGE = {
     "no opcode": b"\xc1",

@@ -107,7 +107,7 @@ def test_outputs_of_inner_workflows_count_for_the_bytes_of_the_execution() -> No
 
 def test_outputs_of_the_cache_count_for_the_bytes_of_the_execution() -> None:
     run = Run(graph_of(a_template(task_node("n0", "one"))), bytes_left=500)
-    run.step(cached={("n0", 0): CacheAnswer("CACHE_HIT", b"key", outputs=literals(o0="y" * 1000))})
+    run.step(answers={("n0", 0): CacheAnswer("CACHE_HIT", b"key", outputs=literals(o0="y" * 1000))})
     assert (run.error.code, run.nodes["n0"].outputs) == ("ExecutionTooLarge", None)
 
 

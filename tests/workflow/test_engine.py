@@ -199,13 +199,13 @@ def test_max_parallelism_bounds_the_jobs_that_run_at_once() -> None:
 def test_a_job_that_is_refused_fails_its_node_in_the_same_step() -> None:
     run = Run(diamond(), literals(x=5))
     refusal = AttemptFailure("Refused", "no right to submit")
-    assert run.step(refused={("n0", 0): refusal}) == []
+    assert run.step(refusals={("n0", 0): refusal}) == []
     assert (run.phase, run.error.message) == (ExecutionPhase.FAILED, "no right to submit")
 
 
 def test_what_would_start_beside_a_refused_job_does_not_start() -> None:
     run = Run(graph_of(a_template(task_node("n0", "one"), task_node("n1", "one"))))
-    assert run.step(refused={("n1", 0): AttemptFailure("Refused", "no")}) == []
+    assert run.step(refusals={("n1", 0): AttemptFailure("Refused", "no")}) == []
     assert run.phase is ExecutionPhase.FAILED
     assert run.phases() == {"n0": "ABORTED", "n1": "FAILED"}
 

@@ -6,9 +6,8 @@ import pytest
 
 from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph
 from switchyard.features.flyte.workflow.engine.execution_state import ExecutionPhase
-from tests.workflow.builders import INT, a_template, gate_node, sub_node, task_node
+from tests.workflow.builders import INT, a_template, gate_node, sub_node, task_node, wish
 from tests.workflow.engine_runs import AGAIN, PATIENT, USER, Run, graph_of, number
-from tests.workflow.test_engine_gates import wish
 
 
 def made(*, retries: int = 0) -> ExecutionGraph:

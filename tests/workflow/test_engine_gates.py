@@ -8,7 +8,7 @@ import pytest
 from flyteidl.core import literals_pb2, workflow_pb2
 
 from switchyard.features.flyte.workflow.engine.execution_state import ExecutionPhase, NodePhase
-from tests.workflow.builders import INT, TEXT, a_template, gate_node, scalar, sub_node, task_node
+from tests.workflow.builders import INT, TEXT, a_template, approval, gate_node, scalar, sub_node, task_node, wish
 from tests.workflow.engine_runs import PATIENT, Run, graph_of, number
 
 
@@ -16,15 +16,6 @@ def sleep(seconds: int) -> Any:
     gate = workflow_pb2.GateNode()
     gate.sleep.duration.seconds = seconds
     return gate
-
-
-def approval(signal_id: str = "ok") -> Any:
-    return workflow_pb2.GateNode(approve=workflow_pb2.ApproveCondition(signal_id=signal_id))
-
-
-def wish(kind: Any = INT, signal_id: str = "value") -> Any:
-    condition = workflow_pb2.SignalCondition(signal_id=signal_id, type=kind, output_variable_name="o0")
-    return workflow_pb2.GateNode(signal=condition)
 
 
 def within(node: Any, seconds: int) -> Any:

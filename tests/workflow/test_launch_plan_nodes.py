@@ -79,5 +79,5 @@ def test_a_parent_that_stops_waits_for_its_child() -> None:
 
 def test_a_child_that_is_refused_fails_its_node() -> None:
     run = a_run()
-    run.step(refused={("n0", 0): AttemptFailure("Refused", "no such launch plan")})
+    run.step(refusals={("n0", 0): AttemptFailure("Refused", "no such launch plan")})
     assert (run.phase, run.error.message) == (ExecutionPhase.FAILED, "no such launch plan")

@@ -18,7 +18,7 @@ from switchyard.features.flyte.workflow.tasks.raw_container import (
 )
 from switchyard.features.flyte.workflow.tasks.task_command import CommandFailed
 from switchyard.features.flyte.workflow.values.uploaded_files import SCHEME, uploaded_paths, with_addresses, with_places
-from tests.workflow.test_engine import literals
+from tests.workflow.engine_runs import literals
 
 FILE = types_pb2.LiteralType(blob=types_pb2.BlobType(dimensionality=types_pb2.BlobType.SINGLE))
 FOLDER = types_pb2.LiteralType(blob=types_pb2.BlobType(dimensionality=types_pb2.BlobType.MULTIPART))

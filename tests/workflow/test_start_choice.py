@@ -26,7 +26,7 @@ class Case:
     room: StartRoom
     starts: tuple[str, ...]
     begin: tuple[str, ...]
-    refused: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
     waits: dict[str, str] = field(default_factory=dict)
     known: dict[str, str] = field(default_factory=dict)
 
@@ -40,8 +40,8 @@ CASES = [
     Case("further attempts wait, too", StartRoom(0, "full"), ("b/1",), (), waits={"b/1": "full"}),
     Case("one step has enough", StartRoom(most=2), ("a", "b", "c"), ("a", "b")),
     Case("further attempts all at once", StartRoom(most=1), ("a/1", "b/2", "c"), ("a/1", "b/2")),
-    Case("too many rows", StartRoom(rows=1, failure=TOO_LARGE), ("a", "b", "c"), ("a",), refused=("b", "c")),
-    Case("too large before full", StartRoom(0, "full", 0, TOO_LARGE), ("a",), (), refused=("a",)),
+    Case("too many rows", StartRoom(rows=1, failure=TOO_LARGE), ("a", "b", "c"), ("a",), refusals=("b", "c")),
+    Case("too large before full", StartRoom(0, "full", 0, TOO_LARGE), ("a",), (), refusals=("a",)),
     Case("known to wait", StartRoom(), ("a", "b"), ("b",), waits={"a": "no disk"}, known={"a": "no disk"}),
     Case("a known one takes no room", StartRoom(1, "full"), ("a", "b"), ("b",), waits={"a": "x"}, known={"a": "x"}),
 ]
@@ -52,7 +52,7 @@ def test_starts_are_chosen_in_one_pass(case: Case) -> None:
     known = {key_of(name): WaitingStart(start_of(name), why) for name, why in case.known.items()}
     choice = choose_starts([start_of(name) for name in case.starts], case.room, known)
     assert choice.begin == [start_of(name) for name in case.begin]
-    assert list(choice.refused) == [key_of(name) for name in case.refused]
+    assert list(choice.refusals) == [key_of(name) for name in case.refusals]
     assert {key: wait.reason for key, wait in choice.waits.items()} == {
         key_of(name): why for name, why in case.waits.items()
     }

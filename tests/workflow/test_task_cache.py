@@ -96,25 +96,25 @@ def test_a_node_says_how_it_is_cached_and_the_task_says_the_rest(
 def test_a_hit_ends_its_node_at_once() -> None:
     run = Run(diamond(), literals(x=5))
     hit = CacheAnswer(HIT, b"k", literals(o0=3), "other/n0/0")
-    assert run.step(cached={("n0", 0): hit}) == ["n1#0", "n2#0"]
+    assert run.step(answers={("n0", 0): hit}) == ["n1#0", "n2#0"]
     assert (run.nodes["n0"].cache_status, run.nodes["n0"].cache_source) == (HIT, "other/n0/0")
     assert number(run.nodes["n1"].inputs, "a") == 3
 
 
 def test_a_node_whose_key_is_held_waits_and_others_begin() -> None:
     run = Run(graph_of(a_template(task_node("n0", "one"), task_node("n1", "one"))))
-    held = {("n0", 0): CacheAnswer(MISS, b"k", is_held=True)}
-    assert run.step(cached=held) == ["n1#0"]
+    held = {("n0", 0): CacheAnswer(MISS, b"k", must_wait=True)}
+    assert run.step(answers=held) == ["n1#0"]
     run.end("n1")
     assert (run.phase, set(run.nodes)) == (ExecutionPhase.RUNNING, {"n1"})
     run.is_due = True
-    assert run.step(cached={("n0", 0): CacheAnswer(HIT, b"k", literals(o0=1))}) == []
+    assert run.step(answers={("n0", 0): CacheAnswer(HIT, b"k", literals(o0=1))}) == []
     assert run.phase is ExecutionPhase.SUCCEEDED
 
 
 def test_a_further_attempt_keeps_the_key() -> None:
     run = Run(graph_of(a_template(task_node("n0", "one")), retries=1))
-    assert run.step(cached={("n0", 0): CacheAnswer(MISS, b"k", is_serial=True)}) == ["n0#0"]
+    assert run.step(answers={("n0", 0): CacheAnswer(MISS, b"k", is_serial=True)}) == ["n0#0"]
     assert run.fail("n0", AGAIN) == ["n0#1"]
     assert run.nodes["n0"].cache_key == b"k"
     run.end("n0")

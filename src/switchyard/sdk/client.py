@@ -57,6 +57,9 @@ class JobFields(TypedDict, total=False):
     tasks: int | None
     cores: int | float | str | None
     gpus: int | None
+    gpu_type: str | None
+    gpu_memory: int | str | None
+    devices: Sequence[str] | None
     memory: int | str | None
     ephemeral_storage: int | str | None
     limits: Limits | Mapping[str, Any] | None

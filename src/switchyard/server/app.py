@@ -139,7 +139,7 @@ def run(settings: Settings, *, announce: bool = True) -> int:
             log.warning("a pool or label names a cluster that is not registered", cluster=name)
         token = patiently(partial(prepare_first_start, server.context, is_open=settings.is_open))
         if token is not None and announce:
-            from switchyard.server.commands.first_admin_token import show_first_token
+            from switchyard.server.commands.admin_token import show_first_token
 
             show_first_token(settings, token)
         uvloop.run(serve(settings, server, home=home))

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version as package_version
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -22,10 +25,11 @@ from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiSc
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.core.process_metrics import LABEL_SETS_MAX, Histogram, LabeledCounter
 from switchyard.service.core.unreadable_rows import unreadable_counts
-from switchyard.service.files.outputs import StoredTotals, stored_files
-from switchyard.service.job.live_job_counts import LiveJobCounts, count_live_jobs
+from switchyard.service.files.outputs import stored_files
+from switchyard.service.job.live_job_counts import count_live_jobs
 from switchyard.service.token.pool_calls import pools_used
 
+T = TypeVar("T")
 CACHE_S = 5.0  # counts from the database; Prometheus scrapes every server every 15 s or so
 FILES_CACHE_S = 60.0  # counts of all stored objects
 MEDIA = (b"content-type", CONTENT_TYPE_LATEST.encode())
@@ -72,13 +76,9 @@ class Metrics(Collector):
 
     def __init__(self, server: ServerRuntime) -> None:
         self._server = server
-        self._live: LiveJobCounts | None = None
-        self._live_at = 0.0
-        self._files: StoredTotals | None = None
-        self._files_at = 0.0
-        self._used: Mapping[str, int] = {}
-        self._used_at = -CACHE_S * 2
-        self._lock = threading.Lock()
+        self._live = CachedCount(partial(count_live_jobs, server.context))
+        self._files = CachedCount(partial(stored_files, server.context), seconds=FILES_CACHE_S)
+        self._used = CachedCount(partial(pools_used, server.context))
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         self._further = [collector for feature in server_features() for collector in feature.collectors(server)]
@@ -101,121 +101,71 @@ class Metrics(Collector):
             yield from collector.collect()
 
     def _of_store(self) -> Iterator[Metric]:
-        live = self._live_now()
-        states = GaugeMetricFamily(
-            "switchyard_jobs", "Live jobs; at most 100,000 of a kind are counted.", labels=["state"]
-        )
-        for state, count in sorted(live.states.items()):
-            states.add_metric([state], count)
-        yield states
-        waiting = GaugeMetricFamily(
-            "switchyard_jobs_pending",
-            "Jobs that wait, by what they wait for; of very many the oldest.",
-            labels=["reason"],
-        )
-        for word, count in sorted(live.waiting.items()):
-            waiting.add_metric([word], count)
-        yield waiting
-        yield from self._of_queues(live)
-        yield from self._of_files()
-
-    def _of_files(self) -> Iterator[Metric]:
-        totals = self._files_now()
+        live, queues = self._live.read(), self._server.context.snapshots.laid.layout.queues
+        yield _gauge("jobs", "Live jobs; at most 100,000 of a kind are counted.", "state", live.states)
+        about = "Jobs that wait, by what they wait for; of very many the oldest."
+        yield _gauge("jobs_pending", about, "reason", live.waiting)
+        used = {**dict.fromkeys(queues, 0), **live.queues}
+        yield _gauge("queue_jobs", "Jobs of a queue that clusters have.", "queue", used)
+        most = {name: queue.limits.running for name, queue in queues.items() if queue.limits.running is not None}
+        yield _gauge("queue_limit", "How many a queue lets run at once.", "queue", most)
+        totals = self._files.read()
         yield GaugeMetricFamily("switchyard_file_objects", "Objects of files that are stored.", totals.objects)
         yield GaugeMetricFamily("switchyard_file_bytes", "Bytes of files that are stored.", totals.bytes)
 
-    def _of_queues(self, live: LiveJobCounts) -> Iterator[Metric]:
-        layout = self._server.context.snapshots.laid.layout
-        used = GaugeMetricFamily("switchyard_queue_jobs", "Jobs of a queue that clusters have.", labels=["queue"])
-        for name in sorted({*live.queues, *layout.queues}):
-            used.add_metric([name], live.queues.get(name, 0))
-        yield used
-        most = GaugeMetricFamily("switchyard_queue_limit", "How many a queue lets run at once.", labels=["queue"])
-        for name, queue in sorted(layout.queues.items()):
-            if queue.limits.running is not None:
-                most.add_metric([name], queue.limits.running)
-        yield most
-
     def _of_tokens(self) -> Iterator[Metric]:
         context = self._server.context
-        entries, waiting = context.snapshots.token_pools.entries, context.tokens.counts.waiting
-        shown: dict[str, tuple[str, Mapping[str, int]]] = {
-            "used": ("Units of a token pool that are held.", self._used_now()),
-            "quota": (
-                "How many units of a token pool there are.",
-                {name: pool.quota for name, pool in entries.items()},
-            ),
-            "waiting": ("Jobs that wait for tokens, as the leader last saw it.", waiting),
-        }
-        for word, (about, values) in shown.items():
-            gauge = GaugeMetricFamily(f"switchyard_token_{word}", about, labels=["token_pool"])
-            for name in sorted(values)[:LABEL_SETS_MAX]:
-                gauge.add_metric([name], values[name])
-            yield gauge
-
-    def _used_now(self) -> Mapping[str, int]:
-        with self._lock:
-            if time.monotonic() - self._used_at > CACHE_S:
-                self._used, self._used_at = pools_used(self._server.context), time.monotonic()
-            return self._used
-
-    def _live_now(self) -> LiveJobCounts:
-        with self._lock:
-            if self._live is None or time.monotonic() - self._live_at > CACHE_S:
-                self._live, self._live_at = count_live_jobs(self._server.context), time.monotonic()
-            return self._live
-
-    def _files_now(self) -> StoredTotals:
-        with self._lock:
-            if self._files is None or time.monotonic() - self._files_at > FILES_CACHE_S:
-                self._files, self._files_at = stored_files(self._server.context), time.monotonic()
-            return self._files
+        quotas = {name: pool.quota for name, pool in context.snapshots.token_pools.entries.items()}
+        for word, about, values in (
+            ("used", "Units of a token pool that are held.", self._used.read()),
+            ("quota", "How many units of a token pool there are.", quotas),
+            ("waiting", "Jobs that wait for tokens, as the leader last saw it.", context.tokens.counts.waiting),
+        ):
+            yield _gauge(f"token_{word}", about, "token_pool", dict(sorted(values.items())[:LABEL_SETS_MAX]))
 
     def _of_process(self) -> Iterator[Metric]:
         server, snapshots = self._server, self._server.context.snapshots
-        clusters = GaugeMetricFamily("switchyard_clusters", "Clusters, by health.", labels=["health"])
-        healths = [member.health.value for member in snapshots.world.members]
-        for health in sorted(set(healths)):
-            clusters.add_metric([health], healths.count(health))
-        yield clusters
-        agents = GaugeMetricFamily("switchyard_agents", "Agents: live, or silent for too long.", labels=["state"])
+        healths = Counter(member.health.value for member in snapshots.world.members)
+        yield _gauge("clusters", "Clusters, by health.", "health", healths)
         live = sum(snapshots.is_live(agent) for agent in snapshots.fleet.agents)
-        agents.add_metric(["live"], live)
-        agents.add_metric(["silent"], len(snapshots.fleet.agents) - live)
-        yield agents
+        agents = {"live": live, "silent": len(snapshots.fleet.agents) - live}
+        yield _gauge("agents", "Agents: live, or silent for too long.", "state", agents)
         for name, about, value in (
             ("polls_parked", "Polls of agents that are parked here.", server.agents.parked_polls),
             ("event_streams", "Followers of events that are connected here.", server.limiter.open["streams"].total),
             ("commit_queue", "Changes that wait for the committer.", server.context.committer.waiting),
         ):
             yield GaugeMetricFamily(f"switchyard_{name}", about, value=value)
-        damaged = GaugeMetricFamily(
-            "switchyard_unreadable_rows", "Stored rows that this process could not read, by table.", labels=["table"]
-        )
-        for table, count in sorted({"jobs": 0, **unreadable_counts()}.items()):
-            damaged.add_metric([table], count)
-        yield damaged
+        about = "Stored rows that this process could not read, by table."
+        yield _gauge("unreadable_rows", about, "table", {"jobs": 0, **unreadable_counts()})
         yield from self._of_pauses()
         build = GaugeMetricFamily("switchyard_build_info", "The version that runs.", labels=["version", "database"])
         build.add_metric([package_version("switchyard"), server.context.database.url.get_backend_name()], 1)
         yield build
 
     def _of_pauses(self) -> Iterator[Metric]:
-        labels = ["loop"]
-        wall = GaugeMetricFamily(
-            "switchyard_loop_pause_longest_seconds",
-            "The longest pause of an event loop since this was last read.",
-            labels=labels,
-        )
-        cpu = GaugeMetricFamily(
-            "switchyard_loop_pause_longest_cpu_seconds",
-            "The same, without the time for which the machine gave this process no core.",
-            labels=labels,
-        )
-        for name, longest in self._server.pauses.take().items():
-            wall.add_metric([name], longest.wall_s)
-            cpu.add_metric([name], longest.cpu_s)
-        yield from (wall, cpu)
+        pauses = self._server.pauses.take()
+        about = "The longest pause of an event loop since this was last read."
+        yield _gauge("loop_pause_longest_seconds", about, "loop", {name: one.wall_s for name, one in pauses.items()})
+        about = "The same, without the time for which the machine gave this process no core."
+        yield _gauge("loop_pause_longest_cpu_seconds", about, "loop", {name: one.cpu_s for name, one in pauses.items()})
+
+
+class CachedCount(Generic[T]):
+    """A count that is read from the database at most once in some seconds. From any thread."""
+
+    def __init__(self, count: Callable[[], T], *, seconds: float = CACHE_S) -> None:
+        self._count = count
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._last: tuple[float, T] | None = None  # when it was counted, and the count
+
+    def read(self) -> T:
+        with self._lock:
+            if self._last is None or time.monotonic() - self._last[0] > self._seconds:
+                count = self._count()
+                self._last = time.monotonic(), count
+            return self._last[1]
 
 
 async def serve_metrics(
@@ -232,6 +182,13 @@ def counter(name: str, about: str, count: LabeledCounter) -> Metric:
     family = CounterMetricFamily(f"switchyard_{name}", about, labels=count.labels)
     for key, value in sorted(count.read().items()):
         family.add_metric(key, value)
+    return family
+
+
+def _gauge(name: str, about: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"switchyard_{name}", about, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
     return family
 
 

@@ -20,6 +20,8 @@ from tests.server.flyte_doors import Doors
 from tests.soak import SOAKED
 from tests.warm_programs import FLYTEKIT_MODULES, flytekit_folder, run_script
 
+USER_ERROR = 1  # Flyte's number of the kind of an error
+
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
 RUNS = Path(__file__).with_name("flytekit_runs.py")
 PROJECT, DEV = "kit", "development"
@@ -125,3 +127,36 @@ def flyte_site(
         yield made
         wrong = [line for line in server.log.splitlines() if "level=error" in line or "Traceback" in line]
         assert wrong == [], "a defect behind a refusal shows only in the log"
+
+
+def expected_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
+    """PROJECT and DOMAIN stand for those of the execution."""
+    plain = json.dumps(outputs).replace("PROJECT", PROJECT).replace("DOMAIN", DEV)
+    filled: dict[str, Any] = json.loads(plain)
+    return filled
+
+
+def difference(found: dict[str, Any]) -> str:
+    """What is not as the case says; empty: nothing."""
+    case, name = found["case"], f"{found['module']}.{found['case']['run']}"
+    by_task = {task: (phase, attempts) for phase, task, attempts in found.get("nodes", {}).values() if task}
+    if found["phase"] != case["phase"]:
+        return f"{name}: {found['phase']} {found['error'][-500:]}"
+    if case.get("outputs") is not None and found["outputs"] != expected_outputs(case["outputs"]):
+        return f"{name}: {found['outputs']}"
+    if case.get("error", "") not in found["error"]:
+        return f"{name}: {found['error']}"
+    for word in ("children", "again", "kind"):
+        wanted = USER_ERROR if case.get(word) == "USER" else case.get(word)
+        if wanted is not None and found[word] != wanted:
+            return f"{name}: {word} {found[word]}"
+    if "nodes" in case and len(found["nodes"]) != case["nodes"]:
+        return f"{name}: {found['nodes']}"
+    if "attempts" in case and [attempts for _, attempts in by_task.values()] != [case["attempts"]]:
+        return f"{name}: {found['nodes']}"
+    if "node_ids" in case and not set(case["node_ids"]) <= set(found["nodes"]):
+        return f"{name}: {found['nodes']}"
+    for task, phase in case.get("node_phases", {}).items():
+        if phase != by_task.get(task, (None,))[0]:
+            return f"{name}: {task} is {by_task.get(task)}"
+    return ""

@@ -18,7 +18,7 @@ from tests.acceptance.flyte.flyte_site import DEV, PROJECT, FlyteSite, flyte_sit
 from tests.podman_service import IMAGE, podman_ready
 from tests.processes import PATIENCE_S, until
 from tests.programs import call
-from tests.server.test_flyte_uploads import asked, location, put
+from tests.server.flyte_doors import ask_data_proxy, put_file, upload_location
 
 pytestmark = [pytest.mark.xdist_group("flyte-bad-tasks"), pytest.mark.timeout(340)]  # each task starts flytekit
 HERE = {"project": PROJECT, "domain": DEV}
@@ -325,11 +325,11 @@ def a_file(address: str) -> dict[str, Any]:
 
 
 def upload(site: FlyteSite, content: bytes, name: str) -> str:
-    address = location(site.doors, name, content, **HERE)
-    assert put(address, content).status == 200
+    address = upload_location(site.doors, name, content, **HERE)
+    assert put_file(address, content).status == 200
     return str(address.native_url)
 
 
 def download(site: FlyteSite, address: str) -> bytes:
     request = dataproxy_pb2.CreateDownloadLocationRequest(native_url=address)
-    return call("GET", asked(site.doors, "CreateDownloadLocation", request).signed_url).body
+    return call("GET", ask_data_proxy(site.doors, "CreateDownloadLocation", request).signed_url).body

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, flyte_site, sqlite_first
+from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, difference, flyte_site, sqlite_first
 from tests.acceptance.flyte.shell_flows import (
     INT,
     an_error,
@@ -24,7 +24,6 @@ from tests.acceptance.flyte.shell_flows import (
     task_node,
     workflow,
 )
-from tests.acceptance.flyte.test_flyte_runs import difference
 from tests.processes import until
 from tests.workflow.corpus import FOLDER
 

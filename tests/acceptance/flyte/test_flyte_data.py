@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, flyte_site, host_rule
+from tests.acceptance.flyte.flyte_site import DEV, PROJECT, RUNS_S, FlyteSite, difference, flyte_site, host_rule
 from tests.acceptance.flyte.shell_flows import ended, good, start
-from tests.acceptance.flyte.test_flyte_runs import difference
 from tests.processes import free_port
 from tests.programs import call
 from tests.s3_service import REGION, S3Server, s3_running

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, difference, flyte_site
 from tests.acceptance.flyte.shell_flows import good
-from tests.acceptance.flyte.test_flyte_runs import difference
 from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import PROJECT, RUNS_S, FlyteSite, flyte_site
+from tests.acceptance.flyte.flyte_site import PROJECT, RUNS_S, FlyteSite, difference, flyte_site
 from tests.acceptance.flyte.shell_flows import (
     GIVE,
     HERE,
@@ -28,7 +28,6 @@ from tests.acceptance.flyte.shell_flows import (
     outputs_of,
     tasks_of,
 )
-from tests.acceptance.flyte.test_flyte_runs import difference
 from tests.kube_bed import KubernetesBed
 from tests.kube_image import BUSYBOX_IMAGE
 from tests.processes import PATIENCE_S

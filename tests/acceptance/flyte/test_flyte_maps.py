@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, flyte_site, sqlite_first
+from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, difference, flyte_site, sqlite_first
 from tests.acceptance.flyte.shell_flows import (
     HERE,
     INTS,
@@ -26,7 +26,6 @@ from tests.acceptance.flyte.shell_flows import (
     tasks_of,
     workflow,
 )
-from tests.acceptance.flyte.test_flyte_runs import difference
 from tests.processes import PATIENCE_S, until
 from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER

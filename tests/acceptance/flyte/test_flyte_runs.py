@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,12 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import DEV, PROJECT, FlyteSite, flyte_site
+from tests.acceptance.flyte.flyte_site import (
+    DEV,
+    PROJECT,
+    FlyteSite,
+    difference,
+    flyte_site,
+)
 from tests.programs import call
 from tests.soak import SOAKED
 from tests.workflow.corpus import FOLDER
 
-USER_ERROR = 1  # Flyte's number of the kind of an error
 pytestmark = pytest.mark.timeout(340)  # each task starts flytekit
 FLOW = """
 from flytekit import task, workflow
@@ -89,36 +93,3 @@ def listed(site: FlyteSite) -> list[dict[str, Any]]:
     asked = {"id": {"project": PROJECT, "domain": DEV}, "limit": 9}
     found: list[dict[str, Any]] = site.doors.by_grpc("ListExecutions", asked).answer["executions"]
     return found
-
-
-def expected_outputs(outputs: dict[str, Any]) -> dict[str, Any]:
-    """PROJECT and DOMAIN stand for those of the execution."""
-    plain = json.dumps(outputs).replace("PROJECT", PROJECT).replace("DOMAIN", DEV)
-    filled: dict[str, Any] = json.loads(plain)
-    return filled
-
-
-def difference(found: dict[str, Any]) -> str:
-    """What is not as the case says; empty: nothing."""
-    case, name = found["case"], f"{found['module']}.{found['case']['run']}"
-    by_task = {task: (phase, attempts) for phase, task, attempts in found.get("nodes", {}).values() if task}
-    if found["phase"] != case["phase"]:
-        return f"{name}: {found['phase']} {found['error'][-500:]}"
-    if case.get("outputs") is not None and found["outputs"] != expected_outputs(case["outputs"]):
-        return f"{name}: {found['outputs']}"
-    if case.get("error", "") not in found["error"]:
-        return f"{name}: {found['error']}"
-    for word in ("children", "again", "kind"):
-        wanted = USER_ERROR if case.get(word) == "USER" else case.get(word)
-        if wanted is not None and found[word] != wanted:
-            return f"{name}: {word} {found[word]}"
-    if "nodes" in case and len(found["nodes"]) != case["nodes"]:
-        return f"{name}: {found['nodes']}"
-    if "attempts" in case and [attempts for _, attempts in by_task.values()] != [case["attempts"]]:
-        return f"{name}: {found['nodes']}"
-    if "node_ids" in case and not set(case["node_ids"]) <= set(found["nodes"]):
-        return f"{name}: {found['nodes']}"
-    for task, phase in case.get("node_phases", {}).items():
-        if phase != by_task.get(task, (None,))[0]:
-            return f"{name}: {task} is {by_task.get(task)}"
-    return ""

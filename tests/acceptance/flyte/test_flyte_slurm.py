@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.cluster.idset import IdSet
-from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, flyte_site, host_rule
-from tests.acceptance.flyte.test_flyte_runs import difference
+from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, difference, flyte_site, host_rule
 from tests.acceptance.slurm.slurm_stage import SITE
 from tests.slurm_bed import SlurmBed
 from tests.soak import SOAKED

@@ -10,6 +10,7 @@ from flyteidl.admin import execution_pb2
 from flyteidl.core import identifier_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from msgspec import structs
 
+from switchyard.features.flyte.server.workflows_section import WorkflowsSection
 from switchyard.features.flyte.service.entities import registration
 from switchyard.features.flyte.service.executions.calls import creation, reads
 from switchyard.features.flyte.service.executions.driving.driver import ExecutionDriver
@@ -17,15 +18,22 @@ from switchyard.features.flyte.service.executions.nodes.child_executions import 
 from switchyard.features.flyte.store.executions import execution_nodes
 from switchyard.features.flyte.store.executions.executions import ExecutionKey, ExecutionRow
 from switchyard.features.flyte.store.tables.executions_tables import executions
+from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import AttemptRef, Lease
 from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.rules.access import GrantTarget, Role
+from switchyard.server.config.config import config_type
+from switchyard.server.config.limits_section import LimitsSection
+from switchyard.service.cluster import clusters
 from switchyard.service.core.rights import Actor
 from switchyard.store.files import file_outputs
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT, an_id, plan_request, task_request, workflow_request
 from tests.service.files.trees import a_tree
-from tests.service.rig import ADMIN, Rig, RigAgent
+from tests.service.rig import ADMIN, Rig, RigAgent, running
 from tests.workflow.builders import INT, bindings, interface, list_of, plan_node, task_node
+
+SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
 
 ROUNDS_MAX = 500  # of the driver, until it has nothing to do
 
@@ -200,3 +208,24 @@ class ExecutionBed:
             for lease in leases:
                 self.succeed(lease, cluster=cluster)
             count += len(leases)
+
+
+def limited(store_url: str, folder: Any, workflows: WorkflowsSection | None = None, **limits: Any) -> Any:
+    kind: Any = config_type()
+    config = kind(limits=LimitsSection(**limits), workflows=workflows or WorkflowsSection())
+    return running(store_url, folder, config=config)
+
+
+def a_user(rig: Rig, name: str = "ann") -> Any:
+    return rig.user(name, SUBMIT, (Role.SUBMIT, GrantTarget.CLUSTER, "c1"))
+
+
+def wait_for_room(rig: Rig) -> None:
+    """Time passes: pauses end, and the server counts the jobs of its users again."""
+    rig.clock.wait(5)
+    rig.context.usage.refresh(rig.context.database, rig.committer)
+
+
+def cordon(rig: Rig, name: str, is_cordoned: bool) -> None:
+    clusters.cluster_change(rig.context, ADMIN, name, ClusterChange(is_cordoned=is_cordoned))
+    rig.context.snapshots.refresh(force=True)

@@ -9,7 +9,7 @@ import pytest
 from flyteidl.core import execution_pb2, literals_pb2, tasks_pb2, workflow_pb2
 from msgspec import structs
 
-from switchyard.features.flyte.service.executions.maps.map_inputs import read_inputs
+from switchyard.features.flyte.service.executions.maps.map_driver import read_inputs
 from switchyard.features.flyte.service.executions.maps.map_progress import judge_element, new_map
 from switchyard.features.flyte.service.executions.maps.map_results import open_elements
 from switchyard.features.flyte.store.executions import execution_maps
@@ -23,8 +23,7 @@ from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.core.writes.batch import Batch
 from switchyard.store.files import file_outputs
-from tests.service.executions.bed import ExecutionBed, outputs_file
-from tests.service.executions.test_turns import a_user, limited, wait_for_room
+from tests.service.executions.bed import ExecutionBed, a_user, limited, outputs_file, wait_for_room
 from tests.service.files.trees import a_tree
 from tests.service.rig import Rig
 

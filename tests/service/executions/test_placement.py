@@ -12,14 +12,12 @@ from flyteidl.admin import cluster_assignment_pb2, common_pb2
 from switchyard.errors import BadRequest, YardError
 from switchyard.features.flyte.service.executions.calls import explanations
 from switchyard.features.flyte.store.tables.executions_tables import executions
-from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.rules.access import GrantTarget, Role
-from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation
 from switchyard.store.tables import clusters_tables, schema
 from tests.builders import a_graph
 from tests.service.entities.requests import PROJECT
-from tests.service.executions.bed import ExecutionBed
+from tests.service.executions.bed import ExecutionBed, cordon
 from tests.service.lines import pool
 from tests.service.rig import ADMIN, Rig
 from tests.workflow.builders import task_node
@@ -201,8 +199,3 @@ def test_on_lost_of_an_execution_is_that_of_its_jobs(lite: Rig, value: str, is_r
     stored: Any = lite.job(attempt.row.job_id).spec
     spec = msgspec.json.decode(stored)
     assert (spec["on_lost"], spec["lost_after"]) == (value, "5m")
-
-
-def cordon(rig: Rig, name: str, is_cordoned: bool) -> None:
-    clusters.cluster_change(rig.context, ADMIN, name, ClusterChange(is_cordoned=is_cordoned))
-    rig.context.snapshots.refresh(force=True)

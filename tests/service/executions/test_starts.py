@@ -11,8 +11,7 @@ from switchyard.features.flyte.server.workflows_section import WorkflowsSection
 from switchyard.features.flyte.service.executions.driving import driver
 from switchyard.features.flyte.service.executions.nodes.job_starts import JobStarter, trees_over
 from switchyard.server.config.config import Config, FilesSection
-from tests.service.executions.bed import ExecutionBed
-from tests.service.executions.test_turns import a_user, limited
+from tests.service.executions.bed import ExecutionBed, a_user, limited
 from tests.service.rig import running
 
 COUNT = 30

@@ -25,18 +25,15 @@ from switchyard.features.flyte.store.executions import executions as store
 from switchyard.features.flyte.store.executions.execution_due import DueExecution
 from switchyard.features.flyte.workflow.engine.engine import step
 from switchyard.model.rules.access import GrantTarget, Role
-from switchyard.server.config.config import config_type
-from switchyard.server.config.limits_section import LimitsSection
 from tests.processes import until
 from tests.service.entities.requests import PROJECT, placed, plan_request, workflow_request
-from tests.service.executions.bed import ExecutionBed
+from tests.service.executions.bed import SUBMIT, ExecutionBed, a_user, limited, wait_for_room
 from tests.service.rig import ADMIN, Rig, running
 from tests.soak import SOAKED
 from tests.workflow.builders import INT, TEXT, a_template, sub_node, task_node
 
 PATIENCE_S = 30.0
 CREATORS = 8  # threads that create executions at the same time
-SUBMIT = (Role.SUBMIT, GrantTarget.PROJECT, PROJECT)
 
 
 def a_due(owner: str, number: int) -> DueExecution:
@@ -132,16 +129,6 @@ def test_a_new_leader_sees_what_ended_before_its_term(rig: Rig) -> None:
     bed.driver = driver.ExecutionDriver(rig.submits)
     bed.drive()
     assert bed.phase("e") == "SUCCEEDED"
-
-
-def limited(store_url: str, folder: Any, workflows: WorkflowsSection | None = None, **limits: Any) -> Any:
-    kind: Any = config_type()
-    config = kind(limits=LimitsSection(**limits), workflows=workflows or WorkflowsSection())
-    return running(store_url, folder, config=config)
-
-
-def a_user(rig: Rig, name: str = "ann") -> Any:
-    return rig.user(name, SUBMIT, (Role.SUBMIT, GrantTarget.CLUSTER, "c1"))
 
 
 def test_live_executions_of_a_user_and_a_project_are_limited(store_url: str, tmp_path: Any) -> None:
@@ -345,12 +332,6 @@ def test_a_retry_at_the_limit_of_jobs_is_not_lost(store_url: str, tmp_path: Any)
             bed.drive()
         assert (bed.phase("first"), bed.phase("second")) == ("SUCCEEDED", "SUCCEEDED")
         assert [view.phase for view in bed.attempts("first")] == ["RETRYABLE_FAILED", "SUCCEEDED"]
-
-
-def wait_for_room(rig: Rig) -> None:
-    """Time passes: pauses end, and the server counts the jobs of its users again."""
-    rig.clock.wait(5)
-    rig.context.usage.refresh(rig.context.database, rig.committer)
 
 
 def test_an_execution_that_waits_can_be_stopped(store_url: str, tmp_path: Any) -> None:

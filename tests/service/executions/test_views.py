@@ -27,8 +27,7 @@ from switchyard.service.cluster import layout
 from switchyard.service.rules.attributes import UNCONDITIONAL
 from tests.builders import a_graph
 from tests.service.entities.requests import DOMAIN, PROJECT
-from tests.service.executions.bed import ExecutionBed
-from tests.service.executions.test_placement import cordon
+from tests.service.executions.bed import ExecutionBed, cordon
 from tests.service.lines import pool as put_pool
 from tests.service.rig import ADMIN, Rig
 from tests.workflow.builders import gate_node, task_node

@@ -44,7 +44,6 @@ from switchyard.agent.loop.quote_answerer import QuoteAnswerer
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import Connection, ServerUnreachable
 from switchyard.agent.server.credential import AgentCredentials
-from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.agent.site.site import OutageSite
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
@@ -197,7 +196,7 @@ class Loop:
             departure=options.departure,
         )
         if self._namespaces is not None:
-            self._namespaces.attach(ResourceClient(connect().within_session()), self._on_work)
+            self._namespaces.attach(connect().within_session(), self._on_work)
         self._connections = PollConnections(park=connect(), talk=connect())
         self._quoting = QuoteAnswerer(backend, self._news.set)
         self._rotation = Rotation(keys, self._connections.talk, after_s=limits.rotate_after_s) if keys else None

@@ -15,6 +15,7 @@ from switchyard.agent.site.site_data import DataSite, SecretRule
 from switchyard.agent.site.site_types import AbsolutePath, Amount, ImagePull, LongSeconds, ShortSeconds
 from switchyard.errors import Malformed
 from switchyard.feature import installed_features
+from switchyard.model.cluster.hardware import HardwareNames, SiteNames
 from switchyard.model.job.image_rules import RULES_MAX, ImagePattern, ImageRun
 from switchyard.model.job.site_needs import OFFERS_MAX, is_below
 from switchyard.model.jobspec.quantity import parse_bytes, parse_duration_s
@@ -188,6 +189,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     images: Annotated[list[ImageRule], Meta(max_length=RULES_MAX)] = []
     containers: ContainersSite = ContainersSite()
     data: DataSite = DataSite()
+    hardware_names: HardwareNames = {}  # the cluster's spelling of a type of device: its common name
     secrets: Annotated[list[SecretRule], Meta(max_length=OFFERS_MAX)] = []  # that jobs may name
 
     def __post_init__(self) -> None:
@@ -206,6 +208,11 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         """The section of a kind of cluster, which has the kind's name."""
         section = getattr(self, kind or "", None)
         return section if isinstance(section, ClusterSection) else None
+
+    @property
+    def names(self) -> SiteNames:
+        """The common names of the cluster's devices."""
+        return SiteNames(self.hardware_names)
 
     @property
     def is_elsewhere(self) -> bool:

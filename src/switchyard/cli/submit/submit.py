@@ -76,9 +76,16 @@ job file (every field but command may be left out):
 TASKS_SHOWN = 10  # failed ones named at the end of a wait
 FLAG_FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
+    *("gpu_type", "gpu_memory", "devices"),
     *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "together", "hold", "expires_after"),
     *("workflow", "launch_plan", "pool", "cluster_label", "task_type", "match_engine"),
 )
+
+
+def parse_gpus(text: str) -> tuple[str, int]:
+    """`h100:2` or `h100`."""
+    kind, sign, count = text.partition(":")
+    return kind, positive_int(count) if sign else 1
 
 
 def parse_token_units(text: str) -> tuple[str, int]:
@@ -120,6 +127,8 @@ def read_request(args: Namespace) -> tuple[JobRequest, FileRequest]:
 def job_fields_of(args: Namespace) -> dict[str, Any]:
     """Return the job's fields that flags set. None: not set."""
     fields = {name: getattr(args, name) for name in FLAG_FIELDS}
+    if args.gpu is not None:
+        fields["gpu_type"], fields["gpus"] = args.gpu
     fields["labels"] = dict(args.label) or None
     fields["env"] = dict(args.env) or None
     fields["limits"] = {name.replace("-", "_"): int_or_text(value) for name, value in args.limit} or None
@@ -358,6 +367,16 @@ def _add_needs(parser: Parser) -> None:
     group.add_argument("-N", "--nodes", type=int, metavar="N", help="spread over this many nodes (default: any)")
     group.add_argument("-c", "--cores", type=int_or_text, metavar="N", help="cores (default 1); 500m is half of one")
     group.add_argument("-g", "--gpus", type=int, metavar="N", help="GPUs")
+    group.add_argument("--gpu", type=parse_gpus, metavar="TYPE[:N]", help="GPUs of this type: h100:2, a100-80gb")
+    group.add_argument("--gpu-type", metavar="TYPE", help="the type of the GPUs, by any of its names")
+    group.add_argument("--gpu-memory", type=int_or_text, metavar="SIZE", help="memory of each GPU, at least: 80GB")
+    group.add_argument(
+        "--device",
+        action="append",
+        dest="devices",
+        metavar="KIND[:TYPE][:N]",
+        help="other countable resources: fpga:u280, tpu:v5e:4; repeatable",
+    )
     group.add_argument("-m", "--memory", type=int_or_text, metavar="SIZE", help="memory, as in 8GiB")
     group.add_argument("--ephemeral-storage", type=int_or_text, metavar="SIZE", help="scratch space, as in 100GiB")
     add_repeatable(group, "--limit", type=key_value, metavar="K=V", help="the most it may use: cores=2, memory=16GiB")
@@ -429,7 +448,6 @@ def add_native(parser: Parser) -> None:
     group.add_argument("--reservation", metavar="NAME", help="run in this reservation")
     group.add_argument("--constraint", metavar="TEXT", help="features of its nodes, in the cluster's words: 'a&b'")
     group.add_argument("--license", action="append", metavar="NAME[:N]", help="a licence; repeatable")
-    group.add_argument("--gpu-type", metavar="NAME", help="the type of the GPUs")
     group.add_argument("--exclusive", action="store_true", default=None, help="whole nodes")
     group.add_argument(
         "--option", action="append", metavar="WORD", help="any other option that the site allows: --option=--nice=5"
@@ -444,7 +462,6 @@ def native_of(args: Namespace) -> dict[str, Any]:
         "reservation": args.reservation,
         "constraint": args.constraint,
         "licenses": args.license,
-        "gpu_type": args.gpu_type,
         "exclusive": args.exclusive,
         "options": args.option,
     }

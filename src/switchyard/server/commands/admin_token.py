@@ -1,14 +1,19 @@
-"""`yard server new-admin-token`: make an administrator's token in the database itself. Needs no running server."""
+"""Administrators' tokens that no API gave: that of the first start, and those of `yard server new-admin-token`."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import closing
+from pathlib import Path
 
-from switchyard.errors import EXIT_OK, Conflict, Malformed, NotFound
+import structlog
+
+from switchyard.errors import EXIT_OK, Conflict, Malformed, NotFound, YardError
 from switchyard.model.rules.names import NAME_HINT, is_name
+from switchyard.sdk.transport import config
 from switchyard.server.commands.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.config.settings import Settings
 from switchyard.server.wiring import make_context
@@ -77,3 +82,40 @@ def _parser() -> argparse.ArgumentParser:
     add_database_options(parser, " (default: SQLite in DIR)")
     parser.add_argument("--user", metavar="NAME", default=FIRST_ADMIN, help="whose token (default: %(default)s)")
     return parser
+
+
+FILE_NAME = "first-admin-token"
+log = structlog.get_logger()
+
+
+def show_first_token(settings: Settings, token: str) -> None:
+    """Show the token on a terminal. If output is kept, by journald or in a file, write it to a private file instead."""
+    url = config.clean_url(settings.url)
+    say = sys.stdout.write
+    if sys.stdout.isatty():
+        say(f"First start: made the user `admin`. This is their token; it is shown only now:\n\n    {token}\n\n")
+    else:
+        _write_token_file(settings.data / FILE_NAME, token)
+    try:
+        path = config.config_path()
+        before = config.load_user_file(path)
+        stored = before.with_token(url, token)
+        config.save_user_file(path, stored)
+    except YardError as exc:
+        say(f"It could not be kept for the local CLI: {exc.detail} Use it as YARD_TOKEN.\n")
+    else:
+        say(f"It is kept for the local CLI in {path}. Try: yard whoami --server {url}\n")
+    sys.stdout.flush()
+
+
+def _write_token_file(path: Path, token: str) -> None:
+    try:
+        path.unlink(missing_ok=True)  # it belonged to an earlier database
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{token}\n")
+    except OSError as exc:
+        next_step = "`yard server new-admin-token` makes another"
+        log.error("the first token could not be written", file=str(path), error=str(exc), next=next_step)
+        return
+    log.info("first start: made the user admin; remove this file once you have their token", token_file=str(path))
+    sys.stdout.write(f"First start: made the user `admin`. Their token is in {path}; remove that file after use.\n")

@@ -23,21 +23,88 @@ from switchyard.model.executions.execution import (
 )
 from switchyard.model.job.job import Priority
 from switchyard.model.job.log import OUTPUT_BYTES_MAX
+from switchyard.model.job.spill import SpillTexts, parse_rules, pools_in_rules
 from switchyard.model.jobspec.quantity import DURATION_S_MAX, parse_bytes, parse_duration_s
 from switchyard.model.rules.layout import WEIGHT_MAX
 from switchyard.model.rules.names import LabelKey, LabelValue, Name
 from switchyard.model.rules.queue import Queue
 from switchyard.model.wire.decode import load_yaml
 from switchyard.policy.kinds.job_priority import HIGHEST_DEFAULT, LOWEST_DEFAULT
+from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE, namespace_of
+from switchyard.route.moving import MovingSettings
 from switchyard.sections import with_sections
-from switchyard.server.config.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
-from switchyard.server.config.moving_section import MovingSection, SpillSection
 from switchyard.server.config.storage_section import StorageSection
 from switchyard.service.core.file_storage import FileLimits
+
+ConfigDuration = Annotated[int, Meta(ge=1, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
+NEVER = "never"
+
+
+class MovingSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """`idle_takes_after`: an idle cluster takes over jobs that have waited this long at another cluster, or `never`.
+
+    A job moves for a better quote at most once in `rest`. The quote must be better by at least `gain` (of its start) or
+    `gain_cost` (of its cost), and by at least the share `gain_share` of the present wait or cost.
+    """
+
+    idle_takes_after: ConfigDuration = "30s"
+    rest: ConfigDuration = "1m"
+    gain: ConfigDuration = "1m"
+    gain_cost: Annotated[float, Meta(ge=0, le=1e12)] = 1.0
+    gain_share: Annotated[float, Meta(ge=0, le=1)] = 0.25
+
+    def __post_init__(self) -> None:
+        for value in (self.rest, self.gain, *([] if self.idle_takes_after == NEVER else [self.idle_takes_after])):
+            parse_duration_s(value)
+
+    @property
+    def terms(self) -> MovingSettings:
+        idle = self.idle_takes_after
+        return MovingSettings(
+            idle_after_us=None if idle == NEVER else parse_duration_s(idle) * 1_000_000,
+            rest_us=parse_duration_s(self.rest) * 1_000_000,
+            gain_s=parse_duration_s(self.gain),
+            gain_cost=self.gain_cost,
+            gain_share=self.gain_share,
+        )
+
+
+class SpillSection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Spill rules for jobs without rules of their own or of their scope: by pool, and `default` for all others."""
+
+    default: SpillTexts = []
+    pools: dict[Name, SpillTexts] = {}
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        for where, texts in self.lists.items():
+            try:
+                parse_rules(texts)
+            except ValueError as exc:
+                mistakes.append(f"{where}: {exc}")
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
+
+    @property
+    def lists(self) -> dict[str, list[str]]:
+        return {"default": self.default} | {f"pools.{pool}": texts for pool, texts in self.pools.items()}
+
+    @property
+    def by_pool(self) -> dict[str, tuple[str, ...]]:
+        """As policy has it: the name of a pool, or none for all others."""
+        by_pool = {"": tuple(self.default)} if self.default else {}
+        return by_pool | {pool: tuple(texts) for pool, texts in self.pools.items()}
+
+    def strangers(self, pools: frozenset[str]) -> list[str]:
+        """Pools that are named here and nowhere given."""
+        named = [(f"spill.{where}", pool) for where, texts in self.lists.items() for pool in pools_in_rules(texts)]
+        named += [("spill.pools", pool) for pool in self.pools]
+        return [f"{where}: there is no pool {pool!r}" for where, pool in named if pool not in pools]
+
 
 GRACE_S_MIN = 60  # a client must be able to send files and then submit; a seal has half of it
 KeepPeriod = Annotated[int, Meta(ge=0, le=DURATION_S_MAX)] | Annotated[str, Meta(max_length=40)]
@@ -197,6 +264,13 @@ class ResourceManagerSection(Section, frozen=True):
 SECRET_CHARS_MIN = 12
 
 
+class NamespaceMappingSection(Section, frozen=True):
+    template: str = NAMESPACE_TEMPLATE
+
+    def __post_init__(self) -> None:
+        namespace_of(self.template, project="project", domain="domain")
+
+
 class MatchSection(Section, frozen=True):
     """The engine that checks whether a job fits a cluster, and the engines that users may name (`--match-engine`)."""
 
@@ -279,7 +353,6 @@ class Config(Section, frozen=True):
     execution_config: ExecutionConfigSection = ExecutionConfigSection()
     quality_of_service: QualityOfServiceSection = QualityOfServiceSection()
     job_priority: JobPrioritySection = JobPrioritySection()
-    cluster_resources: ClusterResourcesSection = ClusterResourcesSection()
     namespace_mapping: NamespaceMappingSection = NamespaceMappingSection()
     resourcemanager: ResourceManagerSection = ResourceManagerSection()
     match: MatchSection = MatchSection()

@@ -68,17 +68,19 @@ def layout_of(config: Config) -> Layout:
     """The layout of a config: clusters, pools, labels and queues."""
     clusters = config.clusters
     return Layout(
-        {cluster.name: cluster.enabled for cluster in clusters.clusterConfigs},
-        {
+        clusters={cluster.name: cluster.enabled for cluster in clusters.clusterConfigs},
+        pools={
             name: {member.id: member.weight for member in members}
             for name, members in clusters.poolNameClusterMap.items()
         },
-        {name: {member.id: member.weight for member in members} for name, members in clusters.labelClusterMap.items()},
-        clusters.defaultExecutionLabel,
-        {domain: assigned.pool for domain, assigned in clusters.clusterPoolAssignments.items()},
-        sorted(set(clusters.stickyPools)),
-        {queue.name: queue.settings for queue in config.queues},
-        {domain.id: domain.tags for domain in config.all_domains if domain.tags},
+        labels={
+            name: {member.id: member.weight for member in members} for name, members in clusters.labelClusterMap.items()
+        },
+        default_label=clusters.defaultExecutionLabel,
+        domain_pools={domain: assigned.pool for domain, assigned in clusters.clusterPoolAssignments.items()},
+        sticky=sorted(set(clusters.stickyPools)),
+        queues={queue.name: queue.settings for queue in config.queues},
+        domain_tags={domain.id: domain.tags for domain in config.all_domains if domain.tags},
     )
 
 

@@ -47,7 +47,7 @@ class Limiter:
     def __init__(
         self,
         limits_of: Callable[[str], UserLimits],
-        refused: Callable[[str], None],
+        count_refusal: Callable[[str], None],
         clock: Callable[[], float] = monotonic,
         *,
         connections: int = 1000,
@@ -59,7 +59,7 @@ class Limiter:
         `address_connections`: how many connections one address may have.
         """
         self._limits_of = limits_of
-        self._refused = refused  # called with the name of a limit that refuses
+        self._count_refusal = count_refusal  # called with the name of a limit that refuses
         self._clock = clock
         self._buckets: dict[str, RequestBucket] = {}
         self._buckets_lock = Lock()
@@ -93,7 +93,7 @@ class Limiter:
             error = bucket.take(limits, now_s)
             delay_s = bucket.delay_s(limits, now_s) if error is None else 0.0
         if error is not None:
-            self._refused(error.limit)
+            self._count_refusal(error.limit)
             raise error
         return delay_s
 
@@ -113,7 +113,7 @@ class Limiter:
         slots, most = self.open[name], getattr(self._limits_of(actor.name), name)
         used = slots.of(actor.name)
         if exceeds_limit(most, used, 1) and not actor.is_platform_admin:
-            self._refused(name)
+            self._count_refusal(name)
             raise limit_refusal(name, most, used)
         with slots.hold(actor.name), self._parked_by_address.hold(current_address.get()):
             yield
@@ -124,12 +124,12 @@ class Limiter:
 
     def calls_refusal(self, most: int, used: int) -> YardError:
         """One request too many waits for a thread."""
-        self._refused("calls")
+        self._count_refusal("calls")
         return limit_refusal("calls", most, used)
 
     def decisions_refusal(self, most: int, used: int) -> YardError:
         """One decision too many waits for a decision thread."""
-        self._refused(DECISIONS)
+        self._count_refusal(DECISIONS)
         error = Throttled(
             f"{used} decisions of yours that take long wait for a thread, and one user may have {most} waiting on "
             f"{PER_SERVER}. The number is set in the code.",

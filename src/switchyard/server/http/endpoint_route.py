@@ -61,14 +61,14 @@ class EndpointRoute:
         query = read_query(scope)
         check_query(endpoint.query, query)
         call = Call(
-            server.services,
-            server.wakeups,
-            actor,
-            dict(scope["path_params"]),
-            query,
-            await self._read_body(server, scope, receive),
-            bearer(scope),
-            agent,
+            services=server.services,
+            wakeups=server.wakeups,
+            actor=actor,
+            path=dict(scope["path_params"]),
+            query=query,
+            body=await self._read_body(server, scope, receive),
+            token=bearer(scope),
+            agent=agent,
             incarnation=read_incarnation(scope) if agent is not None else None,
             if_match=_text(header(scope, b"if-match")),
             if_none_match=_text(header(scope, b"if-none-match")),

@@ -29,7 +29,7 @@ class AgentPresence:
         self.processes = AgentProcesses(is_alone=context.database.is_sqlite)
         self.parked_polls = 0
         self.empty_polls: dict[str, tuple[object, ...]] = {}  # agent → its last poll that got nothing
-        self._told_resources: dict[str, str] = {}  # agent → the version of namespaces that its last poll was told
+        self._sent_resources: dict[str, str] = {}  # agent → the version of namespaces that its last poll was told
         self.unflushed: dict[str, int] = {}  # agent → when it was last seen, not yet stored
         self.flushed_loads: dict[str, Load | None] = {}  # agent → the load that is stored
         self._fleet = context.snapshots.fleet  # whose removed agents and clusters are forgotten
@@ -55,7 +55,7 @@ class AgentPresence:
             return
         for agent_id in before.agents.keys() - self._fleet.agents.keys():
             self.empty_polls.pop(agent_id, None)
-            self._told_resources.pop(agent_id, None)
+            self._sent_resources.pop(agent_id, None)
             self.flushed_loads.pop(agent_id, None)
             self.processes.forget(agent_id)
         for cluster_id in before.rows.keys() - self._fleet.rows.keys():
@@ -63,15 +63,15 @@ class AgentPresence:
 
     def has_new_resources(self, agent: AgentEntry) -> bool:
         """Whether the objects of namespaces changed since the agent's last poll at this server."""
-        return self._resources(agent) != self._told_resources.get(agent.id, "")
+        return self._resources(agent) != self._sent_resources.get(agent.id, "")
 
     def tell_resources(self, agent: AgentEntry) -> str:
         """The version of the objects of all namespaces, for the answer to a poll; empty: nothing is to be applied."""
         version = self._resources(agent)
         if version:
-            self._told_resources[agent.id] = version
+            self._sent_resources[agent.id] = version
         else:
-            self._told_resources.pop(agent.id, None)
+            self._sent_resources.pop(agent.id, None)
         return version
 
     def _resources(self, agent: AgentEntry) -> str:

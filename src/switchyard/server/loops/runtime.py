@@ -109,7 +109,7 @@ class Readiness:
         self.database_answered_at = 0.0  # on the loop's clock
         self._writing: asyncio.Future[Any] | None = None
         self._began = float("-inf")  # when the last write was queued
-        self._refused = ""  # why the last write failed
+        self._refusal = ""  # why the last write failed
 
     async def why_not(self) -> str:
         """Return why this server cannot serve; empty if it can."""
@@ -129,9 +129,9 @@ class Readiness:
             await asyncio.wait({self._writing}, timeout=ANSWER_S)
         if self._writing is not None and loop.time() - self._began >= WRITE_S_MAX:
             return f"The database has not taken a write for {WRITE_S_MAX:g} s."
-        if not self._refused and time.monotonic() - self._database.disk_failed_at < DISK_S:
+        if not self._refusal and time.monotonic() - self._database.disk_failed_at < DISK_S:
             return DatabaseDiskError().detail
-        return self._refused
+        return self._refusal
 
     def _write(self, now: float) -> None:
         self._began = now
@@ -144,7 +144,7 @@ class Readiness:
     def _written(self, future: asyncio.Future[Any]) -> None:
         self._writing = None
         error = None if future.cancelled() else future.exception()
-        self._refused = "" if error is None else error.detail if isinstance(error, YardError) else "A write failed."
+        self._refusal = "" if error is None else error.detail if isinstance(error, YardError) else "A write failed."
 
 
 def _probe(batch: Batch) -> None:
@@ -194,16 +194,16 @@ def make_runtime(services: Services) -> ServerRuntime:
     commits = Commits(context.committer)
     wakeups = Wakeups(context, workers)
     return ServerRuntime(
-        services,
-        limiter,
-        BodyBudgets(context.tally.limits.add),
-        BodyBudgets(context.tally.limits.add),
-        BodyBudgets(context.tally.limits.add),
-        workers,
-        commits,
-        wakeups,
-        AgentPresence(context, wakeups),
-        Authenticator(context, workers, limiter, is_open=settings.is_open),
-        Readiness(context, commits),
-        LoopPauses(context.tally.pause_s),
+        services=services,
+        limiter=limiter,
+        bodies=BodyBudgets(context.tally.limits.add),
+        uploads=BodyBudgets(context.tally.limits.add),
+        downloads=BodyBudgets(context.tally.limits.add),
+        workers=workers,
+        commits=commits,
+        wakeups=wakeups,
+        agents=AgentPresence(context, wakeups),
+        authenticator=Authenticator(context, workers, limiter, is_open=settings.is_open),
+        readiness=Readiness(context, commits),
+        pauses=LoopPauses(context.tally.pause_s),
     )

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
+from switchyard.errors import Busy, Unavailable, YardError
+from switchyard.policy.limits import exceeds_limit
 from switchyard.server.bulk_turns import BulkTurns
-from switchyard.server.grpc.limiter import Limiter, current_caller
-from switchyard.server.loops.bounded_pool import BoundedPool
-from switchyard.server.loops.fair_threads import FairThreads
+from switchyard.server.grpc.limiter import SERVER, Limiter, current_caller
+from switchyard.server.loops.loop_calls import copy_result, run_on_thread
 
 T = TypeVar("T")
 # Threads that only compute share one interpreter: eight of them took four times as long for the same work. Two, so that
@@ -82,3 +87,166 @@ class Workers:
     def close(self, *, wait: bool = False) -> None:
         for pool in (self._use_cases, self._decisions, self._heavy_reads, self._files, self.decoders, self.bulks):
             pool.close(wait=wait)
+
+
+class BoundedPool:
+    """A few threads for long work, with a bound on the calls that wait and on their bytes. Calls over it are refused.
+
+    Users take turns, and one user has at most half of what may wait; the calls of one user are served in
+    the order of arrival. Used from one loop.
+    """
+
+    def __init__(self, name: str, threads: int, *, calls_max: int, bytes_max: int) -> None:
+        self._name = name
+        self._calls_max = calls_max
+        self._bytes_max = bytes_max  # held in memory by calls that wait or run
+        self._threads = FairThreads(
+            name, size=threads, share=threads, depth_of=lambda _: calls_max, refusal=self._refusal
+        )
+        self._calls = self._bytes = 0
+        self._calls_of: Counter[str] = Counter()  # user → calls
+        self._bytes_of: Counter[str] = Counter()
+
+    @property
+    def is_idle(self) -> bool:
+        return self._calls == 0
+
+    async def run(self, function: Callable[..., T], *arguments: Any, size: int) -> T:
+        """Run a function on a thread. `size`: bytes that the call holds in memory."""
+        with self.place(size):
+            return await self.run_in_place(function, *arguments)
+
+    async def run_in_place(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function for a call that is already counted (`place`)."""
+        return await self._threads.run(current_caller.get(), partial(function, *arguments))
+
+    @contextlib.contextmanager
+    def place(self, size: int) -> Iterator[None]:
+        """Count a call, from before it waits for a thread until all of its work is done."""
+        user = current_caller.get()
+        self._refuse_over(user, size)
+        self._calls += 1
+        self._bytes += size
+        self._calls_of[user] += 1
+        self._bytes_of[user] += size
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._bytes -= size
+            self._calls_of[user] -= 1
+            self._bytes_of[user] -= size
+            if not self._calls_of[user]:
+                del self._calls_of[user], self._bytes_of[user]
+
+    def _refuse_over(self, user: str, size: int) -> None:
+        if self._calls >= self._calls_max or self._bytes + size > self._bytes_max:
+            raise Busy(f"{self._calls} large requests wait for their turn ({self._name}).")
+        is_first = user == SERVER or not self._calls_of[user]
+        if not is_first and (
+            self._calls_of[user] >= self._calls_max // 2 or self._bytes_of[user] + size > self._bytes_max // 2
+        ):
+            raise self._refusal(self._calls_max, self._calls_of[user])
+
+    def _refusal(self, _most: int, used: int) -> Busy:
+        return Busy(f"{used} large requests of yours wait for their turn ({self._name}).")
+
+    def close(self, *, wait: bool = False) -> None:
+        self._threads.close(wait=wait)
+
+
+QueuedCall = tuple[asyncio.Future[Any], Callable[[], Any]]
+
+
+class FairThreads:
+    """Lives on the event loop. `share`: how many threads one user may have at once.
+
+    `depth_of`: how many calls of a user may wait. `refusal`: makes the error for one more, from that bound and the
+    number of calls that wait.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        size: int,
+        share: int,
+        depth_of: Callable[[str], int],
+        refusal: Callable[[int, int], YardError],
+    ) -> None:
+        self._pool = ThreadPoolExecutor(size, thread_name_prefix=name)
+        self._size = size
+        self._share = max(1, share)
+        self._depth_of = depth_of
+        self._refusal = refusal
+        self._queues: OrderedDict[str, deque[QueuedCall]] = OrderedDict()  # the next user first
+        self._running: dict[str, int] = {}
+        self._busy = 0  # threads
+        self._is_closed = False
+
+    async def run(self, user: str, function: Callable[[], T]) -> T:
+        """Run a function on a thread, when it is this user's turn."""
+        loop = asyncio.get_running_loop()
+        if self._is_closed:
+            raise Unavailable("The server is stopping.")
+        if not self._queues and self._may_run(user):
+            # Shielded: a caller that gives up does not free the thread.
+            return await asyncio.shield(self._start(loop, user, function))
+        future: asyncio.Future[T] = loop.create_future()
+        self._enqueue(user, (future, function))
+        self._start_next(loop)
+        return await future
+
+    def start(self, function: Callable[[], None]) -> None:
+        """Run a function outside of all turns, and wait for nothing. From any thread."""
+        with contextlib.suppress(RuntimeError):  # the pool is shut down: the server stops
+            self._pool.submit(function)
+
+    def close(self, *, wait: bool = False) -> None:
+        self._is_closed = True
+        self._pool.shutdown(wait=wait, cancel_futures=True)
+
+    def _may_run(self, user: str) -> bool:
+        return self._busy < self._size and (user == SERVER or self._running.get(user, 0) < self._share)
+
+    def _enqueue(self, user: str, call: QueuedCall) -> None:
+        queue = self._queues.get(user)
+        if queue is None:
+            queue = self._queues[user] = deque()
+            if user == SERVER:  # refresh, upkeep: all users depend on it
+                self._queues.move_to_end(user, last=False)
+        most = self._depth_of(user)
+        if user != SERVER and exceeds_limit(most, len(queue), 1):
+            raise self._refusal(most, len(queue))
+        queue.append(call)
+
+    def _start(self, loop: asyncio.AbstractEventLoop, user: str, function: Callable[[], T]) -> asyncio.Future[T]:
+        started = run_on_thread(loop, self._pool, function)
+        self._busy += 1
+        self._running[user] = self._running.get(user, 0) + 1
+        started.add_done_callback(lambda _: self._ended(loop, user))
+        return started
+
+    def _ended(self, loop: asyncio.AbstractEventLoop, user: str) -> None:
+        self._busy -= 1
+        left = self._running[user] - 1
+        if left:
+            self._running[user] = left
+        else:
+            del self._running[user]
+        self._start_next(loop)
+
+    def _start_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._busy < self._size and (user := next(filter(self._may_run, self._queues), None)) is not None:
+            queue = self._queues[user]
+            future, function = queue.popleft()
+            if not queue:
+                del self._queues[user]
+            elif user != SERVER:
+                self._queues.move_to_end(user)
+            if future.done():  # its caller has given up
+                continue
+            try:
+                self._start(loop, user, function).add_done_callback(partial(copy_result, future))
+            except RuntimeError:  # the pool is shut down: the server stops
+                future.cancel()

@@ -78,7 +78,12 @@ def draw_timeline(job: Job, events: Sequence[Event], now_us: int, *, is_whole: b
         x = (point.at_us - job.created_us) * scale
         width = max((until_us - point.at_us) * scale, BAR_WIDTH_MIN)
         bar = TimelineBar(
-            WORDS[point.state], point.cluster, point.at_us, until_us, round(min(x, WIDTH - width), 1), round(width, 1)
+            word=WORDS[point.state],
+            cluster=point.cluster,
+            begin_us=point.at_us,
+            end_us=until_us,
+            x=round(min(x, WIDTH - width), 1),
+            width=round(width, 1),
         )
         row = rows.setdefault(point.attempt, TimelineRow(point.attempt, point.cluster, []))
         row.bars.append(bar)

@@ -6,12 +6,18 @@ from collections.abc import Iterable
 
 from switchyard.model.rules.access import GrantTarget
 from switchyard.route.member import Member
-from switchyard.service.core.agents.credential import hash_secret, make_credential, secret_matches, split_credential
+from switchyard.service.core.agents.credential import (
+    hash_secret,
+    lock_parent_token,
+    make_credential,
+    maker_problem,
+    secret_matches,
+    split_credential,
+)
 from switchyard.service.core.agents.fleet import SubmitTokenEntry
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots.snapshots import Snapshots
-from switchyard.service.core.snapshots.token_makers import lock_parent_token, maker_problem
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.store.access import submit_tokens
 

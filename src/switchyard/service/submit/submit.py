@@ -50,12 +50,14 @@ from switchyard.service.reserve.token_needs import (
     tasks_at_once,
 )
 from switchyard.service.reserve.token_position import token_hints
-from switchyard.service.submit.idempotency import AcceptedJob, answer_for_used_key, claim_keys
 from switchyard.service.submit.job_files import refer_to_trees, refused_inserts
 from switchyard.service.submit.named_clusters import find_named_clusters, find_stale_tokens
 from switchyard.service.submit.new_job import (
+    AcceptedJob,
     JobInsert,
+    answer_for_used_key,
     blocked_reason,
+    claim_keys,
     insert_job,
     lane_for,
     new_job,
@@ -319,11 +321,6 @@ class Submit:
         jobs.policy_put(batch.tx, new, at_us=batch.now_us)
         # Only hashes that are committed count as stored.
         batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
-
-
-def answer_without_commit(write: JobInsert) -> AcceptedJob:
-    """Return the answer to a submit without a commit. Benchmarks measure the upper bound with it."""
-    return AcceptedJob(write.created, is_new=True)
 
 
 def count_new_jobs(tally: ProcessMetrics, batch: Batch, writes: Sequence[JobInsert]) -> None:

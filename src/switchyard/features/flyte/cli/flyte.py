@@ -12,12 +12,16 @@ from switchyard.cli.terminal.parser import Parser, Verb, add_limit, positive_int
 from switchyard.cli.terminal.refresh import refresh_until_done, refuse_output_option
 from switchyard.cli.terminal.table import screen_width
 from switchyard.errors import BadRequest
-from switchyard.features.flyte.cli.flyte_explain import print_execution_explanation
 from switchyard.features.flyte.cli.flyte_graph import draw_nodes, format_dot
-from switchyard.features.flyte.cli.flyte_view import is_final, print_details, print_executions, print_nodes
+from switchyard.features.flyte.cli.flyte_view import (
+    is_final,
+    print_details,
+    print_execution_explanation,
+    print_executions,
+    print_nodes,
+)
 from switchyard.features.flyte.model.workflow_execution import PHASES, ExecutionNode, is_execution_name
-from switchyard.features.flyte.sdk.execution_calls import DOMAIN, PROJECT
-from switchyard.features.flyte.sdk.workflow_client import WorkflowClient
+from switchyard.features.flyte.sdk.execution_calls import DOMAIN, PROJECT, WorkflowClient
 from switchyard.model.rules.names import is_name
 
 ABOUT = """\

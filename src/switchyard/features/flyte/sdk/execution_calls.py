@@ -20,6 +20,7 @@ from switchyard.features.flyte.model.workflow_execution import (
 )
 from switchyard.model.wire.api import Page
 from switchyard.model.wire.decode import validation_refusal
+from switchyard.sdk.client import CoreClient
 from switchyard.sdk.transport.calls import ApiCalls, api_path
 
 PROJECT, DOMAIN = "default", "development"
@@ -101,3 +102,7 @@ def _infinite_as_text(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_infinite_as_text(item) for item in value]
     return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+class WorkflowClient(CoreClient, ExecutionCalls):
+    """The core's calls, and those about executions."""

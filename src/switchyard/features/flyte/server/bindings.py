@@ -70,14 +70,14 @@ def read_request(
     binding: Binding, *, path: Mapping[str, str], query: Iterable[tuple[str, str]], body: bytes, is_proto: bool
 ) -> Any:
     """Build the request message. Fields in the path win over the body, as in Flyte."""
-    asked = list(query)
-    if binding.has_body and body and asked:
+    parameters = list(query)
+    if binding.has_body and body and parameters:
         raise Malformed("Fields are given in the body or in the query, not in both.")
     try:
         request = request_class(binding.call)()
         if binding.has_body and body:
             _read_body(body, request, is_proto=is_proto)
-        json_format.ParseDict(_nested([*asked, *path.items()]), request, max_recursion_depth=MESSAGE_DEPTH_MAX)
+        json_format.ParseDict(_nested([*parameters, *path.items()]), request, max_recursion_depth=MESSAGE_DEPTH_MAX)
     except RecursionError as exc:
         raise Malformed("The body is nested too deeply.") from exc
     except (json_format.Error, ValueError) as exc:

@@ -13,9 +13,9 @@ from flyteidl.core import literals_pb2, types_pb2
 from flyteidl.service import dataproxy_pb2
 from google.protobuf.duration_pb2 import Duration
 
-from switchyard.features.flyte.server import attributes, entities, executions, named_entities, node_executions, projects
+from switchyard.features.flyte.server import attributes, entities, executions, node_executions, projects
 from switchyard.features.flyte.server.attributes import PROJECT, PROJECT_DOMAIN, WORKFLOW
-from switchyard.features.flyte.server.data.data_path import FLYTE_DATA_PATH
+from switchyard.features.flyte.server.data_app import FLYTE_DATA_PATH
 from switchyard.features.flyte.server.grpc_status import FlyteInvalid, FlyteNotServed
 from switchyard.features.flyte.server.node_executions import refuse_filters
 from switchyard.features.flyte.service.executions.calls import data_proxy, flyte_urls, signals
@@ -61,17 +61,17 @@ def create_download_link(url: str, context: Context, actor: Actor, request: Any)
 
 def get_data(url: str, context: Context, actor: Actor, request: Any) -> Any:
     """What an address of Flyte's names: values, or a link to a deck."""
-    asked = flyte_urls.read_flyte_url(request.flyte_url)
+    target = flyte_urls.read_flyte_url(request.flyte_url)
     answer = dataproxy_pb2.GetDataResponse()
-    if asked.kind == "d":
+    if target.kind == "d":
         address = flyte_urls.deck_location(
-            context, actor, asked.key, asked.node_id, attempt=asked.attempt, expires_in=Duration()
+            context, actor, target.key, target.node_id, attempt=target.attempt, expires_in=Duration()
         )
         answer.pre_signed_urls.signed_url.append(_signed_url(url, address))
         answer.pre_signed_urls.expires_at.FromMicroseconds(address.expires_us)
         return answer
-    values = flyte_urls.read_values(context, actor, asked)
-    (answer.literal if asked.variable else answer.literal_map).CopyFrom(values)
+    values = flyte_urls.read_values(context, actor, target)
+    (answer.literal if target.variable else answer.literal_map).CopyFrom(values)
     return answer
 
 
@@ -158,21 +158,21 @@ CALLS: dict[str, FlyteCall] = {
     "CreateTask": FlyteCall(entities.create_task, is_entity=True),
     "GetTask": FlyteCall(entities.get_task),
     "ListTasks": FlyteCall(entities.list_tasks),
-    "ListTaskIds": FlyteCall(partial(named_entities.list_ids, EntityKind.TASK)),
+    "ListTaskIds": FlyteCall(partial(entities.list_ids, EntityKind.TASK)),
     "CreateWorkflow": FlyteCall(entities.create_workflow, is_entity=True),
     "GetWorkflow": FlyteCall(entities.get_workflow),
     "ListWorkflows": FlyteCall(entities.list_workflows),
-    "ListWorkflowIds": FlyteCall(partial(named_entities.list_ids, EntityKind.WORKFLOW)),
+    "ListWorkflowIds": FlyteCall(partial(entities.list_ids, EntityKind.WORKFLOW)),
     "CreateLaunchPlan": FlyteCall(entities.create_launch_plan, is_entity=True),
     "GetLaunchPlan": FlyteCall(entities.get_launch_plan),
     "GetActiveLaunchPlan": FlyteCall(entities.get_active_launch_plan),
     "ListLaunchPlans": FlyteCall(entities.list_launch_plans),
     "ListActiveLaunchPlans": FlyteCall(entities.list_active_launch_plans),
-    "ListLaunchPlanIds": FlyteCall(partial(named_entities.list_ids, EntityKind.LAUNCH_PLAN)),
+    "ListLaunchPlanIds": FlyteCall(partial(entities.list_ids, EntityKind.LAUNCH_PLAN)),
     "UpdateLaunchPlan": FlyteCall(entities.update_launch_plan),
-    "ListNamedEntities": FlyteCall(named_entities.list_named),
-    "GetNamedEntity": FlyteCall(named_entities.get_named),
-    "UpdateNamedEntity": FlyteCall(named_entities.update_named),
+    "ListNamedEntities": FlyteCall(entities.list_named),
+    "GetNamedEntity": FlyteCall(entities.get_named),
+    "UpdateNamedEntity": FlyteCall(entities.update_named),
     "CreateExecution": FlyteCall(executions.create, is_entity=True),
     "RelaunchExecution": FlyteCall(executions.relaunch_execution),
     "RecoverExecution": FlyteCall(executions.recover_execution),

@@ -41,15 +41,15 @@ class WorkflowsSection(Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     @cached_property
     def limits(self) -> WorkflowLimits:
         return WorkflowLimits(
-            self.nodes,
-            self.project_entities,
-            parse_bytes(self.project_bytes),
-            self.executions,
-            self.project_executions,
-            self.execution_rows,
-            parse_bytes(self.execution_bytes),
-            self.execution_descendants,
-            self.missed_runs,
+            nodes=self.nodes,
+            project_entities=self.project_entities,
+            project_bytes=parse_bytes(self.project_bytes),
+            has_executions=self.executions,
+            project_executions=self.project_executions,
+            execution_rows=self.execution_rows,
+            execution_bytes=parse_bytes(self.execution_bytes),
+            execution_descendants=self.execution_descendants,
+            missed_runs=self.missed_runs,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from switchyard.features.flyte.store.executions import execution_retention, schedules
-from switchyard.features.flyte.store.tables import cache_tables, entities_tables, executions_tables, maps_tables
+from switchyard.features.flyte.store.tables import entities_tables, executions_tables
 from switchyard.features.flyte.store.tables.executions_tables import (
     LIVE_ATTEMPT,
     WAKING_NODE,
@@ -16,7 +16,7 @@ from switchyard.features.flyte.store.tables.executions_tables import (
 from switchyard.store.engine.database import Tx
 from switchyard.store.feature import StoreFeature
 
-TABLES = (cache_tables, entities_tables, executions_tables, maps_tables)  # imported: so the metadata has them
+TABLES = (entities_tables, executions_tables)  # imported: so the metadata has them
 HIDDEN_MAX = 200  # executions in one transaction
 ROWS_MAX = 200  # rows of nodes and attempts in one transaction; each may have some MiB of inputs and outputs
 

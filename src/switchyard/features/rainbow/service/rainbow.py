@@ -19,8 +19,7 @@ from switchyard.service.core.snapshots.snapshots import owner_of, submit_token_o
 from switchyard.service.core.submit_tokens import find_submit_token
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.new_job import AcceptedJob, JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.store.jobs import handovers
 

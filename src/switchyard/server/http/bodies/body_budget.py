@@ -41,9 +41,9 @@ class _WaitingBody:
 
 @dataclass
 class BodyBudget(ByteBudget):
-    """Bodies of one kind of callers. A body waits for room in the order of arrival. `refused` counts refusals."""
+    """Bodies of one kind of callers. A body waits for room in the order of arrival. `count_refusal` counts refusals."""
 
-    refused: Callable[[str], None]
+    count_refusal: Callable[[str], None]
     wait_s: float = WAIT_S
     waiting: deque[_WaitingBody] = field(default_factory=deque, init=False)
 
@@ -102,7 +102,7 @@ class BodyBudget(ByteBudget):
         self.waiting = remaining
 
     def _refusal(self, caller: str, *, is_own: bool) -> Busy:
-        self.refused(BODIES)
+        self.count_refusal(BODIES)
         waiting = Counter(body.caller for body in self.waiting)
         large = f"bodies over {show_bytes(LARGE_BYTES_MIN)} that have not arrived completely"
         if is_own:
@@ -125,10 +125,10 @@ class BodyBudget(ByteBudget):
 class BodyBudgets:
     """The budgets of users, of agents, and of callers without a credential. Used on the server's loop alone."""
 
-    def __init__(self, refused: Callable[[str], None]) -> None:
-        self._users = BodyBudget(USERS_BYTES_MAX, CALLER_BYTES_MAX, refused)
-        self._agents = BodyBudget(AGENTS_BYTES_MAX, CALLER_BYTES_MAX, refused)
-        self._strangers = BodyBudget(STRANGERS_BYTES_MAX, ADDRESS_BYTES_MAX, refused)
+    def __init__(self, count_refusal: Callable[[str], None]) -> None:
+        self._users = BodyBudget(USERS_BYTES_MAX, CALLER_BYTES_MAX, count_refusal)
+        self._agents = BodyBudget(AGENTS_BYTES_MAX, CALLER_BYTES_MAX, count_refusal)
+        self._strangers = BodyBudget(STRANGERS_BYTES_MAX, ADDRESS_BYTES_MAX, count_refusal)
 
     def hold(self, scope: AsgiScope, size: int) -> AbstractAsyncContextManager[None]:
         """Count a body of this request's caller while the block runs."""

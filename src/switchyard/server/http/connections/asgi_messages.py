@@ -74,6 +74,12 @@ async def wait_for_disconnect(receive: AsgiReceive) -> object:
     return None
 
 
+def refuse_parameters(scope: AsgiScope) -> None:
+    """Refuse a query, for a call that takes everything in its body."""
+    if scope["query_string"]:
+        raise Malformed("This call takes no parameters; everything is in the body.")
+
+
 def require_json(scope: AsgiScope, body: bytes) -> None:
     """Refuse an empty body, and one that is declared as something else than JSON."""
     media = header(scope, b"content-type")

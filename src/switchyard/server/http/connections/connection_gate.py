@@ -2,6 +2,9 @@
 
 The gate admits a new connection while another one can be closed: above a bound, the connection that has been silent for
 longest is closed. A connection with a request in work is never closed for a new one, so parked polls of agents stay.
+
+uvicorn's `limit_concurrency` is no substitute: it answers 503 to the newest request, whoever holds the connections, and
+has no time limit for a first request or a slow body. A proxy in front can do both, but many servers have none.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from switchyard.features.flyte.model.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
-from switchyard.features.flyte.server.pages.phases import phase_look, phase_words
 from switchyard.server.pages.formats import duration
 from switchyard.server.pages.timeline import BAR_WIDTH_MIN, WIDTH, time_ticks
 
@@ -160,3 +161,32 @@ def _attempt_spans(node: ExecutionNode, attempt: NodeAttempt, now_us: int) -> li
 def _bar_look(phase: str) -> str:
     look = phase_look(phase)
     return "waiting" if look in ("pending", "none") else look
+
+
+_PHASE_LOOKS = {
+    "SUCCEEDED": "succeeded",
+    "RECOVERED": "succeeded",
+    "RUNNING": "running",
+    "DYNAMIC_RUNNING": "running",
+    "SUCCEEDING": "running",
+    "FAILING": "failed",
+    "FAILED": "failed",
+    "TIMED_OUT": "failed",
+    "ABORTING": "cancelled",
+    "ABORTED": "cancelled",
+    "SKIPPED": "cancelled",
+    "": "none",
+}
+
+
+def phase_look(phase: str) -> str:
+    """The class of a phase of Flyte's, of an execution, a node or an attempt: our states have the same colours."""
+    return _PHASE_LOOKS.get(phase, "pending")
+
+
+def phase_words(phase: str) -> str:
+    return phase.lower().replace("_", " ") if phase else "not begun"
+
+
+def phase_badge(phase: str) -> Markup:
+    return Markup('<span class="state s-{}">{}</span>').format(phase_look(phase), phase_words(phase))

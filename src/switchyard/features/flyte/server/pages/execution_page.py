@@ -14,8 +14,7 @@ from switchyard.features.flyte.server.execution_resource import (
     need_flyteidl,
     read_execution_filter,
 )
-from switchyard.features.flyte.server.pages.execution_drawing import draw_gantt, draw_graph
-from switchyard.features.flyte.server.pages.phases import phase_badge, phase_words
+from switchyard.features.flyte.server.pages.execution_drawing import draw_gantt, draw_graph, phase_badge, phase_words
 from switchyard.model.rules.access import Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import ID_CURSOR

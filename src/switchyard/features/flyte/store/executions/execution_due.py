@@ -7,18 +7,20 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from switchyard.features.flyte.store.executions.execution_maps import MAP_HAS_NEWS
-from switchyard.features.flyte.store.tables.cache_tables import cache_reservations, cache_waits
 from switchyard.features.flyte.store.tables.executions_tables import (
     AWAITED_EXECUTION,
     DUE_EXECUTION,
     LIVE_ATTEMPT,
     LIVE_EXECUTION,
+    LIVE_MAP,
     WAKING_NODE,
+    cache_reservations,
+    cache_waits,
     execution_attempts,
+    execution_maps,
     execution_nodes,
     executions,
 )
-from switchyard.features.flyte.store.tables.maps_tables import LIVE_MAP, execution_maps
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.tables.schema import FINAL_STATES, events, jobs

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from switchyard.features.flyte.store.tables.maps_tables import LIVE_MAP, execution_map_parts, execution_maps
+from switchyard.features.flyte.store.tables.executions_tables import LIVE_MAP, execution_map_parts, execution_maps
 from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one

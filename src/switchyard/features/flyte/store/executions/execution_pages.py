@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from switchyard.features.flyte.store.executions.execution_nodes import NodeAttemptRow
-from switchyard.features.flyte.store.tables.cache_tables import cache_waits
 from switchyard.features.flyte.store.tables.executions_tables import (
     LIVE_EXECUTION,
+    cache_waits,
     execution_attempts,
+    execution_maps,
     execution_nodes,
     executions,
 )
-from switchyard.features.flyte.store.tables.maps_tables import execution_maps
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.page_bytes import without_content
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all

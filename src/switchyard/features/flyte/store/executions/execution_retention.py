@@ -8,12 +8,13 @@ from switchyard.features.flyte.store.tables.executions_tables import (
     ENDED_EXECUTION,
     execution_attempts,
     execution_dynamics,
+    execution_map_parts,
+    execution_maps,
     execution_nodes,
     execution_signals,
     execution_tags,
     executions,
 )
-from switchyard.features.flyte.store.tables.maps_tables import execution_map_parts, execution_maps
 from switchyard.store.engine.database import Tx
 
 IDS_PER_DELETE = 500

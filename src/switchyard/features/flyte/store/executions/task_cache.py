@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
-from switchyard.features.flyte.store.tables.cache_tables import cache_reservations, cache_waits, task_cache
-from switchyard.features.flyte.store.tables.executions_tables import execution_nodes
+from switchyard.features.flyte.store.tables.executions_tables import (
+    cache_reservations,
+    cache_waits,
+    execution_nodes,
+    task_cache,
+)
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
@@ -51,18 +55,24 @@ def cache_put(tx: Tx, rows: Sequence[CacheRow], *, entries_max: int, stored_afte
         tx.execute(sa.delete(task_cache).where(columns.key.in_(gone)))
 
 
-def keys_held(tx: Tx, keys: Sequence[bytes]) -> set[bytes]:
+def reserved_keys(tx: Tx, keys: Sequence[bytes]) -> set[bytes]:
     """Those of these keys that a node holds which has not ended."""
-    nodes, held = execution_nodes.c, cache_reservations.c
-    is_holder = sa.and_(nodes.execution_id == held.execution_id, nodes.node_id == held.node_id)
-    query = sa.select(held.key).join(execution_nodes, is_holder).where(held.key.in_(keys), nodes.ended_us.is_(None))
+    nodes, reservations = execution_nodes.c, cache_reservations.c
+    is_holder = sa.and_(nodes.execution_id == reservations.execution_id, nodes.node_id == reservations.node_id)
+    query = (
+        sa.select(reservations.key)
+        .join(execution_nodes, is_holder)
+        .where(reservations.key.in_(keys), nodes.ended_us.is_(None))
+    )
     return {bytes(key) for key in tx.execute(query).scalars()}
 
 
 def holders(tx: Tx, execution_ids: Sequence[str]) -> set[tuple[str, str]]:
     """The nodes of these executions that hold keys: execution and node."""
-    held = cache_reservations.c
-    query = sa.select(held.execution_id, held.node_id).where(held.execution_id.in_(execution_ids))
+    reservations = cache_reservations.c
+    query = sa.select(reservations.execution_id, reservations.node_id).where(
+        reservations.execution_id.in_(execution_ids)
+    )
     return {(row.execution_id, row.node_id) for row in tx.execute(query)}
 
 
@@ -74,10 +84,14 @@ def reserve(tx: Tx, key: bytes, execution_id: str, node_id: str) -> None:
 
 
 def release(tx: Tx, execution_id: str, node_ids: Sequence[str]) -> None:
-    held = cache_reservations.c
+    reservations = cache_reservations.c
     for first in range(0, len(node_ids), IDS_PER_QUERY):
         page = node_ids[first : first + IDS_PER_QUERY]
-        tx.execute(sa.delete(cache_reservations).where(held.execution_id == execution_id, held.node_id.in_(page)))
+        tx.execute(
+            sa.delete(cache_reservations).where(
+                reservations.execution_id == execution_id, reservations.node_id.in_(page)
+            )
+        )
 
 
 def release_all(tx: Tx, execution_id: str) -> None:

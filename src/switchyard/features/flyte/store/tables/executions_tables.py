@@ -1,6 +1,8 @@
-"""The tables of Flyte's executions: executions, their nodes and attempts, and files that clients upload."""
+"""The tables of Flyte's executions: their nodes, attempts and maps, what is cached, and files that clients upload."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, LargeBinary, Table, Text, false, text
 
@@ -12,6 +14,13 @@ LIVE_ATTEMPT = "ended_us IS NULL"
 LIVE_EXECUTION = "ended_us IS NULL"
 ENDED_EXECUTION = "ended_us IS NOT NULL"
 WAKING_NODE = "wake_us IS NOT NULL"
+LIVE_MAP = "phase <> 'CLOSED'"
+
+
+def _index_where(name: str, column: Column[Any], condition: str) -> None:
+    """An index of the rows of which a condition holds."""
+    Index(name, column, sqlite_where=text(condition), postgresql_where=text(condition))
+
 
 # One row per execution. Messages of Flyte's are stored in their own form.
 executions = Table(
@@ -65,38 +74,13 @@ executions = Table(
 )
 Index("uq_executions_name", executions.c.project, executions.c.domain, executions.c.name, unique=True)
 Index("ix_executions_created", executions.c.project, executions.c.domain, executions.c.created_us)
-Index(
-    "ix_executions_due",
-    executions.c.id,
-    sqlite_where=text(DUE_EXECUTION),
-    postgresql_where=text(DUE_EXECUTION),
-)
+_index_where("ix_executions_due", executions.c.id, DUE_EXECUTION)
 for _column in (executions.c.owner_id, executions.c.project):  # live executions are counted before a new one
-    Index(
-        f"ix_executions_live_{_column.name}",
-        _column,
-        sqlite_where=text(LIVE_EXECUTION),
-        postgresql_where=text(LIVE_EXECUTION),
-    )
-Index(
-    "ix_executions_ended",
-    executions.c.ended_us,
-    sqlite_where=text(ENDED_EXECUTION),
-    postgresql_where=text(ENDED_EXECUTION),
-)
+    _index_where(f"ix_executions_live_{_column.name}", _column, LIVE_EXECUTION)
+_index_where("ix_executions_ended", executions.c.ended_us, ENDED_EXECUTION)
 
-Index(
-    "ix_executions_awaited",
-    executions.c.parent_id,
-    sqlite_where=text(AWAITED_EXECUTION),
-    postgresql_where=text(AWAITED_EXECUTION),
-)
-Index(
-    "ix_executions_root",
-    executions.c.root_id,
-    sqlite_where=text(AWAITED_EXECUTION),
-    postgresql_where=text(AWAITED_EXECUTION),
-)
+_index_where("ix_executions_awaited", executions.c.parent_id, AWAITED_EXECUTION)
+_index_where("ix_executions_root", executions.c.root_id, AWAITED_EXECUTION)
 
 # What executions are found by: their tags, and their labels. Written with the execution.
 execution_tags = Table(
@@ -134,12 +118,7 @@ execution_nodes = Table(
     Column("wake_us", BigInteger, nullable=True),  # when the engine must look at it; only while it runs
     Column("signal_id", Text, nullable=False, server_default=""),  # what a gate waits for
 )
-Index(
-    "ix_execution_nodes_wake",
-    execution_nodes.c.wake_us,
-    sqlite_where=text(WAKING_NODE),
-    postgresql_where=text(WAKING_NODE),
-)
+_index_where("ix_execution_nodes_wake", execution_nodes.c.wake_us, WAKING_NODE)
 
 # What the gates of an execution wait for: an approval or a value from a person.
 execution_signals = Table(
@@ -184,12 +163,7 @@ execution_attempts = Table(
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=True),
 )
-Index(
-    "ix_execution_attempts_live",
-    execution_attempts.c.job_id,
-    sqlite_where=text(LIVE_ATTEMPT),
-    postgresql_where=text(LIVE_ATTEMPT),
-)
+_index_where("ix_execution_attempts_live", execution_attempts.c.job_id, LIVE_ATTEMPT)
 
 # One row per active launch plan with a schedule.
 schedules = Table(
@@ -236,3 +210,74 @@ data_grants = Table(
     Column("expires_us", BigInteger, nullable=False),
 )
 Index("ix_data_grants_expires", data_grants.c.expires_us)
+
+
+# One row per map node. Its elements run as tasks of one array; further tries of some of them are one more array.
+execution_maps = Table(
+    "execution_maps",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("phase", Text, nullable=False),
+    Column("size", Integer, nullable=False),  # elements
+    Column("minimum", Integer, nullable=False),  # elements that have to succeed
+    Column("parallelism", Integer, nullable=False),  # elements that may run at once; 0: no bound
+    Column("runs_all", Boolean, nullable=False),  # all elements run, also if the minimum cannot be reached any more
+    Column("is_stopped", Boolean, nullable=False),  # no further array begins
+    Column("node", LargeBinary, nullable=False),  # that each element runs
+    Column("template", LargeBinary, nullable=False),  # of its task
+    Column("attempt", Integer, nullable=False),  # the number of the array that runs or ran last; -1: there was none
+    Column("job_id", Text, nullable=True),  # that array
+    Column("indexes", Text, nullable=False),  # the elements in it
+    Column("seen", Integer, nullable=False),  # elements of this array whose end is stored
+    Column("succeeded", Integer, nullable=False),
+    Column("failed", Integer, nullable=False),  # for good
+    Column("output_bytes", BigInteger, nullable=False),
+    Column("error", LargeBinary, nullable=True),
+    Column("changes", Integer, nullable=False),  # a change holds only if no other one came between
+    Column("updated_us", BigInteger, nullable=False),
+    Column("bound", Text, nullable=True),  # inputs that each element gets whole, if its elements are cached
+)
+_index_where("ix_execution_maps_live", execution_maps.c.execution_id, LIVE_MAP)
+
+# The elements of a map, some hundred in a row.
+execution_map_parts = Table(
+    "execution_map_parts",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("part", Integer, primary_key=True),
+    Column("states", LargeBinary, nullable=False),  # one byte for each element
+    Column("results", LargeBinary, nullable=False),  # outputs and failures of elements
+)
+
+
+task_cache = Table(
+    "task_cache",
+    metadata,
+    Column("key", LargeBinary, primary_key=True),
+    Column("project", Text, nullable=False),
+    Column("outputs", LargeBinary, nullable=False),
+    Column("source", Text, nullable=False),  # execution, node and attempt that made the outputs
+    Column("stored_us", BigInteger, nullable=False),
+)
+Index("ix_task_cache_stored", task_cache.c.project, task_cache.c.stored_us)
+
+# A node that runs a serialized task. The row goes with the end of the node, in one transaction.
+cache_reservations = Table(
+    "cache_reservations",
+    metadata,
+    Column("key", LargeBinary, primary_key=True),
+    Column("execution_id", Text, nullable=False),
+    Column("node_id", Text, nullable=False),
+)
+Index("ix_cache_reservations_node", cache_reservations.c.execution_id, cache_reservations.c.node_id)
+
+# A node that waits for the end of another one with the same key.
+cache_waits = Table(
+    "cache_waits",
+    metadata,
+    Column("execution_id", Text, primary_key=True),
+    Column("node_id", Text, primary_key=True),
+    Column("key", LargeBinary, nullable=False),
+)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from switchyard.features.flyte.workflow.values.plain_message import plain_message
+from switchyard.features.flyte.workflow.values.content import plain_message
 from switchyard.model.rules.names import printable_line
 
 LINES_MAX = 10

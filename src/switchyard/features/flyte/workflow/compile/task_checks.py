@@ -9,7 +9,7 @@ from flyteidl.core import tasks_pb2
 
 from switchyard.errors import ImpossibleValue
 from switchyard.features.flyte.workflow.tasks.pod_resources import whole_pod
-from switchyard.features.flyte.workflow.values.plain_message import plain_message
+from switchyard.features.flyte.workflow.values.content import plain_message
 from switchyard.model.jobspec.quantity import is_amount_above, parse_kubernetes
 
 WORDS = {

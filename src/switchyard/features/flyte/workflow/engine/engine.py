@@ -29,26 +29,26 @@ from switchyard.features.flyte.workflow.node_kinds.table import kind_of
 from switchyard.features.flyte.workflow.tasks.task_cache import CacheAnswer
 from switchyard.features.flyte.workflow.values.binding_values import BindingFailed
 
-_NONE_REFUSED: Mapping[AttemptKey, AttemptFailure] = MappingProxyType({})
-_NONE_CACHED: Mapping[AttemptKey, CacheAnswer] = MappingProxyType({})
+_NO_REFUSALS: Mapping[AttemptKey, AttemptFailure] = MappingProxyType({})
+_NO_ANSWERS: Mapping[AttemptKey, CacheAnswer] = MappingProxyType({})
 
 
 def step(
     graph: ExecutionGraph,
     state: ExecutionState,
     events: Iterable[AttemptEnd] = (),
-    refused: Mapping[AttemptKey, AttemptFailure] = _NONE_REFUSED,
-    cached: Mapping[AttemptKey, CacheAnswer] = _NONE_CACHED,
+    refusals: Mapping[AttemptKey, AttemptFailure] = _NO_REFUSALS,
+    answers: Mapping[AttemptKey, CacheAnswer] = _NO_ANSWERS,
     *,
     full_plans: Collection[EntityId] = (),
 ) -> EngineStep:
-    """`refused`: attempts that cannot be started. They fail at once. `cached`: what the cache says of first ones.
+    """`refusals`: attempts that cannot be started. They fail at once. `answers`: what the cache says of first ones.
 
     `full_plans`: launch plans that may have no more live executions now. Their nodes do not begin, and take no room.
     """
     if state.phase.is_final:
         return EngineStep(state.phase, is_stopping=state.is_stopping)
-    run = EngineRun(graph, state, refused, kind_of, cached, full_plans=full_plans)
+    run = EngineRun(graph, state, refusals, kind_of, answers, full_plans=full_plans)
     for event in events:
         _end_attempt(run, event)
     run.look_at_waiting()
@@ -75,16 +75,17 @@ def _settled(run: EngineRun, state: ExecutionState) -> EngineStep:
     elif phase is ExecutionPhase.RUNNING and (is_stopping or (run.error is not None and run.is_over(run.top))):
         phase = ExecutionPhase.FAILING
     return EngineStep(
-        phase,
-        tuple(run.nodes.changes()),
-        run.starts,
-        state.is_stopping or is_stopping,
-        outputs,
-        run.error if phase is not ExecutionPhase.ABORTED else None,
-        tuple(run.stopped_scopes),
-        (run.is_cut or bool(run.asked)) and not phase.is_final,  # the next step knows values that were given before
-        tuple(run.asked),
-        tuple((*key, dynamic) for key, dynamic in run.dynamics.items()),
+        phase=phase,
+        nodes=tuple(run.nodes.changes()),
+        starts=run.starts,
+        is_stopping=state.is_stopping or is_stopping,
+        outputs=outputs,
+        error=run.error if phase is not ExecutionPhase.ABORTED else None,
+        stopped_scopes=tuple(run.stopped_scopes),
+        is_due=(run.is_cut or bool(run.signal_requests))
+        and not phase.is_final,  # the next step knows values that were given before
+        signals=tuple(run.signal_requests),
+        dynamics=tuple((*key, dynamic) for key, dynamic in run.dynamics.items()),
     )
 
 

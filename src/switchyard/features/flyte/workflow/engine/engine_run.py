@@ -89,7 +89,7 @@ class KindInterface(Protocol):
     takes_room: bool
 
     def waits_for(self, place: NodePlace) -> Any: ...
-    def is_held(self, run: EngineRun, place: NodePlace) -> bool: ...
+    def must_wait(self, run: EngineRun, place: NodePlace) -> bool: ...
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None: ...
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None: ...
     def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope | None: ...
@@ -103,21 +103,21 @@ class EngineRun:
         self,
         graph: ExecutionGraph,
         state: ExecutionState,
-        refused: Mapping[AttemptKey, AttemptFailure],
+        refusals: Mapping[AttemptKey, AttemptFailure],
         kind_of: Callable[[Any], KindInterface],
-        cached: Mapping[AttemptKey, CacheAnswer],
+        answers: Mapping[AttemptKey, CacheAnswer],
         *,
         full_plans: Collection[EntityId],
     ) -> None:
         self.top = RunScope(graph, graph.primary, state.inputs)
-        self.refused = refused
-        self.cached = cached
+        self.refusals = refusals
+        self.answers = answers
         self.full_plans = full_plans
         self.error = state.error
         self.nodes = NodeTable(base=state.nodes)
         self.now_us = state.now_us
         self.signals = state.signals
-        self.asked: list[SignalRequest] = []
+        self.signal_requests: list[SignalRequest] = []
         self.dynamics: dict[AttemptKey, DynamicWorkflow] = {}  # that this step begins with
         self.stopped_scopes: dict[str, None] = {}
         self.is_cut = False  # nodes were left out
@@ -342,7 +342,9 @@ class EngineRun:
         waits_for = () if place.scope.is_cleanup else kind.waits_for(place)
         phases = [self.phase(place.scope.bound, one) for one in waits_for]
         is_skipped = any(phase in _ENDED_BADLY for phase in phases)
-        if not is_skipped and (any(phase is not NodePhase.SUCCEEDED for phase in phases) or kind.is_held(self, place)):
+        if not is_skipped and (
+            any(phase is not NodePhase.SUCCEEDED for phase in phases) or kind.must_wait(self, place)
+        ):
             return
         if len(self.nodes.changes()) >= CHANGES_MAX or self._values.is_full:
             self.is_cut = True

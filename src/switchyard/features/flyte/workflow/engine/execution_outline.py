@@ -73,7 +73,7 @@ def _node(scope: _Scope, node: Any, begun: Mapping[str, BegunNode], dynamics: Dy
     made = dynamics.get((node_id, attempt)) if state is not None and state.is_parent else None
     kind = _kind(node, is_dynamic=made is not None)
     after = tuple(scope.outer_prefix + one for one in scope.bound.upstream.get(node.id, ()))
-    yield OutlinedNode(node_id, scope.parent_id, kind, _runs(node), after, node)
+    yield OutlinedNode(id=node_id, parent_id=scope.parent_id, kind=kind, runs=_runs(node), after=after, node=node)
     prefix = f"{node_id}-{attempt}-"
     if made is not None:
         yield from _workflow(_Scope(made, made.primary, prefix, node_id, prefix), made.primary, begun, dynamics)

@@ -77,8 +77,8 @@ def map_shape(array: Any, inputs: Any) -> MapShape:
         if name not in bound and literal.WhichOneof("value") == "collection"
     }
     if len(set(lists.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in sorted(lists.items())[:20])
-        raise MapRefused("InvalidArrayLength", f"the lists of a map differ in length: {told}")
+        lengths = ", ".join(f"{name} has {length}" for name, length in sorted(lists.items())[:20])
+        raise MapRefused("InvalidArrayLength", f"the lists of a map differ in length: {lengths}")
     if not lists and set(inputs.literals) - bound:
         raise MapRefused("InvalidArrayLength", "no input of the map is a list")
     size = next(iter(lists.values()), 1)

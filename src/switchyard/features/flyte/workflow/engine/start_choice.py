@@ -46,7 +46,7 @@ class StartChoice:
     """`begin`: in this order. Attempts that are in none of the three are left to the next step."""
 
     begin: list[TaskStart] = field(default_factory=list)
-    refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
+    refusals: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
     waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
 
 
@@ -65,7 +65,7 @@ def choose_starts(
         elif room.most is not None and start.attempt == 0 and len(choice.begin) >= max(1, room.most):
             break
         elif room.failure is not None and room.rows is not None and len(choice.begin) >= room.rows:
-            choice.refused[key] = room.failure
+            choice.refusals[key] = room.failure
         elif room.jobs is not None and len(choice.begin) >= room.jobs:
             choice.waits[key] = WaitingStart(start, room.reason)
         else:

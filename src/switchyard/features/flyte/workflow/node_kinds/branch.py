@@ -1,6 +1,7 @@
-"""Nodes that run one of their arms (conditional). The arm waits for nodes of its own, which may still run.
+"""Nodes that run other nodes of the execution: one of their arms (conditional), or another workflow.
 
-The conditions are evaluated again in each step: the inputs of a node never change, so the arm is always the same.
+The arm waits for nodes of its own, which may still run. The conditions are evaluated again in each step: the inputs of
+a node never change, so the arm is always the same.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _NO_TEMPLATE = workflow_pb2.WorkflowTemplate()
 
 
 class BranchKind(EngineNodeKind):
+    """Nodes that run one of their arms."""
+
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         state = replace(state, attempts=1, is_parent=True)
         try:
@@ -58,11 +61,35 @@ class BranchKind(EngineNodeKind):
         outer = place.scope
         upstream = {arm.id: outer.bound.workflow.upstream.get(arm.id, ())}
         return RunScope(
-            outer.graph,
-            GraphWorkflow(_NO_TEMPLATE, (arm,), upstream, ()),
-            outer.inputs,
-            f"{state.node_id}-{state.attempts - 1}-",
-            state.node_id,
-            outer,
+            graph=outer.graph,
+            workflow=GraphWorkflow(_NO_TEMPLATE, (arm,), upstream, ()),
+            inputs=outer.inputs,
+            prefix=f"{state.node_id}-{state.attempts - 1}-",
+            parent_id=state.node_id,
+            outer=outer,
             bindings_of=outer.bound,
+        )
+
+
+class SubWorkflowKind(EngineNodeKind):
+    """Nodes that run another workflow in the same execution."""
+
+    def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        state = replace(state, attempts=1, is_parent=True)
+        run.put(place, state)
+        run.open(self.inner_scope(run, place, state))
+
+    def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
+        run.end_with(self.inner_scope(run, place, state), place, state)
+
+    def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope:
+        graph = place.scope.graph
+        prefix = f"{state.node_id}-{state.attempts - 1}-"
+        return RunScope(
+            graph=graph,
+            workflow=graph.sub_of(place.node),
+            inputs=state.inputs,
+            prefix=prefix,
+            parent_id=state.node_id,
+            outer=place.scope,
         )

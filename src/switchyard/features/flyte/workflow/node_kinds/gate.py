@@ -30,7 +30,7 @@ class GateKind(EngineNodeKind):
         state = replace(state, wake_us=run.now_us + span_us if has_end else None, signal_id=_signal_id(gate))
         run.put(place, state)
         if state.signal_id:
-            run.asked.append(SignalRequest(state.signal_id, _signal_type(gate)))
+            run.signal_requests.append(SignalRequest(state.signal_id, _signal_type(gate)))
         self.advance(run, place, state)
 
     def advance(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:

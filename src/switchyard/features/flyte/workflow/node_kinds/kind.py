@@ -22,7 +22,7 @@ class EngineNodeKind(ABC):
         """The ids of nodes in the same scope that must have succeeded before `begin`."""
         return place.scope.workflow.upstream.get(place.node.id, ())
 
-    def is_held(self, run: EngineRun, place: NodePlace) -> bool:
+    def must_wait(self, run: EngineRun, place: NodePlace) -> bool:
         """Whether a node that could begin does not begin in this step."""
         return False
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from switchyard.features.flyte.workflow.node_kinds.branch import BranchKind
+from switchyard.features.flyte.workflow.node_kinds.branch import BranchKind, SubWorkflowKind
 from switchyard.features.flyte.workflow.node_kinds.gate import GateKind
 from switchyard.features.flyte.workflow.node_kinds.kind import EngineNodeKind
-from switchyard.features.flyte.workflow.node_kinds.launch_plan import LaunchPlanKind
-from switchyard.features.flyte.workflow.node_kinds.map import MapKind
-from switchyard.features.flyte.workflow.node_kinds.sub_workflow import SubWorkflowKind
+from switchyard.features.flyte.workflow.node_kinds.single_attempt import LaunchPlanKind, MapKind
 from switchyard.features.flyte.workflow.node_kinds.task import TaskKind
 
 KINDS: Mapping[str | None, EngineNodeKind] = {

@@ -32,8 +32,8 @@ class TaskKind(EngineNodeKind):
     takes_room = True
 
     def begin(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
-        answer = run.cached.get((state.node_id, 0))
-        if answer is not None and answer.is_held:
+        answer = run.answers.get((state.node_id, 0))
+        if answer is not None and answer.must_wait:
             return  # it begins when the node that runs the same has ended
         if answer is not None:
             state = replace(state, cache_status=answer.status, cache_key=answer.key, cache_source=answer.source)
@@ -78,7 +78,14 @@ class TaskKind(EngineNodeKind):
     def inner_scope(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> RunScope:
         graph = run.dynamic_graph(state.node_id, state.attempts - 1)
         prefix = f"{state.node_id}-{state.attempts - 1}-"
-        return RunScope(graph, graph.primary, no_inputs(), prefix, state.node_id, place.scope)
+        return RunScope(
+            graph=graph,
+            workflow=graph.primary,
+            inputs=no_inputs(),
+            prefix=prefix,
+            parent_id=state.node_id,
+            outer=place.scope,
+        )
 
     def is_failure_kept(self, run: EngineRun, place: NodePlace, state: NodeProgress, error: Any) -> bool:
         """A failure inside a dynamic workflow that had retries of its own counts as a failure of the task's user."""
@@ -88,11 +95,21 @@ class TaskKind(EngineNodeKind):
     def _start_job(self, run: EngineRun, place: NodePlace, state: NodeProgress) -> None:
         run.put(place, replace(state, phase=NodePhase.RUNNING))
         attempt = state.attempts - 1
-        if (failure := run.refused.get((state.node_id, attempt))) is not None:
+        if (failure := run.refusals.get((state.node_id, attempt))) is not None:
             self._fail_attempt(run, place, state, failure)
             return
         task, template = place.scope.graph.task_of(place.node)
-        run.start(place, TaskStart(state.node_id, attempt, task, place.node, state.inputs, template))
+        run.start(
+            place,
+            TaskStart(
+                node_id=state.node_id,
+                attempt=attempt,
+                task=task,
+                node=place.node,
+                inputs=state.inputs,
+                template=template,
+            ),
+        )
 
     def _fail_attempt(self, run: EngineRun, place: NodePlace, state: NodeProgress, failure: AttemptFailure) -> None:
         """Try again if the failure allows it; else the node has failed."""

@@ -15,7 +15,7 @@ from flyteidl.core import tasks_pb2
 
 from switchyard.features.flyte.workflow.compile.task_checks import POD_WORDS, WORDS
 from switchyard.features.flyte.workflow.tasks.pod_resources import whole_pod
-from switchyard.features.flyte.workflow.values.plain_message import plain_message
+from switchyard.features.flyte.workflow.values.content import plain_message
 from switchyard.model.cluster.pod_part import MAIN_CONTAINER, PodPart
 
 PRIMARY_KEY = "primary_container_name"  # in a task's config, as flytekit writes it

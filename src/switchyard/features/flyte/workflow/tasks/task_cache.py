@@ -29,13 +29,13 @@ class CacheRule:
 
 @dataclass(frozen=True, slots=True)
 class CacheAnswer:
-    """What the cache says of a node that could begin. `is_held`: another node runs the same, and this one waits."""
+    """What the cache says of a node that could begin. `must_wait`: another node runs the same, and this one waits."""
 
     status: str
     key: bytes
     outputs: Any = None
     source: str = ""  # who made the outputs: execution, node and attempt
-    is_held: bool = False
+    must_wait: bool = False
     is_serial: bool = False
 
 

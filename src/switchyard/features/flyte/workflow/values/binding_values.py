@@ -39,7 +39,7 @@ class StepValues:
 
     size: int = 0
     _decoded: dict[ValueKey, tuple[Any, int]] = field(default_factory=dict)
-    _kept: int = 0  # bytes in memory of these
+    _decoded_bytes: int = 0  # bytes in memory of these
 
     @property
     def is_full(self) -> bool:
@@ -49,10 +49,10 @@ class StepValues:
     def decode(self, key: ValueKey, body: bytes) -> tuple[Any, int]:
         if key not in self._decoded:
             value, size = decode_msgpack(body)
-            if self._kept + size > DECODED_BYTES_MAX:
-                self._decoded, self._kept = {}, 0
+            if self._decoded_bytes + size > DECODED_BYTES_MAX:
+                self._decoded, self._decoded_bytes = {}, 0
             self._decoded[key] = value, size
-            self._kept += size
+            self._decoded_bytes += size
             self.size += size // DECODED_SHARE
         return self._decoded[key]
 

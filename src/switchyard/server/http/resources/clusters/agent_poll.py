@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
-from switchyard.errors import Gone, Malformed, PlaceAsked, Resync
+from switchyard.errors import Gone, PlaceAsked, Resync
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Stop
 from switchyard.model.cluster.quote import QuoteAsk
@@ -25,6 +25,7 @@ from switchyard.server.http.connections.asgi_messages import (
     AsgiScope,
     AsgiSend,
     encode,
+    refuse_parameters,
     require_json,
     send_body,
     wait_for_disconnect,
@@ -56,8 +57,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
     """POST /v1/agents/poll. With an inventory it is a sync, which begins a session; else a poll within a session."""
     caller = await admit_agent(server, scope, rule_of("POST", POLL_PATH))
     agent = caller.agent
-    if scope["query_string"]:
-        raise Malformed("A poll takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, POLL_BODY)
     require_json(scope, body)
     message = await _read_poll(server, body)
@@ -212,13 +212,13 @@ def _sync_ask(
 ) -> SyncRequest:
     server.agents.empty_polls.pop(agent.id, None)
     return SyncRequest(
-        agent.id,
-        _cluster_name(server, agent),
-        message.incarnation,
-        inventory,
-        message.origin,
-        server.context.snapshots.is_live(agent.id),
-        server.agents.processes.last(agent.id),
+        agent_id=agent.id,
+        cluster=_cluster_name(server, agent),
+        incarnation=message.incarnation,
+        inventory=inventory,
+        origin=message.origin,
+        is_live=server.context.snapshots.is_live(agent.id),
+        last_heard=server.agents.processes.last(agent.id),
     )
 
 
@@ -232,17 +232,17 @@ async def _lease(
     cluster = _cluster_name(server, agent)
     cancelling = await _attempts(server, message.cancelling)
     request = LeaseRequest(
-        agent.id,
-        agent.cluster_id,
-        cluster,
-        message.session,
-        message.want,
-        message.room,
-        cancelling,
-        agent.backend,
-        _backends(server, agent),
-        message.incarnation,
-        server.context.snapshots.agent_time_left_s(agent.id),
+        agent_id=agent.id,
+        cluster_id=agent.cluster_id,
+        cluster=cluster,
+        session=message.session,
+        want=message.want,
+        room=message.room,
+        cancelling=cancelling,
+        backend=agent.backend,
+        backends=_backends(server, agent),
+        incarnation=message.incarnation,
+        left_s=server.context.snapshots.agent_time_left_s(agent.id),
     )
     is_fresh = True
     answer = LeaseAnswer(message.session, [], [], [])

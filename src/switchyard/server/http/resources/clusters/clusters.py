@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from switchyard.errors import Malformed
 from switchyard.model.cluster.cluster import Cluster, ClusterChange, ClusterRequest
 from switchyard.model.cluster.verdict import FitAnswer, FitRequest
 from switchyard.model.wire.api import Deleted, Page
@@ -10,7 +9,14 @@ from switchyard.model.wire.decode import JsonReader
 from switchyard.server.http.bodies.body_bounds import INLINE_BYTES, JOB_BODY
 from switchyard.server.http.bodies.body_decoding import decode_body, read_bounded
 from switchyard.server.http.call import Call
-from switchyard.server.http.connections.asgi_messages import JSON, AsgiReceive, AsgiScope, AsgiSend, send_body
+from switchyard.server.http.connections.asgi_messages import (
+    JSON,
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    refuse_parameters,
+    send_body,
+)
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.query_parameters import ABANDON, CURSOR, LIMIT
 from switchyard.server.loops.runtime import ServerRuntime
@@ -22,8 +28,7 @@ _fit = JsonReader(FitRequest)
 async def check_fit(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/clusters/fit. A cached answer is sent from the loop."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("This takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     raw = await read_bounded(server.bodies, scope, receive, JOB_BODY)
     request: FitRequest = await decode_body(server.workers, scope, raw, _fit, JOB_BODY)
     is_plain = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from switchyard.errors import BadValue, Conflict, Malformed
+from switchyard.errors import BadValue, Conflict
 from switchyard.model.files.file_views import (
     VIEW_WAIT_S_MAX,
     FileAnswer,
@@ -26,6 +26,7 @@ from switchyard.server.http.connections.asgi_messages import (
     AsgiReceive,
     AsgiScope,
     AsgiSend,
+    refuse_parameters,
     send_json,
     wait_for_disconnect,
 )
@@ -47,15 +48,14 @@ _query = JsonReader(FileViewQuery)
 _answer = JsonReader(FileAnswer)
 REREAD_S = 1.0  # how late a request hears of a change at another server
 ANSWER_PATH = "/v1/agents/files/views"
-KEPT_S = 20.0  # how long an answer is kept for another server
+ANSWER_LIFE_S = 20.0  # how long an answer is kept for another server
 Gone = asyncio.Task[object]
 
 
 async def file_view(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/jobs/{job}/files/live."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("This call takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, SMALL_BODY)
     query: FileViewQuery = await decode_body(server.workers, scope, body, _query, SMALL_BODY)
     name = _name_of(query)
@@ -71,14 +71,13 @@ async def file_view(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceiv
 async def file_answer(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/agents/files/views."""
     agent = (await admit_agent(server, scope, rule_of("POST", ANSWER_PATH))).agent
-    if scope["query_string"]:
-        raise Malformed("This call takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, VIEW_BODY)
     answer: FileAnswer = await decode_body(server.workers, scope, body, _answer, VIEW_BODY)
     ask = server.wakeups.file_asks.settle(agent.id, answer)
     if ask is not None:
         await server.workers.in_thread(store_answer, server.context, ask, answer)
-        asyncio.get_running_loop().call_later(KEPT_S, _remove_later, server, ask)
+        asyncio.get_running_loop().call_later(ANSWER_LIFE_S, _remove_later, server, ask)
     await send_json(send, 200, {})
 
 

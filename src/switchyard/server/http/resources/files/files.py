@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from switchyard.errors import Malformed
 from switchyard.model.cluster.idset import INDEX_MAX
 from switchyard.model.files.file_frames import MEDIA
 from switchyard.model.files.files import (
@@ -23,7 +22,13 @@ from switchyard.server.http.bodies.body_bounds import OBJECTS_BODY
 from switchyard.server.http.bodies.body_decoding import decode_body, read_bounded
 from switchyard.server.http.bodies.object_bodies import read_objects, send_objects
 from switchyard.server.http.call import Call
-from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend, send_json
+from switchyard.server.http.connections.asgi_messages import (
+    AsgiReceive,
+    AsgiScope,
+    AsgiSend,
+    refuse_parameters,
+    send_json,
+)
 from switchyard.server.http.endpoint import BodyForm, Endpoint
 from switchyard.server.http.query_parameters import CURSOR, LIMIT, QueryParameter
 from switchyard.server.loops.runtime import ServerRuntime
@@ -40,8 +45,7 @@ def missing_objects(call: Call) -> MissingAnswer:
 async def put_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/files/objects: the body is frames, stored while they arrive."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("An upload takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     stored = await read_objects(server, scope, receive, actor.id)
     await send_json(send, 200, stored)
 
@@ -68,8 +72,7 @@ def files_of_job(call: Call) -> FilesOfJob:
 async def get_objects(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/jobs/{job}/files/objects: frames of a job that the caller may see."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("This call takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     query = await read_objects_query(server, scope, receive)
     job = scope["path_params"]["job"]
     plan = await server.workers.in_file_thread(reading.plan_job_read, server.context, actor, job, query)

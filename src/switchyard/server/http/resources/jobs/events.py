@@ -1,19 +1,30 @@
-"""Events of all jobs: in pages, and as a stream."""
+"""What happened to all jobs: events, in pages and as a stream, and counts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from switchyard.model.wire.api import Event, Page
+from switchyard.model.wire.stats import RouteStats
 from switchyard.server.http import event_stream
 from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.query_parameters import LIMIT, SEQ_CURSOR, SINCE, QueryParameter
-from switchyard.service.job import jobs
+from switchyard.service.job import jobs, stats
 
 
 def event_list(call: Call) -> Page[Event]:
     after = max(call.number("cursor", 0), call.number("after", 0))
     since_s = call.number_or_none("since_s")
     return jobs.all_events(call.context, call.actor, after=after, limit=call.limit, since_s=since_s)
+
+
+SINCE_S = 3600
+
+
+def route_stats_get(call: Call) -> RouteStats:
+    since_s = call.number("since_s", SINCE_S)
+    return stats.route_stats(call.context, call.actor, since_s)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -33,5 +44,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         serve=event_stream.stream_events,
         query=event_stream.PARAMETERS,
         media="text/event-stream",
+    ),
+    Endpoint(
+        "GET",
+        "/v1/stats/routes",
+        "Counts of the jobs you may view, by outcome and cluster",
+        RouteStats,
+        route_stats_get,
+        is_heavy=True,
+        query=(replace(SINCE, about="jobs made within so many seconds; none: an hour"),),
     ),
 )

@@ -1,10 +1,11 @@
-"""Jobs: list, show, change, cancel, retry; their tasks, events, output and verdicts."""
+"""Jobs: list, show, change, cancel, retry; their tasks, events, output and verdicts; actions on many."""
 
 from __future__ import annotations
 
 from switchyard.errors import BadValue
 from switchyard.model.cluster.idset import INDEX_MAX, IdSet
 from switchyard.model.cluster.verdict import Explanation
+from switchyard.model.job.bulk_actions import SELECTION_JOBS_MAX, ActedOnJobs, ActOnJobs, BulkAction, JobSelection
 from switchyard.model.job.job import Job, State, Task
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.job.log import STREAMS
@@ -23,17 +24,19 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import BodyForm, Endpoint
 from switchyard.server.http.job_wait import JobWait
 from switchyard.server.http.query_parameters import (
+    ID_CURSOR,
     INDEX_CURSOR,
     JOB_FILTERS,
     LIMIT,
     SECONDS_MAX,
     SEQ_CURSOR,
     STATE_FILTER,
+    VIEW_FILTERS,
     QueryParameter,
 )
-from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, tasks
+from switchyard.service.job import bulk_actions, explanation, job_control, jobs, tasks
 from switchyard.service.run import logs
-from switchyard.service.submit.retry import retry_job
+from switchyard.service.submit.retry import retry_job, retry_many
 from switchyard.store.jobs.jobs import JobFilter
 
 
@@ -63,7 +66,7 @@ def read_job_filter(call: Call) -> JobFilter:
         text=call.text("text"),
         labels=_labels(call.texts("label")),
         ids=call.texts("id"),
-        oldest=bulk_cancel.lowest_id_since(call.context, call.number_or_none("since_s")),
+        oldest=bulk_actions.lowest_id_since(call.context, call.number_or_none("since_s")),
     )
 
 
@@ -78,7 +81,7 @@ def job_cancel(call: Call) -> Job:
 
 
 def jobs_cancel(call: Call) -> CancelledMany:
-    return bulk_cancel.cancel_many(call.context, call.actor, call.body)
+    return bulk_actions.cancel_many(call.context, call.actor, call.body)
 
 
 def job_change(call: Call) -> Job:
@@ -139,6 +142,32 @@ def _is_final(job: Job) -> bool:
 
 def _has_news(output: Output) -> bool:
     return bool(output.chunks) or output.is_over
+
+
+ACTION_QUERY = (
+    QueryParameter("action", about="what is to be done", is_required=True, words=tuple(BulkAction)),
+    *VIEW_FILTERS,
+    QueryParameter("limit", "integer", "jobs in one answer", least=1, most=SELECTION_JOBS_MAX),
+    ID_CURSOR,
+)
+
+
+def select_action_jobs(call: Call) -> JobSelection:
+    return bulk_actions.select_jobs(
+        call.context,
+        call.actor,
+        read_job_filter(call),
+        BulkAction(call.text("action") or ""),
+        before=call.text("cursor"),
+        limit=call.number("limit", SELECTION_JOBS_MAX),
+    )
+
+
+def act_on_jobs(call: Call) -> ActedOnJobs:
+    wanted: ActOnJobs = call.body
+    if wanted.action is BulkAction.RETRY:
+        return retry_many(call.context, call.services.submit, call.actor, wanted.jobs)
+    return bulk_actions.change_many(call.context, call.actor, wanted)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -210,4 +239,21 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         wait=JobWait("wait_s", 0, is_complete=_has_news, job_id=lambda output: output.job, is_announced=False),
     ),
     Endpoint("GET", "/v1/jobs/{job}/explain", "Why a job is where it is", Explanation, job_explain),
+    Endpoint(
+        "GET",
+        "/v1/job-actions",
+        "The jobs that an action would touch, round by round",
+        JobSelection,
+        select_action_jobs,
+        query=ACTION_QUERY,
+        is_heavy=True,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/job-actions",
+        "Cancel, hold, release or retry named jobs, or change their priority",
+        ActedOnJobs,
+        act_on_jobs,
+        ActOnJobs,
+    ),
 )

@@ -1,13 +1,15 @@
-"""Submit jobs: one, many at once, or only as a plan."""
+"""Submit jobs: one, many at once, or only as a plan or as a question for quotes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 
 from msgspec import Raw
 
-from switchyard.errors import BadRequest, Denied, LimitReached, Malformed, PolicyRefused
+from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused
+from switchyard.model.cluster.quote import Quotes
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.job.job import JobRequest, State
 from switchyard.model.wire.api import BULK_JOBS_MAX, BulkAnswer, BulkRequest, CreatedJob
@@ -24,18 +26,21 @@ from switchyard.server.http.connections.asgi_messages import (
     AsgiSend,
     encode_bulk,
     refuse_gone,
+    refuse_parameters,
     require_json,
     send_body,
     send_json,
+    wait_for_disconnect,
 )
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.loops.runtime import ServerRuntime
+from switchyard.server.loops.wakeup_hub import wait_for_first
 from switchyard.server.services import Services
 from switchyard.service.core.rights import Actor
 from switchyard.service.placement.decision import TooSlowForLoop
-from switchyard.service.submit.bulk_pieces import BulkPieces
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.bulk import BulkPieces
+from switchyard.service.submit.new_job import AcceptedJob, JobInsert
+from switchyard.service.submit.quotes_on_request import OpenInquiry, begin_inquiry, inquiry_answers
 
 _job_request = JsonReader(JobRequest)
 _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
@@ -44,8 +49,7 @@ _bulk_request = JsonReader(BulkRequest, is_checked_whole=False)
 async def submit_job(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/jobs: decode, admit, route, commit; 201 after the commit."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("A submit takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, JOB_BODY)
     request: JobRequest = await decode_body(server.workers, scope, body, _job_request, JOB_BODY)
     key = read_idempotency_key(scope)
@@ -109,8 +113,7 @@ async def _decide_once(
 async def submit_bulk(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
     """POST /v1/jobs/bulk: decode and decide thousands of jobs on a thread, commit them in few writes."""
     actor = await server.authenticator.user(scope)
-    if scope["query_string"]:
-        raise Malformed("A submit takes no parameters; everything is in the body.")
+    refuse_parameters(scope)
     body = await read_bounded(server.bodies, scope, receive, BULK_BODY)
     require_json(scope, body)
     key = read_idempotency_key(scope)
@@ -148,6 +151,38 @@ def plan(call: Call) -> Plan:
     return call.services.submit.plan(call.actor, call.body)
 
 
+DEADLINE_GRACE_S = 0.05  # an answer that is committed at the deadline arrives a moment later
+
+
+async def serve_quotes(server: ServerRuntime, scope: AsgiScope, receive: AsgiReceive, send: AsgiSend) -> None:
+    actor = await server.authenticator.user(scope)
+    refuse_parameters(scope)
+    body = await read_bounded(server.bodies, scope, receive, JOB_BODY)
+    request: JobRequest = await decode_body(server.workers, scope, body, _job_request, JOB_BODY)
+    with server.limiter.hold_open(actor, "waits"):
+        inquiry = await server.workers.in_thread(begin_inquiry, server.context, server.services.submit, actor, request)
+        quotes = await _wait_for_quotes(server, inquiry, receive)
+    await send_json(send, 200, quotes)
+
+
+async def _wait_for_quotes(server: ServerRuntime, inquiry: OpenInquiry, receive: AsgiReceive) -> Quotes:
+    loop = asyncio.get_running_loop()
+    left_us = 0 if inquiry.window is None else inquiry.window.deadline_us - server.context.now_us()
+    deadline = loop.time() + left_us / 1e6 + DEADLINE_GRACE_S
+    gone: asyncio.Task[object] = asyncio.ensure_future(wait_for_disconnect(receive))
+    try:
+        while True:
+            with server.wakeups.hub.job_waiter(inquiry.shape) as waiter:
+                # Register first, then read: an answer in between would wake nobody.
+                quotes, is_all = await server.workers.in_thread(inquiry_answers, server.context, inquiry)
+                left_s = deadline - loop.time()
+                if is_all or left_s <= 0 or gone.done() or server.wakeups.hub.is_closing:
+                    return quotes
+                await wait_for_first(waiter, gone, left_s)
+    finally:
+        gone.cancel()
+
+
 ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint(
         "POST",
@@ -180,6 +215,16 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         Plan,
         plan,
         JobRequest,
+        is_ruled=True,
+        body_bound=JOB_BODY,
+    ),
+    Endpoint(
+        "POST",
+        "/v1/quotes",
+        "When each cluster would start a job, and at what cost; store nothing",
+        Quotes,
+        serve=serve_quotes,
+        body=JobRequest,
         is_ruled=True,
         body_bound=JOB_BODY,
     ),

@@ -52,7 +52,7 @@ from switchyard.features.flyte.workflow.values.content import content_bytes
 from switchyard.features.flyte.workflow.values.nesting import check_inputs_depth
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.rules.names import printable_line
-from switchyard.policy.render import namespace_of
+from switchyard.policy.namespace_names import namespace_of
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.audit import record_audit
@@ -106,8 +106,8 @@ def create_execution(
     name = request.name or _random_name()
     if mistake := name_mistake(name):
         raise BadRequest(mistake)
-    given = request.inputs if request.inputs.literals else request.spec.inputs
-    check_inputs_depth(given)
+    requested_inputs = request.inputs if request.inputs.literals else request.spec.inputs
+    check_inputs_depth(requested_inputs)
     key = store.ExecutionKey(request.project, request.domain, name)
     digest = origin.digest or request_digest(request)
     if request.name and is_same(context, actor, key, digest):
@@ -115,7 +115,7 @@ def create_execution(
     if origin.mode != SCHEDULED_MODE and name.startswith(SCHEDULED_PREFIX):
         raise BadRequest(f"name: names that begin with {SCHEDULED_PREFIX} are those of scheduled executions")
     _refuse_fields(request.spec)
-    prepared = prepare_execution(context, actor, key, request.spec, given, digest=digest, origin=origin)
+    prepared = prepare_execution(context, actor, key, request.spec, requested_inputs, digest=digest, origin=origin)
 
     def apply(batch: Batch) -> bool:
         require_active_project(batch.tx, key.project, key.domain)
@@ -138,25 +138,27 @@ def prepare_execution(
     context: Context,
     actor: Actor,
     key: store.ExecutionKey,
-    asked: Any,
-    given: Any,
+    requested_spec: Any,
+    requested_inputs: Any,
     *,
     digest: bytes,
     origin: ExecutionOrigin = MANUAL,
 ) -> PreparedExecution:
-    """Check an execution, and return what to insert. `asked`: its spec as requested; `given`: its inputs."""
-    target = find_target(context, actor, asked)
+    """Check an execution with the spec and the inputs that were requested, and return what to insert."""
+    target = find_target(context, actor, requested_spec)
     _refuse_unserved(target)
     live_max = int(target.plan.concurrency_policy.max)
     if live_max:
         with context.database.read() as tx:  # most refusals come from here; `insert_execution` decides
             refuse_over_policy(tx, target.entity, live_max)
-    inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, given.literals)
-    notices = notification_mistakes(asked.notifications.notifications)
-    _refuse_mistakes([*run_id_mistakes(target.closure), *label_mistakes(asked.labels.values), *notices, *mistakes])
+    inputs, mistakes = complete_inputs(target.expected, target.plan.fixed_inputs.literals, requested_inputs.literals)
+    notices = notification_mistakes(requested_spec.notifications.notifications)
+    _refuse_mistakes(
+        [*run_id_mistakes(target.closure), *label_mistakes(requested_spec.labels.values), *notices, *mistakes]
+    )
     for address in check_uploads(key.project, key.domain, inputs):
         uploaded_entry(context, address)
-    spec = _effective_spec(asked, target, actor, origin)
+    spec = _effective_spec(requested_spec, target, actor, origin)
     spec.metadata.system_metadata.namespace = _namespace(context, key)
     spec.metadata.system_metadata.execution_cluster = origin.data_cluster
     row = _row(context, actor, key, target, spec=spec, inputs=inputs, digest=digest)
@@ -227,12 +229,12 @@ def request_digest(request: Any) -> bytes:
 
     The order of environment variables does not count: flytectl sends those of a file in another order each time.
     """
-    asked = request
+    canonical = request
     if "spec" in request.DESCRIPTOR.fields_by_name and len(request.spec.envs.values) > 1:
-        asked = type(request)()
-        asked.CopyFrom(request)
-        asked.spec.envs.values.sort(key=lambda pair: pair.key)
-    return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(asked)).digest()
+        canonical = type(request)()
+        canonical.CopyFrom(request)
+        canonical.spec.envs.values.sort(key=lambda pair: pair.key)
+    return sha256(type(request).DESCRIPTOR.name.encode() + content_bytes(canonical)).digest()
 
 
 def is_same(context: Context, actor: Actor, key: store.ExecutionKey, digest: bytes) -> bool:
@@ -285,10 +287,10 @@ def _refuse_mistakes(mistakes: list[str]) -> None:
         raise Malformed("; ".join([*mistakes[:MISTAKES_SHOWN], *more]))
 
 
-def _effective_spec(given: Any, target: LaunchTarget, actor: Actor, origin: ExecutionOrigin) -> Any:
+def _effective_spec(requested: Any, target: LaunchTarget, actor: Actor, origin: ExecutionOrigin) -> Any:
     """The spec with what the launch plan says where the request says nothing; maps are replaced whole."""
-    spec = type(given)()
-    spec.CopyFrom(given)
+    spec = type(requested)()
+    spec.CopyFrom(requested)
     spec.ClearField("inputs")
     spec.metadata.principal = actor.name
     cleared = ["system_metadata", "mode", "reference_execution", "scheduled_at"]

@@ -49,11 +49,11 @@ def settle_data_place(
     if _is_store(prefix) or not (prefix or needs):
         return
     place.output_location_prefix = prefix or CLUSTER_FOLDER
-    decided = try_plan(spec)
-    folders = _folders(context, decided)
-    cluster = decided.chosen if decided.chosen in folders else min(folders, default=None)
+    plan = try_plan(spec)
+    folders = _folders(context, plan)
+    cluster = plan.chosen if plan.chosen in folders else min(folders, default=None)
     if cluster is None:
-        why = printable_line(decided.reason)
+        why = printable_line(plan.reason)
         raise BadRequest(
             f"{needs}, and there is no place for such data: {why}." if needs else f"No cluster has {prefix}: {why}.",
             next_step=WHAT_TO_SET,

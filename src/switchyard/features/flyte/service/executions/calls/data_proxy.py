@@ -32,11 +32,11 @@ from switchyard.model.files.file_tree import (
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.model.rules.names import printable_line
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import refuse_project_over_limit
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
-from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store.files import file_outputs, file_trees
 
@@ -79,7 +79,7 @@ def create_upload_location(context: Context, actor: Actor, request: Any) -> Data
     if stored is not None and stored.md5 != request.content_md5:
         raise _path_taken(path)
     place = DataPlace(request.project, request.domain, path)
-    return _grant(context, actor, "PUT", place, md5=request.content_md5, asked=request.expires_in)
+    return _grant(context, actor, "PUT", place, md5=request.content_md5, validity=request.expires_in)
 
 
 def _folder_of(actor: Actor, request: Any) -> str:
@@ -101,7 +101,7 @@ def create_download_location(context: Context, actor: Actor, request: Any) -> Da
     if stored is None:
         raise NotFound(f"There is no file {request.native_url[:200]!r} here.")
     place = DataPlace(project, domain, path)
-    return _grant(context, actor, "GET", place, md5=stored.md5, asked=request.expires_in)
+    return _grant(context, actor, "GET", place, md5=stored.md5, validity=request.expires_in)
 
 
 def native_url(project: str, domain: str, path: str) -> str:
@@ -171,7 +171,16 @@ class DataUpload:
         if not data_files.grant_delete(batch.tx, grant.token_hash):
             raise Denied("This address was used meanwhile.")
         md5 = self._md5.digest()
-        row = DataFileRow(grant.project, grant.domain, grant.path, md5, self._size, root, grant.owner_id, batch.now_us)
+        row = DataFileRow(
+            project=grant.project,
+            domain=grant.domain,
+            path=grant.path,
+            md5=md5,
+            size=self._size,
+            tree=root,
+            owner_id=grant.owner_id,
+            stored_us=batch.now_us,
+        )
         if not data_files.data_file_put(batch.tx, row):
             stored = data_files.data_file_get(batch.tx, grant.project, grant.domain, grant.path)
             if stored is None or bytes(stored.tree) != root:  # two contents may have the same MD5
@@ -224,7 +233,7 @@ def create_output_location(
     context: Context, actor: Actor, project: str, domain: str, file: OutputFile, *, expires_in: Any
 ) -> DataAddress:
     """An address that reads an output file. The caller has checked that the reader may."""
-    return _grant(context, actor, "GET", DataPlace(project, domain, file.grant_path), md5=b"", asked=expires_in)
+    return _grant(context, actor, "GET", DataPlace(project, domain, file.grant_path), md5=b"", validity=expires_in)
 
 
 def output_file_entry(context: Context, file: OutputFile) -> FileEntry | None:
@@ -260,13 +269,22 @@ def file_to_read(context: Context, grant: DataGrantRow) -> FileEntry:
     return file_entry(context, row)
 
 
-def _grant(context: Context, actor: Actor, verb: str, place: DataPlace, *, md5: bytes, asked: Any) -> DataAddress:
-    valid_s = asked.seconds or GRANT_S_MAX
+def _grant(context: Context, actor: Actor, verb: str, place: DataPlace, *, md5: bytes, validity: Any) -> DataAddress:
+    valid_s = validity.seconds or GRANT_S_MAX
     if not 0 < valid_s <= GRANT_S_MAX:
         raise BadRequest(f"expires_in must be at most {GRANT_S_MAX} seconds")
     token = secrets.token_urlsafe(32)
     expires_us = context.now_us() + valid_s * 1_000_000
-    row = DataGrantRow(_hash(token), verb, place.project, place.domain, place.path, md5, actor.id, expires_us)
+    row = DataGrantRow(
+        token_hash=_hash(token),
+        verb=verb,
+        project=place.project,
+        domain=place.domain,
+        path=place.path,
+        md5=md5,
+        owner_id=actor.id,
+        expires_us=expires_us,
+    )
     context.committer.call(lambda batch: data_files.grant_put(batch.tx, row, now_us=batch.now_us))
     name = native_url(place.project, place.domain, place.path)
     return DataAddress(token, name, expires_us, place.path.rpartition("/")[2])

@@ -67,7 +67,7 @@ def explain_execution(context: Context, actor: Actor, key: ExecutionKey) -> Exec
         children = child_fits(submit, owner, row, spec, graph, context=context)
         candidates = common_candidates([*fits, *children]) or common_candidates(fits)
     drawn = draw_cluster(row.name, candidates) if candidates else ""
-    policy = msgspec.json.decode(fits[0].found.rules, type=JobPolicy) if fits else None
+    policy = msgspec.json.decode(fits[0].job.rules, type=JobPolicy) if fits else None
     shown = [ClusterWeight(name, weight) for name, weight in candidates.items() if sight.cluster(name)]
     return ExecutionExplanation(
         execution=listed(visibility, row, view.clusters),
@@ -103,7 +103,7 @@ def _how(row: ExecutionRow, spec: Any, fits: Sequence[TaskFit], *, is_only: bool
 def _task_verdicts(sight: ExecutionSight, task: TaskFit | RefusedTask) -> TaskVerdicts:
     if isinstance(task, RefusedTask):
         return TaskVerdicts(task.node_id, task.task, refused=sight.text(task.error.detail))
-    eligibility = task.found.eligibility
+    eligibility = task.job.eligibility
     verdicts = islice((one for one in eligibility.verdicts if sight.cluster(one.cluster)), CLUSTERS_SHOWN_MAX)
     return TaskVerdicts(
         task.node_id,

@@ -15,31 +15,31 @@ from switchyard.features.flyte.workflow.compile.entity_id import EntityId, Entit
 from switchyard.features.flyte.workflow.engine.execution_graph import ExecutionGraph, read_graph, task_closure
 from switchyard.service.core.context import Context
 
-KEPT_MAX = 200  # graphs; most are some kilobytes, the largest 16 MiB
-KEPT_BYTES_MAX = 64 * 2**20
+GRAPHS_MAX = 200  # most are some kilobytes, the largest 16 MiB
+GRAPH_BYTES_MAX = 64 * 2**20
 
 
 class GraphCache:
     """The graphs that were used last. Entities never change, so nothing in it gets old."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[EntityId, tuple[ExecutionGraph, int]] = OrderedDict()
+        self._graphs: OrderedDict[EntityId, tuple[ExecutionGraph, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def graph_of(self, context: Context, row: ExecutionRow) -> ExecutionGraph:
         entity = launched_entity(row)
         with self._lock:
-            if entity in self._kept:
-                self._kept.move_to_end(entity)
-                return self._kept[entity][0]
+            if entity in self._graphs:
+                self._graphs.move_to_end(entity)
+                return self._graphs[entity][0]
         closure = closure_of(context, row)
         graph = read_graph(closure)
         with self._lock:
-            self._kept[entity] = (graph, closure.ByteSize())
-            while len(self._kept) > KEPT_MAX or (
-                len(self._kept) > 1 and sum(size for _, size in self._kept.values()) > KEPT_BYTES_MAX
+            self._graphs[entity] = (graph, closure.ByteSize())
+            while len(self._graphs) > GRAPHS_MAX or (
+                len(self._graphs) > 1 and sum(size for _, size in self._graphs.values()) > GRAPH_BYTES_MAX
             ):
-                self._kept.popitem(last=False)
+                self._graphs.popitem(last=False)
         return graph
 
 

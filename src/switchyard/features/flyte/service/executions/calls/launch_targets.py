@@ -66,12 +66,12 @@ def _plan_target(context: Context, actor: Actor, stored: StoredEntity) -> Launch
 
 def inherited_spec(spec: Any, plan: EntityId) -> Any:
     """What an execution says for one that its launch plan node starts. The launch plan fills in the rest."""
-    asked = execution_pb2.ExecutionSpec(launch_plan=to_message(plan))
+    launch_spec = execution_pb2.ExecutionSpec(launch_plan=to_message(plan))
     for field in (*INHERITED, *BOUNDS):
         if spec.HasField(field):
-            getattr(asked, field).CopyFrom(getattr(spec, field))
-    asked.max_parallelism, asked.overwrite_cache = spec.max_parallelism, spec.overwrite_cache
-    return asked
+            getattr(launch_spec, field).CopyFrom(getattr(spec, field))
+    launch_spec.max_parallelism, launch_spec.overwrite_cache = spec.max_parallelism, spec.overwrite_cache
+    return launch_spec
 
 
 def fill_from_plan(spec: Any, plan: Any) -> None:

@@ -58,13 +58,13 @@ class RunAgain:
 
 
 def relaunch(context: Context, actor: Actor, request: Any) -> ExecutionKey:
-    asked = RunAgain("RELAUNCH", request.id, request.name, request_digest(request))
-    return _again(context, actor, asked, execution_pb2.ExecutionSpec(overwrite_cache=request.overwrite_cache))
+    again = RunAgain("RELAUNCH", request.id, request.name, request_digest(request))
+    return _run_again(context, actor, again, execution_pb2.ExecutionSpec(overwrite_cache=request.overwrite_cache))
 
 
 def recover(context: Context, actor: Actor, request: Any) -> ExecutionKey:
-    asked = RunAgain(RECOVERED_MODE, request.id, request.name, request_digest(request))
-    return _again(context, actor, asked, execution_pb2.ExecutionSpec())
+    again = RunAgain(RECOVERED_MODE, request.id, request.name, request_digest(request))
+    return _run_again(context, actor, again, execution_pb2.ExecutionSpec())
 
 
 def is_again(request: Any) -> bool:
@@ -81,17 +81,17 @@ def create_again(context: Context, actor: Actor, request: Any) -> ExecutionKey:
         raise BadRequest(f"reference_execution is in another project or domain than {request.project}:{request.domain}")
     if request.inputs.literals or request.spec.inputs.literals:
         raise BadRequest("the inputs are those of reference_execution; leave them out")
-    asked = RunAgain(Mode.Name(metadata.mode), reference, request.name, request_digest(request))
-    return _again(context, actor, asked, request.spec)
+    again = RunAgain(Mode.Name(metadata.mode), reference, request.name, request_digest(request))
+    return _run_again(context, actor, again, request.spec)
 
 
-def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> ExecutionKey:
+def _run_again(context: Context, actor: Actor, again: RunAgain, changes: Any) -> ExecutionKey:
     """`changes`: a spec with the fields that are not as before."""
-    key, mode = read_key(asked.reference), asked.mode
+    key, mode = read_key(again.reference), again.mode
     require_read(actor, key.project, key.domain)
     # The same request again is the same execution, also when the one before is gone.
-    new_key = ExecutionKey(key.project, key.domain, asked.name)
-    if asked.name and "\0" not in asked.name and is_same(context, actor, new_key, asked.digest):
+    new_key = ExecutionKey(key.project, key.domain, again.name)
+    if again.name and "\0" not in again.name and is_same(context, actor, new_key, again.digest):
         return new_key
     row = _find(context, actor, key)
     nodes: list[RecoverableNode] = []
@@ -103,13 +103,13 @@ def _again(context: Context, actor: Actor, asked: RunAgain, changes: Any) -> Exe
             nodes = execution_recovery.recoverable_nodes(tx, row.id)
             has_children = child_executions.descendants_count(tx, row.root_id or row.id) > 0
     made = execution_pb2.ExecutionCreateRequest(
-        project=key.project, domain=key.domain, name=asked.name, spec=_spec(row, changes), inputs=_inputs(context, row)
+        project=key.project, domain=key.domain, name=again.name, spec=_spec(row, changes), inputs=_inputs(context, row)
     )
     ids = nodes_to_take_over(nodes)
     origin = ExecutionOrigin(
         mode,
-        asked.digest,
-        reference=asked.reference,
+        again.digest,
+        reference=again.reference,
         take_over=partial(_take_over, source=row.id, node_ids=ids) if ids else None,
         # Its children take over nodes, too, and their data may be there.
         home=row.cluster if (ids or has_children) and row.cluster in context.snapshots.world.by_name else "",

@@ -50,7 +50,15 @@ def get_or_create(context: Context, actor: Actor, key: ExecutionKey, signal_id: 
         execution = _locked(batch, key)
         if execution_signals.signal_count(batch.tx, execution.id) >= SIGNALS_MAX:
             raise LimitReached(f"The execution {key} has {SIGNALS_MAX} signals; clients may not make more.")
-        new = SignalRow(execution.id, signal_id, content_bytes(kind), None, batch.now_us, None, "")
+        new = SignalRow(
+            execution_id=execution.id,
+            signal_id=signal_id,
+            type=content_bytes(kind),
+            value=None,
+            created_us=batch.now_us,
+            set_us=None,
+            set_by="",
+        )
         execution_signals.signal_put(batch.tx, [new])
         return execution_signals.signal_get(batch.tx, execution.id, signal_id)
 

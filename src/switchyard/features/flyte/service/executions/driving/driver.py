@@ -26,9 +26,9 @@ from switchyard.features.flyte.service.executions.driving.step_plan import (
     StartPlanner,
     StepPlan,
     full_plans,
-    held_ends,
     note_refusal,
     plan_starts,
+    postponed_ends,
 )
 from switchyard.features.flyte.service.executions.driving.unfinished_steps import (
     UNFINISHED_MAX,
@@ -86,7 +86,7 @@ TURN_S_MAX = 1.0  # then a step that asks its engine again and again goes on in 
 LIMIT_PAUSE_US = 2_000_000  # before an execution that waits for room under a limit is tried again
 FAULT_PAUSE_US = 1_000_000  # before an execution that cannot go on is tried again; doubled each time
 FAULT_PAUSE_US_MAX = 30_000_000
-WAITS_TOLD_MAX = 100  # nodes of one step that are stored because they wait; the others just have not begun
+WAITS_STORED_MAX = 100  # nodes of one step that are stored because they wait; the others just have not begun
 
 
 @dataclass(slots=True)
@@ -108,21 +108,21 @@ class StepTrial:
     """
 
     steps: int
-    refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
+    refusals: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
     waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
-    cached: Answers = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
     looks: int = 0
 
     def go_on(self, context: Context) -> None:
         """Begin the next turn. Others may have taken the key of a serialized task meanwhile."""
-        free = {place: answer for place, answer in self.cached.items() if answer.is_serial and not answer.is_held}
+        free = {place: answer for place, answer in self.answers.items() if answer.is_serial and not answer.must_wait}
         if not free:
             return
         with context.database.read() as tx:
-            held = task_cache.keys_held(tx, [answer.key for answer in free.values()])
+            reserved = task_cache.reserved_keys(tx, [answer.key for answer in free.values()])
         for place, answer in free.items():
-            if answer.key in held:
-                self.cached[place] = replace_answer(answer, is_held=True)
+            if answer.key in reserved:
+                self.answers[place] = replace_answer(answer, must_wait=True)
 
 
 class ExecutionDriver:
@@ -236,7 +236,7 @@ class ExecutionDriver:
             self._due.note(due.id)
             self._is_more_due = True
         others = [*loaded.ended_maps, *loaded.child_ends]
-        if not loaded.is_due and not loaded.ended and not others:
+        if not loaded.is_due and not loaded.job_ends and not others:
             return 0  # a job has ended, and its files are on their way
         return self._decide(context, leadership, due, loaded, others)
 
@@ -253,8 +253,8 @@ class ExecutionDriver:
         if trial is None or trial.steps != loaded.row.steps:
             trial = StepTrial(loaded.row.steps)
         trial.go_on(context)
-        refused, waits = trial.refused, trial.waits
-        planner = StartPlanner(self._submit, self._starter, trial.cached)
+        refusals, waits = trial.refusals, trial.waits
+        planner = StartPlanner(self._submit, self._starter, trial.answers)
         until, is_asked = monotonic() + TURN_S_MAX, False
         while True:
             if is_asked and monotonic() > until:
@@ -263,70 +263,74 @@ class ExecutionDriver:
                 self._is_more_due = True
                 return 0
             is_asked = True
-            held = held_ends(waits)
-            events = [*(end for key, end in loaded.ended.items() if key not in held), *others]
+            postponed = postponed_ends(waits)
+            events = [*(end for key, end in loaded.job_ends.items() if key not in postponed), *others]
             full = full_plans(waits.values())
-            decided = step(loaded.graph, loaded.state, events, refused, trial.cached, full_plans=full)
+            engine_step = step(loaded.graph, loaded.state, events, refusals, trial.answers, full_plans=full)
             trial.looks += 1
-            if answers := self._look_up(context, loaded, decided, trial.cached, is_last=trial.looks > LOOKS_MAX):
-                trial.cached |= answers  # the engine is asked again: nodes may end at once, or wait
+            if answers := self._look_up(context, loaded, engine_step, trial.answers, is_last=trial.looks > LOOKS_MAX):
+                trial.answers |= answers  # the engine is asked again: nodes may end at once, or wait
                 continue
             try:
-                plan = plan_starts(context, planner, loaded, decided.starts, waits)
-                if plan.refused or plan.has_new_waits(waits):
+                plan = plan_starts(context, planner, loaded, engine_step.starts, waits)
+                if plan.refusals or plan.has_new_waits(waits):
                     # The engine is asked again: it learns that these nodes cannot begin, or not yet.
-                    refused |= plan.refused
+                    refusals |= plan.refusals
                     waits |= plan.waits
                     continue
-                if self._is_told(due, loaded, decided, plan, has_events=bool(events)):
+                if self._are_waits_stored(due, loaded, engine_step, plan, has_events=bool(events)):
                     self._pause(context, due, waits=plan.waits)
                     return 0
                 planner.store_files(context, plan.jobs)
-                stored = self._carry_out(context, leadership, loaded, decided, plan)
+                stored = self._carry_out(context, leadership, loaded, engine_step, plan)
             except StartsRefused as exc:
                 for refusal in exc.refusals:
-                    note_refusal(refusal, refused, waits)
+                    note_refusal(refusal, refusals, waits)
                 continue
             if plan.waits:
                 self._pause(context, due, waits=plan.waits).steps += stored
             return stored
 
     def _look_up(
-        self, context: Context, loaded: LoadedExecution, decided: EngineStep, cached: Answers, *, is_last: bool
+        self, context: Context, loaded: LoadedExecution, engine_step: EngineStep, answers: Answers, *, is_last: bool
     ) -> Answers:
         if is_last:
-            return ask_later(decided.starts, cached)
-        return look_up(context, loaded.row, loaded.spec, decided, cached, before=loaded.state.nodes)
+            return ask_later(engine_step.starts, answers)
+        return look_up(context, loaded.row, loaded.spec, engine_step, answers, before=loaded.state.nodes)
 
-    def _is_told(
-        self, due: DueExecution, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan, *, has_events: bool
+    def _are_waits_stored(
+        self, due: DueExecution, loaded: LoadedExecution, engine_step: EngineStep, plan: StepPlan, *, has_events: bool
     ) -> bool:
         """Whether all that a step would store is that nodes wait, and that is stored."""
         pause = self._pauses.get(due.id)
         if not plan.waits or plan.jobs or has_events or pause is None or pause.steps != loaded.row.steps:
             return False
-        is_same_phase = decided.phase.value == loaded.row.phase and decided.is_stopping == loaded.row.is_stopping
+        is_same_phase = (
+            engine_step.phase.value == loaded.row.phase and engine_step.is_stopping == loaded.row.is_stopping
+        )
         waiting = {wait.start.node_id for wait in plan.waits.values()}
         return (
-            is_same_phase and plan.waits.keys() == pause.waits and {node.node_id for node in decided.nodes} <= waiting
+            is_same_phase
+            and plan.waits.keys() == pause.waits
+            and {node.node_id for node in engine_step.nodes} <= waiting
         )
 
     def _carry_out(
-        self, context: Context, leadership: Leadership, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+        self, context: Context, leadership: Leadership, loaded: LoadedExecution, engine_step: EngineStep, plan: StepPlan
     ) -> int:
         stored = leadership.commit(
             context,
-            lambda batch: self._store(batch, context, loaded, decided, plan),
-            locks=[row.job_id for row in loaded.live] if decided.is_stopping or decided.stopped_scopes else [],
+            lambda batch: self._store(batch, context, loaded, engine_step, plan),
+            locks=[row.job_id for row in loaded.live] if engine_step.is_stopping or engine_step.stopped_scopes else [],
         )
-        if stored and not decided.phase.is_final:
-            self._loader.keep(loaded, decided, plan.changes(decided))
+        if stored and not engine_step.phase.is_final:
+            self._loader.keep(loaded, engine_step, plan.changes(engine_step))
         else:
             self._loader.forget(loaded.row.id)
         return stored
 
     def _store(
-        self, batch: Batch, context: Context, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan
+        self, batch: Batch, context: Context, loaded: LoadedExecution, engine_step: EngineStep, plan: StepPlan
     ) -> int:
         execution_id = loaded.row.id
         if plan.children and loaded.row.root_id is not None:  # locks go from an execution to those inside it
@@ -335,40 +339,42 @@ class ExecutionDriver:
         if row is None or row.steps != loaded.row.steps:
             return 0  # another step or a stop came between: the next round reads again
         # First: the jobs, maps and children that this step begins are to clean up, and go on.
-        if decided.is_stopping and not row.is_stopping:
+        if engine_step.is_stopping and not row.is_stopping:
             self._stop(batch, loaded, ("",))
-        elif decided.stopped_scopes:
-            self._stop(batch, loaded, decided.stopped_scopes)
+        elif engine_step.stopped_scopes:
+            self._stop(batch, loaded, engine_step.stopped_scopes)
         execution_nodes.waiting_delete(batch.tx, execution_id, sorted(job.start.node_id for job in plan.jobs))
         self._insert_starts(batch, context, loaded, plan)
-        self._store_others(batch, loaded, decided, plan)
-        held = plan.held
+        self._store_others(batch, loaded, engine_step, plan)
+        postponed = plan.postponed_ends
         for attempt in loaded.live:
-            end = loaded.ended.get((attempt.node_id, attempt.attempt))
-            if end is not None and (attempt.node_id, attempt.attempt) not in held:
+            end = loaded.job_ends.get((attempt.node_id, attempt.attempt))
+            if end is not None and (attempt.node_id, attempt.attempt) not in postponed:
                 store_end(batch, execution_id, attempt, end)
-        changed = plan.changes(decided)
+        changed = plan.changes(engine_step)
         execution_nodes.node_put(batch.tx, [node_row(execution_id, node, batch.now_us) for node in changed])
-        execution_signals.signal_put(batch.tx, [signal_row(execution_id, one, batch.now_us) for one in decided.signals])
+        execution_signals.signal_put(
+            batch.tx, [signal_row(execution_id, one, batch.now_us) for one in engine_step.signals]
+        )
         execution_dynamics.dynamic_insert(
             batch.tx,
             [
                 DynamicRow(execution_id, node_id, attempt, content_bytes(dynamic.closure))
-                for node_id, attempt, dynamic in decided.dynamics
+                for node_id, attempt, dynamic in engine_step.dynamics
             ],
         )
-        self._tell_waits(batch, loaded, decided, plan)
-        store_cache(batch, loaded.row, changed, plan.cached)
+        self._store_waits(batch, loaded, engine_step, plan)
+        store_cache(batch, loaded.row, changed, plan.answers)
         # A job that was rejected on arrival has no event of its own.
         is_rejected = any(job.write.row.ended_us is not None for job in plan.jobs)
-        is_due = plan.is_more_due(decided) or is_rejected or decided.is_due
-        self._store_execution(batch, loaded, decided, is_due=is_due, cluster=plan.cluster)
-        if decided.phase.value != loaded.row.phase:
-            count_phase(batch, context, replace(loaded.row, phase=decided.phase.value, cluster=plan.cluster))
+        is_due = plan.is_more_due(engine_step) or is_rejected or engine_step.is_due
+        self._store_execution(batch, loaded, engine_step, is_due=is_due, cluster=plan.cluster)
+        if engine_step.phase.value != loaded.row.phase:
+            count_phase(batch, context, replace(loaded.row, phase=engine_step.phase.value, cluster=plan.cluster))
         # Others may wait: for the end of this execution, for a key of the cache, or for their beginning. Jobs that no
         # cluster has end as soon as they are cancelled.
-        is_stopped = decided.is_stopping or bool(decided.stopped_scopes)
-        is_awaited = decided.phase.is_final or is_stopped or any(node.cache_key for node in changed)
+        is_stopped = engine_step.is_stopping or bool(engine_step.stopped_scopes)
+        is_awaited = engine_step.phase.is_final or is_stopped or any(node.cache_key for node in changed)
         self._is_more_due |= is_due or is_awaited or bool(plan.children or plan.maps)
         return 1
 
@@ -378,22 +384,22 @@ class ExecutionDriver:
         if refusals := insert_children(batch, context, loaded.row, plan.children):
             raise StartsRefused(refusals)
 
-    def _store_others(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
+    def _store_others(self, batch: Batch, loaded: LoadedExecution, engine_step: EngineStep, plan: StepPlan) -> None:
         """Store the maps that begin, the ends of children and maps, and the ends of waits for the cache."""
-        if decided.phase.is_final or loaded.waits_over:
-            task_cache.wait_delete(batch.tx, loaded.row.id, None if decided.phase.is_final else loaded.waits_over)
+        if engine_step.phase.is_final or loaded.waits_over:
+            task_cache.wait_delete(batch.tx, loaded.row.id, None if engine_step.phase.is_final else loaded.waits_over)
         child_executions.children_close(batch.tx, [one.id for one in loaded.ended_children])
         for start in plan.maps:
             is_cached, overwrites = is_map_cached(start), bool(loaded.spec.overwrite_cache)
             rows = new_map(loaded.row.id, start, batch.now_us, is_cached=is_cached, overwrites=overwrites)
             execution_maps.map_insert(batch.tx, *rows)
-        for ended in loaded.ended_maps:
-            close_map(batch, loaded.row.id, ended.node_id)
+        for end in loaded.ended_maps:
+            close_map(batch, loaded.row.id, end.node_id)
 
-    def _tell_waits(self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, plan: StepPlan) -> None:
+    def _store_waits(self, batch: Batch, loaded: LoadedExecution, engine_step: EngineStep, plan: StepPlan) -> None:
         """Store nodes that wait for room under a limit, with the reason, for their readers."""
-        parents = {node.node_id: node.parent_id for node in decided.nodes}
-        for wait in islice(plan.waits.values(), WAITS_TOLD_MAX):
+        parents = {node.node_id: node.parent_id for node in engine_step.nodes}
+        for wait in islice(plan.waits.values(), WAITS_STORED_MAX):
             start = wait.start
             if not start.is_job:
                 continue
@@ -403,7 +409,7 @@ class ExecutionDriver:
                 parent_id = parents.get(start.node_id, "")
                 queued = queued_node_row(loaded.row.id, start, parent_id=parent_id, now_us=batch.now_us)
                 execution_nodes.node_put(batch.tx, [queued])
-        if decided.phase.is_final:
+        if engine_step.phase.is_final:
             execution_nodes.waiting_end(batch.tx, loaded.row.id, now_us=batch.now_us)
 
     def _stop(self, batch: Batch, loaded: LoadedExecution, scopes: tuple[str, ...]) -> None:
@@ -411,7 +417,7 @@ class ExecutionDriver:
         running = [
             row.job_id
             for row in loaded.live
-            if (row.node_id, row.attempt) not in loaded.ended and row.node_id.startswith(scopes)
+            if (row.node_id, row.attempt) not in loaded.job_ends and row.node_id.startswith(scopes)
         ]
         why = f"execution {loaded.row.name} stops"
         request_cancel(batch, list(jobs.job_lock(batch.tx, running).values()), why)
@@ -419,28 +425,28 @@ class ExecutionDriver:
         stop_children(batch, loaded.row, scopes)
 
     def _store_execution(
-        self, batch: Batch, loaded: LoadedExecution, decided: EngineStep, *, is_due: bool, cluster: str
+        self, batch: Batch, loaded: LoadedExecution, engine_step: EngineStep, *, is_due: bool, cluster: str
     ) -> None:
         row, now_us = loaded.row, batch.now_us
         update = ExecutionUpdate(
-            phase=decided.phase.value,
-            is_due=is_due and not decided.phase.is_final,
-            is_stopping=decided.is_stopping,
+            phase=engine_step.phase.value,
+            is_due=is_due and not engine_step.phase.is_final,
+            is_stopping=engine_step.is_stopping,
             steps=row.steps + 1,
             cluster=cluster,
             updated_us=now_us,
             started_us=row.started_us or now_us,
             unfinished_steps=0,
-            ended_us=now_us if decided.phase.is_final else None,
+            ended_us=now_us if engine_step.phase.is_final else None,
         )
-        if decided.error is not None:
-            update = replace(update, error_kind=error_kind(decided.error), error_code=decided.error.code)
+        if engine_step.error is not None:
+            update = replace(update, error_kind=error_kind(engine_step.error), error_code=engine_step.error.code)
         executions.execution_update(
             batch.tx,
             row.id,
             update,
-            outputs=content_bytes(decided.outputs) if decided.outputs is not None else None,
-            error=content_bytes(decided.error) if decided.error is not None else None,
+            outputs=content_bytes(engine_step.outputs) if engine_step.outputs is not None else None,
+            error=content_bytes(engine_step.error) if engine_step.error is not None else None,
         )
 
 

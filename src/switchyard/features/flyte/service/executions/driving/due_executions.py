@@ -27,7 +27,7 @@ class DueExecutions:
     epoch: int | None = None  # the term in which the cursor was set
     cursor: int = 0
     looked_us: int = 0  # when all live attempts were read, on the steady clock
-    ended: dict[str, None] = field(default_factory=dict)  # executions with an ended job that no step has stored
+    candidates: dict[str, None] = field(default_factory=dict)  # executions with an ended job that no step has stored
     news: frozenset[str] = frozenset()  # executions with news of children, of the cache or of the clock
     mapped: dict[str, bool] = field(default_factory=dict)  # executions with live maps: whether these have news
 
@@ -36,27 +36,27 @@ class DueExecutions:
         with context.database.read() as tx:
             if epoch != self.epoch or now_us - self.looked_us > FULL_LOOK_US:
                 self.cursor = counters_read(tx).get("events", 0)  # first: an end from here on has a higher number
-                self.ended = dict.fromkeys(execution_due.executions_with_ended_jobs(tx))
+                self.candidates = dict.fromkeys(execution_due.executions_with_ended_jobs(tx))
                 self.epoch, self.looked_us = epoch, now_us
             else:
                 jobs, self.cursor = execution_due.jobs_ended_after(tx, self.cursor, limit=EVENTS_MAX)
-                self.ended |= dict.fromkeys(execution_due.executions_of_jobs(tx, jobs))
+                self.candidates |= dict.fromkeys(execution_due.executions_of_jobs(tx, jobs))
             due = {row.id: row for row in execution_due.marked_due(tx, limit=DUE_MAX)}
             news = execution_due.executions_with_news(tx, context.now_us())
             self.news = frozenset(news)
             self.mapped = execution_due.executions_with_maps(tx)
             news += [one for one, has_news in self.mapped.items() if has_news]
-            rest = [one for one in dict.fromkeys([*self.ended, *news]) if one not in due][:DUE_MAX]
+            rest = [one for one in dict.fromkeys([*self.candidates, *news]) if one not in due][:DUE_MAX]
             due |= {row.id: row for row in execution_due.executions_by_id(tx, rest)}
         return list(due.values())
 
     def note(self, execution_id: str) -> None:
         """An execution has to be looked at again."""
-        self.ended[execution_id] = None
+        self.candidates[execution_id] = None
 
     def forget(self, execution_id: str) -> None:
         """A step has stored all ends of this execution that there are."""
-        self.ended.pop(execution_id, None)
+        self.candidates.pop(execution_id, None)
 
 
 class OwnerTurns:

@@ -41,21 +41,21 @@ def launch(context: Context, actor: Actor, request: LaunchRequest) -> CreatedExe
 
 def _launch(context: Context, actor: Actor, request: LaunchRequest) -> CreatedExecution:
     require_write(context, actor, request.project, request.domain)
-    asked = execution_pb2.ExecutionCreateRequest(
+    execution = execution_pb2.ExecutionCreateRequest(
         project=request.project, domain=request.domain, name=request.name or "", spec=_spec(request)
     )
     if request.relaunch is not None or request.recover is not None:
-        _refer(asked, request)
-        key = create_again(context, actor, asked)
+        _refer(execution, request)
+        key = create_again(context, actor, execution)
     else:
         entity = _find_entity(context, actor, request)
-        asked.spec.launch_plan.CopyFrom(to_message(entity.id))
+        execution.spec.launch_plan.CopyFrom(to_message(entity.id))
         literals, mistakes = literals_of(request.inputs or {}, _expected(entity))
         if mistakes:
             more = ["and more"] if len(mistakes) > MISTAKES_SHOWN else []
             raise BadValue("; ".join([*mistakes[:MISTAKES_SHOWN], *more]) + ".", next_step="Correct the inputs.")
-        asked.inputs.CopyFrom(literals)
-        key = create_execution(context, actor, asked)
+        execution.inputs.CopyFrom(literals)
+        key = create_execution(context, actor, execution)
     return CreatedExecution(key.project, key.domain, key.name)
 
 
@@ -77,8 +77,8 @@ def _spec(request: LaunchRequest) -> Any:
     return spec
 
 
-def _refer(asked: Any, request: LaunchRequest) -> None:
-    metadata = asked.spec.metadata
+def _refer(execution: Any, request: LaunchRequest) -> None:
+    metadata = execution.spec.metadata
     metadata.mode = Mode.Value("RELAUNCH" if request.relaunch is not None else "RECOVERED")
     before = metadata.reference_execution
     before.project, before.domain = request.project, request.domain

@@ -49,7 +49,7 @@ from switchyard.features.flyte.workflow.values.limits import BYTES_FULL, Workflo
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.snapshots import owner_of
 
-KEPT_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
+CACHE_BYTES_MAX = 64 * 2**20  # inputs and outputs of the nodes that are kept
 EXPANSIONS_MAX = 20  # dynamic workflows that one step begins with
 NODE_BYTES = 500  # of a node in memory, without these
 # Ends of attempts of one step. What is left is read by the next one, after the turns of other owners.
@@ -59,7 +59,7 @@ READ_S_MAX = 1.0
 
 
 @dataclass(slots=True)
-class KeptNodes:
+class CachedNodes:
     """The nodes of an execution after a number of steps."""
 
     steps: int
@@ -83,9 +83,9 @@ class LoadedExecution:
     spec: Any
     graph: ExecutionGraph
     state: ExecutionState
-    nodes: KeptNodes
+    nodes: CachedNodes
     live: list[LiveAttemptRow]
-    ended: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
+    job_ends: dict[tuple[str, int], AttemptEnd] = field(default_factory=dict)
     has_more_ends: bool = False
     expansions: int = 0  # dynamic workflows that were read for this step
     promised: int = 0  # nodes of the execution, with those of these workflows
@@ -119,7 +119,7 @@ class ExecutionLoader:
 
     def __init__(self) -> None:
         self._graphs = GraphCache()
-        self._kept: OrderedDict[str, KeptNodes] = OrderedDict()  # by the id of the execution
+        self._cache: OrderedDict[str, CachedNodes] = OrderedDict()  # by the id of the execution
         self._size = 0
 
     def load(
@@ -131,9 +131,9 @@ class ExecutionLoader:
             row = executions.execution_get(tx, key)
             if row is None:
                 return None
-            kept = self._current(row)
-            rows = execution_nodes.node_list(tx, row.id) if kept is None else []
-            dynamics = execution_dynamics.dynamic_live(tx, row.id) if kept is None else []
+            cached = self._current(row)
+            rows = execution_nodes.node_list(tx, row.id) if cached is None else []
+            dynamics = execution_dynamics.dynamic_live(tx, row.id) if cached is None else []
             live = execution_nodes.live_attempts(tx, row.id)
             done = execution_maps.maps_done(tx, row.id) if has_maps else []
             children = (
@@ -142,9 +142,9 @@ class ExecutionLoader:
                 else []
             )
             waits_over = task_cache.waits_over(tx, row.id) if has_news else []
-            signals = execution_signals.signal_values(tx, row.id, _awaited_signals(kept, rows))
+            signals = execution_signals.signal_values(tx, row.id, _awaited_signals(cached, rows))
         # Ten thousand nodes take long to parse. PostgreSQL would end a transaction that is idle for so long.
-        nodes = kept or _read_nodes(row.steps, rows, dynamics)
+        nodes = cached or _read_nodes(row.steps, rows, dynamics)
         now_us = context.now_us()
         graph, spec = self._graphs.graph_of(context, row), read_spec(row)
         bytes_max = context.setting(WorkflowLimits).execution_bytes
@@ -162,39 +162,39 @@ class ExecutionLoader:
             dynamics=nodes.dynamics,
             bytes_left=room,
         )
-        loaded = LoadedExecution(row, spec, graph, state, nodes, live, room=room)
+        loaded = LoadedExecution(row=row, spec=spec, graph=graph, state=state, nodes=nodes, live=live, room=room)
         loaded.ended_children, loaded.waits_over = children, waits_over
         loaded.ended_maps = [_within(loaded, end) for end in _map_ends(context, done)]
         loaded.child_ends = [_within(loaded, child_end(child)) for child in children]
         _read_ends(context, loaded)
         return loaded
 
-    def keep(self, loaded: LoadedExecution, decided: EngineStep, changed: Sequence[NodeProgress]) -> None:
+    def keep(self, loaded: LoadedExecution, engine_step: EngineStep, changed: Sequence[NodeProgress]) -> None:
         """Keep the nodes of an execution after a step that was stored and was not the last one.
 
         `changed`: the nodes of the step that were stored.
         """
         self.forget(loaded.row.id)
         nodes = loaded.nodes
-        for node_id, attempt, dynamic in decided.dynamics:
+        for node_id, attempt, dynamic in engine_step.dynamics:
             nodes.dynamics[node_id, attempt] = dynamic.graph
             nodes.size += int(dynamic.closure.ByteSize())
         nodes.steps = loaded.row.steps + 1
         for state in changed:
             nodes.put(state)
-        self._kept[loaded.row.id] = nodes
+        self._cache[loaded.row.id] = nodes
         self._size += nodes.size
-        while self._size > KEPT_BYTES_MAX:
-            self._size -= self._kept.popitem(last=False)[1].size
+        while self._size > CACHE_BYTES_MAX:
+            self._size -= self._cache.popitem(last=False)[1].size
 
     def forget(self, execution_id: str) -> None:
-        kept = self._kept.pop(execution_id, None)
-        self._size -= kept.size if kept is not None else 0
+        cached = self._cache.pop(execution_id, None)
+        self._size -= cached.size if cached is not None else 0
 
-    def _current(self, row: ExecutionRow) -> KeptNodes | None:
+    def _current(self, row: ExecutionRow) -> CachedNodes | None:
         """The nodes that are kept of an execution, if no other step was stored since."""
-        kept = self._kept.get(row.id)
-        return kept if kept is not None and kept.steps == row.steps else None
+        cached = self._cache.get(row.id)
+        return cached if cached is not None and cached.steps == row.steps else None
 
 
 def _within(loaded: LoadedExecution, end: AttemptEnd) -> AttemptEnd:
@@ -232,7 +232,11 @@ def _read_ends(context: Context, loaded: LoadedExecution) -> None:
         node = loaded.nodes.table.get(attempt.node_id)
         if (node is not None and node.is_array) or not is_over(attempt, loaded.state.now_us):
             continue  # MapDriver stores the end of a map
-        if len(loaded.ended) >= ATTEMPT_ENDS_MAX or size > READ_BYTES_MAX or (loaded.ended and monotonic() > until):
+        if (
+            len(loaded.job_ends) >= ATTEMPT_ENDS_MAX
+            or size > READ_BYTES_MAX
+            or (loaded.job_ends and monotonic() > until)
+        ):
             loaded.has_more_ends = True
             return
         end = _end(context, loaded, attempt)
@@ -240,7 +244,7 @@ def _read_ends(context: Context, loaded: LoadedExecution) -> None:
             loaded.has_more_ends = True
             continue
         size += _end_bytes(end)
-        loaded.ended[attempt.node_id, attempt.attempt] = _within(loaded, end)
+        loaded.job_ends[attempt.node_id, attempt.attempt] = _within(loaded, end)
 
 
 def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> AttemptEnd | None:
@@ -262,7 +266,7 @@ def _end(context: Context, loaded: LoadedExecution, attempt: LiveAttemptRow) -> 
     return end
 
 
-def promised_nodes(nodes: KeptNodes) -> int:
+def promised_nodes(nodes: CachedNodes) -> int:
     """How many nodes an execution has, with those that its dynamic workflows have not begun yet. Looks at each once."""
     running = {
         node_id: graph
@@ -285,19 +289,19 @@ def promised_nodes(nodes: KeptNodes) -> int:
     return len(nodes.table) + left
 
 
-def _awaited_signals(kept: KeptNodes | None, rows: Sequence[NodeRow]) -> set[str]:
+def _awaited_signals(cached: CachedNodes | None, rows: Sequence[NodeRow]) -> set[str]:
     """The signals that nodes wait for. Reads nothing of the messages in the rows."""
-    if kept is not None:
-        return {state.signal_id for state in kept.table.waiting() if state.signal_id}
+    if cached is not None:
+        return {state.signal_id for state in cached.table.waiting() if state.signal_id}
     return {row.signal_id for row in rows if row.signal_id and row.ended_us is None}
 
 
-def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> KeptNodes:
+def _read_nodes(steps: int, rows: Sequence[NodeRow], dynamics: Sequence[DynamicRow]) -> CachedNodes:
     graphs = {
         (row.node_id, row.attempt): read_graph(compiler_pb2.CompiledWorkflowClosure.FromString(row.closure))
         for row in dynamics
     }
-    nodes = KeptNodes(steps, NodeTable(), sum(len(row.closure) for row in dynamics), graphs)
+    nodes = CachedNodes(steps, NodeTable(), sum(len(row.closure) for row in dynamics), graphs)
     for row in rows:
         if row.phase != QUEUED:  # it waits for room under a limit, and is stored for its readers alone
             nodes.put(node_state(row))

@@ -30,8 +30,7 @@ from switchyard.features.flyte.store.executions import schedules as store
 from switchyard.features.flyte.store.executions.schedules import ScheduleRow
 from switchyard.features.flyte.workflow.compile.entity_id import EntityId, EntityKind, to_message
 from switchyard.features.flyte.workflow.compile.launch_plan_checks import RATE_DAYS_MAX, RATE_US_MAX, rate_us
-from switchyard.features.flyte.workflow.lists.cron import cron_mistake, split_zone
-from switchyard.features.flyte.workflow.lists.cron_times import CronTimes, next_of_rate
+from switchyard.features.flyte.workflow.lists.cron import CronTimes, cron_mistake, next_of_rate, split_zone
 from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
 from switchyard.log_pace import LogPace
 from switchyard.service.core.context import Context
@@ -102,7 +101,7 @@ class ScheduleChore:
         # `last_us` may lie in the future, if the clock was set back.
         known_us = row.next_us - 1 if row.next_us != store.COMPUTE else min(row.last_us or row.since_us, now_us)
         times, next_us = due_times(next_time, known_us, now_us, is_last_enough=policy != "all")
-        runs = _chosen(times, policy, now_us)
+        runs = _times_to_run(times, policy, now_us)
         for at_us in runs[:RUNS_MAX]:
             try:
                 self._create(context, row, plan, spec, at_us)
@@ -170,7 +169,7 @@ def execution_name(row: ScheduleRow, at_us: int) -> str:
     return SCHEDULED_PREFIX + b32encode(digest).decode().lower()[:14]
 
 
-def _chosen(times: list[int], policy: str, now_us: int) -> list[int]:
+def _times_to_run(times: list[int], policy: str, now_us: int) -> list[int]:
     """The times that are run. Those within the grace were not missed."""
     if policy == "all":
         return times

@@ -50,33 +50,33 @@ ROWS_PER_START = 2  # of a node and of its attempt
 
 @dataclass(slots=True)
 class StepPlan:
-    """`refused`: attempts that can never begin. `waits`: those that a limit holds up, with the reason. The others that
+    """`refusals`: attempts that can never begin. `waits`: those that a limit holds up, with the reason. The others that
     are not in `jobs` are decided again by the next step."""
 
     jobs: list[PlannedJob] = field(default_factory=list)
-    refused: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
+    refusals: dict[AttemptKey, AttemptFailure] = field(default_factory=dict)
     waits: dict[AttemptKey, WaitingStart] = field(default_factory=dict)
     cluster: str = ""  # that the execution has from this step on, if it had none
     children: list[PlannedChild] = field(default_factory=list)
     maps: list[TaskStart] = field(default_factory=list)
-    cached: Answers = field(default_factory=dict)
+    answers: Answers = field(default_factory=dict)
 
     def has_new_waits(self, known: Mapping[AttemptKey, WaitingStart]) -> bool:
         """Whether the engine decides otherwise, now that it is known what waits."""
         return any(key not in known and (key[1] or wait.is_plan_full) for key, wait in self.waits.items())
 
-    def left_out(self, decided: EngineStep) -> set[str]:
+    def left_out(self, engine_step: EngineStep) -> set[str]:
         """Nodes that do not begin in this step, though the engine would start them."""
         planned = [*(job.start for job in self.jobs), *(child.start for child in self.children), *self.maps]
-        return {start.node_id for start in decided.starts} - {start.node_id for start in planned}
+        return {start.node_id for start in engine_step.starts} - {start.node_id for start in planned}
 
-    def is_more_due(self, decided: EngineStep) -> bool:
+    def is_more_due(self, engine_step: EngineStep) -> bool:
         """Whether the next step can begin nodes that this one left out. A full family waits for the end of a child."""
-        if LATER in self.cached.values() or self.waits:
+        if LATER in self.answers.values() or self.waits:
             return True
         has_room = self.is_full_of_children
-        left_out = self.left_out(decided)
-        return any(start.node_id in left_out and (has_room or not start.is_child) for start in decided.starts)
+        left_out = self.left_out(engine_step)
+        return any(start.node_id in left_out and (has_room or not start.is_child) for start in engine_step.starts)
 
     @property
     def is_full_of_children(self) -> bool:
@@ -84,18 +84,18 @@ class StepPlan:
         taken_over = sum(len(child.node_ids) for child in self.children)
         return len(self.children) >= CHILDREN_MAX or taken_over >= TAKEN_OVER_MAX
 
-    def changes(self, decided: EngineStep) -> list[NodeProgress]:
+    def changes(self, engine_step: EngineStep) -> list[NodeProgress]:
         """What to store of nodes: without those that are left out."""
-        left_out = self.left_out(decided)
-        return [node for node in decided.nodes if node.node_id not in left_out]
+        left_out = self.left_out(engine_step)
+        return [node for node in engine_step.nodes if node.node_id not in left_out]
 
     @property
-    def held(self) -> set[AttemptKey]:
+    def postponed_ends(self) -> set[AttemptKey]:
         """Ended attempts whose next attempt waits. They are decided again later, by their end."""
-        return held_ends(self.waits)
+        return postponed_ends(self.waits)
 
 
-def held_ends(waits: Iterable[AttemptKey]) -> set[AttemptKey]:
+def postponed_ends(waits: Iterable[AttemptKey]) -> set[AttemptKey]:
     return {(node_id, attempt - 1) for node_id, attempt in waits if attempt}
 
 
@@ -111,17 +111,17 @@ class StartPlanner:
 
     submit: Submit
     starter: JobStarter
-    cached: Answers
+    answers: Answers
     _jobs: dict[tuple[str, int, str], PlannedJob] = field(default_factory=dict)  # by node, attempt and cluster
     _children: dict[tuple[str, str], PlannedChild] = field(default_factory=dict)
     _stored: set[str] = field(default_factory=set)  # ids of jobs whose files are in the store
-    _refused: int = 0
+    _refusal_count: int = 0
     _until: float = field(default_factory=lambda: monotonic() + PLAN_S_MAX)
 
     @property
     def is_late(self) -> bool:
         """Whether the step has planned for long enough. It plans at least one attempt, be that refused."""
-        return bool(self._jobs or self._refused) and monotonic() > self._until
+        return bool(self._jobs or self._refusal_count) and monotonic() > self._until
 
     def has_plan(self, row: ExecutionRow, start: TaskStart) -> bool:
         return (start.node_id, start.attempt, row.cluster) in self._jobs
@@ -133,7 +133,7 @@ class StartPlanner:
             try:
                 known = self._jobs[key] = self.starter.plan(context, row, start, start.template, is_counted=True)
             except StartRefused:
-                self._refused += 1
+                self._refusal_count += 1
                 raise
         return known
 
@@ -163,14 +163,14 @@ def plan_starts(
     """
     # The engine leaves these out of `starts`: further attempts, and nodes of full launch plans.
     known = {key: wait for key, wait in waits.items() if key[1] or wait.is_plan_full}
-    plan = StepPlan(waits=known, cached=planner.cached)
+    plan = StepPlan(waits=known, answers=planner.answers)
     actor = owner_of(context.snapshots.access, loaded.row.owner_id, loaded.row.owner)
     try:
         choice = _place(context, planner.submit, actor, loaded) if starts else ClusterChoice(loaded.row.cluster)
     except YardError as exc:
         if exc.transient:
             raise
-        plan.refused = {(start.node_id, start.attempt): AttemptFailure("Refused", exc.detail) for start in starts}
+        plan.refusals = {(start.node_id, start.attempt): AttemptFailure("Refused", exc.detail) for start in starts}
         return plan
     plan.cluster = choice.cluster
     if choice.reason:
@@ -183,10 +183,10 @@ def plan_starts(
     _plan_children(context, planner, row, starts, loaded=loaded, plan=plan, waits=waits)
     plan.maps = [start for start in starts if start.shape is not None][:MAPS_MAX]
     jobs = [start for start in starts if start.is_job]
-    chosen = choose_starts(jobs, _room(context, actor, loaded, wanted=len(jobs)), waits)
-    plan.refused |= chosen.refused
-    plan.waits |= chosen.waits
-    _plan_jobs(context, planner, row, chosen.begin, plan)
+    start_choice = choose_starts(jobs, _room(context, actor, loaded, wanted=len(jobs)), waits)
+    plan.refusals |= start_choice.refusals
+    plan.waits |= start_choice.waits
+    _plan_jobs(context, planner, row, start_choice.begin, plan)
     return plan
 
 
@@ -206,7 +206,7 @@ def _plan_jobs(
         try:
             plan.jobs.append(planner.plan_job(context, row, start))
         except StartRefused as exc:
-            note_refusal(exc, plan.refused, plan.waits)
+            note_refusal(exc, plan.refusals, plan.waits)
             full = plan.waits[key].reason if key in plan.waits else ""
 
 
@@ -223,8 +223,8 @@ def _plan_children(
     wanted = {(start.node_id, start.attempt): start for start in starts if start.is_child}
     plan.waits |= {key: waits[key] for key in wanted if key in waits}
     free = [start for key, start in wanted.items() if key not in waits]
-    begin, refused = children_to_start(context, row, free, ended=len(loaded.ended_children))
-    plan.refused |= refused
+    begin, refusals = children_to_start(context, row, free, ended=len(loaded.ended_children))
+    plan.refusals |= refusals
     full = full_plans(plan.waits.values())
     for start in begin:
         if start.task in full or len(full) >= FULL_PLANS_MAX or plan.is_full_of_children:
@@ -232,7 +232,7 @@ def _plan_children(
         try:
             plan.children.append(planner.plan_child(context, row, loaded.spec, start))
         except StartRefused as exc:
-            note_refusal(exc, plan.refused, plan.waits)
+            note_refusal(exc, plan.refusals, plan.waits)
             key = start.node_id, start.attempt
             if key in plan.waits:
                 plan.waits[key] = replace(plan.waits[key], is_plan_full=True)
@@ -240,7 +240,7 @@ def _plan_children(
 
 
 def note_refusal(
-    exc: StartRefused, refused: dict[AttemptKey, AttemptFailure], waits: dict[AttemptKey, WaitingStart]
+    exc: StartRefused, refusals: dict[AttemptKey, AttemptFailure], waits: dict[AttemptKey, WaitingStart]
 ) -> None:
     """Record that an attempt can never begin, or not yet. Raises what the next round tries again."""
     key = exc.start.node_id, exc.start.attempt
@@ -249,7 +249,7 @@ def note_refusal(
     if isinstance(exc.error, LimitReached):
         waits[key] = WaitingStart(exc.start, exc.error.detail)
     else:
-        refused[key] = AttemptFailure("Refused", exc.error.detail)
+        refusals[key] = AttemptFailure("Refused", exc.error.detail)
 
 
 def _place(context: Context, submit: Submit, actor: Actor, loaded: LoadedExecution) -> ClusterChoice:

@@ -7,8 +7,10 @@ the map before a step or after it.
 
 from __future__ import annotations
 
+import json
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -16,7 +18,6 @@ import msgspec
 from flyteidl.core import execution_pb2, literals_pb2, workflow_pb2
 
 from switchyard.errors import Busy, LimitReached, YardError
-from switchyard.features.flyte.service.executions.maps.map_inputs import MapInputsCache, element_keys
 from switchyard.features.flyte.service.executions.maps.map_progress import (
     DONE,
     LOOKING,
@@ -49,7 +50,8 @@ from switchyard.features.flyte.service.executions.nodes.job_starts import (
     StartRefused,
     StartsRefused,
 )
-from switchyard.features.flyte.service.executions.nodes.node_cache import ENTRY_BYTES_MAX, put_entries
+from switchyard.features.flyte.service.executions.nodes.node_cache import ENTRY_BYTES_MAX, cache_scope, put_entries
+from switchyard.features.flyte.service.executions.nodes.node_jobs import read_spec
 from switchyard.features.flyte.service.executions.nodes.node_rows import waiting_row
 from switchyard.features.flyte.store.executions import execution_maps, execution_nodes, executions, task_cache
 from switchyard.features.flyte.store.executions.execution_maps import MapJob, MapPart, MapRow, MapUpdate
@@ -66,9 +68,12 @@ from switchyard.features.flyte.workflow.engine.execution_state import (
 from switchyard.features.flyte.workflow.engine.map_elements import (
     PART_SIZE,
     ElementState,
+    element_inputs,
     elements_to_start,
     gather_outputs,
 )
+from switchyard.features.flyte.workflow.tasks.task_cache import cache_key, cache_rule
+from switchyard.features.flyte.workflow.values.uploaded_files import SCHEME, uploaded_paths
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import FINAL_STATES
@@ -126,19 +131,27 @@ class MapDriver:
         for one in live:
             if one.phase == RUNNING and (one.execution_id, one.node_id) in self._next_us:
                 continue
-            step = MapStep(context, leadership, row, one, self._starter, self._scans, self._inputs)
+            step = MapStep(
+                context=context,
+                leadership=leadership,
+                execution=row,
+                row=one,
+                starter=self._starter,
+                scans=self._scans,
+                inputs=self._inputs,
+            )
             try:
                 stored += step.advance()
             except YardError as exc:
                 trouble = exc
-            if one.phase == RUNNING and step.taken < BATCH_MAX:
+            if one.phase == RUNNING and step.end_count < BATCH_MAX:
                 self._next_us[one.execution_id, one.node_id] = now_us + MAP_PAUSE_US
         return stored, trouble
 
 
 @dataclass(slots=True)
 class MapStep:
-    """One step of one map. `taken`: the ends of elements that it stores."""
+    """One step of one map. `end_count`: of elements whose ends it stores."""
 
     context: Context
     leadership: Leadership
@@ -147,7 +160,7 @@ class MapStep:
     starter: JobStarter
     scans: dict[str, OutputScan]
     inputs: MapInputsCache
-    taken: int = 0
+    end_count: int = 0
 
     def advance(self) -> int:
         """Returns how many steps were stored: 0 or 1."""
@@ -307,7 +320,7 @@ class MapStep:
 
     def _store_ends(self, job: MapJob | None, ends: Sequence[tuple[int, JobEnd]]) -> int:
         row, template = self.row, template_of(self.row)
-        self.taken = len(ends)
+        self.end_count = len(ends)
         inner: Any = workflow_pb2.Node.FromString(row.node)
         retries = int(inner.metadata.retries.retries or template.metadata.retries.retries)
         declared = frozenset(template.interface.outputs.variables)
@@ -421,3 +434,59 @@ def _end_attempt(batch: Batch, row: MapRow, job: MapJob | None, *, error: bytes 
                 error=error,
                 at_us=batch.now_us,
             )
+
+
+CACHE_BYTES_MAX = 64 * 2**20  # of inputs that are kept in memory
+
+
+@dataclass(frozen=True, slots=True)
+class MapInputs:
+    """`literals`: None if nobody needs them. `addresses`: of uploaded files, by their paths in the job's folder."""
+
+    literals: Any
+    addresses: Mapping[str, str]
+    size: int
+
+
+@dataclass
+class MapInputsCache:
+    """The inputs of the maps that were looked at last. They never change."""
+
+    inputs: OrderedDict[tuple[str, str], MapInputs] = field(default_factory=OrderedDict)
+    size: int = 0
+
+    def read(self, context: Context, row: MapRow) -> MapInputs:
+        key = row.execution_id, row.node_id
+        known = self.inputs.get(key)
+        if known is None:
+            with context.database.read() as tx:
+                node = execution_nodes.node_get(tx, *key)
+            known = self.inputs[key] = read_inputs((node.inputs if node is not None else None) or b"", row)
+            self.size += known.size
+        self.inputs.move_to_end(key)
+        while self.size > CACHE_BYTES_MAX and len(self.inputs) > 1:
+            self.size -= self.inputs.popitem(last=False)[1].size
+        return known
+
+
+def read_inputs(body: bytes, row: MapRow) -> MapInputs:
+    has_files = SCHEME.encode() in body
+    if not has_files and row.bound is None:
+        return MapInputs(None, {}, 500)
+    literals = literals_pb2.LiteralMap.FromString(body)
+    paths = uploaded_paths(literals) if has_files else {}
+    return MapInputs(literals, {path: address for address, path in paths.items()}, 500 + 4 * len(body))
+
+
+def element_keys(execution: ExecutionRow, row: MapRow, inputs: MapInputs, indexes: Sequence[int]) -> dict[int, bytes]:
+    """The keys of elements in the cache, by index. Empty: the map is not cached."""
+    template = template_of(row)
+    rule = cache_rule(template, workflow_pb2.Node.FromString(row.node))
+    if row.bound is None or rule is None:
+        return {}
+    scope, task = cache_scope(execution, read_spec(execution)), read_id(template.id, EntityKind.TASK)
+    bound = json.loads(row.bound)
+    return {
+        index: cache_key(task, template, rule, element_inputs(bound, inputs.literals, index), scope=scope)
+        for index in indexes
+    }

@@ -142,16 +142,28 @@ def read_ends(context: Context, job: MapJob, ends: Sequence[TaskEnd]) -> list[tu
     files = read_many_files(context, roots, bytes_max=BATCH_BYTES_MAX)
     failed = [end.fence for end in ends if end.task.state is not State.SUCCEEDED and end.fence >= 0]
     with context.database.read() as tx:
-        told = {one.fence: one for one in events.event_list_of_tasks(tx, job.id, failed)} if failed else {}
+        events_by_fence = {one.fence: one for one in events.event_list_of_tasks(tx, job.id, failed)} if failed else {}
     read: list[tuple[int, JobEnd]] = []
     for end in ends:
-        event = told.get(end.fence)
+        event = events_by_fence.get(end.fence)
         reason = read_task_reason(event.reason)[1] if event is not None else job.reason or ""
         content, problem = _files_of(end.output, files)
         if content is None:
             continue  # the next step reads it
         state = end.task.state.value if end.task.state is not None else State.CANCELLED.value
-        read.append((end.index, JobEnd(state, reason, end.task.exit_code, end.task.signal, content, problem)))
+        read.append(
+            (
+                end.index,
+                JobEnd(
+                    state=state,
+                    reason=reason,
+                    exit_code=end.task.exit_code,
+                    signal=end.task.signal,
+                    files=content,
+                    files_problem=problem,
+                ),
+            )
+        )
     return read
 
 

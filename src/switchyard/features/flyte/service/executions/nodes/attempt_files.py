@@ -14,7 +14,6 @@ from switchyard.service.core.context import Context
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 
 READ_FILES = ("error.pb", "futures.pb", "outputs.pb")
-READ_NAMES = frozenset(name.encode() for name in READ_FILES)
 SILENCE_US = 600_000_000  # for output files that no agent speaks of after the end of a job
 UPLOAD_US = 3_600_000_000  # for those that are on their way
 
@@ -46,7 +45,14 @@ def read_end(context: Context, row: LiveAttemptRow) -> JobEnd:
             files = _read_files(context, bytes(row.output_root))
         except (ObjectMissing, ObjectDamaged, BadTree, _TooLarge) as exc:
             problem = str(exc)
-    return JobEnd(row.state, row.reason or "", row.exit_code, row.signal, files, problem)
+    return JobEnd(
+        state=row.state,
+        reason=row.reason or "",
+        exit_code=row.exit_code,
+        signal=row.signal,
+        files=files,
+        files_problem=problem,
+    )
 
 
 class _TooLarge(Exception):
@@ -54,10 +60,10 @@ class _TooLarge(Exception):
 
 
 def _read_files(context: Context, root: bytes) -> dict[str, bytes]:
-    (found,) = read_many_files(context, [root]).values()
-    if isinstance(found, Exception):
-        raise found
-    return found
+    (contents,) = read_many_files(context, [root]).values()
+    if isinstance(contents, Exception):
+        raise contents
+    return contents
 
 
 def read_many_files(
@@ -68,8 +74,8 @@ def read_many_files(
     The objects of all of them are read together. `bytes_max`: roots whose files do not fit are left out, but not the
     first one.
     """
-    found: dict[bytes, dict[str, bytes] | Exception] = {}
-    trees = _read_outputs(context, roots, found)
+    contents_by_root: dict[bytes, dict[str, bytes] | Exception] = {}
+    trees = _read_outputs(context, roots, contents_by_root)
     wanted: dict[bytes, list[FileEntry]] = {}
     total = 0
     for root, entries in trees.items():
@@ -78,37 +84,39 @@ def read_many_files(
         ]
         large = next((one for one in files if one.size > OUTPUT_BYTES_MAX), None)
         if large is not None:
-            found[root] = _TooLarge(f"{large.name.decode()} has {large.size} bytes; the most is {OUTPUT_BYTES_MAX}")
+            contents_by_root[root] = _TooLarge(
+                f"{large.name.decode()} has {large.size} bytes; the most is {OUTPUT_BYTES_MAX}"
+            )
             continue
         total += sum(one.size for one in files)
         if bytes_max is None or total <= bytes_max or not wanted:
             wanted[root] = files
-    return found | _read_contents(context, wanted)
+    return contents_by_root | _read_contents(context, wanted)
 
 
 def read_output_folders(context: Context, roots: Sequence[bytes]) -> dict[bytes, list[Entry]]:
     """What stands in the folder of outputs of each root. Roots that cannot be read are left out."""
-    found: dict[bytes, dict[str, bytes] | Exception] = {}
-    entries = _read_outputs(context, roots, found)
-    return entries | {root: [] for root, content in found.items() if not isinstance(content, Exception)}
+    contents_by_root: dict[bytes, dict[str, bytes] | Exception] = {}
+    entries = _read_outputs(context, roots, contents_by_root)
+    return entries | {root: [] for root, content in contents_by_root.items() if not isinstance(content, Exception)}
 
 
 def _read_outputs(
-    context: Context, roots: Sequence[bytes], found: dict[bytes, dict[str, bytes] | Exception]
+    context: Context, roots: Sequence[bytes], contents_by_root: dict[bytes, dict[str, bytes] | Exception]
 ) -> dict[bytes, list[Entry]]:
-    """The entries of the folder of outputs of each root. Roots without that folder go into `found`."""
+    """The entries of the folder of outputs of each root. Roots without that folder go into `contents_by_root`."""
     folders: dict[bytes, bytes | None] = {root: root for root in roots}  # the folder that was reached from each root
     for name in OUTPUTS.encode().split(b"/"):
-        trees = _read_trees(context, folders, found)
+        trees = _read_trees(context, folders, contents_by_root)
         folders = {root: _folder(entries, name) for root, entries in trees.items()}
-        found |= {root: {} for root, folder in folders.items() if folder is None}
-    return _read_trees(context, folders, found)
+        contents_by_root |= {root: {} for root, folder in folders.items() if folder is None}
+    return _read_trees(context, folders, contents_by_root)
 
 
 def _read_trees(
-    context: Context, folders: Mapping[bytes, bytes | None], found: dict[bytes, dict[str, bytes] | Exception]
+    context: Context, folders: Mapping[bytes, bytes | None], contents_by_root: dict[bytes, dict[str, bytes] | Exception]
 ) -> dict[bytes, list[Entry]]:
-    """The entries of the folder of each root. Roots whose folder cannot be read go into `found`."""
+    """The entries of the folder of each root. Roots whose folder cannot be read go into `contents_by_root`."""
     digests = list({folder for folder in folders.values() if folder is not None})
     bodies = dict(zip(digests, context.files.store.get_many(digests), strict=True))
     trees: dict[bytes, list[Entry]] = {}
@@ -121,7 +129,7 @@ def _read_trees(
                 raise body
             trees[root] = decode_tree(body)
         except (ObjectMissing, ObjectDamaged, BadTree) as exc:
-            found[root] = exc
+            contents_by_root[root] = exc
     return trees
 
 
@@ -135,7 +143,7 @@ def _read_contents(
     """The files of each root. They are small: at most one chunk each. A chunk of zeros is not stored."""
     chunks = {chunk for files in wanted.values() for one in files for chunk in one.chunks if chunk}
     bodies = dict(zip(chunks, context.files.store.get_many(chunks), strict=True))
-    found: dict[bytes, dict[str, bytes] | Exception] = {}
+    contents_by_root: dict[bytes, dict[str, bytes] | Exception] = {}
     for root, files in wanted.items():
         contents: dict[str, bytes] = {}
         problem: Exception | None = None
@@ -143,5 +151,5 @@ def _read_contents(
             parts = [bodies[chunk] if chunk else bytes(one.size) for chunk in one.chunks]
             problem = problem or next((part for part in parts if not isinstance(part, bytes)), None)
             contents[one.name.decode()] = b"".join(part for part in parts if isinstance(part, bytes))
-        found[root] = problem or contents
-    return found
+        contents_by_root[root] = problem or contents
+    return contents_by_root

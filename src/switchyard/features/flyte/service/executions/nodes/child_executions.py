@@ -125,9 +125,9 @@ def plan_child(context: Context, parent: ExecutionRow, spec: Any, start: TaskSta
         if spec.metadata.nesting >= NESTING_MAX:
             raise BadRequest(f"executions are nested more than {NESTING_MAX} deep")
         require_write(context, actor, parent.project, parent.domain)
-        asked, digest = _child_spec(parent, spec, start), sha256(f"{parent.id}/{start.node_id}".encode()).digest()
+        child_spec, digest = _child_spec(parent, spec, start), sha256(f"{parent.id}/{start.node_id}".encode()).digest()
         origin = ExecutionOrigin(executions.CHILD_MODE, home=parent.cluster)
-        prepared = prepare_execution(context, actor, key, asked, start.inputs, digest=digest, origin=origin)
+        prepared = prepare_execution(context, actor, key, child_spec, start.inputs, digest=digest, origin=origin)
     except YardError as exc:
         raise StartRefused(start, exc) from exc
     related = {"parent_id": parent.id, "parent_node": start.node_id, "root_id": parent.root_id or parent.id}
@@ -140,15 +140,15 @@ def plan_child(context: Context, parent: ExecutionRow, spec: Any, start: TaskSta
 
 
 def _child_spec(parent: ExecutionRow, spec: Any, start: TaskStart) -> Any:
-    asked = inherited_spec(spec, start.task)
-    metadata = asked.metadata
+    child_spec = inherited_spec(spec, start.task)
+    metadata = child_spec.metadata
     metadata.mode = execution_pb2.ExecutionMetadata.CHILD_WORKFLOW
     metadata.nesting = spec.metadata.nesting + 1
     node = metadata.parent_node_execution
     node.node_id = start.node_id
     node.execution_id.project, node.execution_id.domain = parent.project, parent.domain
     node.execution_id.name = parent.name
-    return asked
+    return child_spec
 
 
 def _insert_child(batch: Batch, context: Context, child: PlannedChild) -> None:

@@ -46,7 +46,7 @@ ENTRY_BYTES_MAX = 256 * 2**10
 LOOKS_MAX = 20  # in one step; nodes behind that are looked up by the next one
 
 LAUNCHERS_MAX = 32  # executions around another one; they are nested less deeply
-LATER = CacheAnswer(MISS, b"", is_held=True)
+LATER = CacheAnswer(MISS, b"", must_wait=True)
 Answers = dict[tuple[str, int], CacheAnswer]
 
 
@@ -54,7 +54,7 @@ def look_up(
     context: Context,
     execution: ExecutionRow,
     spec: Any,
-    decided: EngineStep,
+    engine_step: EngineStep,
     known: Mapping[Any, CacheAnswer],
     *,
     before: NodeTable,
@@ -63,38 +63,38 @@ def look_up(
 
     Outputs of nodes that succeed in this very step count, too: they are stored with it. `before`: the nodes before it.
     """
-    asked: dict[tuple[str, int], tuple[bytes, bool]] = {}
-    for start in decided.starts:
+    keys_by_place: dict[tuple[str, int], tuple[bytes, bool]] = {}
+    for start in engine_step.starts:
         place = start.node_id, start.attempt
         rule = _rule(start) if place not in known else None
         if rule is not None:
             key = cache_key(start.task, start.template, rule, start.inputs, scope=cache_scope(execution, spec))
-            asked[place] = key, rule.is_serial
-    if not asked:
+            keys_by_place[place] = key, rule.is_serial
+    if not keys_by_place:
         return {}
-    keys = [key for key, _ in asked.values()]
+    keys = [key for key, _ in keys_by_place.values()]
     with context.database.read() as tx:
-        found = store.cache_get(tx, keys) if not spec.overwrite_cache else {}
-        held = store.keys_held(tx, [key for key, is_serial in asked.values() if is_serial])
+        rows = store.cache_get(tx, keys) if not spec.overwrite_cache else {}
+        reserved = store.reserved_keys(tx, [key for key, is_serial in keys_by_place.values() if is_serial])
     if not spec.overwrite_cache:
-        found |= {node.cache_key: _cache_row(execution, node, 0) for node in decided.nodes if _is_new(node)}
-    held |= {one.key for one in known.values() if one.is_serial and not one.is_held and one.outputs is None}
-    has_serial = any(is_serial for _, is_serial in asked.values())
-    holders = _Holders.read(context, execution, NodeTable(decided.nodes, base=before)) if has_serial else None
+        rows |= {node.cache_key: _cache_row(execution, node, 0) for node in engine_step.nodes if _is_new(node)}
+    reserved |= {one.key for one in known.values() if one.is_serial and not one.must_wait and one.outputs is None}
+    has_serial = any(is_serial for _, is_serial in keys_by_place.values())
+    holders = _Holders.read(context, execution, NodeTable(engine_step.nodes, base=before)) if has_serial else None
     answers: Answers = {}
-    for place, (key, is_serial) in asked.items():
-        row = found.get(key)
+    for place, (key, is_serial) in keys_by_place.items():
+        row = rows.get(key)
         if row is not None:
             outputs = literals_pb2.LiteralMap.FromString(row.outputs)
             answers[place] = CacheAnswer(HIT, key, outputs, row.source)
             continue
         status = SKIPPED if spec.overwrite_cache else MISS
         # A node inside of a holder runs beside the node that has the key.
-        is_beside = key in held and holders is not None and holders.are_around(place[0])
-        waits = is_serial and key in held and not is_beside
-        answers[place] = CacheAnswer(status, key, is_held=waits, is_serial=is_serial and not is_beside)
+        is_beside = key in reserved and holders is not None and holders.are_around(place[0])
+        waits = is_serial and key in reserved and not is_beside
+        answers[place] = CacheAnswer(status, key, must_wait=waits, is_serial=is_serial and not is_beside)
         if is_serial:
-            held.add(key)
+            reserved.add(key)
     return answers
 
 
@@ -161,9 +161,9 @@ def store_cache(
     put_entries(batch, new)
     store.release(batch.tx, execution.id, ended)
     for (node_id, _), answer in answers.items():
-        if answer.is_serial and not answer.is_held and node_id in begun and node_id not in ended:
+        if answer.is_serial and not answer.must_wait and node_id in begun and node_id not in ended:
             store.reserve(batch.tx, answer.key, execution.id, node_id)
-    waits = [(node_id, answer.key) for (node_id, _), answer in answers.items() if answer.is_held and answer.key]
+    waits = [(node_id, answer.key) for (node_id, _), answer in answers.items() if answer.must_wait and answer.key]
     store.wait_put(batch.tx, execution.id, waits)
 
 

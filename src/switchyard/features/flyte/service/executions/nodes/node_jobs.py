@@ -151,12 +151,7 @@ def _input_files(inputs: Any, container: Any) -> dict[str, bytes]:
 
 
 def _bundle(context: Context, address: str) -> FileEntry:
-    project, domain, path = split_native_url(address)
-    with context.database.read() as tx:
-        row = data_files.data_file_get(tx, project, domain, path)
-    if row is None:
-        raise _no_bundle(address)
-    return file_entry(context, row)
+    return _stored_file(context, address, absent=_no_bundle(address))
 
 
 def _check_bundles(task: EntityId, container: Any) -> None:
@@ -178,11 +173,15 @@ def check_uploads(project: str, domain: str, inputs: Any) -> list[str]:
 
 
 def uploaded_entry(context: Context, address: str) -> FileEntry:
+    return _stored_file(context, address, absent=_no_upload(address))
+
+
+def _stored_file(context: Context, address: str, *, absent: BadRequest) -> FileEntry:
     project, domain, path = split_native_url(address)
     with context.database.read() as tx:
         row = data_files.data_file_get(tx, project, domain, path)
     if row is None:
-        raise _no_upload(address)
+        raise absent
     return file_entry(context, row)
 
 

@@ -95,13 +95,13 @@ def _read_states(tx: Tx, row: ExecutionRow) -> NodeStates:
     maps = execution_pages.map_counts(tx, row.id)
     rows = execution_dynamics.dynamics_shown(tx, row.id, bytes_max=DYNAMIC_BYTES_MAX)
     return NodeStates(
-        row,
-        {state.node_id: state for state in execution_pages.node_states(tx, row.id)},
-        {(one.node_id, one.attempt): _dynamic_graph(one.closure) for one in rows},
-        execution_nodes.live_attempts(tx, row.id),
-        {one.node_id: MapElements(one.size, one.succeeded, one.failed) for one in maps},
-        execution_pages.cache_waiters(tx, row.id),
-        read_spec(row).max_parallelism,
+        row=row,
+        nodes={state.node_id: state for state in execution_pages.node_states(tx, row.id)},
+        dynamics={(one.node_id, one.attempt): _dynamic_graph(one.closure) for one in rows},
+        live=execution_nodes.live_attempts(tx, row.id),
+        maps={one.node_id: MapElements(one.size, one.succeeded, one.failed) for one in maps},
+        cache_waiters=execution_pages.cache_waiters(tx, row.id),
+        max_parallelism=read_spec(row).max_parallelism,
     )
 
 

@@ -134,7 +134,15 @@ def queued_node_row(execution_id: str, start: TaskStart, *, parent_id: str, now_
 
 
 def signal_row(execution_id: str, request: SignalRequest, now_us: int) -> SignalRow:
-    return SignalRow(execution_id, request.signal_id, content_bytes(request.type), None, now_us, None, "")
+    return SignalRow(
+        execution_id=execution_id,
+        signal_id=request.signal_id,
+        type=content_bytes(request.type),
+        value=None,
+        created_us=now_us,
+        set_us=None,
+        set_by="",
+    )
 
 
 def error_kind(error: Any) -> str:

@@ -54,7 +54,7 @@ class TaskFit:
 
     node_id: str
     task: str
-    found: JobEligibility
+    job: JobEligibility
     now: dict[str, float]
     later: dict[str, str]
 
@@ -88,13 +88,13 @@ def choose_cluster(
     for fit in task_fits(submit, actor, row, spec, graph):
         if isinstance(fit, RefusedTask):
             raise fit.error
-        if fit.found.eligibility.outcome is Outcome.REJECT:
-            reason = printable_line(fit.found.eligibility.reason)
+        if fit.job.eligibility.outcome is Outcome.REJECT:
+            reason = printable_line(fit.job.eligibility.reason)
             raise BadRequest(f"node {fit.node_id} (task {fit.task}) fits no cluster: {reason}")
         fits.append(fit)
     pool, label = spec.cluster_assignment.cluster_pool_name, spec.execution_cluster_label.value
     if fits:
-        pool, label = fits[0].found.bounds.pool or "", fits[0].found.bounds.label or ""
+        pool, label = fits[0].job.bounds.pool or "", fits[0].job.bounds.label or ""
     choice = ClusterChoice("") if is_spread(spec) else _choose(row, fits, children)
     return replace(choice, pool=pool, label=label)
 
@@ -139,14 +139,14 @@ def task_fits(
     for node in islice(_different_tasks(graph), TASKS_MAX):
         task = graph.task_of(node)[0].name
         try:
-            found = submit.eligibility(actor, _trial(row, spec, graph, node))
+            job = submit.eligibility(actor, _trial(row, spec, graph, node))
         except YardError as exc:
             yield RefusedTask(node.id, task, exc)
             continue
-        eligibility = found.eligibility
+        eligibility = job.eligibility
         later = {one.cluster: one.reason for one in eligibility.verdicts if one.say is Answer.WAIT}
         weights = dict(zip(eligibility.eligible.names, eligibility.eligible.weights, strict=True))
-        yield TaskFit(node.id, task, found, weights, later)
+        yield TaskFit(node.id, task, job, weights, later)
 
 
 def has_tasks(graph: ExecutionGraph) -> bool:
@@ -161,7 +161,9 @@ def try_first_task(submit: Submit, actor: Actor, row: ExecutionRow, spec: Any, g
 def _trial(row: ExecutionRow, spec: Any, graph: ExecutionGraph, node: Any) -> JobRequest:
     task, template = graph.task_of(node)
     template = trial_template(template)
-    start = TaskStart(node.id, 0, task, node, literals_pb2.LiteralMap(), template)
+    start = TaskStart(
+        node_id=node.id, attempt=0, task=task, node=node, inputs=literals_pb2.LiteralMap(), template=template
+    )
     return job_request(row, spec, start, template, bundles={}, tree=NO_TREE)
 
 

@@ -1,1 +1,0 @@
-"""Files that Flyte's clients send and read by HTTP."""
