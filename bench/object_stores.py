@@ -15,13 +15,12 @@ from urllib.parse import urlsplit
 from tests.s3_service import REGION, S3Server, s3_running
 
 from bench.table import Table
+from switchyard.features.buckets.bucket_store import UploadSigner
+from switchyard.features.buckets.signed_uploads import S3Keys, signed_address
 from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from switchyard.model.files.files import SignedUpload
-from switchyard.storage.bucket_store import UploadSigner
-from switchyard.storage.object_store import ObjectStore, check_content
+from switchyard.storage.object_store import ObjectStore, StorageOptions, check_content
 from switchyard.storage.opening import open_store
-from switchyard.storage.options import StorageOptions
-from switchyard.storage.s3_signature import S3Keys, signed_address
 
 LOADS = ((4096, 400), (CHUNK_BYTES, 12))  # bytes of an object, objects
 THREADS = (1, 16)

@@ -1,7 +1,7 @@
-"""Submits over HTTP: single ones at several numbers of clients, bulk and arrays; against two limits in the same run.
+"""Submits over HTTP: single ones at several numbers of clients, bulk and arrays; beside one commit per request.
 
-*Commit left out* is the same server answering without the database; *one by one* is the same server with one commit per
-request. Slices of all three are interleaved, so that a noisy neighbour hits them alike.
+*One by one* is the same server with one commit per request. Slices of both are interleaved, so that a noisy neighbour
+hits them alike.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ SPEC = {
     "resources": {"cores": 2, "memory": "1GiB", "time_limit": "1h"},
 }
 JOB = {"spec": SPEC, "name": "bench", "labels": {"run": "7", "team": "physics"}}
-MODES = {"durable": (), "left out": ("--bench", "no-commit"), "one by one": ("--bench", "one-by-one")}
+MODES = {"durable": (), "one by one": ("--bench", "one-by-one")}
 ABOUT = (
     f"wrk, one thread, {SLICES} slices of {SLICE_S} s each, interleaved; the median slice. *Durable*: 201 after the "
-    "commit reached the disk. *Left out*: the same server answers without the database. *One by one*: one commit per "
-    "request."
+    "commit reached the disk. *One by one*: one commit per request."
 )
 
 
@@ -41,12 +40,12 @@ def measure(folder: Path) -> list[Table]:
     singles = Table(
         "Single submits over HTTP",
         ABOUT,
-        ["database", "clients", "durable /s", "left out /s", "share", "one by one /s", "times", "p50 ms", "p99 ms"],
+        ["database", "clients", "durable /s", "one by one /s", "times", "p50 ms", "p99 ms"],
     )
     many = Table(
         "Many at once, in jobs per second",
         f"4 clients. Bulk: {BULK} jobs a request. Array: {BULK} tasks a job. Slices as above.",
-        ["database", "bulk /s", "bulk, left out /s", "share", "arrays: tasks /s", "times bulk"],
+        ["database", "bulk /s", "arrays: tasks /s", "times bulk"],
     )
     for kind in bed.DATABASES:
         _measure_on(folder / kind, kind, singles, many)
@@ -58,7 +57,7 @@ def _measure_on(folder: Path, kind: str, singles: Table, many: Table) -> None:
     with contextlib.ExitStack() as stack:
         urls: dict[str, str] = {}
         for mode, extra in MODES.items():
-            url = stack.enter_context(bed.database(kind)) if mode != "left out" else None
+            url = stack.enter_context(bed.database(kind))
             server = stack.enter_context(bed.server(folder / mode.replace(" ", "-"), url, *extra))
             urls[mode] = server.url
             for name in ("alpha", "beta", "gamma"):
@@ -66,25 +65,23 @@ def _measure_on(folder: Path, kind: str, singles: Table, many: Table) -> None:
         script = _script(folder / "post.lua", JOB)
         for clients in CLIENTS:
             found = _interleaved(urls, clients, script, "/v1/jobs")
-            rate, bound, single = (found[mode][0] for mode in MODES)
+            rate, single = (found[mode][0] for mode in MODES)
             singles.add(
                 kind,
                 clients,
                 rate,
-                bound,
-                f"{rate / bound:.0%}",
                 single,
                 f"{rate / single:.1f}x",
                 f"{found['durable'][1]:.1f}",
                 f"{found['durable'][2]:.1f}",
             )
-            _say(f"{kind} {clients} clients: {rate:,.0f}/s, {rate / bound:.0%}, {rate / single:.1f}x")
-        two = {mode: urls[mode] for mode in ("durable", "left out")}
-        bulk = _interleaved(two, 4, _script(folder / "bulk.lua", {"jobs": [JOB] * BULK}), "/v1/jobs/bulk")
-        arrays = _interleaved(two, 4, _script(folder / "array.lua", JOB | {"array": f"0-{BULK - 1}"}), "/v1/jobs")
-        rates = [bulk["durable"][0] * BULK, bulk["left out"][0] * BULK, arrays["durable"][0] * BULK]
-        many.add(kind, rates[0], rates[1], f"{rates[0] / rates[1]:.0%}", rates[2], f"{rates[2] / rates[0]:.0f}x")
-        _say(f"{kind} bulk {rates[0]:,.0f}/s, arrays {rates[2]:,.0f}/s")
+            _say(f"{kind} {clients} clients: {rate:,.0f}/s, {rate / single:.1f}x")
+        durable = {"durable": urls["durable"]}
+        bulk = _interleaved(durable, 4, _script(folder / "bulk.lua", {"jobs": [JOB] * BULK}), "/v1/jobs/bulk")
+        arrays = _interleaved(durable, 4, _script(folder / "array.lua", JOB | {"array": f"0-{BULK - 1}"}), "/v1/jobs")
+        jobs, tasks = bulk["durable"][0] * BULK, arrays["durable"][0] * BULK
+        many.add(kind, jobs, tasks, f"{tasks / jobs:.0f}x")
+        _say(f"{kind} bulk {jobs:,.0f}/s, arrays {tasks:,.0f}/s")
 
 
 def _interleaved(urls: dict[str, str], clients: int, script: Path, path: str) -> dict[str, tuple[float, float, float]]:

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import StorageOptions
 from tests.processes import PATIENCE_S, free_port, spawn, until
 from tests.services import need_versitygw
 

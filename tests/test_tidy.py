@@ -281,4 +281,4 @@ def test_rule_bad_text(file: str, text: str, line: int | None) -> None:
 def test_rule_bad_names() -> None:
     assert list(tidy.bad_names("src/switchyard/sdk/job_utils.py"))
     assert list(tidy.bad_names("src/switchyard/common/job.py"))
-    assert not list(tidy.bad_names("src/switchyard/service/upkeep/route_pending.py"))
+    assert not list(tidy.bad_names("src/switchyard/service/upkeep/round.py"))

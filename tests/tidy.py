@@ -24,7 +24,8 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
-    *("main.py", "cli/", "sdk/transport/config.py", "agent/command.py", "agent/doctor/diagnostic_commands.py"),
+    *("main.py", "cli/", "features/demo/cli/demo.py", "sdk/transport/config.py"),
+    *("agent/command.py", "agent/loop_command.py", "agent/doctor/diagnostic_commands.py"),
     *("server/config/settings.py", "server/commands/command.py", "server/commands/db_command.py"),
 )
 # Rooms that share stored times with other servers, and where the one wall clock is read.
@@ -55,7 +56,7 @@ PRINT_PLACES = ("server/commands/command.py", "server/commands/db_command.py")
 # Modules that are started or loaded by name and so imported by nobody.
 STARTED_BY_NAME = (
     "main.py",  # the `yard` script
-    "agent/backends/local/supervisor.py",  # runs beside each local job, as a program
+    "features/local/agent/supervisor.py",  # runs beside each local job, as a program
     "features/flux/agent/broker/bridge_program.py",  # runs in Flux's own Python, as a program
     "store/migrations/",  # Alembic loads these by path
 )

@@ -61,8 +61,8 @@ def execute(
 def connect(args: argparse.Namespace) -> ResourceManager:
     if args.redis is None:
         return Client(args.server).resource_manager()
-    from switchyard.tokens.redis import RedisPools
-    from switchyard.tokens.redis_connections import RedisConnectionPool
+    from switchyard.features.redis.redis_connections import RedisConnectionPool
+    from switchyard.features.redis.redis_pools import RedisPools
 
     return RedisPools(RedisConnectionPool([args.redis]), quota_max=args.quota)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from switchyard.features.flyte.sdk.execution_calls import WorkflowClient
+from switchyard.features.kubernetes.sdk.resource_calls import ClusterResourceCalls
 
 
-class Client(WorkflowClient):
+class Client(WorkflowClient, ClusterResourceCalls):
     """Calls one server; threads may share it. Missing arguments come from the environment or the user's file.
 
     >>> with Client() as yard:

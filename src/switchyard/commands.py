@@ -40,6 +40,7 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
             "List, invite, describe, cordon and remove clusters; ask what fits",
         ),
         ("pilot", "switchyard.cli.clusters.pilot", "Take nodes of a cluster by one job, as a cluster for a while"),
+        ("loop", "switchyard.agent.loop_command", "Run the jobs of a cluster here until there are none left"),
         ("pool", "switchyard.cli.rules.pool", "List, set and remove pools, which bound where jobs may run"),
         ("queue", "switchyard.cli.rules.queue", "List, set and remove queues: limits, priorities, fair share"),
         (
@@ -72,11 +73,6 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
             "switchyard.cli.rules.token_pool",
             "List, register and bound token pools: licences and services that jobs share",
         ),
-        (
-            "cluster-resources",
-            "switchyard.cli.clusters.cluster_resources",
-            "Render the templates of a project's namespace, or show what would change",
-        ),
     ],
     "Access": [
         ("login", "switchyard.cli.access.login:login", "Store a token for a server"),
@@ -92,7 +88,6 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
     "Server": [
         ("server", "switchyard.server.commands.command", "Run a server"),
         ("db", "switchyard.server.commands.db_command", "Upgrade, check, back up and restore the database"),
-        ("demo", "switchyard.cli.demo.demo", "Start a server and three clusters here, and run 14 jobs"),
         ("completion", "switchyard.cli.terminal.completion", "Print the completion script of bash, zsh or fish"),
         ("schema", "switchyard.cli.schema", "Print the JSON Schema of a job file, for editors"),
         ("version", "switchyard.cli.version", "Show the versions of this program and of the server"),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Setting, Status
-from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.site.site import Site
+from switchyard.features.local.agent.backend import LocalBackend
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
@@ -49,7 +49,7 @@ def a_graph(cores: int = 4, memory_bytes: int = 2**33, gpus: int = 0) -> Graph:
     return compile_graph({"nodes": 1, "each": each}, where="graph")
 
 
-def a_setting(directory: Path, graph: Graph | None = None, site: Site | None = None) -> Setting:
+def a_setting(directory: Path, graph: Graph | None = None, site: Site | None = None, **more: Any) -> Setting:
     return Setting(
         cluster="alpha",
         directory=directory,
@@ -57,6 +57,7 @@ def a_setting(directory: Path, graph: Graph | None = None, site: Site | None = N
         site=site or Site(),
         is_root_allowed=True,
         agent_environment={"PATH": os.environ["PATH"], "HOME": str(directory), "SECRET": "not for jobs"},
+        **more,
     )
 
 

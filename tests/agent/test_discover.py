@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.agent.doctor import discover
 from switchyard.agent.doctor.discover import describe_machine, describe_system, discover_graph, read_graph
 from switchyard.errors import Malformed, NotFound
+from switchyard.model.cluster.hardware import SiteNames
 from switchyard.model.graph.graph_compiler import compile_graph
 
 AFFINITY = len(os.sched_getaffinity(0))
@@ -51,6 +53,25 @@ def test_plain_machine(tmp_path: Path) -> None:
 def test_limits_of_the_cgroup_are_the_size(tmp_path: Path, files: dict[str, str], cores: int, memory: int) -> None:
     [node] = discover_graph(tmp_path, root=a_root(tmp_path, files)).kinds
     assert (node.cores, node.memory_bytes) == (cores, memory)
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        ("NVIDIA H100 80GB HBM3, 81559\n" * 2, [("NVIDIA-H100-80GB-HBM3", 81559 * 2**20)]),
+        ("NVIDIA A100-SXM4-40GB, 40960\nTesla T4, 15360\n", [("NVIDIA-A100-SXM4-40GB", None), ("Tesla-T4", None)]),
+        ("Big Card, [N/A]\n" * 2, [("b200", None)]),
+        ("Tesla T4, 15360\n", [(None, None)]),  # it does not tell of both devices
+        ("No devices were found\n", [(None, None)]),
+    ],
+)
+def test_the_driver_tells_the_types_of_gpus(tmp_path: Path, monkeypatch, shown: str, told: list) -> None:
+    monkeypatch.setattr(discover, "run_probe_command", lambda words: shown if "nvidia-smi" in words[0] else "")
+    root = a_root(tmp_path, dict.fromkeys(["dev/nvidia0", "dev/nvidia1"], ""))
+    graph = discover_graph(tmp_path, root=root, names=SiteNames({"Big Card": "b200"}))
+    assert graph.gpus == 2
+    gpus = [shape.properties for shape in graph.shapes if shape.type == "gpu"]
+    assert sorted((row.get("type"), row.get("memory")) for row in gpus) == told
 
 
 def test_gpus_are_counted_by_their_devices(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.errors import PolicyRefused, Unavailable
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_setting
 

@@ -10,12 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.local.launch import start_files
-from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.site.accounts import AllowList, read_account_map
 from switchyard.agent.site.job_accounts import JobAccounts, check_local_accounts, own_account_name
 from switchyard.agent.site.site import AccountsSite, LocalSite, Site
 from switchyard.errors import Denied, Malformed, PolicyRefused, Unavailable
+from switchyard.features.local.agent.backend import LocalBackend
+from switchyard.features.local.agent.launch import start_files
 from switchyard.model.job.job import JobSpec
 from tests.agent.builders import a_lease, a_setting
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import Status, marker_of
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.ending_backend import EndingBackend
 from switchyard.agent.loop.lifetime import DRAIN_S_MAX, END_TIME_VARIABLE, Lifetime, lifetime_of
 from switchyard.agent.loop.runner import Runner
 from switchyard.errors import Malformed, PolicyRefused
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.model.job.job import JobSpec, Resources
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import OutputPiece
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop import outbox
 from switchyard.agent.loop.clock import stamp
 from switchyard.agent.loop.outbox import LiveOutput, Outbox, OutboxBatch
 from switchyard.errors import Malformed
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease, a_setting

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import marker_of
-from switchyard.agent.backends.local import local_status
-from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, Stamp
-from switchyard.agent.backends.local.launch import start_files
-from switchyard.agent.backends.local.local import LocalBackend
-from switchyard.agent.backends.local.local_status import ended_status, show_duration
 from switchyard.agent.site.job_accounts import own_account_name
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import Unavailable
+from switchyard.features.local.agent import local_status
+from switchyard.features.local.agent.backend import LocalBackend
+from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Stamp
+from switchyard.features.local.agent.launch import start_files
+from switchyard.features.local.agent.local_status import ended_status, show_duration
+from switchyard.model.cluster.hardware import Hardware
 from switchyard.model.files.files import JobFiles
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.image_rules import ImageRun
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_lease, a_local, a_setting, end_of, status_when
@@ -62,6 +64,37 @@ def test_job_has_a_minimal_environment_of_its_own(tmp_path: Path) -> None:
         "SWITCHYARD_IMAGE": "ubuntu:24.04",
     }
     backend.close()
+
+
+def test_a_job_sees_the_gpus_of_its_type_alone_also_after_the_agent_began_again(tmp_path: Path) -> None:
+    gpus = (Hardware("a100", 40_000), Hardware("h100", 80_000), Hardware("a100", 40_000))
+    each = {"core": 8, "devices": ["gpu:a100:2", "gpu:h100:1"]}
+    setting = a_setting(tmp_path, compile_graph({"nodes": 1, "each": each}), gpus=gpus)
+    backend = LocalBackend(setting)
+
+    def lease(spelling: str, fence: int, *, shown: str = "echo $CUDA_VISIBLE_DEVICES; sleep 600"):
+        return a_lease("sh", "-c", shown, fence=fence, resources={"gpus": 1, "gpu_type": spelling})
+
+    held = backend.submit(lease("nvidia_h100_pcie", 1))
+    running(backend, held)
+    free = backend.state().free
+    assert free is not None
+    assert free[0].types == {"a100": 2, "h100": 0}
+    again = LocalBackend(setting)
+    with pytest.raises(Unavailable, match="Only 0 of 1 h100 are free"):
+        again.submit(lease("h100", 2))
+    other = again.submit(lease("", 3, shown="echo $CUDA_VISIBLE_DEVICES"))
+    end_of(again, other)
+    assert again.output(other, "stdout", offset=0, size=100).data == b"0\n", "a card that nobody named"
+    again.cancel([held])
+    end_of(again, held)
+    end_of(backend, held)
+    assert again.output(held, "stdout", offset=0, size=100).data == b"1\n"
+    third = again.submit(lease("h100", 4, shown="echo $CUDA_VISIBLE_DEVICES"))
+    end_of(again, third)
+    assert again.output(third, "stdout", offset=0, size=100).data == b"1\n", "it is free again"
+    backend.close()
+    again.close()
 
 
 def test_words_with_any_bytes_survive(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.shared import shared_files
 from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.log import attempt_lines
 from switchyard.agent.loop.runner import Runner
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.features.slurm.agent.commands.accounting import Accounting
 from switchyard.model.cluster.poll import Lease
 from tests.agent.builders import a_graph, a_lease, a_setting

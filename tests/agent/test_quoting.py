@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import BackendQuote
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.loop.need import (
     GUESS_CONFIDENCE,
     LIMITED_CONFIDENCE,
@@ -20,6 +19,7 @@ from switchyard.agent.loop.need import (
 )
 from switchyard.agent.loop.quote_answerer import INQUIRIES_MAX, QuoteAnswerer
 from switchyard.errors import PolicyRefused, Unavailable, YardError
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.model.cluster.poll import Room
 from switchyard.model.cluster.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
 from switchyard.model.job.job import JobSpec

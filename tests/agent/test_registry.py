@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import Backend, Setting
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.registry import BACKENDS, CLASS_FACTS, load_backend
 from switchyard.errors import Internal, PolicyRefused, UnknownName
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.plugins import PluginGroup
 from tests.agent.builders import a_lease, a_setting
 
@@ -88,6 +88,6 @@ def test_a_backend_that_lacks_calls_is_refused_with_their_names(monkeypatch: pyt
 def test_only_the_one_asked_for_is_imported() -> None:
     code = (
         "import sys; from switchyard.agent.backends.registry import load_backend; load_backend('fake');"
-        "sys.exit('switchyard.agent.backends.local.local' in sys.modules)"
+        "sys.exit('switchyard.features.local.agent.backend' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

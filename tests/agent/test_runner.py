@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.backends.fake import FakeBackend
-from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.backends.shared.returns import NotTakenNow
 from switchyard.agent.journal.attempt import Attempt, Stage
 from switchyard.agent.journal.journal import Journal
@@ -17,6 +15,8 @@ from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.site.site import OutageSite
 from switchyard.errors import Unavailable
+from switchyard.features.fake.agent.backend import FakeBackend
+from switchyard.features.local.agent.backend import LocalBackend
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_graph, a_lease, a_setting

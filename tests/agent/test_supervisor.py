@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.backends.local import proctable, supervisor
-from switchyard.agent.backends.local.jobdir import ExitRecord, JobDir, SupervisorClaim
-from switchyard.agent.backends.local.local_status import ended_status
+from switchyard.features.local.agent import proctable, supervisor
+from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, SupervisorClaim
+from switchyard.features.local.agent.local_status import ended_status
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from tests.processes import PATIENCE_S, Process, started_of, until

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import Trouble
-from switchyard.agent.backends.local import local, supervisor_program
-from switchyard.agent.backends.local.supervisor_program import SupervisorProgram, probe_supervisor
 from switchyard.agent.journal.attempt import Attempt
 from switchyard.agent.loop.attempt_reports import end_attempt
+from switchyard.features.local.agent import backend as local_backend
+from switchyard.features.local.agent import supervisor_program
+from switchyard.features.local.agent.supervisor_program import SupervisorProgram, probe_supervisor
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from switchyard.service.lifecycle.refusals import is_refused_before_start
+from switchyard.service.lifecycle.arrays import is_refused_before_start
 from tests.agent.builders import a_lease, a_local, end_of
 from tests.agent.files.small_disk import free_bytes, small_disk
 
@@ -63,7 +64,7 @@ def test_supervisor_that_never_begins_is_a_refusal_and_stops_new_work(
     lease = a_lease("true")
     with monkeypatch.context() as patch:
         patch.setattr(backend._program, "path", lambda *, is_suspect: broken)
-        patch.setattr(local, "RESPAWN_S", 0.01)
+        patch.setattr(local_backend, "RESPAWN_S", 0.01)
         native_id = backend.submit(lease)
         ended = end_of(backend, native_id)
     why = "its supervisor ended with 1 before it began, 5 times: RuntimeError: no such program"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.backends import OutputPiece
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop import outbox as outboxes
@@ -23,6 +22,7 @@ from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import Connection, parse_server_url
 from switchyard.agent.site.site import OutageSite
 from switchyard.errors import Malformed
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.model.cluster.poll import Poll, PollAnswer, Report
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_graph, a_lease, a_setting

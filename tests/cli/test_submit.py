@@ -204,7 +204,7 @@ def test_the_answer_names_the_next_commands(yard: Callable[..., Done], server: P
 
 
 def test_forms_of_the_answer(yard: Callable[..., Done], server: Peer) -> None:
-    expected = {"id": ID, "state": "ASSIGNED", "cluster": "beta", "reason": ""}
+    expected = {"id": ID, "state": "ASSIGNED", "cluster": "beta", "reason": "", "stale_tokens": []}
     assert yard("submit", "-o", "name", "x").out == f"{ID}\n"
     assert yaml.safe_load(yard("submit", "-o", "json", "x").out) == expected
     assert yaml.safe_load(yard("submit", "-o", "yaml", "x").out) == expected

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.demo.demo import JOBS, find_faults
 from switchyard.cli.terminal.table import Column, display_width, format_duration, format_table, shorten
+from switchyard.features.demo.cli.demo import JOBS, find_faults
 from switchyard.model.job.job import Job, State
 
 COLUMNS = (Column("ID"), Column("NAME", flexible=True), Column("N", right=True, optional=True), Column("EMPTY"))

@@ -14,12 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, OutputPiece, Trouble, marker_of
-from switchyard.agent.backends.fake import FakeBackend
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.files.inputs.folder_writer import make_top_folder
 from switchyard.agent.loop import clock
 from switchyard.agent.site.site import FilesSite
 from switchyard.errors import Unavailable
+from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import JobSpec, Resources

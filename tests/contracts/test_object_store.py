@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +12,13 @@ import pytest
 
 from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from switchyard.storage import object_store
-from switchyard.storage.object_store import ObjectDamaged, ObjectMissing, ObjectStore
+from switchyard.storage.object_store import ObjectDamaged, ObjectMissing, ObjectStore, StorageOptions
 from switchyard.storage.opening import open_store
-from switchyard.storage.options import StorageOptions
 from tests.programs import call
 from tests.s3_service import S3Server, s3_running
+from tests.storage.object_writer import an_object
 
 NOTHING = bytes(32)  # the hash of no object here
-
-
-def an_object(seed: int, size: int = 1000) -> tuple[bytes, bytes]:
-    data = random.Random(seed).randbytes(size)
-    return hash_of(data), data
 
 
 @pytest.fixture(scope="module")

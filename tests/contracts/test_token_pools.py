@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Rebuilding
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import MANAGER_ID, RedisPools
 from switchyard.model.rules.tokens import (
     AllocateRequest,
     AllocationStatus,
@@ -24,8 +26,6 @@ from switchyard.model.rules.tokens import (
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
 from switchyard.tokens.pools import JobToken, TokenPools
-from switchyard.tokens.redis import MANAGER_ID, RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.processes import PATIENCE_S, until
 from tests.redis_service import RedisServer
 

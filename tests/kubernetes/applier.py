@@ -10,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.errors import NotFound, Unavailable
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
 from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
 from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
-from switchyard.model.cluster.namespace_resources import (
-    NamespaceEntry,
+from switchyard.features.kubernetes.agent.namespaces.resource_client import ResourceClient
+from switchyard.features.kubernetes.model.namespace_objects import (
     NamespaceIndex,
     NamespaceObjects,
     NamespaceReport,
@@ -25,6 +24,7 @@ from switchyard.model.cluster.namespace_resources import (
     ObjectStatus,
     RenderedObject,
 )
+from switchyard.model.cluster.namespace_resources import NamespaceEntry
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec
 from tests.kube_cluster import KubernetesCluster
@@ -92,7 +92,7 @@ class Applier:
     def open(self, settings: AccessSettings, **limits: float) -> None:
         self.api = KubernetesApi(ClusterConnection(settings, environment={}), **limits)
         self.resources = ClusterResources(self.api, self.site, cluster=f"test-{secrets.token_hex(4)}")
-        self.resources.attach(self.renderer, lambda: None)
+        self.resources.attach_client(self.renderer, lambda: None)
 
     def status(self, namespace: str, name: str) -> ObjectStatus | None:
         report = self.renderer.reports.get(namespace)

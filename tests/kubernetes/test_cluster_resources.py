@@ -12,7 +12,7 @@ import pytest
 
 from switchyard.features.kubernetes.agent.api.connection import AccessSettings
 from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
-from switchyard.model.cluster.namespace_resources import ObjectState, ObjectStatus
+from switchyard.features.kubernetes.model.namespace_objects import ObjectState, ObjectStatus
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
 from tests.kubernetes.applier import (
@@ -82,7 +82,7 @@ def test_nothing_is_written_while_nothing_changes_and_a_new_agent_sees_no_drift(
     applier.until(lambda: cluster.get(path)["status"].get("hard"), "the quota has a status")
     version = cluster.get(path)["metadata"]["resourceVersion"]
     again = ClusterResources(applier.api, applier.site, cluster=applier.resources._owner)
-    again.attach(renderer, lambda: None)
+    again.attach_client(renderer, lambda: None)
     applier.resources = again  # the agent was killed and started again
     renderer.reports.clear()
     applier.until_state(name, "ResourceQuota/quota", APPLIED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from switchyard.match.demand import Demand, Need, NeedKind
+from switchyard.match.requirement import Requirement
 from switchyard.model.graph import AttachedVertex, Graph
 from switchyard.model.graph.units import bytes_of
 
@@ -15,6 +16,7 @@ class Vertex:
     size: int
     bytes: int
     attached: list[AttachedVertex]
+    hardware: str  # the type that it tells of itself, as its site spells it
     parent: Vertex | None
     children: list[Vertex] = field(default_factory=list)
     taken: int = 0  # of its size; bytes are not mixed with counts in one example
@@ -38,7 +40,8 @@ def expand(graph: Graph) -> Vertex:
     def grow(index: int, parent: Vertex | None) -> Vertex:
         shape = graph.shapes[index]
         in_bytes = bytes_of(shape.type, shape.size, shape.unit) or 0
-        vertex = Vertex(shape.type, shape.size, in_bytes, shape.attached, parent)
+        hardware = str(shape.properties.get("type", ""))
+        vertex = Vertex(shape.type, shape.size, in_bytes, shape.attached, hardware, parent)
         vertex.children = [grow(child, vertex) for child, count in shape.children for _ in range(count)]
         return vertex
 
@@ -130,7 +133,21 @@ def host_of(vertex: Vertex) -> Vertex | None:
 
 
 def _meets(vertex: Vertex, need: Need) -> bool:
-    return all(requirement.is_met(vertex.attached) for requirement in need.requires)
+    return all(
+        _is_hardware(vertex, requirement)
+        if requirement.subsystem == "containment"
+        else requirement.is_met(vertex.attached)
+        for requirement in need.requires
+    )
+
+
+# The types in these examples: a spelling, its common name and its memory.
+SPELLINGS = {"a100": ("a100", 40), "NVIDIA-A100-SXM4-80GB": ("a100", 80), "h100": ("h100", 80)}
+
+
+def _is_hardware(vertex: Vertex, requirement: Requirement) -> bool:
+    name, memory_gb = SPELLINGS.get(vertex.hardware, ("", 0))
+    return name == requirement.match if requirement.field == "type" else memory_gb * 1000 >= int(requirement.min or 0)
 
 
 def _fits_on(demand: Demand, graph: Graph, nodes: int) -> bool:

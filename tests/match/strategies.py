@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
 
 from switchyard.match.canonical_jobspec import demand_of_jobspec
-from switchyard.match.demand import Demand, PlainResources
+from switchyard.match.demand import Demand, Need, PlainResources
 from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_plain
-from switchyard.match.requirement import Requirement
+from switchyard.match.requirement import Requirement, requirements_of
 from switchyard.model.graph import AttachedVertex, Graph
 from switchyard.model.graph.hash_consing import ShapeTable
+from switchyard.model.jobspec.devices import read_device
+from tests.match.brute import SPELLINGS
 
+GPUS = ["gpu", "gpu", "gpu:a100", "gpu:h100", "gpu:nvidia_a100_80gb"]
 ATTACHED = [
     AttachedVertex("io", {"type": "shm"}),
     AttachedVertex("io", {"type": "nvme", "fast": True}),
@@ -44,7 +48,9 @@ def graphs(draw: st.DrawFn, *, most: int = 3) -> Graph:
 
     def leaves(below: dict[int, int]) -> None:
         put(below, cons.shape("core", size=draw(st.integers(1, 2)), attached=attached()), draw(few))
-        put(below, cons.shape("gpu", attached=attached()), draw(st.integers(0, 1)))
+        for _ in range(draw(st.integers(0, 2))):
+            spelling = draw(st.sampled_from(["", *SPELLINGS]))
+            put(below, cons.shape("gpu", properties={"type": spelling} if spelling else {}, attached=attached()), 1)
 
     def node() -> int:
         below: dict[int, int] = {}
@@ -102,6 +108,8 @@ def _resource(draw: st.DrawFn, types: list[str], depth: int, *, most: int) -> di
     }.get(kind)
     if inner and depth < 3:
         made["with"] = [_resource(draw, inner, depth + 1, most=most) for _ in range(draw(st.integers(1, 2)))]
+    if kind == "gpu":
+        made["type"] = draw(st.sampled_from(GPUS))
     if kind == "memory" and draw(st.booleans()):
         made["unit"] = "B"
     if draw(st.integers(0, 4)) == 0 and (kind != "slot" or depth == 0):
@@ -142,7 +150,9 @@ def plain(draw: st.DrawFn, *, most: int = 4) -> Demand:
         memory_bytes=draw(st.integers(0, 2)),
     )
     requires = (Requirement("io", "type", match="shm"),) if draw(st.integers(0, 3)) == 0 else ()
-    return demand_of_plain(asked, requires)
+    typed, further = (read_device(draw(st.sampled_from(GPUS))) for _ in range(2))
+    devices = (Need("gpu", 1, requires=requirements_of(further)),) if further.type and draw(st.booleans()) else ()
+    return demand_of_plain(replace(asked, gpu_requires=requirements_of(typed), devices=devices), requires)
 
 
 def demands(*, most: int = 2) -> st.SearchStrategy[Demand]:

@@ -13,9 +13,10 @@ from switchyard.features.flux.fluxion.engine import PROGRAM, FluxionEngine, NotE
 from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.demand import Demand, PlainResources
 from switchyard.match.engine import Match, engine
-from switchyard.match.plain_demand import demand_of_plain
+from switchyard.match.plain_demand import demand_of_plain, demand_of_resources
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.job.job import Resources
 from tests.match.strategies import canonical, graphs, plain
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
@@ -132,3 +133,14 @@ def test_what_fits_for_fluxion_fits_for_shapes(demand: Demand, graph: Graph) -> 
     asked = FluxionEngine().satisfy(demand, graph)
     assume(isinstance(asked, Match) and not asked.undecided)
     assert isinstance(engine("shapes").satisfy(demand, graph), Match)
+
+
+def test_fluxion_is_asked_about_the_devices_of_one_type_alone() -> None:
+    each = {"core": 4, "devices": ["gpu:a100:2", "gpu:NVIDIA-H100-PCIe:1"]}
+    graph = compile_graph({"nodes": 2, "each": each}, where="test")
+    asked = question_of(demand_of_resources(Resources(gpus=1, gpu_type="h100")), graph)
+    kinds = [vertex["metadata"]["type"] for vertex in asked.jgf["graph"]["nodes"]]
+    assert kinds.count("gpu") == 2
+    assert {"type": "gpu", "count": 1} in asked.jobspecs[0]["resources"][0]["with"]
+    with pytest.raises(NotExpressible, match="several types"):
+        question_of(demand_of_resources(Resources(gpus=1, gpu_type="h100", devices=("gpu:a100:1",))), graph)

@@ -353,3 +353,20 @@ def test_what_cannot_be_kept_is_refused_by_its_place(form: dict[str, Any], says:
         from_jobspec(form, where="job.json")
     assert raised.value.detail.startswith(f"job.json: {says}"), raised.value.detail
     assert "RFC 25" in raised.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("held", "fields"),
+    [
+        ([("gpu:h100", 2)], {"gpus": 2, "gpu_type": "h100"}),
+        ([("gpu:h100", 1), ("gpu:a100", 1), ("gpu", 1)], {"gpus": 1, "devices": ["gpu:a100:1", "gpu:h100:1"]}),
+        ([("fpga:u280", 2)], {"devices": ["fpga:u280:2"]}),
+    ],
+)
+def test_types_in_a_jobspec_become_those_of_the_plain_fields(held: list[tuple[str, int]], fields: dict) -> None:
+    inside = [{"type": "core", "count": 1}, *({"type": kind, "count": count} for kind, count in held)]
+    slot = {"type": "slot", "count": 2, "label": "task", "with": inside}
+    task = {"command": ["a"], "slot": "task", "count": {"per_slot": 1}}
+    form = {"version": 1, "resources": [slot], "tasks": [task], "attributes": {}}
+    plain = from_jobspec(form).plain
+    assert {name: plain[name] for name in ("gpus", "gpu_type", "devices") if plain.get(name)} == fields

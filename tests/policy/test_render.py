@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from switchyard.policy.render import fill_template, namespace_of
+from switchyard.features.kubernetes.policy.fill_template import fill_template
+from switchyard.policy.namespace_names import namespace_of
 
 QUOTA = """\
 # what a project may use

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from switchyard.model.cluster.rendering import RenderedFile
-from switchyard.policy.rendered_objects import OBJECT_BYTES_MAX, hide_secrets, read_objects
+from switchyard.features.kubernetes.model.rendering import RenderedFile
+from switchyard.features.kubernetes.policy.rendered_objects import OBJECT_BYTES_MAX, hide_secrets, read_objects
 
 QUOTA = "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: quota}\nspec: {hard: {cpu: '1000'}}\n"
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n"

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from switchyard.match.demand import PlainResources
-from switchyard.match.plain_demand import demand_of_plain
+from switchyard.match.plain_demand import demand_of_plain, demand_of_resources
 from switchyard.model.cluster.cluster import Health
+from switchyard.model.job.job import Resources
 from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.route import hints
 from switchyard.route.hints import find_hints
@@ -32,8 +33,8 @@ def changed(plain: PlainResources, hint: str) -> PlainResources:
         return replace(plain, nodes=None)
     found = HINT.fullmatch(hint)
     assert found, hint
-    value = parse_bytes(found[2]) if found[1] == "--memory" else int(found[2])
-    return replace(plain, **{FIELDS[found[1]]: value})
+    fields: dict[str, Any] = {FIELDS[found[1]]: parse_bytes(found[2]) if found[1] == "--memory" else int(found[2])}
+    return replace(plain, **fields)
 
 
 @given(
@@ -140,3 +141,23 @@ def test_hints_cost_little_with_many_clusters(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(VerdictSet, "__iter__", refuse)
     monkeypatch.setattr(RosterCache, "_build", refuse)
     assert find_hints(ask, world) == ["--cores 4 instead of 8 (c000, c001, c002 and 297 more)"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "hints"),
+    [
+        ({"gpus": 2, "gpu_type": "h1000"}, ["gpu of type h100 instead of h1000 (hopper)", "gpu of type a100 instead"]),
+        ({"gpus": 2, "gpu_type": "a100-80gb"}, ["gpu of type h100 instead of a100 (hopper)", "gpu with 40GB instead"]),
+        ({"gpus": 1, "gpu_memory": "100GB"}, ["gpu with 80GB instead of 100GB (hopper)", "gpu with 40GB instead"]),
+        ({"gpus": 8, "gpu_type": "a100"}, ["--gpus 4 instead of 8 (ampere)"]),
+        ({"devices": ("fpga:u250",)}, ["fpga of type u280 instead of u250 (hopper)"]),
+    ],
+)
+def test_a_type_that_no_cluster_has_is_answered_with_the_nearest_names(asked: dict, hints: list[str]) -> None:
+    graphs = {
+        "ampere": {"core": 8, "gpu": 4, "gpu_type": "a100"},
+        "hopper": {"core": 8, "gpu": 4, "gpu_type": "NVIDIA-H100-80GB-HBM3", "devices": ["fpga:u280:1"]},
+    }
+    world = a_world(*(a_member(name, graph=a_graph({"nodes": 1, "each": each})) for name, each in graphs.items()))
+    found = find_hints(an_ask(world, demand=demand_of_resources(Resources(**asked))), world)
+    assert [hint[: len(start)] for hint, start in zip(found, hints, strict=False)] == hints

@@ -12,8 +12,7 @@ import pytest
 import switchyard
 from switchyard import errors
 from switchyard.client import Client
-from switchyard.model.job.job import ClusterToken
-from switchyard.sdk.transport.config import UserFile, save_user_file
+from switchyard.sdk.transport.config import SavedSubmitToken, UserFile, save_user_file
 from tests.sdk.peer import Asked, HangUp, Peer, Say, a_job
 
 ID = a_job()["id"]
@@ -104,13 +103,13 @@ def test_submit_tokens_go_only_to_the_server_they_belong_to(
 ) -> None:
     peer.on("POST", "/v1/jobs", Say({"id": ID, "state": "PENDING"}, 201))
     monkeypatch.setenv("YARD_CONFIG", str(tmp_path / "yard.yaml"))
-    mine = UserFile(url=peer.url, tokens={peer.url: "yard_x"}, clusters=(ClusterToken("alpha", "submit_y"),))
+    mine = UserFile(url=peer.url, tokens={peer.url: "yard_x"}, clusters=(SavedSubmitToken("alpha", "submit_y"),))
     save_user_file(tmp_path / "yard.yaml", mine)
     Client().submit(["true"])
-    assert peer.asked[0].body["clusters"] == [{"name": "alpha", "token": "submit_y"}]
+    assert peer.asked[0].body["submit_tokens"] == [{"name": "alpha", "token": "submit_y"}]
     assert peer.asked[0].headers["authorization"] == "Bearer yard_x"
     Client(peer.url.replace("127.0.0.1", "localhost")).submit(["true"])
-    assert "clusters" not in peer.asked[1].body
+    assert "submit_tokens" not in peer.asked[1].body
     assert "authorization" not in peer.asked[1].headers
 
 

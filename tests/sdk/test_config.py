@@ -11,12 +11,19 @@ import pytest
 from switchyard import errors
 from switchyard.model.job.job import ClusterToken
 from switchyard.sdk.transport import config
-from switchyard.sdk.transport.config import URL_DEFAULT, UserFile, load_user_file, resolve_settings, save_user_file
+from switchyard.sdk.transport.config import (
+    URL_DEFAULT,
+    SavedSubmitToken,
+    UserFile,
+    load_user_file,
+    resolve_settings,
+    save_user_file,
+)
 
 FULL = UserFile(
     url="https://yard.example.org",
     tokens={"https://yard.example.org": "yard_a", "http://127.0.0.1:8080": 'odd "one" \\ é \u2028'},
-    clusters=(ClusterToken("alpha", "submit_a"), ClusterToken("beta", "submit_b")),
+    clusters=(SavedSubmitToken("alpha", "submit_a"), SavedSubmitToken("beta", "submit_b", "http://h:1")),
     ca_file="/etc/ca é.pem",
 )
 
@@ -68,7 +75,19 @@ def test_hand_written_yaml_is_read(file: Path) -> None:
     file.write_text("url: http://h:1/\ntokens: {'http://H:1': yard_x}\nclusters:\n- name: alpha\n  token: submit_a\n")
     account = resolve_settings()
     assert (account.url, account.token) == ("http://h:1", "yard_x")
-    assert account.clusters == (ClusterToken("alpha", "submit_a"),)
+    assert account.submit_tokens == (ClusterToken("alpha", "submit_a"),)
+
+
+def test_submit_tokens_stay_with_their_server(file: Path) -> None:
+    first, second = "http://a:1", "http://b:1"
+    content = UserFile(url=first).with_submit_token(first, "alpha", "submit_1").with_submit_token(second, "beta", "s2")
+    content = content.with_submit_token(first, "alpha", "submit_3")
+    for default in (first, second, first):  # `yard login` makes another server the default
+        content = content.with_token(default, "yard_x")
+        save_user_file(file, content)
+        assert resolve_settings(first).submit_tokens == (ClusterToken("alpha", "submit_3"),)
+        assert resolve_settings(second).submit_tokens == (ClusterToken("beta", "s2"),)
+    assert resolve_settings("http://c:1").submit_tokens == ()
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "url:\n", "tokens:\n"])
@@ -90,6 +109,8 @@ def test_an_empty_file_is_as_good_as_none(file: Path, text: str) -> None:
         'url: "a"\nurl: "b"\n',
         'tokens:\n  "a": "b"\n  "a": "c"\n',
         "tokens: {a: 1}\n",
+        "clusters: [{name: a}]\n",
+        "clusters: [{name: a, token: t, server: elsewhere}]\n",
     ],
 )
 def test_a_mistake_in_the_file_names_the_file(file: Path, text: str) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.server.config.cluster_resources_section import (
+from switchyard.features.kubernetes.server.cluster_resources_section import (
     ClusterResourcesSection,
-    NamespaceMappingSection,
     templates_of,
 )
-from switchyard.service.core.snapshots.resource_templates import ResourceTemplates, VariableSource, platform_values
+from switchyard.features.kubernetes.service.resource_templates import ResourceTemplates, VariableSource, platform_values
+from switchyard.server.config.config import NamespaceMappingSection
 
 DATA = {
     "directValue": {"value": "1"},

@@ -35,7 +35,7 @@ from switchyard.service.job import jobs
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.run.lease import LeaseAnswer, SyncRequest
 from switchyard.service.run.report import ReportWrite
-from switchyard.service.submit.idempotency import AcceptedJob
+from switchyard.service.submit.new_job import AcceptedJob
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.store.engine.clock import wall_us
 from switchyard.store.engine.database import Tx

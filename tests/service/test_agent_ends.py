@@ -6,7 +6,7 @@ import pytest
 
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.job.job import JobRequest, JobSpec, Resources, State
-from switchyard.service.core.agents.agent_ends import AgentEnds, common_time_left, rounded_up_s
+from switchyard.service.core.agents.agent_conditions import AgentEnds, common_time_left, rounded_up_s
 from tests.service.rig import Rig
 
 

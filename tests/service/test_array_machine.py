@@ -24,11 +24,11 @@ from switchyard.service.job import job_control, jobs
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.damage import damage_of
 from switchyard.service.lifecycle.transitions import refused_clusters
-from switchyard.service.upkeep.end_backoffs import end_backoffs
-from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.silent_agents import lose_silent_tasks
+from switchyard.service.upkeep.waiting_jobs import end_backoffs
 from switchyard.store.engine import ranges
 from switchyard.store.jobs import unreadable_jobs
 from tests.builders import a_request

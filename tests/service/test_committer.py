@@ -17,8 +17,8 @@ from switchyard.service.core.writes.committer import BatchCall
 from switchyard.store.jobs import events
 from tests.builders import a_request
 from tests.processes import until
+from tests.service.lookups import count
 from tests.service.rig import Rig, running
-from tests.service.submit.test_submit import count
 
 
 def take(batch: Batch) -> int:

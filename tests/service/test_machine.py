@@ -28,9 +28,9 @@ from switchyard.model.job.job import OnLost, State
 from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer
 from switchyard.model.wire.ids import make_id
 from switchyard.service.job import jobs
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from switchyard.store.jobs import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent

@@ -17,7 +17,7 @@ from switchyard.model.job.task_states import TaskState, new_task_states, read_ta
 from switchyard.route.verdicts import decode_verdicts
 from switchyard.service.core import unreadable_rows
 from switchyard.service.job import explanation, jobs
-from switchyard.service.lifecycle import visible_jobs
+from switchyard.service.lifecycle import visibility
 from switchyard.service.lifecycle.damage import damage_of
 from switchyard.store.feature import all_tables
 from switchyard.store.jobs import jobs as job_store
@@ -116,7 +116,7 @@ def test_every_accepted_job_can_be_read_in_full(rig: Rig, fields: dict[str, Any]
     with rig.context.database.read() as tx:
         (row,) = unreadable_jobs.jobs_with_specs(tx, [made.id])
         body = job_store.verdicts_get(tx, row.plan_hash or "")
-        assert visible_jobs.policy_of(tx, row) is not None
+        assert visibility.policy_of(tx, row) is not None
     assert not damage_of(row)
     assert body is not None
     decode_verdicts(body)

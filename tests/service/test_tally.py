@@ -13,9 +13,9 @@ from switchyard.service.core import process_metrics
 from switchyard.service.core.process_metrics import Histogram, LabeledCounter
 from switchyard.service.job.live_job_counts import blocked_category, count_live_jobs, reason_category
 from switchyard.service.job.stats import route_stats
-from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.move_jobs import JobMover
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.waiting_jobs import expire_jobs
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, say, two, wait
 from tests.service.rig import ADMIN, Rig

@@ -22,24 +22,13 @@ from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.wire.api import CancelMany, JobChange
 from switchyard.service.access import projects, users
 from switchyard.service.core import unreadable_rows
-from switchyard.service.job import bulk_cancel, explanation, job_control, jobs, stats, tasks
+from switchyard.service.job import bulk_actions, explanation, job_control, jobs, stats, tasks
 from switchyard.service.job.live_job_counts import count_live_jobs
 from switchyard.service.lifecycle.damage import damage_of
 from switchyard.service.run import pollers
-from switchyard.service.upkeep import (
-    end_backoffs,
-    expire_jobs,
-    give_places,
-    lose_silent_attempts,
-    lose_silent_tasks,
-    move_jobs,
-    refresh_lessees,
-    release_concurrency_groups,
-    report_late_jobs,
-    route_pending,
-    settle_dependencies,
-)
+from switchyard.service.upkeep import give_places, move_jobs, refresh_lessees, silent_agents, waiting_jobs
 from switchyard.service.upkeep.quarantine import Quarantine, explain_damage
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.jobs import unreadable_jobs
 from switchyard.store.jobs.jobs import JobFilter
 from switchyard.store.tables import clusters_tables, rules_tables, schema
@@ -68,16 +57,16 @@ ARRAY_DAMAGE = {
 CHORES: list[Callable[[Rig], object]] = [
     lambda rig: move_jobs.take_back_unleased(rig.context, rig.leader),
     lambda rig: refresh_lessees.LesseeRefresh().look(rig.context, rig.leader),
-    lambda rig: lose_silent_attempts.lose_silent_attempts(rig.context, rig.leader),
-    lambda rig: lose_silent_tasks.lose_silent_tasks(rig.context, rig.leader),
+    lambda rig: silent_agents.lose_silent_attempts(rig.context, rig.leader),
+    lambda rig: silent_agents.lose_silent_tasks(rig.context, rig.leader),
     lambda rig: pollers.requeue_unaccepted(rig.context, lease_us=0),
     lambda rig: pollers.release_unreported(rig.context, ttl_us=0),
-    lambda rig: end_backoffs.end_backoffs(rig.context, rig.leader),
-    lambda rig: settle_dependencies.settle_dependencies(rig.context, rig.leader),
-    lambda rig: expire_jobs.expire_jobs(rig.context, rig.leader),
-    lambda rig: report_late_jobs.report_late_jobs(rig.context, rig.leader),
-    lambda rig: release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader),
-    lambda rig: route_pending.route_pending(rig.context, rig.leader),
+    lambda rig: waiting_jobs.end_backoffs(rig.context, rig.leader),
+    lambda rig: waiting_jobs.settle_dependencies(rig.context, rig.leader),
+    lambda rig: waiting_jobs.expire_jobs(rig.context, rig.leader),
+    lambda rig: waiting_jobs.report_late_jobs(rig.context, rig.leader),
+    lambda rig: waiting_jobs.release_concurrency_groups(rig.context, rig.leader),
+    lambda rig: route_pending(rig.context, rig.leader),
     lambda rig: give_places.enforce_limits(rig.context, rig.leader),
     lambda rig: give_places.give_free_places(rig.context, rig.leader),
     lambda rig: move_jobs.JobMover().look(rig.context, rig.leader),
@@ -164,7 +153,7 @@ def test_one_row_that_cannot_be_read_harms_nobody(rig: Rig, situation: str) -> N
             assert agent.report(held, ObservedState.SUCCEEDED, exit_code=0) is ReportAnswer.TAKEN, column
         elif held is not None:
             assert agent.report(held, ObservedState.RUNNING) is ReportAnswer.STOP
-    cancelled = bulk_cancel.cancel_many(rig.context, ADMIN, CancelMany(everything=True, limit=100))
+    cancelled = bulk_actions.cancel_many(rig.context, ADMIN, CancelMany(everything=True, limit=100))
     assert innocent in cancelled.ids
     agent.report(AttemptRef(innocent, rig.row(innocent).fence), ObservedState.CANCELLED)
     for column, (job, _) in victims.items():

@@ -17,7 +17,7 @@ from switchyard.service.reserve.token_queue import TokenReservations
 from switchyard.service.reserve.token_reservations import reconcile_tokens
 from switchyard.service.token import pool_calls
 from switchyard.service.upkeep import give_places
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.queued import CONFIG, states
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent

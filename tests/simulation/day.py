@@ -25,7 +25,7 @@ from switchyard.service.cluster import clusters, layout
 from switchyard.service.core.writes.write_condition import WriteCondition
 from switchyard.service.job import jobs
 from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.quote import inquiry_delivery, quote_answers
+from switchyard.service.quote import quote_answers
 from switchyard.service.quote.quote_decisions import QuoteChore
 from switchyard.service.token import pool_calls
 from switchyard.service.upkeep.round import LeaderRound
@@ -87,7 +87,7 @@ class Day:
         self.rig = Rig(url, self.folder, clock=self.clock, ids=self._ids, config=config)
         # By the simulated clock, no chore takes time: each is due in each round.
         self._round = LeaderRound(self.rig.context, self.rig.leader, clock=lambda: self.clock() / 1e6)
-        self.handing = inquiry_delivery.InquiryDelivery(self.rig.context)
+        self.handing = quote_answers.InquiryDelivery(self.rig.context)
         self._quoting = QuoteChore(self.rig.context)
 
     def close(self) -> None:

@@ -24,3 +24,8 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def an_object(seed: int, size: int = 1000) -> tuple[bytes, bytes]:
+    data = random.Random(seed).randbytes(size)
+    return hash_of(data), data

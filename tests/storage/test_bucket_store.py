@@ -18,12 +18,11 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.files.files import SignedUpload
-from switchyard.storage.object_store import OBJECT_BYTES_MAX, ObjectDamaged, ObjectMissing, ObjectStore
+from switchyard.storage.object_store import OBJECT_BYTES_MAX, ObjectDamaged, ObjectMissing, ObjectStore, StorageOptions
 from switchyard.storage.opening import open_store
-from switchyard.storage.options import StorageOptions
-from tests.contracts.test_object_store import an_object
 from tests.processes import PATIENCE_S, until
 from tests.s3_service import S3Server, s3_running
+from tests.storage.object_writer import an_object
 
 NOWHERE = Path("/nonexistent")  # a bucket needs no folder
 DIGEST, DATA = an_object(1, 300_000)

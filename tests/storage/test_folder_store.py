@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.storage import folder_store, shared_sync
+from switchyard.storage import folder_store
 from switchyard.storage.folder_store import FolderStore
 from switchyard.storage.object_store import OBJECT_BYTES_MAX, ObjectDamaged, ObjectMissing
-from tests.contracts.test_object_store import an_object
 from tests.processes import PATIENCE_S, piped
+from tests.storage.object_writer import an_object
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 4
@@ -67,7 +67,7 @@ def test_an_upload_of_stored_objects_ends_when_their_names_are_durable(
     store.put_many(objects)
     synced: list[object] = []
     monkeypatch.setattr(folder_store, "sync_folder", synced.append)
-    monkeypatch.setattr(shared_sync, "_sync_file_system", synced.append)
+    monkeypatch.setattr(folder_store, "_sync_file_system", synced.append)
     store.put_many(objects)
     assert len(synced) == 1
 
@@ -87,7 +87,7 @@ def test_a_failed_sync_fails_every_upload_that_had_begun(store: FolderStore, mon
         with pytest.raises(Unavailable):
             store.put_many(objects[50:])
 
-    monkeypatch.setattr(shared_sync, "_sync_file_system", fail_once)
+    monkeypatch.setattr(folder_store, "_sync_file_system", fail_once)
     with pytest.raises(Unavailable):
         store.put_many(arriving())
     assert store.has(digest for digest, _ in objects) == set()
@@ -190,7 +190,7 @@ from switchyard.errors import Unavailable
 from switchyard.log_pace import LogPace
 from switchyard.storage import folder_store
 from switchyard.storage.folder_store import FolderStore
-from tests.contracts.test_object_store import an_object
+from tests.storage.object_writer import an_object
 
 folder_store._FULL_DISK = LogPace(every_s=1e9)
 root = Path(sys.argv[1])

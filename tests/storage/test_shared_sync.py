@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.storage import shared_sync
-from switchyard.storage.shared_sync import SharedSync
+from switchyard.storage import folder_store
+from switchyard.storage.folder_store import SharedSync
 from tests.processes import PATIENCE_S, until
 
 WRITERS = 6
@@ -54,7 +54,7 @@ class SlowDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
     disk = SlowDisk()
-    monkeypatch.setattr(shared_sync, "_sync_file_system", disk.sync)
+    monkeypatch.setattr(folder_store, "_sync_file_system", disk.sync)
     return disk
 
 

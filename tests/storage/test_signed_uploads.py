@@ -12,9 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from switchyard.storage.s3_signature import S3Keys
-from switchyard.storage.signed_uploads import UploadSigner, incoming_key
-from tests.contracts.test_object_store import an_object
+from switchyard.features.buckets.signed_uploads import S3Keys, UploadSigner, incoming_key
+from tests.storage.object_writer import an_object
 
 DIGEST, DATA = an_object(1, 300_000)
 

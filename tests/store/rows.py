@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
+import sqlalchemy as sa
+
 from switchyard.model.wire.ids import make_id
 from switchyard.store.clusters import clusters
 from switchyard.store.engine.database import Tx
@@ -107,3 +109,36 @@ def put_agent(tx: Tx, agent_id: str = "a1", **columns: Any) -> str:
     }
     clusters.agent_insert(tx, clusters.AgentRow(**(row | columns)))
     return agent_id
+
+
+JOB = {
+    "seq": 1,
+    "name": "job",
+    "project": "default",
+    "domain": "development",
+    "lane": "default/default",
+    "state": "SUCCEEDED",
+    "reason": "",
+    "priority": 0,
+    "labels": "{}",
+    "spec_hash": "s",
+    "bounds": "{}",
+    "cores": 1,
+    "gpus": 0,
+    "memory_bytes": 0,
+    "on_lost": "wait",
+    "attempt": 1,
+    "fence": 1,
+    "is_ready": False,
+    "tries": 0,
+    "retries": 0,
+}
+
+
+def put(tx: Any, table: str, **row: Any) -> None:
+    columns = sa.table(table, *(sa.column(name) for name in row))
+    tx.execute(sa.insert(columns).values(**row))
+
+
+def found(tx: Any, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in tx.execute(sa.text(statement))]

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from flyteidl.core import execution_pb2
 
 from switchyard.store.engine.database import Database, upgrade_schema
-from tests.store.test_ownership_migration import found, put
+from tests.store.rows import found, put
 
 EXECUTION = {
     **{"project": "p", "domain": "d", "owner": "ann", "owner_id": "U1", "digest": b"", "spec": b"", "inputs": b""},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from switchyard.store.engine.database import Database, upgrade_schema
-from tests.store.test_ownership_migration import JOB, found, put
+from tests.store.rows import JOB, found, put
 
 
 def test_outputs_on_their_way_get_the_agent_of_their_attempt(database_url: str) -> None:

@@ -3,43 +3,9 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
-
-import sqlalchemy as sa
 
 from switchyard.store.engine.database import Database, upgrade_schema
-
-JOB = {
-    "seq": 1,
-    "name": "job",
-    "project": "default",
-    "domain": "development",
-    "lane": "default/default",
-    "state": "SUCCEEDED",
-    "reason": "",
-    "priority": 0,
-    "labels": "{}",
-    "spec_hash": "s",
-    "bounds": "{}",
-    "cores": 1,
-    "gpus": 0,
-    "memory_bytes": 0,
-    "on_lost": "wait",
-    "attempt": 1,
-    "fence": 1,
-    "is_ready": False,
-    "tries": 0,
-    "retries": 0,
-}
-
-
-def put(tx: Any, table: str, **row: Any) -> None:
-    columns = sa.table(table, *(sa.column(name) for name in row))
-    tx.execute(sa.insert(columns).values(**row))
-
-
-def found(tx: Any, statement: str) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in tx.execute(sa.text(statement))]
+from tests.store.rows import JOB, found, put
 
 
 def test_rows_go_to_the_user_of_their_name_unless_they_are_older(database_url: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 import switchyard.features.flyte.store
+import switchyard.features.kubernetes.store
 import switchyard.store
 from switchyard.features.flyte.store.entities import entities, entity_names
 from switchyard.features.flyte.store.executions import (
@@ -31,6 +32,7 @@ from switchyard.features.flyte.store.executions import (
     task_cache,
 )
 from switchyard.features.flyte.workflow.lists.list_query import ListOrder
+from switchyard.features.kubernetes.store import namespace_rows
 from switchyard.model.job.event_kind import EventKind
 from switchyard.store.access import access, submit_tokens
 from switchyard.store.clusters import (
@@ -39,7 +41,6 @@ from switchyard.store.clusters import (
     graphs,
     group_invites,
     layout,
-    pilots,
     quotes,
     route_counts,
 )
@@ -54,8 +55,7 @@ from switchyard.store.jobs import (
     events,
     fetch,
     handovers,
-    job_groups,
-    job_sorts,
+    job_windows,
     jobs,
     leases,
     retention,
@@ -160,7 +160,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     clusters.invite_peek: lambda tx: clusters.invite_peek(tx, "i1"),
     clusters.invite_list: lambda tx: clusters.invite_list(tx, "c1", **PAGE),
     group_invites.group_invite_lock: lambda tx: group_invites.group_invite_lock(tx, "i1"),
-    pilots.pilot_list: lambda tx: pilots.pilot_list(tx, ["c1"], now_us=0),
+    group_invites.pilot_list: lambda tx: group_invites.pilot_list(tx, ["c1"], now_us=0),
     group_invites.group_invite_list: lambda tx: group_invites.group_invite_list(tx, "g1", **PAGE),
     decision_events.decision_list: lambda tx: decision_events.decision_list(
         tx, "j", states=["A"], but=[EventKind.LATE], limit=9
@@ -193,9 +193,9 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     handovers.handover_overdue: lambda tx: handovers.handover_overdue(tx, received_before_us=1, limit=9),
     handovers.handover_still_open: lambda tx: handovers.handover_still_open(tx, [1]),
     handovers.handover_unreported: lambda tx: handovers.handover_unreported(tx, accepted_before_us=1, limit=9),
-    job_sorts.job_sorted: lambda tx: [
-        job_sorts.job_sorted(tx, JobFilter(), order=order, offset=0, limit=9, budget=9, now_us=1)[0]
-        for order in job_sorts.ORDERS
+    job_windows.job_sorted: lambda tx: [
+        job_windows.job_sorted(tx, JobFilter(), order=order, offset=0, limit=9, budget=9, now_us=1)[0]
+        for order in job_windows.ORDERS
     ],
     jobs.idempotency_claim: lambda tx: jobs.idempotency_claim(tx, [IdempotencyClaim("ann", "k", "h", "j", 1)]),
     jobs.idempotency_get: lambda tx: jobs.idempotency_get(tx, "ann", "k"),
@@ -219,7 +219,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     leases.leased_cancels: lambda tx: leases.leased_cancels(tx, ["a1"]),
     leases.leased_by_silent: lambda tx: leases.leased_by_silent(tx, **SILENT),
     namespace_resources.namespace_all: namespace_resources.namespace_all,
-    namespace_resources.report_list: lambda tx: namespace_resources.report_list(tx, ["c1"], ["n"]),
+    namespace_rows.report_list: lambda tx: namespace_rows.report_list(tx, ["c1"], ["n"]),
     queues.ready_tail: lambda tx: queues.ready_tail(tx, "c1", "l", 9),
     queues.arrays_without_places: lambda tx: queues.arrays_without_places(tx, ["default"], 9),
     queues.queued_heads: lambda tx: queues.queued_heads(tx, "l", 9),
@@ -239,7 +239,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     quotes.backlog_by_spec: lambda tx: quotes.backlog_by_spec(tx, "c1", 9),
     ranges.range_live: lambda tx: ranges.range_live(tx, ["j"]),
     ranges.range_list: lambda tx: ranges.range_list(tx, "j"),
-    job_groups.count_groups: lambda tx: job_groups.count_groups(tx, JobFilter(), by="cluster", budget=9, limit=9),
+    job_windows.count_groups: lambda tx: job_windows.count_groups(tx, JobFilter(), by="cluster", budget=9, limit=9),
     ranges.range_list_of_task: lambda tx: ranges.range_list_of_task(tx, "j", 1),
     ranges.range_leased_by: lambda tx: ranges.range_leased_by(tx, "a1"),
     ranges.range_cancelling: lambda tx: ranges.range_cancelling(tx, ["a1"]),
@@ -267,7 +267,7 @@ NO_QUERIES = {
     entity_names.EntityNameKey,
     executions.ExecutionKey,
     handovers.NewHandover,
-    namespace_resources.NewNamespaceRow,
+    namespace_rows.NewNamespaceRow,
     quotes.QuoteWaitRow,
     unreadable_jobs.QuarantinedJob,
     AttemptRow,
@@ -280,7 +280,7 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    packages = (switchyard.store, switchyard.features.flyte.store)
+    packages = (switchyard.store, switchyard.features.flyte.store, switchyard.features.kubernetes.store)
     modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
     for info in modules:
         if ".migrations" in info.name:

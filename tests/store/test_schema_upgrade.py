@@ -19,7 +19,7 @@ from switchyard.store.tables import schema_upgrade
 from switchyard.store.tables.schema_upgrade import MARK, stopped_servers
 from tests.processes import until
 from tests.services import Postgres
-from tests.store.test_ownership_migration import JOB
+from tests.store.rows import JOB
 
 OLD = "0002"  # before jobs.owner_id
 LOOK_S = 1.0  # how often earlier versions look at the revision

@@ -17,6 +17,7 @@ from switchyard.features.flyte.store.executions import (
     task_cache,
 )
 from switchyard.features.flyte.store.tables import entities_tables, executions_tables
+from switchyard.features.kubernetes.store import namespace_rows
 from switchyard.model.job.job import State
 from switchyard.store.access import access, submit_tokens
 from switchyard.store.clusters import clusters, graphs, group_invites, layout, quotes
@@ -26,7 +27,7 @@ from switchyard.store.engine.database import Database
 from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
 from switchyard.store.jobs import handovers, jobs
 from switchyard.store.jobs.job_update import JobUpdate
-from switchyard.store.rules import namespace_resources, token_pools
+from switchyard.store.rules import token_pools
 from switchyard.store.tables import clusters_tables, quotes_tables, rules_tables, schema
 from switchyard.store.tables.schema import events as events_table
 from switchyard.store.tables.schema import jobs as jobs_table
@@ -85,7 +86,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         data_files.DataGrantRow: executions_tables.data_grants,
         graphs.GraphSourceRow: clusters_tables.graph_sources,
         layout.LayoutRow: clusters_tables.layout,
-        namespace_resources.NamespaceReportRow: schema.namespace_reports,
+        namespace_rows.NamespaceReportRow: schema.namespace_reports,
         quotes.AskRow: quotes_tables.quote_asks,
         quotes.QuoteWaitRow: quotes_tables.quote_waits,
         ranges.RangeRow: ranges_table,

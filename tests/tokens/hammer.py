@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 
 from switchyard.errors import Rebuilding, Unavailable
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.model.rules.tokens import ResourceConstraintsSpec
-from switchyard.tokens.redis import RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 
 POOL = "stress"
 QUOTA_MAX = 10_000

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.model.rules.tokens import AllocateRequest
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import TokenPools
-from switchyard.tokens.redis import RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.redis_service import RedisServer
 
 QUOTA_MAX = 1_000_000

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from switchyard.errors import Unavailable
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import KEY_PREFIX, RedisPools
 from switchyard.model.rules.tokens import ResourceConstraintsSpec
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import JobToken
-from switchyard.tokens.redis import KEY_PREFIX, RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.processes import until
 from tests.redis_service import RedisServer
 

@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from switchyard.errors import Rebuilding, Unavailable
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.model.rules.tokens import AllocationStatus
 from switchyard.tokens.pools import JobToken
-from switchyard.tokens.redis import RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.processes import free_port, until
 from tests.redis_service import RedisServer, redis_running
 

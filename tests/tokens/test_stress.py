@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.tokens.redis import KEY_PREFIX, RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import KEY_PREFIX, RedisPools
 from tests.processes import until
 from tests.redis_service import RedisServer, redis_running
 from tests.tokens.hammer import CAPS, POOL, QUOTA_MAX

@@ -120,7 +120,10 @@ def test_a_pod_template_of_flytekit_is_a_job_with_all_that_it_says() -> None:
     ("fields", "words"),
     [
         ({"metadata": {"pod_template_name": "house"}}, "names a PodTemplate of its cluster, house"),
-        ({"extended_resources": {"gpu_accelerator": {"device": "nvidia-a100"}}}, "the accelerator nvidia-a100"),
+        (
+            {"extended_resources": {"gpu_accelerator": {"device": "nvidia a100"}}},
+            "'nvidia a100' is not the name of a type",
+        ),
         ({"extended_resources": {"shared_memory": {"size_limit": "1Gi"}}}, "a volume of shared memory"),
     ],
 )

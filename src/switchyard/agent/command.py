@@ -20,13 +20,14 @@ from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.doctor import diagnostic_commands
-from switchyard.agent.doctor.discover import discover_graph, read_graph
+from switchyard.agent.doctor.discover import discover_gpus, discover_graph, read_graph
 from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.log import line, set_up_logging
 from switchyard.agent.loop.chooser import load_chooser
+from switchyard.agent.loop.departure import Departure
 from switchyard.agent.loop.ending_backend import EndingBackend
 from switchyard.agent.loop.lifetime import Lifetime, check_end_is_known, lifetime_of
 from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, AgentOptions, Loop
@@ -107,39 +108,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
-    parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
+    parser.set_defaults(idle=None)
     parser.add_argument(
         "--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(BACKENDS.names())}"
     )
-    parser.add_argument("--token", metavar="JOIN", help="the join token, needed once")
-    parser.add_argument(
-        "--graph", type=Path, metavar="FILE", help="what the cluster has: JGF, R or the short form; else found out"
-    )
-    parser.add_argument(
-        "--data", type=Path, metavar="DIR", help="state (default: ~/.local/share/switchyard/agents/CLUSTER)"
-    )
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="how the site's cluster is reached, what it costs and allows (YAML)"
-    )
+    add_options(parser)
     parser.add_argument(
         "--state", type=Path, metavar="FILE", help="names and values to say of the cluster (YAML), read as it changes"
-    )
-    parser.add_argument(
-        "--allow-root",
-        action="store_true",
-        help="as root without an account map: start everybody's jobs, as root (else platform administrators' alone)",
-    )
-    parser.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
-    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
-    parser.add_argument(
-        "--insecure-http", action="store_true", help="allow http:// to another machine, which shows the credential"
-    )
-    parser.add_argument(
-        "--chooser", default="priority", metavar="NAME|COMMAND", help="who orders and returns what was leased"
-    )
-    parser.add_argument(
-        "--jobs-max", type=int, metavar="N", help="attempts held at once (default: 64; slurm, flux: 5000)"
     )
     parser.add_argument(
         "--free-bytes-min", type=int, default=FREE_BYTES_MIN, metavar="N", help=argparse.SUPPRESS
@@ -163,8 +138,40 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="with --backend local: when the agent ends, however it ends, its jobs end, too (else they run on)",
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
     return parser
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `yard agent` and `yard loop` have in common."""
+    parser.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
+    parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
+    parser.add_argument("--token", metavar="JOIN", help="the join token, needed once")
+    parser.add_argument(
+        "--graph", type=Path, metavar="FILE", help="what the cluster has: JGF, R or the short form; else found out"
+    )
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="state (default: ~/.local/share/switchyard/agents/CLUSTER)"
+    )
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="how the site's cluster is reached, what it costs and allows (YAML)"
+    )
+    parser.add_argument(
+        "--allow-root",
+        action="store_true",
+        help="as root without an account map: start everybody's jobs, as root (else platform administrators' alone)",
+    )
+    parser.add_argument("--name", help="the agent's name (default: CLUSTER-HOSTNAME)")
+    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    parser.add_argument(
+        "--insecure-http", action="store_true", help="allow http:// to another machine, which shows the credential"
+    )
+    parser.add_argument(
+        "--chooser", default="priority", metavar="NAME|COMMAND", help="who orders and returns what was leased"
+    )
+    parser.add_argument(
+        "--jobs-max", type=int, metavar="N", help="attempts held at once (default: 64; slurm, flux: 5000)"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every step")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -225,10 +232,14 @@ def run(arguments: argparse.Namespace) -> int:
                         values=site_state.values,
                         make_files=partial(_make_files, setting, connect, arguments),
                         lifetime=lifetime,
+                        departure=_departure(arguments, real_backend),
                     ),
                 )
                 _announce(member, backend.describe(), arguments)
-                return _run_until_signal(loop, directory, connect)
+                code = _run_until_signal(loop, directory, connect)
+                if arguments.idle is not None:
+                    print(f"cluster {member.cluster}: {loop.summary()}", flush=True)
+                return code
 
 
 def _setting(
@@ -237,8 +248,9 @@ def _setting(
     return Setting(
         cluster=arguments.cluster,
         directory=directory,
-        graph=discover_graph(directory) if is_found_here else described,
-        look=partial(discover_graph, directory) if is_found_here else None,
+        graph=discover_graph(directory, names=site.names) if is_found_here else described,
+        look=partial(discover_graph, directory, names=site.names) if is_found_here else None,
+        gpus=discover_gpus(site.names) if is_found_here else (),
         site=site,
         is_root_allowed=arguments.allow_root,
         are_jobs_bound=arguments.jobs_end_with_agent,
@@ -254,6 +266,19 @@ def _lifetime(arguments: argparse.Namespace, backend: Backend) -> Lifetime | Non
     lifetime = lifetime_of(backend, os.environ, ends_after_s=ends_after_s)
     log.info(line("ephemeral", left_s=int(lifetime.left_s())))
     return lifetime
+
+
+def _departure(arguments: argparse.Namespace, backend: Backend) -> Departure | None:
+    """When the agent of `yard loop` leaves; None: another agent, which stays."""
+    if arguments.idle is None:
+        return None
+    idle_s, grace_s = parse_duration_s(arguments.idle), parse_duration_s(arguments.grace)
+    ends_after_s = parse_duration_s(arguments.ends_after) if arguments.ends_after else None
+    try:
+        left_s = lifetime_of(backend, os.environ, ends_after_s=ends_after_s).left_s
+    except Malformed:  # in a shell, or in an allocation without an end
+        return Departure(idle_s=idle_s, grace_s=grace_s)
+    return Departure(idle_s=idle_s, grace_s=grace_s, left_s=left_s)
 
 
 def _make_files(
@@ -304,7 +329,8 @@ def _run_until_signal(loop: Loop, directory: Path, connect: Callable[[], Connect
         if select.select([read_end], [], [], SIGNAL_POLL_S)[0]:
             received = signal.Signals(os.read(read_end, 1)[0])
             log.info(line("stopping", signal=received.name))
-            break
+            if not loop.depart(f"its loop was stopped by {received.name}"):
+                break
     refused = loop.stop()
     if isinstance(refused, Unauthenticated | Gone):
         file = directory / credentials.CREDENTIAL_FILE
@@ -368,7 +394,8 @@ def _check(arguments: argparse.Namespace) -> None:
         for option, name in (("cluster", arguments.cluster), ("name", arguments.name))
         if name is not None and not is_name(name)
     ]
-    for option in ("rotate_after", "look_every"):
+    durations = ("rotate_after", "look_every", *(() if arguments.idle is None else ("idle", "grace")))
+    for option in durations:
         try:
             parse_duration_s(getattr(arguments, option))
         except ValueError as exc:
@@ -378,14 +405,15 @@ def _check(arguments: argparse.Namespace) -> None:
             parse_duration_s(arguments.ends_after)
         except ValueError as exc:
             mistakes.append(f"--ends-after: {exc}")
-        if not arguments.ephemeral:
+        if not arguments.ephemeral and arguments.idle is None:
             mistakes.append("--ends-after goes with --ephemeral")
     if arguments.jobs_end_with_agent and arguments.backend != "local":
         mistakes.append("--jobs-end-with-agent goes with --backend local")
     if arguments.jobs_max is not None and not 1 <= arguments.jobs_max <= JOBS_MAX:
         mistakes.append(f"--jobs-max must be from 1 to {JOBS_MAX}")
     if mistakes:
-        raise Malformed("; ".join(mistakes) + ".", next_step="See `yard agent --help`.")
+        program = "yard agent" if arguments.idle is None else "yard loop"
+        raise Malformed("; ".join(mistakes) + ".", next_step=f"See `{program} --help`.")
 
 
 def _check_tls(servers: list[ServerAddress], ca_file: str | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
@@ -46,7 +47,12 @@ class AgentFeature:
     accounts_advice = ""  # for sites that want separate accounts
     canary_advice = CanaryAdvice()
     has_local_accounts = True  # jobs run under accounts that this machine knows
+    has_nodes = True  # beside this machine: `discover --per-node` may ask them
     has_images = False  # a small job may need an image: `--image`
+
+    def check_folder(self, directory: Path) -> Sequence[Finding]:
+        """Look at what the backend has in the agent's folder."""
+        return ()
 
     def check(self, site: Site, environment: Mapping[str, str], namespaces: Sequence[str]) -> ClusterCheck:
         """Look at the cluster without a job."""

@@ -8,9 +8,11 @@ from typing import Any
 
 from switchyard.errors import Malformed
 from switchyard.match.demand import DEMAND_DEPTH_MAX, NEEDS_MAX, Demand, Need, NeedKind, merge_needs
-from switchyard.match.requirement import Requirement
+from switchyard.match.requirement import Requirement, requirements_of
+from switchyard.model.cluster.native_grammars import GPU_TYPE
 from switchyard.model.jobspec.constraint import read_constraint
 from switchyard.model.jobspec.counts import is_no_gpu, least_count
+from switchyard.model.jobspec.devices import device_of
 from switchyard.model.jobspec.quantity import BYTES_MAX
 
 TYPE_CHARS_MAX = 64
@@ -47,7 +49,10 @@ class ResourceReader:
             raise self.refused(place, f"over {NEEDS_MAX} resources")
         if not isinstance(entry, Mapping):
             raise self.refused(place, f"expected a resource with a type and a count, not {str(entry)[:60]!r}")
-        kind, unit = self.type_of(entry, place), self._unit(entry, place)
+        unit = self._unit(entry, place)
+        kind, _, spelling = self.type_of(entry, place).partition(":")
+        if spelling and not GPU_TYPE.allows(spelling):
+            raise self.refused(f"{place}.type", f"{GPU_TYPE.problem(spelling)}; write - for a blank")
         count = least_count(
             entry.get("count", 1), place=f"{self.where}: {place}.count", **({"most": BYTES_MAX} if unit else {})
         )
@@ -57,7 +62,10 @@ class ResourceReader:
             count,
             unit,
             NeedKind.SLOT if kind == "slot" else NeedKind.VERTEX,
-            self.requires(entry.get("requires"), f"{place}.requires"),
+            (
+                *self.requires(entry.get("requires"), f"{place}.requires"),
+                *requirements_of(device_of(kind, spelling, 1)),
+            ),
             holds,
             slot_units=1 if kind == "slot" else count,
         )

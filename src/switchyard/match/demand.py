@@ -53,7 +53,16 @@ class Need:
         return self._hash
 
     def __str__(self) -> str:
-        return f"{self.count} {self.type}"
+        return f"{self.count} {self.what}"
+
+    @property
+    def what(self) -> str:
+        """`gpu of type h100`: the type, and what is asked of the vertex itself."""
+        return " ".join([self.type, *map(str, reversed(self.hardware))]) if self.requires else self.type
+
+    @property
+    def hardware(self) -> tuple[Requirement, ...]:
+        return tuple(asked for asked in self.requires if asked.is_hardware) if self.requires else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,8 @@ class PlainResources:
     gpus: int = 0
     memory_bytes: int = 0
     storage_bytes: int = 0
+    gpu_requires: tuple[Requirement, ...] = ()  # of each GPU: its type, its memory
+    devices: tuple[Need, ...] = ()  # others
 
 
 @dataclass(slots=True)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from switchyard.match.demand import Need, NeedKind, walk_needs
 from switchyard.match.outcome import Misfit
-from switchyard.match.requirement import Requirement
+from switchyard.match.requirement import Requirement, describe_hardware
 from switchyard.match.tree import Forest, Tree
 from switchyard.model.graph import Graph
 from switchyard.model.jobspec.constraint import Constraint
 from switchyard.model.jobspec.quantity import show_bytes
 
 VALUES_SHOWN_MAX = 3
+TYPES_SHOWN_MAX = 5
 TEXT_CHARS_MAX = 300
 
 
@@ -116,7 +117,7 @@ def _is_outer(need: Need, forest: Forest) -> bool:
     return bool(need.holds) and all(held.type in forest.outside for held in need.holds)
 
 
-def _too_little(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
+def _too_little(level: NeedLevel, forest: Forest, word: str) -> Misfit | None:
     """No holder has enough of a type. The reason names all types that are short at this level."""
     short: list[Misfit] = []
     for need in level.needs:
@@ -126,14 +127,14 @@ def _too_little(level: NeedLevel, _forest: Forest, word: str) -> Misfit | None:
         if best >= need.count:
             continue
         if level.parent is None:
-            short.append(
-                Misfit(
-                    need.type, f"needs {_amount(need)}; the cluster has {_show_amount(best, need)}", need.count, best
-                )
-            )
+            there = ("" if best else _types_there(need, forest)) or _show_amount(best, need)
+            short.append(Misfit(need.type, f"needs {_amount(need)}; the cluster has {there}", need.count, best))
             continue
         places = sum(count for tree, count in level.holders if best and _amount_in(tree, need) >= best)
         parent, shown = _parent_name(level.parent, word), _show_amount(best, need)
+        if not best and need.requires and (types := _types_there(need, forest)):
+            short.append(Misfit(need.type, f"needs {_amount(need)} per {parent}; the cluster has {types}", need.count))
+            continue
         reason = f"needs {_amount(need)} per {parent}; best {level.place} has {shown}"
         if best:
             reason += f"; {_count_noun(places, level.place)} {_has_or_have(places)} at least {shown}"
@@ -194,7 +195,33 @@ def _too_few_holders(level: NeedLevel, _forest: Forest, word: str) -> Misfit | N
 
 def _amount_in(tree: Tree, need: Need) -> int:
     """The amount of the need's type in a subtree, including the vertex at its top."""
-    return tree.totals.get((need.type, need.unit), 0)
+    total = tree.totals.get((need.type, need.unit), 0)
+    if not total or not need.requires or not need.hardware:
+        return total
+    return _amount_meeting(tree, need, need.hardware, {})
+
+
+def _amount_meeting(tree: Tree, need: Need, hardware: tuple[Requirement, ...], known: dict[int, int]) -> int:
+    """The amount at vertices that are of the need's type of hardware."""
+    if (key := id(tree)) not in known:
+        is_met = tree.type == need.type and all(requirement.is_met(tree.attached) for requirement in hardware)
+        below = sum(_amount_meeting(child, need, hardware, known) * count for child, count in tree.children)
+        known[key] = below + (tree.amount(need.unit) if is_met else 0)
+    return known[key]
+
+
+def _types_there(need: Need, forest: Forest) -> str:
+    """`4 gpu of type a100, none of type h100`: what a cluster has of the need's type; empty: none of any type."""
+    if not need.hardware:
+        return ""
+    amounts: dict[str, int] = {}
+    for tree, count in forest.of_type(need.type):
+        words = " or ".join(describe_hardware(tree.attached, need.hardware)) or "whose type it does not tell"
+        amounts[words] = amounts.get(words, 0) + count * tree.amount(need.unit)
+    found = sorted(amounts.items(), key=lambda entry: (-entry[1], entry[0]))
+    shown = ", ".join(f"{_show_amount(amount, need)} {need.type} {words}" for words, amount in found[:TYPES_SHOWN_MAX])
+    more = f" and {len(found) - TYPES_SHOWN_MAX} other types" if len(found) > TYPES_SHOWN_MAX else ""
+    return f"{shown}{more}, none {need.what.removeprefix(need.type).strip()}" if found else ""
 
 
 def _units(tree: Tree, need: Need) -> int:
@@ -211,7 +238,7 @@ def _values(places: list[tuple[Tree, int]], requirement: Requirement) -> str:
 
 
 def _amount(need: Need) -> str:
-    return f"{_show_amount(need.count, need)} {need.type}"
+    return f"{_show_amount(need.count, need)} {need.what}"
 
 
 def _show_amount(value: int, need: Need) -> str:

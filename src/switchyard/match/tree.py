@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
+from switchyard.model.cluster.hardware import MEMORY_FIELD, OWN_SUBSYSTEM, TYPE_FIELD, types_of_vertex
 from switchyard.model.graph import AttachedVertex, Graph, Shape
 from switchyard.model.graph.graph import HOST_TYPES
 from switchyard.model.graph.units import bytes_of
@@ -17,7 +18,7 @@ class Tree:
     type: str
     size: int
     bytes: int | None  # its size in bytes; none: the type is not measured in bytes
-    attached: tuple[AttachedVertex, ...]
+    attached: tuple[AttachedVertex, ...]  # and, of a device, its own type and memory
     children: tuple[tuple[Tree, int], ...]
     is_host: bool  # tasks run on it, unless it lies inside another host
     has_host: bool  # it is a host, or has one below
@@ -101,7 +102,7 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
         shape.type,
         shape.size,
         in_bytes,
-        tuple(shape.attached),
+        (*shape.attached, *(() if is_host or has_host_below else _own_types(shape))),
         tuple(children),
         is_host,
         is_host or has_host_below,
@@ -110,3 +111,12 @@ def _tree(shape: Shape, children: list[tuple[Tree, int]]) -> Tree:
         below | {shape.type},
         nested | {shape.type} if shape.type in below else nested,
     )
+
+
+def _own_types(shape: Shape) -> list[AttachedVertex]:
+    """What a vertex tells of itself, under the common names: requirements of type and memory ask this."""
+    told = types_of_vertex(shape.properties) if shape.properties else ()
+    return [
+        AttachedVertex(OWN_SUBSYSTEM, {TYPE_FIELD: name} | ({MEMORY_FIELD: memory_mb} if memory_mb else {}))
+        for name, memory_mb in told
+    ]

@@ -6,13 +6,17 @@ bounded, so that no job costs much more than another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
+from typing import Any
 
 from switchyard.match.demand import Demand, Need, PlainResources
 from switchyard.match.engine import Match, Misfit, engine
 from switchyard.match.plain_demand import demand_of_plain
+from switchyard.match.requirement import Requirement, show_mb
 from switchyard.model.cluster.cluster import Health
+from switchyard.model.cluster.hardware import GPU, Hardware, types_of_vertex
 from switchyard.model.cluster.verdict import Answer, Outcome
 from switchyard.model.graph import Graph, NodeKind
 from switchyard.model.jobspec.quantity import show_bytes
@@ -26,6 +30,7 @@ HINTS_MAX = 8
 CLUSTERS_NAMED_MAX = 3  # clusters named in one hint
 EVALUATIONS_MAX = 24  # evaluations by the router
 PROBES_MAX = 60  # questions to a match engine: some milliseconds
+TYPES_MAX = 3  # other types that are tried, the nearest names
 MIB, GIB = 2**20, 2**30
 
 # A field of the plain form, and the option that sets it.
@@ -158,6 +163,9 @@ class _HintSearch:
                 yield from self._of_amount(plain, name, option, misfits, graphs)
         if plain.tasks > 1:
             yield from self._of_amount(plain, "tasks", "--tasks", misfits, graphs)
+        gpu = Need(GPU, plain.gpus, requires=plain.gpu_requires)
+        for need in (gpu, *plain.devices):
+            yield from self._of_hardware(plain, need, misfits, graphs)
         if plain.nodes is not None:
             yield from self._of_nodes(plain, misfits, graphs)
 
@@ -173,7 +181,7 @@ class _HintSearch:
                 break
             amount = self._largest(plain, name, min(bound, asks - 1), graphs[key])
             best = max(best, _minimum(name) - 1 if amount is None else amount)
-        if best >= _minimum(name) and (names := self._verified(replace(plain, **{name: best}), misfits)):
+        if best >= _minimum(name) and (names := self._verified(_with_amount(plain, name, best), misfits)):
             yield Hint(
                 1 - best / asks, f"{option} {_show_amount(name, best)} instead of {_show_amount(name, asks)} ({names})"
             )
@@ -190,6 +198,19 @@ class _HintSearch:
                 return
         if names := self._verified(replace(plain, nodes=None), misfits):
             yield Hint(0.5, f"without --nodes ({names})")
+
+    def _of_hardware(
+        self, plain: PlainResources, need: Need, misfits: Sequence[Member], graphs: Mapping[str, Graph]
+    ) -> Iterator[Hint]:
+        """Another type of the same kind, the nearest name first; or less memory of each device."""
+        if not need.hardware:
+            return
+        told = {hardware for graph in graphs.values() for hardware in _types_of(graph, need.type)}
+        for requirement in need.hardware:
+            for change, words, changed in _other_hardware(requirement, told):
+                others = tuple(changed if other is requirement else other for other in need.requires)
+                if names := self._verified(_with_requirements(plain, need, others), misfits):
+                    yield Hint(change, f"{need.type} {words} ({names})")
 
     def _of_jobspec(self, misfits: Sequence[Member], graphs: Mapping[str, Graph]) -> Iterator[Hint]:
         """For a demand in another form: lower a type to the most that the engine reports for one place."""
@@ -210,14 +231,14 @@ class _HintSearch:
 
     def _largest(self, plain: PlainResources, name: str, limit: int, graph: Graph) -> int | None:
         """Return the largest amount up to `limit` that fits, by bisection. Bytes in steps of a MiB."""
-        if limit < _minimum(name) or self._fits(replace(plain, **{name: limit}), graph):
+        if limit < _minimum(name) or self._fits(_with_amount(plain, name, limit), graph):
             return limit if limit >= _minimum(name) else None
         step = MIB if limit > MIB else 1
         low, high = _minimum(name), (limit - 1) // step
         largest: int | None = None
         while low <= high and self.probes_left > 0:
             middle = (low + high + 1) // 2
-            if self._fits(replace(plain, **{name: middle * step}), graph):
+            if self._fits(_with_amount(plain, name, middle * step), graph):
                 largest, low = middle * step, middle + 1
             else:
                 high = middle - 1
@@ -231,6 +252,34 @@ class _HintSearch:
 
     def _demand(self, plain: PlainResources) -> Demand:
         return demand_of_plain(plain, self.ask.demand.needs[0].requires)
+
+
+def _types_of(graph: Graph, kind: str) -> Iterator[Hardware]:
+    for shape in graph.shapes:
+        if shape.type == kind:
+            yield from types_of_vertex(shape.properties)
+
+
+def _other_hardware(asked: Requirement, told: Iterable[Hardware]) -> Iterator[tuple[float, str, Requirement]]:
+    """The nearest of what clusters have instead: how far away it is, in words, and as a requirement."""
+    if asked.match is not None:
+        names = {hardware.name for hardware in told} - {asked.match}
+        alike = {name: SequenceMatcher(None, asked.match, name).ratio() for name in names}
+        for name in sorted(names, key=lambda name: (-alike[name], name))[:TYPES_MAX]:
+            yield 1 - alike[name], f"of type {name} instead of {asked.match}", replace(asked, match=name)
+    elif asked.min is not None:
+        least = int(asked.min)
+        for size in sorted({size for _, size in told if 0 < size < least}, reverse=True)[:TYPES_MAX]:
+            words = f"with {show_mb(size)} instead of {show_mb(least)}"
+            yield 1 - size / least, words, replace(asked, min=str(size))
+
+
+def _with_requirements(plain: PlainResources, need: Need, requires: tuple[Requirement, ...]) -> PlainResources:
+    if need not in plain.devices:
+        return replace(plain, gpu_requires=requires)
+    return replace(
+        plain, devices=tuple(replace(need, requires=requires) if other is need else other for other in plain.devices)
+    )
 
 
 def join_names(names: Sequence[str], limit: int = CLUSTERS_NAMED_MAX) -> str:
@@ -272,6 +321,11 @@ _HEALTH_HINTS: tuple[tuple[Callable[[list[str]], str], Callable[[Member], bool]]
 )
 
 
+def _with_amount(plain: PlainResources, name: str, amount: int) -> PlainResources:
+    changed: dict[str, Any] = {name: amount}
+    return replace(plain, **changed)
+
+
 def _minimum(name: str) -> int:
     return 1 if name in ("cores", "tasks") else 0
 
@@ -283,7 +337,7 @@ def _upper_bound(plain: PlainResources, graph: Graph, name: str) -> int:
     """
     if name == "tasks":
         return sum(kind.count * _tasks_per_node(plain, kind) for kind in graph.kinds)
-    smallest = replace(plain, **{name: _minimum(name)})
+    smallest = _with_amount(plain, name, _minimum(name))
     holds = [(kind, _tasks_per_node(smallest, kind)) for kind in graph.kinds]
     if sum(kind.count * times for kind, times in holds) < plain.tasks:
         return -1

@@ -14,7 +14,7 @@ from switchyard.model.cluster.verdict import Plan
 from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.image_compatibility import Compatibility
-from switchyard.model.job.job import JobRequest, JobSpec, Limits, Native, OnLost
+from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Limits, Native, OnLost
 from switchyard.model.job.retry import Retry
 from switchyard.model.wire.api import BulkAnswer, CreatedJob, Me, Version
 from switchyard.model.wire.ids import is_id
@@ -57,6 +57,9 @@ class JobFields(TypedDict, total=False):
     tasks: int | None
     cores: int | float | str | None
     gpus: int | None
+    gpu_type: str | None
+    gpu_memory: int | str | None
+    devices: Sequence[str] | None
     memory: int | str | None
     ephemeral_storage: int | str | None
     limits: Limits | Mapping[str, Any] | None
@@ -78,6 +81,7 @@ class JobFields(TypedDict, total=False):
     on_lost: OnLost | str | None
     lost_after: int | str | None
     cluster: str | None
+    clusters: Sequence[ClusterToken | Mapping[str, str]] | None
     retry: Retry | Mapping[str, Any] | None
     array: str | None
     together: bool | None
@@ -117,11 +121,11 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
         gets the error and the seconds of the pause, and `on_outage` the error and how long the retries go on.
         """
         account = resolve_settings(url, token, ca_file=ca_file)
-        if account.token or account.clusters:
+        if account.token or account.submit_tokens:
             refuse_plain_http(account.url, is_plain_allowed=insecure_http or account.is_plain_allowed)
         self.url = account.url
         self.ca_file = account.ca_file
-        self._clusters = account.clusters
+        self._submit_tokens = account.submit_tokens
         self._transport = Transport(
             account.url,
             account.token,
@@ -146,11 +150,12 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
     def submit(self, job: Base, *, key: str | None = None, **fields: Unpack[JobFields]) -> JobHandle:
         """Submit a command, a spec or a request as a job, with `fields` laid over it, and return its handle.
 
-        Raise Malformed for a bad field, PolicyRefused for a rule, and Denied without the right to submit. A job that no
-        cluster could ever run raises nothing: its state is REJECTED. The command runs without a shell. The request
-        carries an idempotency key (yours, else a random one), so a retry never creates a second job. `files` and
-        `workdir` name local files, as `upload` takes them; `out` names patterns of files to keep at the end, for
-        `fetch`. In an array, `{index}` in a path stands for a file of each task.
+        Raise Malformed for a bad field, PolicyRefused for a rule, and Denied without the right to submit. A job that
+        no cluster could ever run raises nothing: its state is REJECTED. Submit tokens of the user's file open further
+        clusters; those that open none any more are named in `seen.stale_tokens` of the handle. The command runs
+        without a shell. The request carries an idempotency key (yours, else a random one), so a retry never creates a
+        second job. `files` and `workdir` name local files, as `upload` takes them; `out` names patterns of files to
+        keep at the end, for `fetch`. In an array, `{index}` in a path stands for a file of each task.
         """
         from switchyard.sdk.transport.request import check_idempotency_key
 
@@ -293,7 +298,7 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
 
             plain["files"] = from_fields(fields).job_files()
         plain = {name: value for name, value in plain.items() if name == "files" or name not in FILE_FIELDS}
-        return with_image_compatibility(build_job_request(job, plain, clusters=self._clusters, where=where))
+        return with_image_compatibility(build_job_request(job, plain, saved=self._submit_tokens, where=where))
 
     def _with_files(self, requests: list[JobRequest], fields: JobFields) -> list[JobRequest]:
         """Upload the local files that `fields` name, and name their trees in the requests."""

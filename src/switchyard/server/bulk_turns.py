@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 
 from switchyard.errors import YardError
 from switchyard.server.commits import Commits
-from switchyard.service.submit.bulk import AcceptedBulk
-from switchyard.service.submit.bulk_pieces import LARGE_FROM_JOBS, BulkPieces
+from switchyard.service.submit.bulk import LARGE_FROM_JOBS, AcceptedBulk, BulkPieces
 
 TURN_FROM_BYTES = 2**20
 

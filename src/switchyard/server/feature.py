@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from switchyard.feature import load_parts
 from switchyard.server.config.config import Config
+from switchyard.server.config.settings import Settings
 from switchyard.server.http.connections.asgi_messages import AsgiReceive, AsgiScope, AsgiSend
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.loops.background_loop import BackgroundLoop
@@ -58,8 +60,12 @@ class ServerFeature:
         """Services of the gRPC port. `threads`: for calls that are plain functions."""
         return ()
 
-    def settings(self, config: Config) -> Sequence[Any]:
+    def settings(self, settings: Settings) -> Sequence[Any]:
         """What use cases of the feature find with `Context.setting`: one value of each type."""
+        return ()
+
+    def mistakes(self, config: Config, *, folder: Path) -> Sequence[str]:
+        """What the sections of the feature alone do not show to be wrong. `folder`: of the config file."""
         return ()
 
     def appliers(self, submit: Submit) -> Mapping[type, Applier]:

@@ -22,7 +22,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore, OutputWrite, apply_output
 from switchyard.service.core.process_metrics import ProcessMetrics
-from switchyard.service.core.snapshots.engines import Engines
+from switchyard.service.core.snapshots.selection_settings import Engines
 from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.core.writes.change_budget import ChangeBudget
@@ -33,9 +33,9 @@ from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.rules.kinds import load_kinds
 from switchyard.service.run.lease import Leasing
 from switchyard.service.run.report import ReportWrite, apply_reports
-from switchyard.service.submit.bulk import BulkInsert, BulkSubmit, bulk_answer_without_commit
+from switchyard.service.submit.bulk import BulkInsert, BulkSubmit
 from switchyard.service.submit.new_job import JobInsert
-from switchyard.service.submit.submit import Submit, answer_without_commit
+from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.storage.opening import open_store
 from switchyard.store.engine.database import Database, create_schema, read_revisions
@@ -95,9 +95,6 @@ def make_context(
         now_us=clock,
         queue_max=bounds.queue,
         batch_max=1 if settings.bench == "one-by-one" else bounds.batch,
-        bench_answers={JobInsert: answer_without_commit, BulkInsert: bulk_answer_without_commit}
-        if settings.bench == "no-commit"
-        else {},
     )
     snapshots = Snapshots(
         database,
@@ -134,7 +131,7 @@ def make_context(
         usage=UserUsage(
             config.limits.of, is_exempt=lambda name: name in snapshots.access.admin_names, refused=tally.limits.add
         ),
-        settings={type(value): value for feature in server_features() for value in feature.settings(config)},
+        settings={type(value): value for feature in server_features() for value in feature.settings(settings)},
         namespace_template=config.namespace_mapping.template,
         changes=ChangeBudget(config.limits.of, tally.limits.add, lambda: clock.steady_us() / 1e6),
     )

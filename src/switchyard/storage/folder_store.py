@@ -9,12 +9,14 @@ start that holds that lock alone sees no folder between the two.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import secrets
 import shutil
 import threading
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,7 +34,6 @@ from switchyard.storage.object_store import (
     digest_of_name,
     read_one,
 )
-from switchyard.storage.shared_sync import HAS_SYNCFS, SharedSync
 
 NEW_FOLDER = "new"
 LOCK_FILE = "lock"
@@ -46,6 +47,8 @@ RESERVE_BYTES, RESERVE_SHARE = 2**30, 0.05
 PROBE = b"switchyard"
 _FULL_DISK = LogPace()
 log = structlog.get_logger()
+_libc_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+HAS_SYNCFS = _libc_syncfs is not None
 
 
 class FolderStore:
@@ -343,3 +346,94 @@ def _translated(root: Path) -> Iterator[None]:
             problem = Unavailable("The folder that keeps files cannot be used.")
         problem.add_note(f"{root}: {exc.strerror or exc}.")
         raise problem from exc
+
+
+class SharedSync:
+    """Makes durable what was written to the file system of one folder. Threads may share it.
+
+    A sync covers only what was written before it began. So a thread that comes during a sync waits for the next one,
+    together with all others that came meanwhile.
+
+    A failed sync is told to every thread that wrote before it ended. Linux reports a failed write once to each
+    descriptor that was open at that time, and a later sync succeeds although the bytes are lost. So one descriptor
+    stays open for all syncs, and failures are counted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._change = threading.Condition()
+        self._begun = 0  # syncs
+        self._done = 0  # the last sync that succeeded
+        self._is_running = False
+        self._failures = 0
+        self._failure = (errno.EIO, "")  # the last one: number and text
+        self._descriptor, self._device = -1, -1
+        self._close: weakref.finalize[[int], SharedSync] | None = None
+
+    def begin(self) -> int:
+        """Return the number of failed syncs, for `run`. Call this before the first write."""
+        with self._change:
+            while self._is_running and self._is_elsewhere():
+                self._change.wait()
+            if self._is_elsewhere():
+                self._open()
+            return self._failures
+
+    def run(self, failures: int) -> None:
+        """Return after a sync that began after this call. Raise OSError if one failed since `begin` gave `failures`."""
+        with self._change:
+            wanted = self._begun + 1
+            while self._failures == failures and self._done < wanted:
+                if self._is_running:
+                    self._change.wait()
+                else:
+                    self._sync()
+            if self._failures != failures:
+                raise OSError(*self._failure, str(self._folder))
+
+    def _sync(self) -> None:
+        """Run one sync, without the lock meanwhile. Count it if it fails."""
+        self._begun += 1
+        number, self._is_running = self._begun, True
+        self._change.release()
+        is_done, failure = False, (errno.EIO, "the sync was interrupted")
+        try:
+            _sync_file_system(self._descriptor)
+            is_done = True
+        except OSError as exc:
+            failure = (exc.errno or errno.EIO, exc.strerror or str(exc))
+        finally:
+            self._change.acquire()
+            self._is_running = False
+            if is_done:
+                self._done = number
+            else:
+                self._count_failure(failure)
+            self._change.notify_all()
+
+    def _is_elsewhere(self) -> bool:
+        """Whether the folder is not on the open file system: nothing is open yet, or another one was mounted."""
+        return self._folder.stat().st_dev != self._device
+
+    def _open(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        if self._close is not None:
+            self._close()
+            self._count_failure((errno.ESTALE, "another file system was mounted"))
+        self._close = weakref.finalize(self, os.close, descriptor)
+        self._descriptor, self._device = descriptor, os.fstat(descriptor).st_dev
+
+    def _count_failure(self, failure: tuple[int, str]) -> None:
+        self._failures += 1
+        self._failure = failure
+
+
+def _sync_file_system(descriptor: int) -> None:
+    """Make everything durable that was written to this file system.
+
+    Linux before 5.8 does not tell of a failed write here; the hash of an object is checked whenever it is read.
+    """
+    assert _libc_syncfs is not None
+    if _libc_syncfs(descriptor) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))

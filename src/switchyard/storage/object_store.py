@@ -6,7 +6,9 @@ address of the store and the reason of the operating system are in its notes, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from switchyard.model.files.file_tree import HASH_BYTES, TREE_BYTES_MAX, hash_of
@@ -135,3 +137,45 @@ def digest_of_name(name: str) -> bytes | None:
     except ValueError:
         return None
     return digest if len(digest) == HASH_BYTES and digest.hex() == name else None
+
+
+@dataclass(frozen=True)
+class StorageOptions:
+    """Where objects are kept, and how to get there."""
+
+    url: str = "files"  # a folder, relative to the server's data; or s3://bucket/prefix, gs://…, az://…
+    endpoint: str = ""  # of a service that is not the provider's own
+    region: str = ""
+    allow_http: bool = False
+    is_direct: bool = True  # clients and agents get signed addresses
+    timeout_s: float = 30.0  # of one request
+    retries: int = 3  # of one request; with the waits between them
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)  # by the provider's variable; never shown
+
+    @property
+    def scheme(self) -> str:
+        """`s3`, `gs`, `az`; empty for a folder."""
+        return self.url.partition("://")[0] if "://" in self.url else ""
+
+    @property
+    def bucket(self) -> str:
+        return self.url.partition("://")[2].partition("/")[0]
+
+    @property
+    def prefix(self) -> str:
+        """Without slashes around it."""
+        return self.url.partition("://")[2].partition("/")[2].strip("/")
+
+
+class StoreKind(Protocol):
+    """Stores beside folders: a class without arguments, by the scheme of their addresses (`opening.py`)."""
+
+    def read_options(
+        self, options: StorageOptions, *, credentials_file: Path | None, environment: Mapping[str, str]
+    ) -> tuple[StorageOptions, list[str]]:
+        """The options with their credentials, and the mistakes, each with the config's key before it."""
+        ...
+
+    def open(self, options: StorageOptions) -> ObjectStore:
+        """The store of options without mistakes. It is not asked yet: it may be away for a while."""
+        ...

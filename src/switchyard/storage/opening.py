@@ -1,12 +1,14 @@
-"""Opens the store that the configuration names. It reads no environment: the caller gives the credentials."""
+"""Opens the store that the configuration names. Kinds beside folders are entry points of `switchyard.object_stores`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from switchyard.plugins import PluginGroup
 from switchyard.storage.folder_store import FolderStore
-from switchyard.storage.object_store import ObjectStore
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import ObjectStore, StorageOptions, StoreKind
+
+STORE_KINDS = PluginGroup("switchyard.object_stores", "object store")
 
 
 def open_store(options: StorageOptions, *, data: Path) -> ObjectStore:
@@ -15,9 +17,13 @@ def open_store(options: StorageOptions, *, data: Path) -> ObjectStore:
     A folder that cannot be written raises Unavailable. An object store is not asked: it may be away for a while.
     """
     if options.scheme:
-        from switchyard.storage.buckets import open_bucket  # obstore is an extra, and takes 30 ms to import
-
-        return open_bucket(options)
+        return store_kind(options.scheme).open(options)
     store = FolderStore(data / Path(options.url).expanduser())
     store.prepare()
     return store
+
+
+def store_kind(scheme: str) -> StoreKind:
+    """The kind of the stores with such addresses. Raises UnknownName."""
+    kind: StoreKind = STORE_KINDS.make(scheme)
+    return kind

@@ -1,1 +1,1 @@
-"""Token pools, one file per kind: noop, memory, redis. They know only the ids of jobs, and no database."""
+"""Token pools: what all kinds of them do, and those in memory."""

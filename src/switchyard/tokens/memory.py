@@ -41,7 +41,7 @@ from switchyard.tokens.pools import (
 
 TICKS_PER_S = 10  # a lease may last up to one tick longer than requested
 TokenKey = tuple[str, str, str]  # project, domain, token
-HeldToken = tuple[int, int, float, str]  # units, the tick in which the lease ends, held since, owner
+Holding = tuple[int, int, float, str]  # units, the tick in which the lease ends, held since, owner
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ class _Pool:
     quota: int
     per_s: int | None
     used: int = 0
-    callers: dict[TokenKey, HeldToken] = field(default_factory=dict)
-    jobs: dict[TokenKey, HeldToken] = field(default_factory=dict)
+    callers: dict[TokenKey, Holding] = field(default_factory=dict)
+    jobs: dict[TokenKey, Holding] = field(default_factory=dict)
     by_project: dict[str, int] = field(default_factory=dict)
     by_namespace: dict[tuple[str, str], int] = field(default_factory=dict)
     ending: dict[int, set[TokenKey]] = field(default_factory=dict)  # tick → tokens of callers whose lease ends then
@@ -72,17 +72,17 @@ class _Pool:
         else:
             del self.by_namespace[namespace]
 
-    def lease(self, key: TokenKey, held: HeldToken) -> None:
+    def lease(self, key: TokenKey, holding: Holding) -> None:
         """Store a caller's token with the end of its lease."""
-        self.callers[key] = held
-        ending = self.ending.get(held[1])
+        self.callers[key] = holding
+        ending = self.ending.get(holding[1])
         if ending is None:
-            self.ending[held[1]] = {key}
+            self.ending[holding[1]] = {key}
         else:
             ending.add(key)
 
-    def unlease(self, key: TokenKey, held: HeldToken) -> None:
-        self.ending[held[1]].discard(key)  # an empty set is removed when its tick is over
+    def unlease(self, key: TokenKey, holding: Holding) -> None:
+        self.ending[holding[1]].discard(key)  # an empty set is removed when its tick is over
 
     def sweep(self, now: float) -> None:
         """Drop the tokens whose lease is over. Each token is visited once."""
@@ -92,9 +92,9 @@ class _Pool:
                 self.count(key, -self.callers.pop(key)[0])
         self.sweep_at = (tick + 1) / TICKS_PER_S
 
-    def renewed(self, key: TokenKey, held: HeldToken, now: float, lease_s: int) -> None:
-        self.unlease(key, held)
-        self.lease(key, (held[0], _tick(now + lease_s), held[2], held[3]))
+    def renewed(self, key: TokenKey, holding: Holding, now: float, lease_s: int) -> None:
+        self.unlease(key, holding)
+        self.lease(key, (holding[0], _tick(now + lease_s), holding[2], holding[3]))
 
 
 class MemoryPools(TokenPools):
@@ -173,11 +173,11 @@ class MemoryPools(TokenPools):
         key, now = _key(request), self._clock()
         with self._lock:
             pool = self._swept(namespace, now)
-            held = pool.callers.get(key)
-            if held is not None:
-                is_own = not _is_held_by_other(held, owner)
+            holding = pool.callers.get(key)
+            if holding is not None:
+                is_own = not _is_of_other_owner(holding, owner)
                 if is_own and pool.per_s is None:
-                    pool.renewed(key, held, now, lease_s)
+                    pool.renewed(key, holding, now, lease_s)
                 return is_own
             if pool.per_s is not None or self._opens_in_s(pool, now) == 0 or pool.used + request.units > pool.quota:
                 return False
@@ -189,7 +189,7 @@ class MemoryPools(TokenPools):
     def release(self, namespace: str, request: PoolTokenRequest, *, owner: str = "") -> bool:
         with self._lock:
             pool, key = self._swept(namespace, self._clock()), (request.project, request.domain, request.token)
-            if _is_held_by_other(pool.callers.get(key), owner):
+            if _is_of_other_owner(pool.callers.get(key), owner):
                 raise owner_conflict(namespace, request.token)
             return _release(pool, key)
 
@@ -210,8 +210,8 @@ class MemoryPools(TokenPools):
         with self._lock:
             pool = self._swept(namespace, now)
             both = chain(
-                ((key, held, None) for key, held in pool.callers.items()),
-                ((key, held, key[2]) for key, held in pool.jobs.items()),
+                ((key, holding, None) for key, holding in pool.callers.items()),
+                ((key, holding, key[2]) for key, holding in pool.jobs.items()),
             )
             holders = [_holder(*entry, now) for entry in islice(both, first, first + limit)]
             is_all = first + limit >= len(pool.callers) + len(pool.jobs)
@@ -248,9 +248,9 @@ class MemoryPools(TokenPools):
             pool = self._swept(namespace, self._clock())
             for claim in claims:
                 key = (claim.project, claim.domain, claim.job)
-                held = pool.jobs.pop(key, None)
-                if held is not None:
-                    pool.count(key, -held[0])
+                holding = pool.jobs.pop(key, None)
+                if holding is not None:
+                    pool.count(key, -holding[0])
 
     def jobs(self, namespace: str) -> Mapping[str, JobToken]:
         with self._lock:
@@ -307,14 +307,14 @@ def _allocate(  # noqa: PLR0917  named arguments would cost a tenth of the time
     namespace: str, pool: _Pool, request: AllocateRequest, lease_s: int, owner: str, now: float
 ) -> Allocation:
     key, units = (request.project, request.domain, request.token), request.units
-    held = pool.callers.get(key)
-    if held is not None:
-        if _is_held_by_other(held, owner):
+    holding = pool.callers.get(key)
+    if holding is not None:
+        if _is_of_other_owner(holding, owner):
             raise owner_conflict(namespace, request.token)
-        if held[0] != units:
+        if holding[0] != units:
             raise units_conflict(namespace, request.token, units)
         if pool.per_s is None:
-            pool.renewed(key, held, now, lease_s)
+            pool.renewed(key, holding, now, lease_s)
         return GRANTED
     if pool.used + units > pool.quota:
         return EXHAUSTED_BY[LimitedBy.POOL] if pool.per_s is None else _exhausted_until(pool, now)
@@ -337,18 +337,18 @@ def _exhausted_until(pool: _Pool, now: float) -> Allocation:
     return Allocation(AllocationStatus.EXHAUSTED, LimitedBy.POOL, max(1 / TICKS_PER_S, over - now))
 
 
-def _is_held_by_other(held: HeldToken | None, owner: str) -> bool:
-    return held is not None and bool(owner and held[3]) and held[3] != owner
+def _is_of_other_owner(holding: Holding | None, owner: str) -> bool:
+    return holding is not None and bool(owner and holding[3]) and holding[3] != owner
 
 
 def _release(pool: _Pool, key: TokenKey) -> bool:
-    held = pool.callers.get(key)
-    if held is None:
+    holding = pool.callers.get(key)
+    if holding is None:
         return False
     if pool.per_s is None:  # tokens of a rate pool count until their time is over
         del pool.callers[key]
-        pool.unlease(key, held)
-        pool.count(key, -held[0])
+        pool.unlease(key, holding)
+        pool.count(key, -holding[0])
     return True
 
 
@@ -358,8 +358,8 @@ def _hold_for_job(pool: _Pool, claim: JobToken, now: float) -> None:
     pool.count(key, claim.units)
 
 
-def _holder(key: TokenKey, held: HeldToken, job: str | None, now: float) -> TokenHolder:
-    units, tick, since, owner = held
+def _holder(key: TokenKey, holding: Holding, job: str | None, now: float) -> TokenHolder:
+    units, tick, since, owner = holding
     left_s = None if job is not None else max(0.0, tick / TICKS_PER_S - now)
     token = key[2].removeprefix(JOB_ID_PREFIX)
     job = token if token != key[2] else job

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from switchyard import Client
-from switchyard.agent.backends.local import proctable
+from switchyard.features.local.agent import proctable
 from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
 from tests.acceptance.stage import Stage, processes_in, staged

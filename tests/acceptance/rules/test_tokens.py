@@ -15,9 +15,9 @@ import pytest
 
 from switchyard import Client
 from switchyard.errors import Conflict, NoSuchPool, TimedOut
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.model.rules.tokens import AllocationStatus, LimitedBy, ResourceConstraintsSpec, ResourceManager
-from switchyard.tokens.redis import RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.acceptance.rules.pools import write
 from tests.processes import PATIENCE_S, piped, until
 from tests.programs import Server, call, isolated_env, off_clock, start_server, yard

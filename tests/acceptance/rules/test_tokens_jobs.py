@@ -10,9 +10,9 @@ import pytest
 
 from switchyard import Client, State
 from switchyard.errors import BadRequest, UnknownName
+from switchyard.features.redis.redis_connections import RedisConnectionPool
+from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.tokens.pools import JobToken
-from switchyard.tokens.redis import RedisPools
-from switchyard.tokens.redis_connections import RedisConnectionPool
 from tests.acceptance.bed import Ledger
 from tests.acceptance.rules.pools import write
 from tests.processes import PATIENCE_S, until

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends.local.local import LocalBackend
 from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.files.folder_removal import TRIES_MAX, remove_folder
 from switchyard.agent.site.site import LocalSite, Site
+from switchyard.features.local.agent.backend import LocalBackend
 from tests.agent.builders import a_setting
 
 CHANGE = """

@@ -11,12 +11,14 @@ from switchyard.agent.backends import marker_of
 from switchyard.agent.loop.need import spec_of
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
+from switchyard.features.flux.agent.cluster.resource_sets import FluxNode, RankResources
 from switchyard.features.flux.agent.flux_site import FluxSite
-from switchyard.features.flux.agent.submit.jobspec import JobPlace, jobspec_of, resources_of
+from switchyard.features.flux.agent.submit.jobspec import JobPlace, bare_jobspec, jobspec_of, resources_of
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
+from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.image_rules import ImageRun
-from switchyard.model.job.job import Native
+from switchyard.model.job.job import JobSpec, Native, Resources
 from switchyard.model.jobspec.structure import check_canonical
 from tests.agent.builders import a_lease
 from tests.agent.flux.captures import DRY_RUN_RESOURCES, DRY_RUN_TASKS
@@ -262,3 +264,37 @@ def test_images_run_with_apptainer_or_on_the_host() -> None:
     assert command(ImageRun.HOST)[2].endswith(" ls")
     with pytest.raises(PolicyRefused, match="outlive"):
         command(ImageRun.PODMAN)
+
+
+def flux_node(rank: int, *properties: str) -> FluxNode:
+    return FluxNode(rank=rank, total=RankResources(4, 2), properties=frozenset(properties), host=f"n{rank}")
+
+
+def test_a_type_of_gpu_becomes_the_properties_that_tell_it() -> None:
+    nodes = [flux_node(0, "h100"), flux_node(1, "NVIDIA-H100-80GB@gpu"), flux_node(2, "a100"), flux_node(3)]
+    spec = JobSpec(["true"], resources=Resources(gpus=2, gpu_type="nvidia_h100"))
+    both = {"or": [{"properties": ["NVIDIA-H100-80GB@gpu"]}, {"properties": ["h100"]}]}
+    made = bare_jobspec(spec, ["true"], nodes=nodes)
+    assert made["attributes"]["system"]["constraints"] == both
+    mixed = bare_jobspec(spec, ["true"], nodes=[*nodes, flux_node(4, "h100", "a100")])
+    assert mixed["attributes"]["system"]["constraints"] == {"and": [both, {"not": [{"hostlist": ["n4"]}]}]}
+    with pytest.raises(PolicyRefused, match="No property of nodes here tells gpu of type b200"):
+        bare_jobspec(JobSpec(["true"], resources=Resources(gpus=1, gpu_type="b200")), ["true"], nodes=nodes)
+
+
+def test_a_type_in_a_jobspec_of_its_own_is_asked_for_in_the_same_way() -> None:
+    held = [{"type": "core", "count": 1}, {"type": "gpu:a100", "count": 2}]
+    spec = JobSpec(["true"], demand={"resources": [{"type": "slot", "count": 1, "with": held}]})
+    made = bare_jobspec(spec, ["true"], nodes=[flux_node(0, "a100")])
+    assert made["resources"][0]["with"][1] == {"type": "gpu", "count": 2}
+    assert made["attributes"]["system"]["constraints"] == {"properties": ["a100"]}
+
+
+def test_the_properties_of_a_node_tell_the_type_of_its_gpus_if_they_name_only_one() -> None:
+    execution = {
+        "R_lite": [{"rank": "0-2", "children": {"core": "0-3", "gpu": "0-1"}}],
+        "properties": {"h100": "0,2", "a100@gpu": "2", "fast": "1"},
+    }
+    graph = compile_graph({"version": 1, "execution": execution})
+    told = [shape.properties for shape in graph.shapes if shape.type == "gpu"]
+    assert sorted(told, key=len) == [{}, {"h100": True}]

@@ -25,7 +25,7 @@ from switchyard.features.kubernetes.agent.namespaces.apply import (
 )
 from switchyard.features.kubernetes.agent.namespaces.cluster_resources import NamespaceState, foreign_namespace
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKind
-from switchyard.model.cluster.namespace_resources import REASON_CHARS_MAX, ObjectState, ObjectStatus
+from switchyard.features.kubernetes.model.namespace_objects import REASON_CHARS_MAX, ObjectState, ObjectStatus
 
 QUOTAS = ResourceKind("v1", "ResourceQuota", "resourcequotas", is_namespaced=True)
 ROLES = ResourceKind("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", is_namespaced=False)

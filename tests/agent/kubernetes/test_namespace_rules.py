@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
-from switchyard.model.cluster.namespace_resources import NamespaceEntry, NamespaceIndex
+from switchyard.features.kubernetes.agent.namespaces.resource_client import ResourceClient
+from switchyard.features.kubernetes.model.namespace_objects import NamespaceIndex
+from switchyard.model.cluster.namespace_resources import NamespaceEntry
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec
 from tests.agent.kubernetes.api_peer import ApiPeer, says
@@ -38,7 +39,7 @@ def held(tmp_path: Path, entry: NamespaceEntry, pattern: str, **site: Any) -> st
             cluster="alpha",
             namespace_of=kubernetes.namespace_of,
         )
-        resources.attach(Index(entry), lambda: None)
+        resources.attach_client(Index(entry), lambda: None)
         resources.note_version("v1")
         resources.run_once(0)
         spec = JobSpec(command=["true"])

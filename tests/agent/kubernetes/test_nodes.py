@@ -55,6 +55,16 @@ def test_resources_of_a_node() -> None:
     assert graph.host_names == ["n1"]
 
 
+def test_gpus_have_the_type_and_the_memory_that_labels_tell() -> None:
+    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.memory": "81559"}
+    graph = graph_of(
+        make_node("n1", labels=labels, allocatable={"cpu": "8", "nvidia.com/gpu": "2"}),
+        make_node("n2", allocatable={"cpu": "8", "nvidia.com/gpu": "1"}),
+    )
+    told = [shape.properties for shape in graph.shapes if shape.type == "gpu"]
+    assert sorted(told, key=len) == [{}, {"memory": 81559 * 2**20, "type": "NVIDIA-H100-80GB-HBM3"}]
+
+
 def test_equal_nodes_are_one_shape() -> None:
     graph = graph_of(*(make_node(f"n{number}") for number in range(40)))
     assert (graph.nodes, len(graph.kinds), graph.hosts) == (40, 1, "n[0-39]")

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
+from switchyard.features.kubernetes.agent.nodes.device_labels import labels_of_devices
+from switchyard.features.kubernetes.agent.pods.pod_template import REQUIRED
+from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.files.files import JobFiles
+from switchyard.model.job.job import Resources
+from switchyard.model.jobspec.devices import devices_of
 from tests.agent.kubernetes.manifests import Body, a_site, container_of, of, one, pod_of, refusal, variables_of
+from tests.agent.kubernetes.node_builders import make_node
 
 # ---- Place ----------------------------------------------------------------------------------------
 
@@ -37,7 +46,50 @@ def test_priority_class(priority: int, name: str | None) -> None:
 
 
 def test_gpu_type_is_a_label_of_nodes() -> None:
-    assert pod_of(of(one(native={"gpu_type": "a100"})))["nodeSelector"] == {"nvidia.com/gpu.product": "a100"}
+    assert pod_of(of(one(resources={"gpus": 1}, native={"gpu_type": "a100"})))["nodeSelector"] == {
+        "nvidia.com/gpu.product": "a100"
+    }
+
+
+SITE = KubernetesSite(devices={"fpga:u280": "xilinx.com/fpga-u280"})
+
+
+def test_a_type_becomes_the_labels_of_the_nodes_that_have_it() -> None:
+    nodes = [
+        make_node("n1", labels={"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}),
+        make_node("n2", labels={"nvidia.com/gpu.product": "NVIDIA-H100-PCIe"}),
+        make_node("n3", labels={"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.memory": "40960"}),
+        make_node("n4", labels={"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}),
+        make_node("n5", labels={"cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice"}),
+    ]
+
+    def labels_for(**resources: Any) -> dict[str, tuple[str, ...]]:
+        devices = devices_of(Resources(**resources))
+        (labels,) = labels_of_devices(devices, nodes, SITE, COMMON_NAMES).values()
+        return dict(labels)
+
+    product, accelerator = "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator"
+    both = {product: ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H100-PCIe"), accelerator: ("nvidia-h100-80gb",)}
+    assert labels_for(gpus=1, gpu_type="h100") == labels_for(gpus=1, gpu_memory="80GB") == both
+    assert labels_for(gpus=1, gpu_type="a100") == {product: ("NVIDIA-A100-SXM4-40GB",)}
+    assert labels_for(devices=("tpu:v5e:4",)) == {"cloud.google.com/gke-tpu-accelerator": ("tpu-v5-lite-podslice",)}
+    asked = one(resources={"gpus": 1, "gpu_type": "h100"})
+    (device,) = devices_of(Resources(gpus=1, gpu_type="h100"))
+    terms = pod_of(of(asked, labels={device: both}))["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert terms == [
+        {"matchExpressions": [{"key": product, "operator": "In", "values": list(both[product])}]},
+        {"matchExpressions": [{"key": accelerator, "operator": "In", "values": list(both[accelerator])}]},
+    ]
+
+
+def test_devices_are_resources_of_their_plugins() -> None:
+    site = a_site(kubernetes={"devices": {"fpga:u280": "xilinx.com/fpga-u280"}})
+    asked = one(resources={"devices": ("fpga:u280:2", "nvidia.com/mig-1g.5gb:3", "tpu:4")})
+    pod = pod_of(of(asked, site))
+    requests = pod["containers"][0]["resources"]["requests"]
+    assert requests == {"cpu": "1", "xilinx.com/fpga-u280": "2", "nvidia.com/mig-1g.5gb": "3", "google.com/tpu": "4"}
+    assert "nodeSelector" not in pod, "the resource itself has the type"
+    assert "no resource for nic" in refusal(one(resources={"devices": ("nic",)}))
 
 
 def test_queues_of_kueue() -> None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from switchyard.errors import Unavailable
-from switchyard.features.slurm.agent.nodes.cluster import NAMES_MAX, find_closed_nodes
+from switchyard.features.slurm.agent.nodes.cluster import (
+    NAMES_MAX,
+    find_closed_nodes,
+    find_gres_type,
+    find_untyped_nodes,
+)
 from switchyard.features.slurm.agent.nodes.nodes import (
+    Gres,
     SlurmHardware,
     SlurmNode,
     count_jobs,
@@ -15,7 +21,11 @@ from switchyard.features.slurm.agent.nodes.nodes import (
     read_nodes,
     read_partitions,
 )
+from switchyard.match.free_graph import free_part
+from switchyard.model.cluster.hardware import SiteNames
+from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import FreeNodes
+from switchyard.model.jobspec.devices import device_of
 
 GIB = 2**30
 
@@ -58,8 +68,14 @@ def test_a_node_with_everything() -> None:
     assert read_nodes(text) == [
         SlurmNode(
             name="n1",
-            has=SlurmHardware(cores=8, sockets=2, memory_mb=16384, storage_mb=1024, gpus=4, gpu_type="a100"),
-            used=SlurmHardware(cores=3, memory_mb=2048, gpus=1),
+            has=SlurmHardware(
+                cores=8,
+                sockets=2,
+                memory_mb=16384,
+                storage_mb=1024,
+                gres=(Gres("craynetwork", "", 4), Gres("gpu", "a100", 4)),
+            ),
+            used=SlurmHardware(cores=3, memory_mb=2048, gres=(Gres("gpu", "a100", 1),)),
             features=("fast", "intel"),
             partitions=("main", "short"),
             states=frozenset({"MIXED"}),
@@ -68,20 +84,23 @@ def test_a_node_with_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gres", "gpus", "kind"),
+    ("gres", "gpus", "types"),
     [
-        ("gpu:2", 2, ""),
-        ("gpu", 1, ""),
-        ("gpu:a100:4(S:0-1)", 4, "a100"),
-        ("gpu:a100:2(S:0,2),gpu:v100:1", 3, ""),
-        ("gpu:tesla:2,nic:1", 2, "tesla"),
-        ("(null)", 0, ""),
-        ("mps:100", 0, ""),
+        ("gpu:2", 2, ("",)),
+        ("gpu", 1, ("",)),
+        ("gpu:a100:4(S:0-1)", 4, ("a100",)),
+        ("gpu:a100:2(S:0,2),gpu:v100:1", 3, ("a100", "v100")),
+        ("gpu:tesla:2,nic:1", 2, ("tesla",)),
+        ("gpu:a100_1g.5gb:7", 7, ("a100_1g.5gb",)),
+        ("gpu:1g.5gb:7", 7, ("1g.5gb",)),
+        ("gpu:3090:2", 2, ("3090",)),
+        ("(null)", 0, ()),
+        ("mps:100", 0, ()),
     ],
 )
-def test_gpus_by_count_and_type(gres: str, gpus: int, kind: str) -> None:
+def test_gpus_by_count_and_type(gres: str, gpus: int, types: tuple[str, ...]) -> None:
     (node,) = read_nodes(row("n1", Gres=gres))
-    assert (node.has.gpus, node.has.gpu_type) == (gpus, kind)
+    assert (node.has.gpus, node.has.gpu_types) == (gpus, types)
 
 
 @pytest.mark.parametrize(
@@ -196,3 +215,76 @@ def test_not_every_closed_node_is_named() -> None:
     text = find_closed_nodes(nodes, "main").advice("")
     assert f" and {1000 - NAMES_MAX} more. " in text
     assert len(text) < 700
+
+
+def types_of(graph: Graph) -> dict[str, int]:
+    counts = zip(graph.shapes, graph.multiplicity, strict=True)
+    return {str(shape.properties.get("type", "")): count for shape, count in counts if shape.type == "gpu"}
+
+
+def test_gpus_have_the_type_of_their_gres_or_of_a_feature_or_none() -> None:
+    text = "\n".join(
+        [
+            row("n1", Gres="gpu:nvidia_h100_80gb_hbm3:4"),
+            row("n2", Gres="gpu:2", ActiveFeatures="fast,A100"),
+            row("n3", Gres="gpu:1,fpga:u280:1"),
+            row("n4", Gres="gpu:bigcard:3"),
+        ]
+    )
+    graph = graph_of(read_nodes(text), where="scontrol", names=SiteNames({"bigcard": "b200"}))
+    assert types_of(graph) == {"nvidia_h100_80gb_hbm3": 4, "A100": 2, "": 1, "b200": 3}
+    assert graph.totals["fpga"] == 1
+
+
+@pytest.mark.parametrize(
+    ("used", "free"),
+    [
+        ("", {"a100": 2, "h100": 1}),
+        ("gres/gpu=1,gres/gpu:a100=1", {"a100": 1, "h100": 1}),
+        ("gres/gpu=1", {"a100": 1, "h100": 0}),  # Slurm does not tell which one
+    ],
+)
+def test_the_free_gpus_of_a_node_with_several_types_are_told_by_type(used: str, free: dict[str, int]) -> None:
+    nodes = read_nodes(row("n1", Gres="gpu:a100:2,gpu:h100:1", AllocTRES=used))
+    graph = graph_of(nodes, where="scontrol")
+    load = load_from_nodes(nodes, graph, running=0, queued=0)
+    assert load.free is not None
+    assert [entry.types for entry in load.free] == [free]
+    left = free_part(graph, load.free)
+    assert left is not None
+    assert types_of(left) == {name: count for name, count in free.items() if count}
+
+
+def test_nodes_that_differ_only_in_the_type_of_their_gpus_keep_their_own_shapes() -> None:
+    nodes = read_nodes("\n".join([row("n1", Gres="gpu:a100:1,gpu:h100:1"), row("n2", Gres="gpu:v100:1,gpu:t4:1")]))
+    graph = graph_of(nodes, where="scontrol")
+    load = load_from_nodes(nodes, graph, running=0, queued=0)
+    assert load.free is not None
+    assert {entry.shape for entry in load.free} == {kind.shape for kind in graph.kinds}
+
+
+@pytest.mark.parametrize(
+    ("gres", "asked", "word"),
+    [
+        (["gpu:nvidia_a100_80gb_pcie:4", "gpu:a100:1"], "a100", "nvidia_a100_80gb_pcie"),  # the one that most have
+        (["gpu:a100:8", "gpu:nvidia_a100_80gb_pcie:4"], "a100-80gb", "nvidia_a100_80gb_pcie"),
+        (["gpu:bigcard:4", "gpu:a100:4"], "b200", "bigcard"),
+        (["gpu:4"], "h100", ""),
+        (["gpu:a100_1g.5gb:7"], "a100-mig-1g.5gb", "a100_1g.5gb"),
+        (["gpu:a100:4"], "h100", "h100"),  # Slurm refuses it
+    ],
+)
+def test_slurm_is_told_a_type_in_its_own_words(gres: list[str], asked: str, word: str) -> None:
+    nodes = read_nodes("\n".join(row(f"n{number}", Gres=text) for number, text in enumerate(gres)))
+    assert find_gres_type(nodes, device_of("gpu", asked, 1), SiteNames({"bigcard": "b200"})) == word
+
+
+def test_nodes_without_types_are_excluded_unless_the_graph_tells_the_type() -> None:
+    nodes = read_nodes(
+        "\n".join(
+            [row("n1", Gres="gpu:2", ActiveFeatures="a100"), row("n2", Gres="gpu:2"), row("n3", Gres="gpu:h100:2")]
+        )
+    )
+    graph = graph_of(nodes, where="scontrol")
+    assert find_untyped_nodes(nodes, graph, device_of("gpu", "a100", 1)) == {"n2"}
+    assert find_untyped_nodes(nodes, graph, device_of("gpu", "h100", 1)) == {"n1", "n2"}

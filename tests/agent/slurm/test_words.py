@@ -16,7 +16,7 @@ from switchyard.agent.backends import Setting, marker_of
 from switchyard.agent.backends.shared.shared_files import SharedFiles
 from switchyard.agent.loop.need import cost_of
 from switchyard.agent.site.site import Rates, Site, read_site, site_type
-from switchyard.errors import Malformed, Unavailable
+from switchyard.errors import Malformed, PolicyRefused, Unavailable
 from switchyard.features.slurm.agent.backend import TRANSIENT_ERROR
 from switchyard.features.slurm.agent.commands import command_lines
 from switchyard.features.slurm.agent.commands.command_runner import CommandRunner, CommandTimeout
@@ -79,6 +79,14 @@ def test_what_a_batch_system_is_told_beside(batch: dict[str, Any], words: list[s
 
 def test_whole_nodes_with_a_part_of_their_memory() -> None:
     assert words_of({"exclusive": True}, memory="1GiB") == ["--mem-per-cpu=1024M", "--exclusive"]
+
+
+def test_other_devices_and_several_types_of_gpus() -> None:
+    assert words_of(None, devices=("fpga:u280",), gpus=1, gpu_type="h100") == ["--gres=gpu:h100:1,fpga:u280:1"]
+    assert words_of(None, tasks=4, nodes=2, devices=("nic:2",)) == ["--nodes=2", "--gres=nic:4"]
+    assert words_of(None, tasks=3, gpus=1, devices=("gpu:a100:2",)) == ["--gpus-per-task=1,a100:2"]
+    with pytest.raises(PolicyRefused, match="say `nodes`"):
+        words_of(None, tasks=3, devices=("nic:2",))
 
 
 def test_a_type_of_gpu() -> None:

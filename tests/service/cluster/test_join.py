@@ -14,7 +14,7 @@ from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.access import submit_tokens
 from switchyard.service.cluster import agent_join, agents, clusters
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig
 

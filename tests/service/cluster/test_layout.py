@@ -11,7 +11,8 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.rules.layout import Layout, LayoutPart, SetMember, SetRequest
 from switchyard.service.cluster import clusters, layout
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.service.upkeep import move_jobs, route_pending
+from switchyard.service.upkeep import move_jobs
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -23,7 +24,7 @@ def put(rig: Rig, name: str, **weights: float) -> None:
 
 def upkeep_now(rig: Rig) -> None:
     move_jobs.take_back_unleased(rig.context, rig.leader)
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
 
 
 def test_an_array_with_live_tasks_is_not_rejected_under_them(rig: Rig) -> None:

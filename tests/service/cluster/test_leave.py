@@ -14,10 +14,11 @@ from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs
 from switchyard.service.files.outputs import files_of_job, record_outputs
-from switchyard.service.run.unbegun import take_back_unbegun
+from switchyard.service.run.report import take_back_unbegun
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from tests.builders import a_graph, a_request
+from tests.service.cluster.leavers import names, wait
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 LEAVE = Leave(incarnation="i1")
@@ -37,10 +38,6 @@ def ephemeral(rig: Rig, name: str = "agent", *, token: str = "") -> RigAgent:
 
 def leave(rig: Rig, agent: RigAgent) -> Left:
     return agent_leave.leave_cluster(rig.context, rig.context.snapshots.fleet.agents[agent.id], LEAVE)
-
-
-def names(rig: Rig) -> list[str]:
-    return [cluster.name for cluster in clusters.cluster_list(rig.context, ADMIN)]
 
 
 def test_the_cluster_leaves_with_its_agent(rig: Rig) -> None:
@@ -144,14 +141,6 @@ def test_a_name_of_a_cluster_that_stays_is_not_invited_as_ephemeral(rig: Rig) ->
     ask = InviteRequest(is_ephemeral=True)
     news = [clusters.invite_create(rig.context, ADMIN, "brief", ask).is_cluster_new for _ in range(2)]
     assert news == [True, False]
-
-
-def wait(rig: Rig, seconds: float) -> None:
-    """Time passes while this server leads: it renews its term."""
-    while seconds > 0:
-        rig.clock.wait(min(seconds, TERM_US / 2e6))
-        seconds -= TERM_US / 2e6
-        assert rig.leader.take(rig.context)
 
 
 def sweep(rig: Rig) -> int:

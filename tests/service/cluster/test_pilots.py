@@ -12,11 +12,11 @@ from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import agent_join, agent_leave, clusters, graphs, pilots
-from switchyard.service.upkeep.expire_pilots import JOIN_WITHIN_US, expire_pilots
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts
+from switchyard.service.upkeep.waiting_jobs import JOIN_WITHIN_US, expire_pilots
 from tests.builders import a_graph, a_request
-from tests.service.cluster.test_leave import names, wait
+from tests.service.cluster.leavers import names, wait
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 SILENT_S = 60  # longer than an agent may be silent

@@ -9,14 +9,14 @@ import pytest
 import sqlalchemy as sa
 
 from switchyard.errors import Conflict, Denied, NotFound
+from switchyard.features.kubernetes.service import namespace_status
 from switchyard.model.cluster.cluster import ClusterChange, ClusterRequest, GroupInviteRequest, InviteRequest
 from switchyard.model.cluster.namespace_resources import serves_namespace
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters, group_invites
-from switchyard.service.rules import namespace_status
 from switchyard.store.engine.database import Database, upgrade_schema
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.upkeep.test_render_namespaces import Town
+from tests.service.upkeep.town import Town
 
 OWN, OTHER = "default-staging", "secretive-staging"
 

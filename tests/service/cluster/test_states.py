@@ -13,7 +13,7 @@ from switchyard.model.graph.graph import FreeNodes
 from switchyard.service.cluster import clusters
 from switchyard.service.core.agents.cluster_state import MANUAL_VALUES_MAX, selection_values
 from switchyard.service.core.snapshots.selection_settings import SelectionSettings
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

@@ -19,7 +19,7 @@ from switchyard.service.files.outputs import files_of_job, record_outputs
 from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.reading import ObjectPlan, object_frames, plan_agent_read, plan_job_read
 from switchyard.service.files.seal import seal_tree
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.files.trees import Link, Tree, a_tree, admitted, send, send_outputs
 from tests.service.rig import ADMIN, Rig, RigAgent

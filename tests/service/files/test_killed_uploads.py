@@ -19,8 +19,7 @@ import pytest
 
 from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
 from switchyard.model.files.file_tree import hash_of
-from switchyard.service.core.file_storage import FileStorage
-from switchyard.service.files.reading import SIGNED_FROM_BYTES
+from switchyard.service.core.file_storage import SIGNED_FROM_BYTES, FileStorage
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.storage.opening import open_store
 from switchyard.store.engine.clock import wall_us

@@ -14,11 +14,11 @@ from switchyard.errors import Unavailable
 from switchyard.model.files.file_frames import FrameKind, decode_frames
 from switchyard.model.files.files import JobFiles, ObjectsQuery
 from switchyard.service.core.context import Context
-from switchyard.service.core.file_storage import FileLimits, FileStorage
-from switchyard.service.files import lost_objects
+from switchyard.service.core.file_storage import SIGNED_FROM_BYTES, FileLimits, FileStorage
+from switchyard.service.files import possession
 from switchyard.service.files.outputs import files_usage
 from switchyard.service.files.possession import missing_objects
-from switchyard.service.files.reading import SIGNED_FROM_BYTES, object_frames, plan_job_read
+from switchyard.service.files.reading import object_frames, plan_job_read
 from switchyard.service.files.seal import seal_tree
 from switchyard.storage.folder_store import FolderStore
 from switchyard.storage.opening import open_store
@@ -134,7 +134,7 @@ def test_folders_above_a_lost_folder_have_no_sums_that_could_be_wrong(place: Pla
     inner = a_tree({"x": b"one"}).root
     place.lose(inner)
     place.rig.clock.wait(1)
-    lost_objects.note_losses(place.context, [inner], read_us=place.context.now_us())
+    possession.note_losses(place.context, [inner], read_us=place.context.now_us())
     assert seal_tree(place.context, ADMIN.id, tree.name).missing == [inner.hex()]
 
 
@@ -204,16 +204,16 @@ def test_an_upload_while_a_read_misses_the_object_is_not_noted_as_lost(place: Pl
     read_us = place.context.now_us()
     place.rig.clock.wait(1)
     send(place.context, ADMIN.id, tree.frames(lost))
-    lost_objects.note_losses(place.context, [lost], read_us=read_us)
+    possession.note_losses(place.context, [lost], read_us=read_us)
     assert place.missing(lost) == set()
 
 
 def test_many_losses_make_every_tree_be_walked(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lost_objects, "LOSSES_CHECKED_MAX", 1)
+    monkeypatch.setattr(possession, "LOSSES_CHECKED_MAX", 1)
     tree, whole = place.sealed(a_tree({"a": b"one", "b": b"two"})), place.sealed(a_tree({"c": b"three"}))
     chunks = sorted(digest for digest in tree.objects if digest != tree.root)
     place.rig.clock.wait(1)
-    lost_objects.note_losses(place.context, chunks, read_us=place.context.now_us())
+    possession.note_losses(place.context, chunks, read_us=place.context.now_us())
     assert seal_tree(place.context, ADMIN.id, tree.name).missing == [chunk.hex() for chunk in chunks]
     assert seal_tree(place.context, ADMIN.id, whole.name).files == 1
     with place.context.database.read() as tx:

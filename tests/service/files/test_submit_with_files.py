@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from switchyard.errors import BadValue, LimitReached, UnknownName
 from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.files.files import AttemptOutputs, FileUsage, JobFiles, ObjectsQuery, OutputState
-from switchyard.model.job.job import JobRequest
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import BulkRequest, RetryRequest
@@ -24,8 +22,7 @@ from switchyard.service.files.reading import plan_job_read
 from switchyard.service.files.seal import seal_tree
 from switchyard.service.job import jobs
 from switchyard.service.submit.retry import retry_job
-from tests.builders import a_request
-from tests.service.files.trees import Tree, a_tree, admitted, send, send_outputs
+from tests.service.files.trees import Tree, a_tree, admitted, send, send_outputs, with_files
 from tests.service.rig import ADMIN, Rig, running
 
 
@@ -39,11 +36,6 @@ def sealed(rig: Rig, tree: Tree, owner: str = ADMIN.id) -> Tree:
     send(rig.context, owner, tree.frames())
     assert seal_tree(rig.context, owner, tree.name).missing == []
     return tree
-
-
-def with_files(files: JobFiles, **fields: Any) -> JobRequest:
-    request = a_request(**fields)
-    return msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, files=files))
 
 
 def test_a_tree_by_task_has_a_folder_for_each_index(rig: Rig) -> None:

@@ -18,10 +18,9 @@ from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.upload_room import check_upload, release_unused
 from switchyard.storage import folder_store
 from switchyard.store.files import file_collection, file_objects
-from tests.contracts.test_object_store import an_object
-from tests.service.files.test_submit_with_files import with_files
-from tests.service.files.trees import Tree, a_tree, send
+from tests.service.files.trees import Tree, a_tree, send, with_files
 from tests.service.rig import ADMIN, Rig, running
+from tests.storage.object_writer import an_object
 
 OWNER = ADMIN.id
 

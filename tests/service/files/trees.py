@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from switchyard.model.files.file_frames import FrameKind, encode_frame
 from switchyard.model.files.file_tree import (
     ZEROS,
@@ -16,11 +18,13 @@ from switchyard.model.files.file_tree import (
     encode_tree,
     hash_of,
 )
-from switchyard.model.files.files import StoredObjects
-from switchyard.service.core.agents.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_attempt
+from switchyard.model.files.files import JobFiles, StoredObjects
+from switchyard.model.job.job import JobRequest
+from switchyard.service.core.agents.agent_calls import AgentAttempt, AgentCaller, CallRule, admit_call
 from switchyard.service.core.context import Context
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
+from tests.builders import a_request
 from tests.service.rig import RigAgent
 
 Folder = dict[str, Any]  # a name → bytes of a file, a folder, or a Link
@@ -97,10 +101,17 @@ def send(
 def admitted(agent: RigAgent, rule: CallRule, job: str, fence: int) -> AgentAttempt:
     """The attempt of a call that the server lets in by a rule of its table."""
     context = agent.rig.context
-    return admit_attempt(context, AgentCaller(context.snapshots.fleet.agents[agent.id]), rule, job, fence)
+    attempt = admit_call(context, AgentCaller(context.snapshots.fleet.agents[agent.id]), rule, job, fence)
+    assert attempt is not None
+    return attempt
 
 
 def send_outputs(context: Context, attempt: AgentAttempt, tree: Tree) -> None:
     """Send and seal a tree as an agent does for an attempt."""
     send(context, attempt.owner, tree.frames(), attempt=attempt)
     assert seal_tree(context, attempt.owner, tree.name, attempt=attempt).missing == []
+
+
+def with_files(files: JobFiles, **fields: Any) -> JobRequest:
+    request = a_request(**fields)
+    return msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, files=files))

@@ -10,9 +10,9 @@ import pytest
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import JobChange
 from switchyard.service.core.rights import Actor
-from switchyard.service.job import activity, job_groups, job_sorts, task_map
+from switchyard.service.job import job_groups, stats, tasks
 from switchyard.service.job.job_control import job_change
-from switchyard.service.job.job_sorts import sorted_jobs
+from switchyard.service.job.job_groups import sorted_jobs
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
 from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
@@ -102,7 +102,7 @@ def test_activity_has_spans_of_time_and_flows(rig: Rig) -> None:
     rig.clock.wait(600)
     rig.submit()
     rig.submit(a_request(hold=True))
-    seen = activity.recent_activity(rig.context, ADMIN, since_s=3600, spans=60)
+    seen = stats.recent_activity(rig.context, ADMIN, since_s=3600, spans=60)
     assert len(seen.spans) == 60
     filled = [(dict(span.by_state), dict(span.by_cluster)) for span in seen.spans if span.by_state]
     assert filled[0] == ({"ASSIGNED": 1}, {"alpha": 1})
@@ -113,7 +113,7 @@ def test_activity_has_spans_of_time_and_flows(rig: Rig) -> None:
     assert dict(seen.flows) == {("any cluster", "alpha"): 2, ("any cluster", "no cluster yet"): 1}
     assert (seen.jobs, seen.is_whole) == (3, True)
     rig.clock.wait(7200)
-    assert activity.recent_activity(rig.context, ADMIN, since_s=3600, spans=60).jobs == 0
+    assert stats.recent_activity(rig.context, ADMIN, since_s=3600, spans=60).jobs == 0
 
 
 def test_counts_say_when_they_are_of_the_newest_only(lite: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +133,7 @@ def test_many_jobs_of_one_user_hide_no_others(rig: Rig, monkeypatch: pytest.Monk
     for user in users:
         rig.submit(a_request(name=user.name, hold=True), actor=user)
     monkeypatch.setattr(job_groups, "READ_MAX", 3)
-    monkeypatch.setattr(job_sorts, "READ_MAX", 3)
+    monkeypatch.setattr(job_groups, "READ_MAX", 3)
     context = replace(rig.context, list_budget=3)
 
     def first_names(wanted: JobFilter) -> tuple[list[str], bool]:
@@ -153,17 +153,17 @@ def test_many_jobs_of_one_user_hide_no_others(rig: Rig, monkeypatch: pytest.Monk
 def test_the_map_of_an_array_has_a_cell_for_every_task(lite: Rig) -> None:
     lite.cluster("alpha")
     job = lite.submit(a_request(array="0-98:2")).id
-    tasks = task_map.task_map(lite.context, ADMIN, job)
-    assert tasks is not None
-    assert [(cell.word, cell.index) for cell in tasks.cells] == [("waiting", index) for index in range(0, 99, 2)]
-    assert task_map.task_map(lite.context, ADMIN, lite.submit().id) is None
+    drawn = tasks.task_map(lite.context, ADMIN, job)
+    assert drawn is not None
+    assert [(cell.word, cell.index) for cell in drawn.cells] == [("waiting", index) for index in range(0, 99, 2)]
+    assert tasks.task_map(lite.context, ADMIN, lite.submit().id) is None
 
 
 def test_a_large_array_is_drawn_in_few_cells(lite: Rig) -> None:
     lite.cluster("alpha")
-    tasks = task_map.task_map(lite.context, ADMIN, lite.submit(a_request(array="0-99999")).id)
-    assert tasks is not None
-    assert (tasks.total, tasks.per_cell, len(tasks.cells)) == (100_000, 50, 2000)
+    drawn = tasks.task_map(lite.context, ADMIN, lite.submit(a_request(array="0-99999")).id)
+    assert drawn is not None
+    assert (drawn.total, drawn.per_cell, len(drawn.cells)) == (100_000, 50, 2000)
 
 
 def test_cores_of_hidden_projects_are_in_no_sum(rig: Rig) -> None:
@@ -183,12 +183,12 @@ def test_an_array_in_too_many_ranges_has_counts_and_no_wrong_map(lite: Rig, monk
     job = lite.submit(a_request(array="0-9")).id
     for _ in range(3):
         assert agent.lease(want=1)
-    monkeypatch.setattr(task_map, "RANGES_MAX", 3)
-    tasks = task_map.task_map(lite.context, ADMIN, job)
-    assert tasks is not None
-    assert [cell.word for cell in tasks.cells] == ["assigned"] * 3 + ["waiting"] * 7
+    monkeypatch.setattr(tasks, "RANGES_MAX", 3)
+    drawn = tasks.task_map(lite.context, ADMIN, job)
+    assert drawn is not None
+    assert [cell.word for cell in drawn.cells] == ["assigned"] * 3 + ["waiting"] * 7
     assert agent.lease(want=1)
-    assert task_map.task_map(lite.context, ADMIN, job) == task_map.TaskMap(10, 0)
+    assert tasks.task_map(lite.context, ADMIN, job) == tasks.TaskMap(10, 0)
 
 
 def test_the_newest_events_of_a_job_are_its_last_ones(rig: Rig) -> None:

@@ -14,8 +14,8 @@ from switchyard.model.job.bulk_actions import ActedOnJobs, ActOnJobs, BulkAction
 from switchyard.model.job.job import State
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.core.rights import Actor
-from switchyard.service.job import bulk_change, job_selection, jobs
-from switchyard.service.submit.bulk_retry import retry_many
+from switchyard.service.job import bulk_actions, jobs
+from switchyard.service.submit.retry import retry_many
 from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -45,7 +45,7 @@ def select(
     cursor = None
     while True:
         rounds.append(
-            job_selection.select_jobs(rig.context, actor, JobFilter(**fields), action, before=cursor, limit=limit)
+            bulk_actions.select_jobs(rig.context, actor, JobFilter(**fields), action, before=cursor, limit=limit)
         )
         cursor = rounds[-1].next
         if cursor is None:
@@ -55,7 +55,7 @@ def select(
 def act(rig: Rig, action: BulkAction, ids: list[str], *, actor: Actor = ADMIN, **fields: Any) -> ActedOnJobs:
     if action is BulkAction.RETRY:
         return retry_many(rig.context, rig.submits, actor, ids)
-    return bulk_change.change_many(rig.context, actor, ActOnJobs(action, ids, **fields))
+    return bulk_actions.change_many(rig.context, actor, ActOnJobs(action, ids, **fields))
 
 
 def test_a_selection_counts_what_an_action_would_touch(rig: Rig, agent: RigAgent) -> None:
@@ -105,7 +105,7 @@ def test_an_array_with_waiting_tasks_can_be_held_and_is_no_job_of_the_cluster(ri
 def test_an_action_touches_named_jobs_once(
     rig: Rig, monkeypatch: Any, action: BulkAction, fields: Any, begin: Any
 ) -> None:
-    monkeypatch.setattr(bulk_change, "PIECE_JOBS", 2)
+    monkeypatch.setattr(bulk_actions, "PIECE_JOBS", 2)
     ids = [submit(rig, **({"hold": True} if begin is None else begin)) for _ in range(5)]
     if begin is None:
         for job in ids:

@@ -9,7 +9,7 @@ from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
 from switchyard.service.lifecycle import decision_history
 from switchyard.service.upkeep.move_jobs import take_back_unleased
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.lines import say, wait
 from tests.service.rig import ADMIN, Rig

@@ -12,7 +12,7 @@ from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
-from switchyard.service.lifecycle.visible_jobs import PREFIX_MIN
+from switchyard.service.lifecycle.visibility import PREFIX_MIN
 from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig

@@ -14,7 +14,7 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import CancelMany, JobSelector
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.clock import IdGenerator
-from switchyard.service.job import bulk_cancel, job_control, jobs, tasks
+from switchyard.service.job import bulk_actions, job_control, jobs, tasks
 from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
@@ -44,14 +44,14 @@ def cancel(rig: Rig, selector: JobSelector | None = None, *, actor: Actor = ADMI
     cursor = None
     while True:
         wanted = CancelMany(selector or JobSelector(), cursor=cursor, **rest)
-        found.append(bulk_cancel.cancel_many(rig.context, actor, wanted))
+        found.append(bulk_actions.cancel_many(rig.context, actor, wanted))
         cursor = found[-1].next
         if cursor is None:
             return found
 
 
 def test_a_round_is_cut_into_short_transactions_with_other_writes_between(rig: Rig, monkeypatch: Any) -> None:
-    monkeypatch.setattr(bulk_cancel, "PIECE_JOBS", 3)
+    monkeypatch.setattr(bulk_actions, "PIECE_JOBS", 3)
     mine = [submit(rig, labels={"run": "7"}, hold=True) for _ in range(8)]
     pieces: list[tuple[str, int, int]] = []
     call_large = rig.committer.call_large
@@ -148,7 +148,7 @@ def test_others_jobs_are_counted_and_left_alone(rig: Rig) -> None:
 )
 def test_mistakes(rig: Rig, wanted: CancelMany, error: type[Exception]) -> None:
     with pytest.raises(error):
-        bulk_cancel.cancel_many(rig.context, ADMIN, wanted)
+        bulk_actions.cancel_many(rig.context, ADMIN, wanted)
 
 
 def test_jobs_and_events_by_age(rig: Rig) -> None:
@@ -158,7 +158,7 @@ def test_jobs_and_events_by_age(rig: Rig) -> None:
     rig.clock.wait(5)
 
     def listed(since_s: int | None) -> list[str]:
-        wanted = JobFilter(oldest=bulk_cancel.lowest_id_since(rig.context, since_s))
+        wanted = JobFilter(oldest=bulk_actions.lowest_id_since(rig.context, since_s))
         page = jobs.job_list(rig.context, ADMIN, wanted, before=None, limit=10, with_spec=False)
         return [job.id for job in page.items]
 

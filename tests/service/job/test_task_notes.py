@@ -12,8 +12,8 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.job import task_notes, tasks
 from switchyard.service.job.explanation import job_explain
 from tests.builders import a_graph, a_request
+from tests.service.lookups import attempts
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.run.test_spread_arrays import attempts
 
 NO_ACCOUNT = "The user ann has no account on this cluster."
 

@@ -2,48 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from switchyard.model.cluster.cluster import ClusterChange, Load
-from switchyard.model.cluster.quote import QuoteGiven, QuoteOutcome
-from switchyard.model.cluster.selection import Select
+from switchyard.model.cluster.quote import QuoteOutcome
 from switchyard.model.job.job import Resources, State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.wire.api import JobChange
 from switchyard.service.cluster import clusters
 from switchyard.service.job import job_control, jobs
 from switchyard.service.quote import quote_answers
-from switchyard.service.quote.inquiry_delivery import InquiryDelivery
-from switchyard.service.quote.quote_answers import store_answers
+from switchyard.service.quote.quote_answers import InquiryDelivery
 from switchyard.service.quote.quote_decisions import QuoteChore, decide_due_jobs
 from switchyard.service.reserve import inquiries
 from switchyard.service.reserve.quotes import quotes_of, shape_of
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.clusters import quotes as store
 from tests.builders import a_graph, a_request, a_spec
+from tests.service.quote.quoted import WAIT_S, asked, say, wants
 from tests.service.rig import ADMIN, Rig, RigAgent
-
-WAIT_S = 2
-
-
-def wants(name: str = "soonest", **fields: Any) -> Any:
-    return a_request(select=Select(name), **fields)
-
-
-def asked(agent: RigAgent, handing: InquiryDelivery | None = None) -> list[str]:
-    """What an agent is asked, by a server that has handed out nothing yet."""
-    context = agent.rig.context
-    entry = context.snapshots.fleet.agents[agent.id]
-    return [each.shape for each in (handing or InquiryDelivery(context)).next(entry)]
-
-
-def say(agent: RigAgent, shape: str | None = None, **quote: Any) -> None:
-    context = agent.rig.context
-    shape = shape or asked(agent)[0]
-    store_answers(context, context.snapshots.fleet.agents[agent.id], [QuoteGiven(shape=shape, **{"can": True} | quote)])
 
 
 @pytest.fixture

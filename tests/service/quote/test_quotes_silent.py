@@ -8,14 +8,14 @@ import pytest
 
 from switchyard.model.cluster.quote import CANDIDATES_MAX
 from switchyard.model.job.job import State
-from switchyard.service.quote.inquiry_delivery import InquiryDelivery
+from switchyard.service.quote.quote_answers import InquiryDelivery
 from switchyard.service.quote.quote_decisions import decide_due_jobs
 from switchyard.service.submit.quotes_on_request import begin_inquiry, inquiry_answers
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.lines import wait
 from tests.service.queued import WIDE, promote, queued_rig
-from tests.service.quote.test_quotes import WAIT_S, asked, say, wants
+from tests.service.quote.quoted import WAIT_S, asked, say, wants
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 LATE_S = WAIT_S + 0.1

@@ -20,13 +20,9 @@ from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, jobs
 from switchyard.service.rules import attributes
 from switchyard.service.submit import retry
-from switchyard.service.upkeep import (
-    end_backoffs,
-    release_concurrency_groups,
-    report_late_jobs,
-    route_pending,
-)
+from switchyard.service.upkeep import waiting_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.jobs import concurrency_groups
 from tests.builders import a_graph, a_request
 from tests.service.rig import ADMIN, Rig, RigAgent, running
@@ -79,7 +75,7 @@ def test_the_bound_holds_across_clusters_and_counts_the_tasks_of_arrays(rig: Rig
     assert len(alpha.lease()) + len(beta.lease()) == 1
     for fence in range(1, 12):
         alpha.report(AttemptRef(array, fence), ObservedState.SUCCEEDED)
-        release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
+        waiting_jobs.release_concurrency_groups(rig.context, rig.leader)
         alpha.lease()
         beta.lease()
     assert rig.row(single).agent_id == beta.id
@@ -112,13 +108,13 @@ def test_a_launch_plan_with_a_larger_bound_does_not_wait_behind_those_with_a_sma
     (lease,) = agent.lease()
     wide = rig.submit(a_request(workflow="flow", launch_plan="wide")).id
     rig.context.committer.call(lambda batch: concurrency_groups.concurrency_group_park(batch.tx, [wide], "full"))
-    release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
+    waiting_jobs.release_concurrency_groups(rig.context, rig.leader)
     assert (lease.job, [each.job for each in agent.lease()]) == (narrow[0], [wide])
 
 
 def test_full_groups_hide_no_group_with_a_free_slot(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """One user may have more full groups than a round looks at."""
-    monkeypatch.setattr(release_concurrency_groups, "ROUND_MAX", 1)
+    monkeypatch.setattr(waiting_jobs, "ROUND_MAX", 1)
     agent = rig.cluster("alpha", graph=a_graph(cores=64))
     rule(rig, CONFIG, HERE, {"max_parallelism": 1})
     for workflow in ("a", "b"):
@@ -129,7 +125,7 @@ def test_full_groups_hide_no_group_with_a_free_slot(rig: Rig, monkeypatch: pytes
     free = rig.submit(a_request(workflow="z")).id
     rig.context.committer.call(lambda batch: concurrency_groups.concurrency_group_park(batch.tx, [free], "full"))
     for _ in range(4):  # three groups, and the turn of none
-        release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
+        waiting_jobs.release_concurrency_groups(rig.context, rig.leader)
     assert [lease.job for lease in agent.lease()] == [free]
 
 
@@ -157,7 +153,7 @@ def test_a_preempted_job_that_is_interruptible_runs_again_and_no_retry_is_counte
     end(agent, agent.lease()[0], ObservedState.FAILED, cause=Cause.PREEMPTED, reason="a more urgent job came")
     assert (rig.job(job).state, rig.job(job).tries) == (State.PENDING, 0)
     assert rig.kinds(job)[-1] == "preempted"
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     end(agent, agent.lease()[0], ObservedState.FAILED, exit_code=1)
     assert rig.job(job).tries == 1
 
@@ -180,7 +176,7 @@ def test_a_preempted_task_of_an_array_runs_again_and_no_try_is_counted(rig: Rig)
         end(agent, lease, ObservedState.FAILED, cause=cause)
         assert rig.job(job).state is not State.FAILED
         rig.clock.wait(5)
-        end_backoffs.end_backoffs(rig.context, rig.leader)
+        waiting_jobs.end_backoffs(rig.context, rig.leader)
     leases = agent.lease()
     end(agent, next(lease for lease in leases if lease.lo == 0), ObservedState.FAILED, exit_code=1)
     assert rig.job(job).tasks is not None
@@ -197,17 +193,17 @@ def test_a_job_that_waits_for_longer_than_its_budget_is_reported_late_once(rig: 
         rig.submit(a_request(quality_of_service=QualityOfService(queueing_budget=9999))).id,
     )
     rig.clock.wait(200)
-    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 0
+    assert waiting_jobs.report_late_jobs(rig.context, rig.leader) == 0
     rig.clock.wait(101)
-    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 1
-    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 0
+    assert waiting_jobs.report_late_jobs(rig.context, rig.leader) == 1
+    assert waiting_jobs.report_late_jobs(rig.context, rig.leader) == 0
     assert (rig.job(late).late_us, rig.job(early).late_us) == (rig.clock(), None)
     assert rig.kinds(late) == ["accepted", "late"]
     assert any("late" in note for note in explanation.job_explain(rig.context, ADMIN, late).notes)
     agent.seen()
     agent.lease()
     rig.clock.wait(100_000)
-    assert report_late_jobs.report_late_jobs(rig.context, rig.leader) == 0
+    assert waiting_jobs.report_late_jobs(rig.context, rig.leader) == 0
 
 
 def test_a_plugin_override_chooses_the_backend_where_a_cluster_has_several(rig: Rig) -> None:

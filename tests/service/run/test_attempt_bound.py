@@ -10,8 +10,8 @@ from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.job.jobs import job_events
 from switchyard.service.lifecycle import arrays
-from switchyard.service.upkeep.end_backoffs import end_backoffs
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.waiting_jobs import end_backoffs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 

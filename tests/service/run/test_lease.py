@@ -201,7 +201,7 @@ def test_a_sync_with_an_older_fence_gets_the_new_lease_and_stops_the_old(rig: Ri
 
 
 def _route(rig: Rig) -> None:
-    from switchyard.service.upkeep.route_pending import route_pending
+    from switchyard.service.upkeep.round import route_pending
 
     assert route_pending(rig.context, rig.leader) == 1
 

@@ -10,7 +10,7 @@ from switchyard.model.rules.access import UserChange, UserRequest
 from switchyard.model.wire.api import JobChange
 from switchyard.service.access import users
 from switchyard.service.job import explanation, job_control
-from switchyard.service.upkeep import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -39,7 +39,7 @@ def test_an_assigned_job_of_a_missing_owner_is_not_leased(rig: Rig, how: str) ->
     assert agent.lease() == []
     for each in (job, array):
         assert (rig.job(each).state, rig.job(each).reason) == (State.PENDING, reason)
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     for each in (job, array):
         assert (rig.job(each).state, rig.job(each).reason) == (State.REJECTED, reason)
         assert rig.kinds(each)[-2:] == ["unassigned", "rejected"]
@@ -63,7 +63,7 @@ def test_the_tasks_that_run_go_on_and_the_rest_of_the_array_is_taken_back(rig: R
     assert len(agent.lease(1)) == 1
     reason = _remove(rig, "zed", "deleted")
     assert agent.lease() == []
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     found = rig.job(job)
     assert found.tasks is not None
     assert (found.tasks.live, found.reason) == (1, reason)
@@ -83,7 +83,7 @@ def test_a_lease_whose_answer_was_lost_is_not_given_again_for_a_missing_owner(ri
     assert tasks is not None
     assert (tasks.live, tasks.waiting) == (0, 4)
     assert agent.lease() == []
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     assert {rig.job(each).state for each in (job, array)} == {State.REJECTED}
 
 
@@ -105,7 +105,7 @@ def test_a_waiting_job_of_a_missing_owner_is_rejected_with_that_reason(rig: Rig)
     job = rig.submit(a_request(cluster="c", hold=True), actor=zed).id
     reason = _remove(rig, "zed", "recreated")
     job_control.job_change(rig.context, ADMIN, job, JobChange(hold=False))
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     assert (rig.job(job).state, rig.job(job).reason) == (State.REJECTED, reason)
 
 

@@ -17,7 +17,7 @@ from switchyard.service.core.log_store import OutputWrite
 from switchyard.service.core.writes import committer as committers
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.run import logs
-from switchyard.service.upkeep import end_backoffs
+from switchyard.service.upkeep import waiting_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -254,12 +254,12 @@ def test_logs_in_a_folder_that_broke_hold_nothing_up(rig: Rig, agent: RigAgent, 
 
 def wake(rig: Rig) -> None:
     """Time has passed: what waits for its retry is routed."""
-    from switchyard.service.upkeep import route_pending
+    from switchyard.service.upkeep.round import route_pending
 
     rig.leader.take(rig.context)
-    end_backoffs.end_backoffs(rig.context, rig.leader)
+    waiting_jobs.end_backoffs(rig.context, rig.leader)
     rig.context.snapshots.refresh(force=True)
     for agent_id in rig.context.snapshots.fleet.agents:
         rig.context.snapshots.mark_seen(agent_id, rig.clock())
     rig.context.snapshots.rebuild_world()
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)

@@ -27,9 +27,9 @@ from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
 from tests.match.test_cases import forms_of
 from tests.processes import until
+from tests.service.lookups import turned_back
 from tests.service.queued import a_job, promote, queued_rig
 from tests.service.rig import ADMIN, Rig, running
-from tests.service.run.test_restored import turned_back
 
 LEASE_US = 60_000_000
 GRAPH = json.dumps(forms_of({"graph": "keebler-3x12"})[0]).encode()

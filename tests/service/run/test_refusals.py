@@ -15,7 +15,8 @@ from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.run import report
-from switchyard.service.upkeep import end_backoffs, route_pending
+from switchyard.service.upkeep import waiting_jobs
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 
@@ -38,7 +39,7 @@ def refuse(rig: Rig, agents: dict[str, RigAgent], job: str, reason: str = NO_ACC
 
 
 def route(rig: Rig) -> None:
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
 
 
 def test_a_refused_job_goes_to_another_cluster_and_no_retry_is_counted(lite: Rig, agents: dict[str, RigAgent]) -> None:
@@ -99,14 +100,14 @@ def test_with_a_retry_policy_all_clusters_are_tried_again_after_its_wait(
     lite.clock.wait(6)
     for agent in agents.values():
         agent.seen()
-    end_backoffs.end_backoffs(lite.context, lite.leader)
+    waiting_jobs.end_backoffs(lite.context, lite.leader)
     for _ in agents:
         route(lite)
         refuse(lite, agents, job)
         lite.clock.wait(30)
         for agent in agents.values():
             agent.seen()
-        end_backoffs.end_backoffs(lite.context, lite.leader)
+        waiting_jobs.end_backoffs(lite.context, lite.leader)
     route(lite)
     assert lite.job(job).state is State.FAILED
 

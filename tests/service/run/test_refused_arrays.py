@@ -18,13 +18,14 @@ from switchyard.service.cluster import clusters, queue_settings
 from switchyard.service.job import jobs, tasks
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.rules import attributes
-from switchyard.service.upkeep import end_backoffs, release_concurrency_groups, route_pending
+from switchyard.service.upkeep import waiting_jobs
 from switchyard.service.upkeep.move_jobs import take_back_unleased
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool, wait
+from tests.service.lookups import attempts
 from tests.service.queued import ANY, promote, queued_rig
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.run.test_spread_arrays import attempts
 
 NO_ACCOUNT = "The user ann has no account on this cluster."
 Held = dict[int, AttemptRef]
@@ -61,7 +62,7 @@ def succeed(agent: RigAgent, held: Held) -> None:
 
 
 def route(rig: Rig) -> None:
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
 
 
 def shown_tasks(rig: Rig, job: str) -> list[Task]:
@@ -154,7 +155,7 @@ def test_with_a_retry_policy_all_clusters_are_tried_again(lite: Rig, agents: dic
         route(lite)
     assert (lite.job(job).state, lite.row(job).tries, lite.row(job).blocked) == (State.PENDING, 1, "backoff")
     wait(lite, 6, *agents.values())
-    end_backoffs.end_backoffs(lite.context, lite.leader)
+    waiting_jobs.end_backoffs(lite.context, lite.leader)
     route(lite)
     name = lite.job(job).cluster
     assert name is not None
@@ -267,7 +268,7 @@ def test_the_end_of_a_backoff_lets_an_array_lease_on_after_a_refusal(rig: Rig) -
     first.report(held[1], ObservedState.RUNNING)
     first.report(held[2], ObservedState.FAILED, exit_code=1)
     wait(rig, 6, *agents.values())
-    end_backoffs.end_backoffs(rig.context, rig.leader)
+    waiting_jobs.end_backoffs(rig.context, rig.leader)
     assert rig.row(job).is_ready
     assert sorted(lease(first)) == [0, 2]
 
@@ -294,7 +295,7 @@ def test_a_task_that_ran_and_went_back_keeps_the_array_on_its_cluster(
     assert kept.tasks is not None
     assert (kept.tasks.failed, kept.tasks.waiting, kept.tasks.live) == (3, 1, 0)
     wait(lite, 6, *agents.values())
-    end_backoffs.end_backoffs(lite.context, lite.leader)
+    waiting_jobs.end_backoffs(lite.context, lite.leader)
     assert second.lease(64, Room(64)) == []
     again = lease(first)
     assert sorted(again) == [0]
@@ -312,7 +313,7 @@ def test_a_refused_array_leases_no_more_when_its_concurrency_group_has_room(rig:
     for index in (0, 1, 2):
         assert rig.job(job).cluster == first.cluster
         refuse(first, held[index])
-        release_concurrency_groups.release_concurrency_groups(rig.context, rig.leader)
+        waiting_jobs.release_concurrency_groups(rig.context, rig.leader)
         assert first.lease(64, Room(64)) == []
     route(rig)
     assert rig.job(job).cluster == second.cluster

@@ -10,7 +10,7 @@ from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.job.log import OUTPUT_BYTES_MAX
 from switchyard.service.job import explanation, jobs
 from switchyard.service.run import logs
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,26 +11,12 @@ from switchyard.model.job.job import OnLost, State
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.wire.api import Event
 from switchyard.service.access import users
-from switchyard.service.upkeep import end_backoffs, route_pending
-from switchyard.store.engine.database import Database
+from switchyard.service.upkeep import waiting_jobs
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
-from tests.service.rig import ADMIN, Clock, Rig, RigAgent, running
-
-WAIT_S = 60
-
-
-@contextmanager
-def turned_back(rig: Rig, url: str, folder: Path, clock: Clock | None = None) -> Iterator[Rig]:
-    """The same database as a server finds it that was just restored: as it is now, and nothing of what is in memory."""
-    base = rig.clock()
-    rig.close()
-    database = Database(url)
-    with database.write() as tx:
-        restore_recovery.put_restore_mark(tx, base=base, wait_us=WAIT_S * 1_000_000)
-    database.close()
-    with running(url, folder, clock=clock or rig.clock) as again:
-        yield again
+from tests.service.lookups import WAIT_S, turned_back
+from tests.service.rig import ADMIN, Rig, RigAgent, running
 
 
 def agent_of(rig: Rig, before: RigAgent) -> RigAgent:
@@ -50,8 +34,8 @@ def test_fences_and_event_numbers_go_on_above_all_there_were(store_url: str, tmp
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            end_backoffs.end_backoffs(again.context, again.leader)
-            route_pending.route_pending(again.context, again.leader)
+            waiting_jobs.end_backoffs(again.context, again.leader)
+            route_pending(again.context, again.leader)
             leases = {lease.job: lease for lease in agent.lease(10)}
             assert set(leases) == {waits, runs, array}
             assert all(lease.fence > last for lease in leases.values())
@@ -87,16 +71,16 @@ def test_what_waited_at_the_backup_waits_for_the_agents_first(store_url: str, tm
         with turned_back(rig, store_url, tmp_path) as again:
             agent = agent_of(again, before)
             agent.sync()
-            route_pending.route_pending(again.context, again.leader)
-            end_backoffs.end_backoffs(again.context, again.leader)
+            route_pending(again.context, again.leader)
+            waiting_jobs.end_backoffs(again.context, again.leader)
             assert agent.lease(10) == []
             assert again.job(assigned).state is State.PENDING
             assert "restored from a backup" in again.job(assigned).reason
             again.clock.wait(WAIT_S + 1)
             again.leader.take(again.context)
             agent.seen()
-            end_backoffs.end_backoffs(again.context, again.leader)
-            route_pending.route_pending(again.context, again.leader)
+            waiting_jobs.end_backoffs(again.context, again.leader)
+            route_pending(again.context, again.leader)
             assert [lease.job for lease in agent.lease(10)] == [assigned]
             assert again.job(held).is_held, "what was held is held"
 

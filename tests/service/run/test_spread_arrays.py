@@ -17,13 +17,15 @@ from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.lifecycle.array_spread import REFUSED_TASKS_MAX
-from switchyard.service.upkeep import end_backoffs, lose_silent_tasks, route_pending
+from switchyard.service.upkeep import silent_agents, waiting_jobs
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.engine import ranges
 from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool, quote, say, wait
+from tests.service.lookups import attempts, cluster_names
 from tests.service.rig import ADMIN, Rig, RigAgent
 
 
@@ -35,24 +37,10 @@ def indexes(leases: list[Lease]) -> list[int]:
     return [index for lease in leases for index in range(lease.lo or 0, (lease.hi or 0) + 1)]
 
 
-def attempts(leases: list[Lease]) -> dict[int, AttemptRef]:
-    """The attempt of each leased task, by its index."""
-    return {
-        index: AttemptRef(lease.job, lease.fence + index - (lease.lo or 0))
-        for lease in leases
-        for index in range(lease.lo or 0, (lease.hi or 0) + 1)
-    }
-
-
 def failed_tasks(rig: Rig, job: str) -> int:
     counts = rig.job(job).tasks
     assert counts is not None
     return counts.failed
-
-
-def cluster_names(rig: Rig, job: str) -> set[str]:
-    by_id = rig.context.snapshots.world.by_id
-    return {by_id[cluster_id].name for cluster_id in (rig.row(job).spread or "").split(",") if cluster_id}
 
 
 def test_each_cluster_leases_as_it_has_room_and_every_task_runs_once(rig: Rig) -> None:
@@ -162,7 +150,7 @@ def test_a_batch_system_keeps_as_many_tasks_waiting_as_it_runs(lite: Rig) -> Non
 
 def _lost(rig: Rig, agents: dict[str, RigAgent]) -> None:
     wait(rig, 100, *(agent for name, agent in agents.items() if name != "alpha"))
-    lose_silent_tasks.lose_silent_tasks(rig.context, rig.leader)
+    silent_agents.lose_silent_tasks(rig.context, rig.leader)
     agents["alpha"].sync()
 
 
@@ -180,7 +168,7 @@ def test_a_task_is_not_tried_again_where_it_was_lost(rig: Rig, how: str) -> None
     else:
         agents["alpha"].report(attempt, ObservedState.FAILED, exit_code=1, cause=Cause(how))
     wait(rig, 10, *agents.values())
-    end_backoffs.end_backoffs(rig.context, rig.leader)
+    waiting_jobs.end_backoffs(rig.context, rig.leader)
     (again,) = agents["alpha"].lease(1, Room(1))
     if how == "job":
         assert (again.lo, again.attempt) == (0, 2), "the task itself failed: any cluster may run it"
@@ -246,8 +234,8 @@ def _upkeep(rig: Rig, refresh: LesseeRefresh | None = None) -> None:
     leader.take(context)
     take_back_unleased(context, leader)
     (refresh or LesseeRefresh()).look(context, leader)
-    end_backoffs.end_backoffs(context, leader)
-    route_pending.route_pending(context, leader)
+    waiting_jobs.end_backoffs(context, leader)
+    route_pending(context, leader)
 
 
 def test_a_drained_cluster_leases_no_more_and_what_it_has_runs_on(rig: Rig) -> None:
@@ -392,7 +380,7 @@ def test_an_array_that_is_assigned_again_keeps_its_start_and_its_attempt(lite: R
     take_back_unleased(lite.context, lite.leader)
     assert "unassigned" in lite.kinds(job)
     clusters.cluster_change(lite.context, ADMIN, "alpha", ClusterChange(is_cordoned=False))
-    route_pending.route_pending(lite.context, lite.leader)
+    route_pending(lite.context, lite.leader)
     assert agent.lease(1, Room(1))
     shown = lite.job(job)
     assert (shown.started_us, shown.attempt, shown.state) == (began_us, 1, State.RUNNING)

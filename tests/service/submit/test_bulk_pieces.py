@@ -12,14 +12,13 @@ import msgspec
 import pytest
 
 from switchyard.errors import KeyReused, TooLarge, Unavailable
-from switchyard.model.wire.api import BULK_WHOLE_MAX, BulkRequest
+from switchyard.model.wire.api import BulkRequest
 from switchyard.server.bulk_turns import commit_bulk
 from switchyard.service.core.writes.committer import BatchCall
-from switchyard.service.submit import bulk_pieces
-from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert
-from switchyard.service.submit.bulk_pieces import BulkPieces
+from switchyard.service.submit import bulk
+from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, BulkPieces
+from tests.service.lookups import count
 from tests.service.rig import ADMIN, WAIT_S, Rig
-from tests.service.submit.test_submit import count
 
 JOB = {"spec": {"command": ["true"]}}
 BAD: dict[str, Any] = {"spec": {"command": []}}
@@ -28,7 +27,7 @@ BAD: dict[str, Any] = {"spec": {"command": []}}
 @pytest.fixture(autouse=True)
 def _small_pieces() -> Iterator[None]:
     """Pieces of three jobs, for requests of more than four."""
-    with patch.object(bulk_pieces, "PIECE_JOBS", 3), patch.object(bulk_pieces, "BULK_WHOLE_MAX", 4):
+    with patch.object(bulk, "PIECE_JOBS", 3), patch.object(bulk, "BULK_WHOLE_MAX", 4):
         yield
 
 
@@ -88,8 +87,8 @@ def test_a_failure_in_between_says_what_was_stored(rig: Rig) -> None:
 
 @pytest.mark.parametrize(("each", "after"), [(False, []), (True, ["#0"])])
 def test_jobs_that_depend_on_each_other_are_so_many_at_most(rig: Rig, *, each: bool, after: list[str]) -> None:
-    with pytest.raises(TooLarge, match=f"at most {BULK_WHOLE_MAX}"):
-        decided(rig, [JOB] * BULK_WHOLE_MAX + [JOB | {"after": after}], each=each)
+    with pytest.raises(TooLarge, match=f"at most {bulk.BULK_WHOLE_MAX}"):
+        decided(rig, [JOB] * bulk.BULK_WHOLE_MAX + [JOB | {"after": after}], each=each)
 
 
 def test_a_single_submit_waits_for_one_piece_of_one_user(rig: Rig) -> None:

@@ -20,14 +20,9 @@ from switchyard.service.job import explanation, jobs
 from switchyard.service.placement.decision import QUICK_GRAPH_SIZE_MAX, TooSlowForLoop
 from switchyard.service.submit.submit import AcceptedJob
 from switchyard.store.tables.schema import idempotency
-from switchyard.store.tables.schema import jobs as jobs_table
 from tests.builders import a_graph, a_group, a_request
+from tests.service.lookups import count
 from tests.service.rig import ADMIN, Rig, running
-
-
-def count(rig: Rig) -> int:
-    with rig.context.database.read() as tx:
-        return int(tx.execute(sa.select(sa.func.count()).select_from(jobs_table)).scalar_one())
 
 
 def test_a_job_that_fits_is_assigned_on_arrival(rig: Rig) -> None:

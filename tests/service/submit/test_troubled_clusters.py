@@ -11,13 +11,13 @@ from switchyard.model.cluster.verdict import Answer, Verdict
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import JobRequest, State
 from switchyard.service.job.explanation import job_explain
-from switchyard.service.upkeep import route_pending
 from switchyard.service.upkeep.move_jobs import take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_graph, a_request
 from tests.service.lines import pool
+from tests.service.lookups import cluster_names
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.run.test_spread_arrays import cluster_names
 
 FULL = "disk full: 11.8MiB free, 64MiB wanted"
 FULL_FOR_FILES = "disk full for files: 11.8MiB free, 64MiB wanted"
@@ -101,7 +101,7 @@ def test_a_job_with_files_waits_for_room_if_no_other_cluster_may_run_it(lite: Ri
     assert waiting.reason == "waits for beta: takes no jobs with files now: disk full for files"
     assert agents["beta"].lease(1) == []
     report(agents["beta"])
-    route_pending.route_pending(lite.context, lite.leader)
+    route_pending(lite.context, lite.leader)
     assert (lite.job(job).cluster, len(agents["beta"].lease(1))) == ("beta", 1)
 
 
@@ -151,7 +151,7 @@ def test_a_cluster_whose_batch_system_is_silent_is_down_and_comes_back(lite: Rig
     assert verdict.since_us == lite.clock() - 40_000_000, "its batch system has not answered since"
     assert "bring the batch system of beta back: it does not answer its agent" in explanation.hints
     assert report(agents["beta"], free_cores=8)
-    route_pending.route_pending(lite.context, lite.leader)
+    route_pending(lite.context, lite.leader)
     assert lite.job(job).cluster == "beta"
     assert draws_both(lite, a_request())
 
@@ -164,7 +164,7 @@ def test_unleased_jobs_leave_a_silent_batch_system_and_leased_ones_say_so(lite: 
     free = next(job.id for _ in range(DRAWS_MAX) if (job := lite.submit(a_request())).cluster == "beta")
     report(agents["beta"], **SILENT)
     take_back_unleased(lite.context, lite.leader)
-    route_pending.route_pending(lite.context, lite.leader)
+    route_pending(lite.context, lite.leader)
     assert lite.job(free).cluster == "alpha"
     assert lite.job(unleased).state is State.PENDING, "it may run nowhere else"
     assert lite.job(leased).state is State.ASSIGNED

@@ -16,8 +16,7 @@ from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.rules.tokens import AllocateRequest, TokenPoolChange
 from switchyard.server.metrics import Metrics
 from switchyard.service.job import explanation
-from switchyard.service.quote.inquiry_delivery import InquiryDelivery
-from switchyard.service.quote.quote_answers import store_answers
+from switchyard.service.quote.quote_answers import InquiryDelivery, store_answers
 from switchyard.service.quote.quote_decisions import decide_due_jobs
 from switchyard.service.reserve.token_queue import TokenRound, TokenWaiter, grant_tokens
 from switchyard.service.token import pool_calls

@@ -17,9 +17,9 @@ from switchyard.service.cluster import agents, clusters, graphs
 from switchyard.service.job import explanation, job_control, jobs
 from switchyard.service.placement import evaluation
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.lose_silent_attempts import LOST_AFTER_S, lose_silent_attempts
 from switchyard.service.upkeep.move_jobs import take_back_unleased
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.silent_agents import LOST_AFTER_S, lose_silent_attempts
 from switchyard.store.jobs import jobs as job_store
 from switchyard.store.jobs import leases
 from tests.builders import a_graph, a_request
@@ -83,7 +83,7 @@ def test_a_waiting_job_keeps_the_reason_of_now_and_gets_an_event_only_when_it_ch
 
 
 def test_all_that_waits_is_taken_up_however_much_it_is(lite: Rig, monkeypatch) -> None:
-    monkeypatch.setattr("switchyard.service.upkeep.route_pending.ROUND_MAX", 7)
+    monkeypatch.setattr("switchyard.service.upkeep.round.ROUND_MAX", 7)
     lite.join("alpha")
     ids = [lite.submit().id for _ in range(23)]
     agent = lite.cluster("beta")
@@ -256,7 +256,7 @@ def test_an_agent_that_leased_and_was_never_seen_again_is_judged_too(rig: Rig) -
 
 
 def test_many_living_attempts_do_not_hide_a_silent_one(rig: Rig, monkeypatch) -> None:
-    monkeypatch.setattr("switchyard.service.upkeep.lose_silent_attempts.ROUND_MAX", 5)
+    monkeypatch.setattr("switchyard.service.upkeep.silent_agents.ROUND_MAX", 5)
     agents = [rig.cluster(name) for name in ("alpha", "beta", "gamma")]
     held: dict[str, list[Any]] = {agent.cluster: [] for agent in agents}
     for agent in agents:
@@ -408,7 +408,7 @@ def test_a_job_that_is_held_while_the_leader_decides_stays_held(rig: Rig, monkey
         job_control.job_change(rig.context, ADMIN, made.id, JobChange(hold=True))
         return eligibilities
 
-    monkeypatch.setattr("switchyard.service.upkeep.route_pending.evaluate_changed", hold_meanwhile)
+    monkeypatch.setattr("switchyard.service.upkeep.round.evaluate_changed", hold_meanwhile)
     assert route_pending(rig.context, rig.leader) == 0
     job = rig.job(made.id)
     assert (job.state, job.cluster) == (State.PENDING, None)

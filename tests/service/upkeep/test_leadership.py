@@ -12,11 +12,9 @@ from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Retry
-from switchyard.service.upkeep.end_backoffs import end_backoffs
-from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.leadership import TERM_US, Leadership
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
-from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts, lose_silent_tasks
+from switchyard.service.upkeep.waiting_jobs import end_backoffs, expire_jobs
 from switchyard.store.clusters import clusters
 from switchyard.store.jobs import events
 from tests.builders import a_request

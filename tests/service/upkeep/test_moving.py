@@ -17,7 +17,7 @@ from switchyard.service.job import jobs
 from switchyard.service.upkeep import move_jobs
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from switchyard.store.clusters import quotes
 from tests.builders import a_request
 from tests.service.lines import in_line_at_full, of_one_cluster, pool, quote, say, two, wait

@@ -13,7 +13,7 @@ from switchyard.model.rules.queue import Queue, QueueLimits
 from switchyard.model.wire.api import JobChange
 from switchyard.service.cluster import queue_settings
 from switchyard.service.job import job_control
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.queued import ANY, WIDE, a_job, end, promote, queued_rig, states
 from tests.service.rig import ADMIN, Rig

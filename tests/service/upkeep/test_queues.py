@@ -16,7 +16,7 @@ from switchyard.model.rules.layout import LayoutPart
 from switchyard.model.rules.queue import Queue, QueueLimits
 from switchyard.model.rules.scope import Scope
 from switchyard.service.cluster import layout, queue_settings
-from switchyard.service.upkeep import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.queued import ANY, FIRST, WIDE, a_job, end, give_tags, promote, queued_rig, states
 from tests.service.rig import ADMIN, Rig
@@ -134,7 +134,7 @@ def test_what_goes_back_loses_its_place_and_waits_for_one_again(rig: Rig) -> Non
     first, _ = agent.lease()
     agent.report(AttemptRef(first.job, first.fence), ObservedState.RETURNED, reason="not now")
     assert rig.row(ids[0]).state == "PENDING"
-    route_pending.route_pending(rig.context, rig.leader)
+    route_pending(rig.context, rig.leader)
     assert rig.row(ids[0]).blocked == "queue"
     promote(rig)
     assert states(rig, ids) == ["ASSIGNED", "ASSIGNED", "PENDING"], "the oldest first"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import Counter
 
 import pytest
 import sqlalchemy as sa
@@ -16,18 +15,17 @@ from switchyard.model.job.job import JobRequest, JobSpec, OnLost, State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.access import users
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import settle_dependencies
+from switchyard.service.upkeep import waiting_jobs
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.retention import SHARED_AGAIN_US, SHARED_IDLE_US, RetentionChore, RetentionTerms
 from switchyard.store.engine.new_rows import NewJobRow
 from switchyard.store.jobs import jobs as job_store
 from switchyard.store.tables import schema
 from tests.builders import a_request
-from tests.service.rig import ADMIN, Rig, RigAgent
+from tests.service.rig import ADMIN, Rig
+from tests.service.upkeep.cleaned import DAY_US, JOBS, clean, run_one
 
-DAY_US = 86_400_000_000
 DAY_S = 86_400
-JOBS = RetentionTerms(jobs_us=30 * DAY_US)
 TABLES = (schema.jobs, schema.events, schema.attempts, schema.ranges, schema.dependencies, schema.output)
 
 
@@ -41,28 +39,8 @@ def rows(rig: Rig, table: sa.Table) -> int:
         return int(tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one())
 
 
-def run_one(agent: RigAgent, request: JobRequest | None = None, *, key: str | None = None) -> str:
-    """A job that ran to its end and wrote a line."""
-    job = agent.rig.submit(request, key=key).id
-    held = agent.lease_one()
-    chunk = OutputChunk(held.job, held.fence, "stdout", 0, b"hello\n")
-    agent.rig.committer.do(agent.write(output=[chunk]))
-    agent.report(held, ObservedState.SUCCEEDED, exit_code=0)
-    return job
-
-
 def _held(lease: Lease) -> AttemptRef:
     return AttemptRef(lease.job, lease.fence)
-
-
-def clean(rig: Rig, terms: RetentionTerms) -> RetentionChore:
-    """Do all rounds: on a busy machine one round is not enough. `removed` counts the rows of all."""
-    chore, removed, is_left = RetentionChore(terms), Counter[str](), True
-    while is_left:
-        is_left = chore.go(rig.context, rig.leader)
-        removed.update(chore.removed)
-    chore.removed = dict(removed)
-    return chore
 
 
 def test_an_old_job_goes_with_all_that_is_kept_of_it(rig: Rig) -> None:
@@ -105,7 +83,7 @@ def test_nothing_young_live_or_waited_for_goes(rig: Rig) -> None:
     assert rig.job(waiter).state is State.PENDING
     # A job is as old as its end, not as its beginning.
     agent.report(_held(first), ObservedState.SUCCEEDED)
-    settle_dependencies.settle_dependencies(rig.context, rig.leader)
+    waiting_jobs.settle_dependencies(rig.context, rig.leader)
     clean(rig, JOBS)
     assert rig.job(long).state is State.SUCCEEDED
     with pytest.raises(NoSuchJob):
@@ -121,7 +99,7 @@ def test_a_dependency_on_a_job_that_was_removed_meanwhile_is_settled(lite: Rig) 
             if "job_id" in table.c:
                 tx.execute(sa.delete(table).where(table.c.job_id == gone))
         tx.execute(sa.delete(schema.jobs).where(schema.jobs.c.id == gone))
-    settle_dependencies.settle_dependencies(lite.context, lite.leader)
+    waiting_jobs.settle_dependencies(lite.context, lite.leader)
     assert (lite.row(any_).blocked, lite.job(any_).state) == (None, State.PENDING)
     assert lite.job(ok).state is State.CANCELLED
     assert "was removed" in lite.job(ok).reason

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.rig import Rig, running
-from tests.service.upkeep.test_retention import DAY_US, JOBS, clean, run_one
+from tests.service.upkeep.cleaned import DAY_US, JOBS, clean, run_one
 
 JUMP_US = 40 * DAY_US
 

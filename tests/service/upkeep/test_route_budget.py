@@ -11,7 +11,7 @@ from switchyard.service.cluster import clusters
 from switchyard.service.core.rights import Actor
 from switchyard.service.placement import evaluation
 from switchyard.service.placement.route_budget import OWNER_ROUND_S, REST_FACTOR, RouteBudget
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 

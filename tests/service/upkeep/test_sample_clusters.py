@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from switchyard.errors import NoSuchCluster
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.service.cluster import clusters
-from switchyard.service.cluster.cluster_history import cluster_history
+from switchyard.service.cluster.cluster_show import cluster_history
 from switchyard.service.upkeep.sample_clusters import KEPT_US, LOAD_US, ClusterSampling, is_due
 from switchyard.store.clusters.cluster_samples import ClusterSample
 from switchyard.store.tables.clusters_tables import cluster_samples

@@ -6,7 +6,7 @@ from unittest.mock import patch
 
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.service.job import jobs
-from switchyard.service.upkeep import settle_dependencies
+from switchyard.service.upkeep import waiting_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig
 
@@ -20,10 +20,10 @@ def test_the_dependent_of_another_owner_is_settled_in_the_first_round(rig: Rig) 
     second = rig.submit(a_request(after=[f"{first}:any"])).id
     for job_id in (hub, first):
         jobs.job_cancel(rig.context, ADMIN, job_id, "")
-    with patch.object(settle_dependencies, "ROUND_MAX", 4):
-        assert settle_dependencies.settle_dependencies(rig.context, rig.leader) == 4
+    with patch.object(waiting_jobs, "ROUND_MAX", 4):
+        assert waiting_jobs.settle_dependencies(rig.context, rig.leader) == 4
         assert rig.row(second).blocked is None
         assert sum(rig.row(job_id).state == "CANCELLED" for job_id in many) == 3
         for _ in range(3):
-            settle_dependencies.settle_dependencies(rig.context, rig.leader)
+            waiting_jobs.settle_dependencies(rig.context, rig.leader)
     assert {rig.row(job_id).state for job_id in many} == {"CANCELLED"}

@@ -13,11 +13,10 @@ from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.job.retry import Cause, Retry
 from switchyard.service.cluster import clusters
 from switchyard.service.job import jobs
-from switchyard.service.upkeep.end_backoffs import end_backoffs
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
-from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import take_back_unleased
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts, lose_silent_tasks
+from switchyard.service.upkeep.waiting_jobs import end_backoffs
 from switchyard.store.clusters import clusters as cluster_store
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig, RigAgent
@@ -149,7 +148,7 @@ def test_an_agent_that_was_only_frozen_must_say_which_tasks_it_holds(rig: Rig) -
 
 
 def test_many_living_ranges_do_not_hide_a_silent_one(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchyard.service.upkeep.lose_silent_tasks.ROUND_MAX", 3)
+    monkeypatch.setattr("switchyard.service.upkeep.silent_agents.ROUND_MAX", 3)
     alive, silent = rig.cluster("alpha"), rig.cluster("beta")
     for _ in range(6):
         begun(rig, alive, on_lost="fail", array="0", cluster="alpha")

@@ -17,10 +17,9 @@ from switchyard.server.config.config import Config
 from switchyard.service.cluster import clusters
 from switchyard.service.job import explanation, job_control
 from switchyard.service.rules.attributes import UNCONDITIONAL
-from switchyard.service.upkeep.expire_jobs import expire_jobs
 from switchyard.service.upkeep.move_jobs import JobMover
-from switchyard.service.upkeep.route_pending import route_pending
-from switchyard.service.upkeep.settle_dependencies import settle_dependencies
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.waiting_jobs import expire_jobs, settle_dependencies
 from tests.builders import a_graph, a_request
 from tests.service.lines import in_line_at_full, pool, say, two, wait
 from tests.service.rig import ADMIN, Rig, RigAgent, running

@@ -10,9 +10,9 @@ from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.service.cluster import clusters
 from switchyard.service.job.explanation import job_explain
-from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
-from switchyard.service.upkeep.route_pending import route_pending
+from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.silent_agents import lose_silent_tasks
 from tests.service.lines import in_line_at_full, say, two, wait
 from tests.service.rig import ADMIN, Rig, RigAgent
 

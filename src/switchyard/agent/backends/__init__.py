@@ -24,12 +24,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from switchyard.agent.server.resource_client import ResourceClient
+from switchyard.agent.server.client import Connection
 from switchyard.agent.site.accounts import LocalAccount
 from switchyard.agent.site.inherited_variables import INHERITED_VARIABLES
 from switchyard.agent.site.site import Site
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.hardware import Hardware
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.cluster.quote import QUOTE_VALID_S
 from switchyard.model.graph import Graph
@@ -53,6 +54,7 @@ class Setting:
     # From the operator, or discovered on this machine. None: the backend asks its cluster.
     graph: Graph | None = None
     look: Callable[[], Graph] | None = None  # discovers the graph again; None: it is not discovered
+    gpus: tuple[Hardware, ...] = ()  # of this machine, by index; none: not known
     site: Site = field(default_factory=Site)
     is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
     are_jobs_bound: bool = False  # `--jobs-end-with-agent`: when the agent ends, however it ends, its jobs end, too
@@ -138,7 +140,7 @@ class OutputPiece:
 class ManagesNamespaces(Protocol):
     """Applies the objects that the server renders for each namespace."""
 
-    def attach(self, server: ResourceClient, on_ready: Callable[[], None]) -> None:
+    def attach(self, server: Connection, on_ready: Callable[[], None]) -> None:
         """Called once, before the threads start. `on_ready` is to be called when a job that waited may start."""
 
     def note_version(self, version: str) -> None:

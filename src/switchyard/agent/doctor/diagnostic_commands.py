@@ -59,9 +59,8 @@ def discover_command(argv: list[str]) -> int:
     sources.add_argument(
         "--per-node", action="store_true", help="print what the system of each node is, as a subsystem"
     )
-    parser.add_argument(
-        "--backend", choices=sorted(agent_features()), help="with --per-node: ask all nodes of this cluster"
-    )
+    kinds = sorted(kind for kind, feature in agent_features().items() if feature.has_nodes)
+    parser.add_argument("--backend", choices=kinds, help="with --per-node: ask all nodes of this cluster")
     parser.add_argument("--config", type=Path, metavar="FILE", help="with --backend: the site's file")
     parser.add_argument(
         "--image", metavar="IMAGE", help="with Kubernetes: an image with `yard`; a short Job with it runs on each node"
@@ -73,8 +72,8 @@ def discover_command(argv: list[str]) -> int:
     if arguments.backend and not arguments.per_node:
         parser.error("--backend goes with --per-node: what a cluster has, its agent asks itself")
     if arguments.image and not feature_of(arguments.backend).has_images:
-        kinds = [kind for kind, feature in agent_features().items() if feature.has_images]
-        parser.error(f"--image goes with --backend {' or '.join(kinds)}")
+        with_images = [kind for kind, feature in agent_features().items() if feature.has_images]
+        parser.error(f"--image goes with --backend {' or '.join(with_images)}")
     if arguments.graph:
         graph = read_graph(arguments.graph)
         plain = {"nodes": graph.nodes, "totals": graph.totals, "shapes": len(graph.shapes)}

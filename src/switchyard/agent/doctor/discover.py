@@ -17,12 +17,14 @@ from typing import Any
 
 from switchyard.agent.doctor.discover_system import run_probe_command, system_facts
 from switchyard.errors import NotFound, Unavailable
+from switchyard.model.cluster.hardware import COMMON_NAMES, Hardware, SiteNames
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM
 from switchyard.model.jobspec.quantity import show_bytes
 
 GPU_DEVICE = re.compile(r"nvidia[0-9]+\Z")
+GPU_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
 CGROUP_DEPTH_MAX = 64
 NO_LIMIT_BYTES = 2**60  # cgroup v1 writes "no limit" as a number near 2^63
 GRAPH_FILE_BYTES_MAX = 256 * 2**20  # the server's bound
@@ -30,19 +32,19 @@ GRAPH_FILE_BYTES_MAX = 256 * 2**20  # the server's bound
 GraphDescription = dict[str, Any]
 
 
-def discover_graph(storage: Path, *, root: Path = Path("/")) -> Graph:
+def discover_graph(storage: Path, *, root: Path = Path("/"), names: SiteNames = COMMON_NAMES) -> Graph:
     """This machine as a graph of one node; cgroup limits and the CPU affinity count as the machine's size."""
-    machine = describe_machine(storage, root=root)
+    machine = describe_machine(storage, root=root, names=names)
     return compile_graph(machine, {SYSTEM_SUBSYSTEM: describe_system(root=root)}, where="this machine")
 
 
-def describe_machine(storage: Path, *, root: Path = Path("/")) -> GraphDescription:
+def describe_machine(storage: Path, *, root: Path = Path("/"), names: SiteNames = COMMON_NAMES) -> GraphDescription:
     """This machine in the short form."""
     cores = _cores(root)
     node = {
         "socket": _sockets(root, cores),
         "core": cores,
-        "gpu": _gpus(root),
+        **_gpus(root, names),
         "memory": _exact_size(_memory_bytes(root)),
         "storage": _exact_size(shutil.disk_usage(storage).total),
     }
@@ -112,11 +114,31 @@ def _memory_bytes(root: Path) -> int:
     return size
 
 
-def _gpus(root: Path) -> int:
-    devices = [path for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name)]
-    if devices:
-        return len(devices)
-    return sum(1 for line in run_probe_command(["nvidia-smi", "-L"]).splitlines() if line.startswith("GPU "))
+def discover_gpus(names: SiteNames) -> tuple[Hardware, ...]:
+    """The GPUs of this machine in the order of their indexes; none: the driver does not tell their types."""
+    return tuple(names.hardware(_type_word(name)) for name, _ in _told_gpus(names))
+
+
+def _told_gpus(names: SiteNames) -> list[tuple[str, str]]:
+    """The type and the memory of each GPU, as nvidia-smi tells them."""
+    rows = [row.rpartition(",") for row in run_probe_command(GPU_QUERY).splitlines() if "," in row]
+    return [(names.common(name.strip()), memory.strip()) for name, _, memory in rows]
+
+
+def _gpus(root: Path, names: SiteNames) -> GraphDescription:
+    """The GPUs, by type if nvidia-smi tells the types of all of them."""
+    count = sum(1 for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name))
+    told = Counter((_type_word(name), memory) for name, memory in _told_gpus(names))
+    if not told or (count and count != told.total()):
+        return {"gpu": count or told.total()}
+    if len(told) > 1:
+        return {"devices": [f"gpu:{type_}:{count}" for (type_, _), count in sorted(told.items())]}
+    ((type_, memory), count) = next(iter(told.items()))
+    return {"gpu": count, "gpu_type": type_} | ({"gpu_memory": f"{memory}MiB"} if memory.isdecimal() else {})
+
+
+def _type_word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:64]
 
 
 def _cgroups(root: Path, controller: str) -> list[Path]:

@@ -23,7 +23,6 @@ from pathlib import Path
 import msgspec
 
 from switchyard.agent.backends import Backend, Setting
-from switchyard.agent.backends.local.supervisor_program import probe_supervisor
 from switchyard.agent.backends.registry import load_backend
 from switchyard.agent.doctor.canary import run_canary
 from switchyard.agent.doctor.discover import discover_graph
@@ -119,9 +118,8 @@ def run_checks(target: DoctorTarget) -> list[Finding]:
         findings += _folder(target.directory)
     kind = target.backend or (agent.backend if agent else None)
     folders = files_folders(target.site, kind, target.directory, credential.cluster if credential else target.cluster)
-    if kind == "local" and target.directory is not None and (why := probe_supervisor(target.directory)):
-        advice = "Make room on the disk. The agent writes its supervisor anew before the next job; else restart it."
-        findings.append(Finding("supervisor", False, f"no job can be started: {why}", advice))
+    if target.directory is not None:
+        findings += feature_of(kind).check_folder(target.directory)
     findings += check_files(target.site, kind, folders)
     findings += check_images(target.site, kind, target.environment)
     cluster = feature_of(kind).check(target.site, target.environment, target.namespaces)

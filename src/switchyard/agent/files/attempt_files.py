@@ -165,6 +165,11 @@ class AttemptFiles:
         self._uploads.begin(attempt.key)
         return None
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether output files are on their way, or wait to be sent again."""
+        return self._uploads.is_sending
+
     def view(self, asks: Sequence[FileAsk]) -> None:
         """Answer readers who look at files of attempts."""
         self._views.ask(asks)

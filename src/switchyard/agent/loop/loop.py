@@ -35,6 +35,7 @@ from switchyard.agent.log import line
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import Chooser
 from switchyard.agent.loop.clock import now_ns
+from switchyard.agent.loop.departure import Departure
 from switchyard.agent.loop.lifetime import Lifetime
 from switchyard.agent.loop.offers import AgentCondition, Offers
 from switchyard.agent.loop.outbox import Outbox
@@ -43,12 +44,12 @@ from switchyard.agent.loop.quote_answerer import QuoteAnswerer
 from switchyard.agent.loop.runner import Runner
 from switchyard.agent.server.client import Connection, ServerUnreachable
 from switchyard.agent.server.credential import AgentCredentials
-from switchyard.agent.server.resource_client import ResourceClient
 from switchyard.agent.site.site import OutageSite
 from switchyard.decoder_warmup import warm_loaded_types
 from switchyard.errors import Gone, Internal, JournalRefused, Resync, Unauthenticated, YardError
 from switchyard.model.cluster.poll import UNBEGUN_MAX, Leave, Left, Rotate, Rotated, UnbegunAttempt
 from switchyard.model.cluster.selection import Scalar
+from switchyard.model.job.lifecycle import ObservedState
 
 ROTATE_AFTER_S = 30 * 86_400.0
 ROTATION_RETRY_S = 60.0  # after a failed rotation; the current credential stays valid
@@ -149,6 +150,7 @@ class AgentOptions:
     values: Callable[[], dict[str, Scalar]] = dict
     make_files: Callable[[Backend, Callable[[], None]], AttemptFiles] | None = None
     lifetime: Lifetime | None = None  # of an ephemeral cluster, which the agent leaves before its end
+    departure: Departure | None = None  # of `yard loop`, which leaves when there is no job for it
 
 
 class Loop:
@@ -164,7 +166,7 @@ class Loop:
         options: AgentOptions,
     ) -> None:
         self._journal, self._backend = journal, backend
-        self._limits, self._lifetime = limits, options.lifetime
+        self._limits, self._lifetime, self._departure = limits, options.lifetime, options.departure
         self._stop = threading.Event()
         self._news = threading.Event()
         self._refresh_due = threading.Event()
@@ -191,15 +193,23 @@ class Loop:
             on_cancel=self._refresh_due.set,
             is_disk_short=self._condition.is_disk_short,
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
+            departure=options.departure,
         )
         if self._namespaces is not None:
-            self._namespaces.attach(ResourceClient(connect().within_session()), self._on_work)
+            self._namespaces.attach(connect().within_session(), self._on_work)
         self._connections = PollConnections(park=connect(), talk=connect())
         self._quoting = QuoteAnswerer(backend, self._news.set)
         self._rotation = Rotation(keys, self._connections.talk, after_s=limits.rotate_after_s) if keys else None
         self._poller = Poller(
             journal,
-            Offers(journal, self._runner, self._condition, jobs_max=limits.jobs_max, values=options.values),
+            Offers(
+                journal,
+                self._runner,
+                self._condition,
+                jobs_max=limits.jobs_max,
+                values=options.values,
+                departure=options.departure,
+            ),
             Outbox(journal, backend),
             connections=self._connections,
             process=AgentProcess(
@@ -239,11 +249,12 @@ class Loop:
             thread.start()
 
     def is_over(self) -> bool:
-        """Whether the server refused the agent, a thread ended unexpectedly, or the time of the cluster is over."""
+        """Whether the server refused the agent, a thread ended unexpectedly, the time of the cluster is over, or the
+        agent of `yard loop` has left in order."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         if dead and not self._stop.is_set():
             self._fatal = Internal(f"The agent's thread {dead[0]} ended.")
-        return self._stop.is_set() or bool(dead) or self._is_time_over()
+        return self._stop.is_set() or bool(dead) or self._is_time_over() or self._may_depart()
 
     def stop(self) -> YardError | None:
         """Stop the threads; running jobs go on. Returns the error that ended the agent, if any."""
@@ -258,8 +269,47 @@ class Loop:
     def _is_time_over(self) -> bool:
         if self._lifetime is None:
             return False
-        has_work = bool(self._journal.queued()) or any(attempt.is_live for attempt in self._journal.attempts())
-        return self._lifetime.may_leave(has_work=has_work)
+        return self._lifetime.may_leave(has_work=self._has_work())
+
+    def _has_work(self) -> bool:
+        return bool(self._journal.queued()) or any(attempt.is_live for attempt in self._journal.attempts())
+
+    def depart(self, reason: str) -> bool:
+        """Leave in order, which `is_over` tells. False: this agent only stops."""
+        if self._departure is None:
+            return False
+        self._departure.order(reason)
+        self._backend.wake()
+        self._news.set()
+        return True
+
+    def _may_depart(self) -> bool:
+        departure = self._departure
+        if departure is None:
+            return False
+        has_work = self._has_work()
+        is_sending = self._files is not None and self._files.is_sending
+        if self._poller.session.is_accepted and departure.observe(has_work=has_work, is_sending=is_sending):
+            log.info(line("leaving" if departure.is_begun else "staying", why=departure.return_reason or None))
+            self._news.set()
+        if departure.is_overdue:
+            return True
+        if departure.return_reason and not self._poller.session.is_accepted:
+            return not has_work  # the server was never reached: it gave nothing, and can be told nothing
+        # Look for work again at the end: a lease may have come with the last answer.
+        is_done = departure.is_begun and not has_work and not (departure.return_reason and is_sending)
+        return is_done and self._poller.has_stopped_asking() and not self._has_work()
+
+    def summary(self) -> str:
+        """What this process ran, for `yard loop`. Each task of an array counts."""
+        ends = {seen: count for seen, count in self._runner.ends.items() if seen is not ObservedState.RETURNED}
+        words = [f"{count} {seen.lower()}" for seen, count in sorted(ends.items())]
+        parts = [f"ran {sum(ends.values())}" + (f": {', '.join(words)}" if words else "")]
+        if returned := self._runner.ends[ObservedState.RETURNED]:
+            parts.append(f"gave back {returned}")
+        if unsent := len(self._journal.queued()):
+            parts.append(f"{unsent} reports are not sent; the next `yard loop` sends them")
+        return "; ".join(parts)
 
     def leave(self, connection: Connection, number: int | None = None) -> None:
         """After `stop`: leave an ephemeral cluster. The server refuses that while jobs of this agent have not ended.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from switchyard.agent.backends import BackendQuote
@@ -17,6 +17,7 @@ from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse
 
 UNLIMITED_LEFT_S_MIN = 60.0  # assumed for a running job without a time limit
 NOW_VALID_S = 10  # free resources may be taken by the next job
+NO_TYPES: Mapping[str, int] = {}
 LIMITED_CONFIDENCE = 0.8  # most jobs end before their time limit
 GUESS_CONFIDENCE = 0.3
 HOUR_S = 3600
@@ -69,20 +70,22 @@ def room_of(load: Load, *, less: ResourceNeed) -> Room:
     )
 
 
-def load_of(graph: Graph, occupied: ResourceNeed, *, running: int, queued: int) -> Load:
-    """The load of a cluster that nobody else uses."""
+def load_of(
+    graph: Graph, occupied: ResourceNeed, *, running: int, queued: int, free_types: Mapping[str, int] = NO_TYPES
+) -> Load:
+    """The load of a cluster that nobody else uses. `free_types`: its free GPUs by type, if it has several."""
     return Load(
         free_cores=max(0, graph.cores - occupied.cores),
         free_gpus=max(0, graph.gpus - occupied.gpus),
         free_memory_bytes=max(0, graph.memory_bytes - occupied.memory_bytes),
         running=running,
         queued=queued,
-        free=_free_nodes(graph, occupied),
+        free=_free_nodes(graph, occupied, free_types),
         signature=graph.signature,
     )
 
 
-def _free_nodes(graph: Graph, occupied: ResourceNeed) -> list[FreeNodes] | None:
+def _free_nodes(graph: Graph, occupied: ResourceNeed, free_types: Mapping[str, int]) -> list[FreeNodes] | None:
     """Free resources by node. None for several nodes: it is not known which node a process is on."""
     if (occupied != ResourceNeed() and graph.nodes > 1) or len(graph.kinds) > FREE_NODES_MAX:
         return None
@@ -93,6 +96,7 @@ def _free_nodes(graph: Graph, occupied: ResourceNeed) -> list[FreeNodes] | None:
             core=max(0, kind.cores - occupied.cores),
             gpu=max(0, kind.gpus - occupied.gpus),
             memory=max(0, kind.memory_bytes - occupied.memory_bytes),
+            types=dict(free_types) if graph.nodes == 1 else {},
         )
         for kind in graph.kinds
     ]

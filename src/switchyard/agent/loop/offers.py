@@ -12,6 +12,7 @@ import msgspec
 from switchyard.agent.files.attempt_files import AttemptFiles
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.batch_silence import BatchSilence
+from switchyard.agent.loop.departure import Departure
 from switchyard.agent.loop.lifetime import Lifetime
 from switchyard.agent.loop.runner import Runner
 from switchyard.model.cluster.cluster import Load
@@ -108,9 +109,16 @@ class Offers:
         *,
         jobs_max: int,
         values: Callable[[], dict[str, Scalar]] = dict,
+        departure: Departure | None = None,
     ) -> None:
         self._journal, self._runner, self._condition = journal, runner, condition
         self._jobs_max, self._values = jobs_max, values
+        self._departure = departure
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the agent asks for no new work, because it leaves."""
+        return self._departure is not None and self._departure.is_begun
 
     def has_trouble(self) -> bool:
         """Whether no new work is taken now, although the batch system answers."""
@@ -125,5 +133,5 @@ class Offers:
         load = self._condition.with_trouble(load)
         live = sum(1 for attempt in self._journal.attempts() if attempt.is_live)
         is_full = room is not None and room.cores == 0
-        want = 0 if load.trouble or is_full else max(0, min(self._jobs_max - live, BATCH_MAX))
+        want = 0 if load.trouble or is_full or self.is_leaving else max(0, min(self._jobs_max - live, BATCH_MAX))
         return Offer(want, room, load)

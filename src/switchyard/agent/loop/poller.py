@@ -126,7 +126,8 @@ class Poller:
     def park(self) -> ParkResult | None:
         """Sync if needed, then wait at the server for work. None: `refresh` aborted the poll."""
         with self._short_poll_lock:
-            if self.session.needs_sync and not (self.session.is_listened_to and self._offers.has_trouble()):
+            may_wait = self.session.is_listened_to and self._offers.has_trouble() and not self._offers.is_leaving
+            if self.session.needs_sync and not may_wait:
                 self._sync()
             offer = self._offers.offer()
             self._connections.park.clear_abort()
@@ -200,15 +201,23 @@ class Poller:
         """Seconds until running jobs may have new output; None: nothing runs."""
         return self._outbox.look_s
 
+    def has_stopped_asking(self) -> bool:
+        """Whether no poll asks for work, and no lease of an earlier poll is missing here."""
+        with self._short_poll_lock:
+            parked = self._parked
+            asks_nothing = parked is not None and not parked.is_given_up and parked.offer.want == 0
+            return asks_nothing and not self.session.needs_sync
+
     def refresh(self) -> None:
-        """Abort the parked poll if the agent can take more than the poll offers, if trouble began or ended, or if a
-        sync is due."""
+        """Abort the parked poll if the agent can take more than the poll offers, if trouble began or ended, if the
+        agent leaves, or if a sync is due."""
         with self._short_poll_lock:
             parked = self._parked
             if parked is None or parked.is_given_up:
                 return
             offer = self._offers.offer()
             is_new = _has_trouble(offer.load) != _has_trouble(parked.offer.load)
+            is_new = is_new or (self._offers.is_leaving and parked.offer.want > 0)
             if offer.exceeds(parked.offer) or is_new or (self.session.needs_sync and not self._offers.has_trouble()):
                 parked.is_given_up = True
                 self._connections.park.abort()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +18,7 @@ from switchyard.agent.log import attempt_lines, line
 from switchyard.agent.loop.attempt_reports import end_attempt, end_fields, reports_of
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import ChoiceCache, Chooser, PriorityChooser
+from switchyard.agent.loop.departure import Departure
 from switchyard.agent.loop.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.loop.parallel_calls import call_in_parallel
 from switchyard.agent.site.site import OutageSite
@@ -64,8 +66,11 @@ class Runner:
         on_cancel: Callable[[], None] = lambda: None,
         hold: Callable[[Lease], str] = lambda _: "",
         is_disk_short: Callable[[], bool] = lambda: False,
+        departure: Departure | None = None,
     ) -> None:
         """`on_cancel` is called after the backend was asked to cancel attempts. `hold`: why a job may not start yet."""
+        self._departure = departure
+        self.ends: Counter[ObservedState] = Counter()  # of the attempts that ended since this process began
         self._is_disk_short = is_disk_short
         self._emptied: set[AttemptKey] = set()  # settled attempts whose folders were removed to make room
         self._silence = silence or BatchSilence(backend.trouble, OutageSite())
@@ -199,7 +204,7 @@ class Runner:
 
         None of these may be at the backend.
         """
-        waiting, silence = self._waiting_attempts(), self._silence.give_back_reason()
+        waiting, silence = self._waiting_attempts(), self._return_reason()
         choice = self._picker.pick([attempt.lease for attempt in waiting], self._backend.state)
         changes = []
         for attempt in waiting:
@@ -209,12 +214,18 @@ class Runner:
                 changes.append(end_attempt(attempt, status))
         return changes
 
+    def _return_reason(self) -> str:
+        """Why all attempts that have not begun are returned; empty: they start."""
+        leaving = self._departure.return_reason if self._departure is not None else ""
+        return leaving or self._silence.give_back_reason()
+
     def _withdraw_silent(self) -> list[AttemptChange]:
-        """Return attempts at a batch system that is silent for too long, if the backend can keep them from beginning.
+        """Return attempts at a batch system that is silent for too long, or when the agent leaves, if the backend can
+        keep them from beginning.
 
         Whatever the batch system does with them later, nothing of them runs.
         """
-        reason, now = self._silence.give_back_reason(), time.monotonic()
+        reason, now = self._return_reason(), time.monotonic()
         if not reason or now - self._withdrawn_at < WITHDRAW_EVERY_S:
             return []
         self._withdrawn_at = now
@@ -454,7 +465,11 @@ class Runner:
         }
         if not asked:
             return []
+        if reason := self._departure.end_reason if self._departure is not None else "":
+            self._backend.end_jobs(asked.keys())
         statuses = self._backend.status(asked)
+        if reason:
+            statuses = {name: _lost_if_cancelled(status, reason) for name, status in statuses.items()}
         changes = (
             self._change_for_status(attempt, native_id, statuses[native_id]) for native_id, attempt in asked.items()
         )
@@ -491,6 +506,7 @@ class Runner:
         ended = [change for change in changes if not change.attempt.is_live]
         for text in attempt_lines("ended", ((*change.attempt.key, end_fields(change)) for change in ended)):
             log.info(text)
+        self.ends.update(change.reports[-1].report.seen for change in ended if change.reports)
         for change in ended:
             if self._files is not None:
                 self._files.release(change.attempt.key)
@@ -527,6 +543,11 @@ class Runner:
                 break
         if removed:
             log.warning(line("disk-short", removed=removed))
+
+
+def _lost_if_cancelled(status: Status, reason: str) -> Status:
+    """The agent ended it, and nobody asked for that: `on_lost` of the job decides."""
+    return replace(status, seen=ObservedState.LOST, reason=reason) if status.seen is ObservedState.CANCELLED else status
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from switchyard.agent.site.site_data import DataSite, SecretRule
 from switchyard.agent.site.site_types import AbsolutePath, Amount, ImagePull, LongSeconds, ShortSeconds
 from switchyard.errors import Malformed
 from switchyard.feature import installed_features
+from switchyard.model.cluster.hardware import HardwareNames, SiteNames
 from switchyard.model.job.image_rules import RULES_MAX, ImagePattern, ImageRun
 from switchyard.model.job.site_needs import OFFERS_MAX, is_below
 from switchyard.model.jobspec.quantity import parse_bytes, parse_duration_s
@@ -194,6 +195,7 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     images: Annotated[list[ImageRule], Meta(max_length=RULES_MAX)] = []
     containers: ContainersSite = ContainersSite()
     data: DataSite = DataSite()
+    hardware_names: HardwareNames = {}  # the cluster's spelling of a type of device: its common name
     secrets: Annotated[list[SecretRule], Meta(max_length=OFFERS_MAX)] = []  # that jobs may name
 
     def __post_init__(self) -> None:
@@ -217,6 +219,11 @@ class Site(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     def role_accounts(self) -> dict[str, str]:
         sections = self.cluster_sections()
         return {role: account for section in sections for role, account in section.role_accounts.items()}
+
+    @property
+    def names(self) -> SiteNames:
+        """The common names of the cluster's devices."""
+        return SiteNames(self.hardware_names)
 
     @property
     def is_elsewhere(self) -> bool:

@@ -246,14 +246,14 @@ def _token(args: Namespace) -> int:
     with connect(args) as yard:
         make = yard.group_submit_token if args.group else yard.submit_token
         token = make(args.name, account=args.account)
+        url = yard.url
     if args.save:
-        from switchyard.model.job.job import ClusterToken
         from switchyard.sdk.transport.config import config_path, load_user_file, save_user_file
 
-        save_user_file(
-            config_path(), load_user_file(config_path()).with_cluster(ClusterToken(token.cluster, token.token))
-        )
-        print_notice(f"Kept in {config_path()}: your submits carry it from now on.")
+        user_file = load_user_file(config_path()).with_submit_token(url, token.cluster, token.token)
+        save_user_file(config_path(), user_file)
+        opened = f"all clusters of {token.cluster}" if args.group else token.cluster
+        print_notice(f"Kept in {config_path()}: your submits may use {opened}, too, from now on.")
     if emit(token, args.output, key="token"):
         return 0
     noun = "group" if args.group else "cluster"
@@ -300,9 +300,12 @@ def _rm_arguments(parser: Parser) -> None:
 
 def _token_arguments(parser: Parser) -> None:
     add_cluster_name(parser)
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument("--save", action="store_true", help="store it in your file, so that your submits carry it")
-    target.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="store it in your file: your submits may use NAME, too, and what they may now",
+    )
+    parser.add_argument("--group", action="store_true", help="NAME is a group: one token for all of its clusters")
     parser.add_argument("--account", metavar="USER", help="the user whose jobs it submits")
 
 
@@ -508,7 +511,8 @@ VERBS = (
         "Make a new submit token of a cluster; the old one ends",
         _token,
         _token_arguments,
-        examples="  yard cluster token alpha --save\n  yard cluster token gpu --group --account alice",
+        examples="  yard cluster token alpha --save\n  yard cluster token gpu --group --save\n"
+        "  yard cluster token gpu --group --account alice",
     ),
     Verb(
         "agree",

@@ -157,7 +157,8 @@ def format_job_line(job: Job, now: int, *, stream: TextIO | None = None) -> str:
 
 
 def created_job(handle: JobHandle) -> CreatedJob:
-    return CreatedJob(handle.id, handle.state.value, handle.cluster, handle.reason)
+    stale = handle.seen.stale_tokens if isinstance(handle.seen, CreatedJob) else []
+    return CreatedJob(handle.id, handle.state.value, handle.cluster, handle.reason, stale)
 
 
 def format_created(job: CreatedJob) -> str:
@@ -290,6 +291,11 @@ def _retry_text(policy: Retry) -> str:
     return f"{times} after {', '.join(causes)}; waits {policy.backoff} … {policy.backoff_max} s"
 
 
+def _gpu_words(resources: Resources) -> str:
+    memory = f" with {resources.gpu_memory}" if resources.gpu_memory else ""
+    return f"{f' of type {resources.gpu_type}' if resources.gpu_type else ''}{memory}"
+
+
 def format_resources(resources: Resources) -> str:
     """`4 tasks on 2 nodes, each: 2 cores, 16GiB memory`."""
     tasks = "1 task" if resources.tasks == 1 else f"{resources.tasks} tasks"
@@ -297,7 +303,8 @@ def format_resources(resources: Resources) -> str:
     amounts = resources.asked
     parts = [
         "1 core" if str(amounts.cores) == "1" else f"{amounts.cores} cores",
-        f"{amounts.gpus} gpu{'s' if amounts.gpus > 1 else ''}" if amounts.gpus else "",
+        f"{amounts.gpus} gpu{'s' if amounts.gpus > 1 else ''}{_gpu_words(resources)}" if amounts.gpus else "",
+        *resources.devices,
         f"{amounts.memory} memory" if amounts.memory else "",
         f"{amounts.ephemeral_storage} storage" if amounts.ephemeral_storage else "",
     ]

@@ -14,6 +14,7 @@ from switchyard.cli.jobs.job_action import format_job_count
 from switchyard.cli.jobs.job_view import created_job, exit_code_of
 from switchyard.cli.jobs.wait_view import wait_for_ends
 from switchyard.cli.submit.submit_files import name_files, refuse_missing_files, send_files, split_files
+from switchyard.cli.submit.submit_tokens import print_stale_tokens
 from switchyard.cli.terminal.output import emit, print_notice, printable
 from switchyard.cli.terminal.progress import ProgressBar
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, YardError
@@ -37,6 +38,7 @@ def submit_bulk(yard: CoreClient, args: Namespace, flags: Mapping[str, Any]) -> 
             requests, each=args.each, key=args.key, batch=args.batch, on_progress=lambda done, _: progress.show(done)
         )
     jobs = [result for result in results if isinstance(result, JobHandle)]
+    print_stale_tokens(name for job in jobs for name in created_job(job).stale_tokens)
     refused = [(place, result) for place, result in enumerate(results) if isinstance(result, YardError)]
     rejected = [job for job in jobs if job.state is State.REJECTED]
     if args.wait:

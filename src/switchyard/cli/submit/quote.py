@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from switchyard.cli.submit.submit import read_job_file
 from switchyard.cli.submit.submit_files import drop_file_keys
+from switchyard.cli.submit.submit_tokens import add_clusters, print_stale_tokens, read_clusters
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, paint, printable
 from switchyard.cli.terminal.parser import Parser, add_shared
@@ -37,13 +38,22 @@ def main(argv: list[str]) -> int:
     parser.add_argument("file", metavar="FILE", help="a job file in any form; - is stdin")
     parser.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
     parser.add_argument("--cluster", metavar="NAME", help="only this cluster")
+    add_clusters(parser)
     parser.add_argument("--project", metavar="NAME", help="quote it as a job of this project")
     parser.add_argument("--domain", metavar="NAME", help="quote it as a job of this domain")
     add_shared(parser)
     args = parser.parse_args(argv)
     form = drop_file_keys(read_job_file(args.file))
     with connect(args) as yard:
-        quotes = yard.quote(form, pool=args.pool, cluster=args.cluster, project=args.project, domain=args.domain)
+        quotes = yard.quote(
+            form,
+            pool=args.pool,
+            cluster=args.cluster,
+            clusters=read_clusters(args.clusters),
+            project=args.project,
+            domain=args.domain,
+        )
+    print_stale_tokens(quotes.stale_tokens)
     if args.output == "name":
         print(printable(quotes.soonest or quotes.cheapest or ""))
     elif not emit(quotes, args.output):

@@ -13,6 +13,7 @@ from switchyard.cli.jobs.verdicts import print_explanation, print_plan
 from switchyard.cli.jobs.wait_view import wait_for_job, write_output
 from switchyard.cli.submit.submit_files import add_files, fetch_after_wait, name_files, send_files, split_files
 from switchyard.cli.submit.submit_select import add_select, parameters_of, select_of
+from switchyard.cli.submit.submit_tokens import add_clusters, print_stale_tokens, read_clusters
 from switchyard.cli.terminal.connect import SUBMIT_RETRY_S, connect
 from switchyard.cli.terminal.output import emit, paint, print_notice
 from switchyard.cli.terminal.parser import (
@@ -49,6 +50,7 @@ EXAMPLES = f"""\
   yard submit --in train.py --out 'results/*' --wait -- python train.py      files go there, results come back
   yard submit --workdir . --out model.pt -- ./train.sh   the whole folder, without what .yardignore names
   yard submit --array 0-9 --in 'parts/{{index}}.csv:part.csv' --in count.py -- python count.py part.csv
+  yard submit --clusters two.yaml -- ./simulate          one of the clusters in this file, by their submit tokens
   yard submit --after 01JCQ0V7 --after 01JCQ0WA:any -- ./then
   yard submit --bulk jobs.jsonl --label run=7            thousands: a list, or one JSON object per line
 
@@ -74,9 +76,16 @@ job file (every field but command may be left out):
 TASKS_SHOWN = 10  # failed ones named at the end of a wait
 FLAG_FIELDS = (
     *("name", "project", "domain", "priority", "cluster", "cwd", "image", "nodes", "tasks", "cores", "gpus", "memory"),
+    *("gpu_type", "gpu_memory", "devices"),
     *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "together", "hold", "expires_after"),
     *("workflow", "launch_plan", "pool", "cluster_label", "task_type", "match_engine"),
 )
+
+
+def parse_gpus(text: str) -> tuple[str, int]:
+    """`h100:2` or `h100`."""
+    kind, sign, count = text.partition(":")
+    return kind, positive_int(count) if sign else 1
 
 
 def parse_token_units(text: str) -> tuple[str, int]:
@@ -97,6 +106,7 @@ def main(argv: list[str]) -> int:
             return _plan(yard, name_files(request, files), args)
         (request,) = send_files(yard, [(request, files)])
         job = yard.submit(request, key=args.key)
+        print_stale_tokens(created_job(job).stale_tokens)
         if job.state is State.REJECTED:
             return _print_rejected(job, args)
         has_outputs = request.spec.files is not None and bool(request.spec.files.out)
@@ -117,6 +127,8 @@ def read_request(args: Namespace) -> tuple[JobRequest, FileRequest]:
 def job_fields_of(args: Namespace) -> dict[str, Any]:
     """Return the job's fields that flags set. None: not set."""
     fields = {name: getattr(args, name) for name in FLAG_FIELDS}
+    if args.gpu is not None:
+        fields["gpu_type"], fields["gpus"] = args.gpu
     fields["labels"] = dict(args.label) or None
     fields["env"] = dict(args.env) or None
     fields["limits"] = {name.replace("-", "_"): int_or_text(value) for name, value in args.limit} or None
@@ -124,6 +136,7 @@ def job_fields_of(args: Namespace) -> dict[str, Any]:
     fields["after"] = args.after or None
     fields["tags"] = args.queue_tag or None
     fields["spill"] = args.spill or None
+    fields["clusters"] = read_clusters(args.clusters)
     fields["select"] = select_of(args)
     fields["parameters"] = parameters_of(args) or None
     fields["tokens"] = dict(args.token) or None
@@ -205,6 +218,7 @@ def _from_flux(form: dict[str, Any], *, where: str) -> dict[str, Any]:
 
 def _plan(yard: CoreClient, request: JobRequest, args: Namespace) -> int:
     plan = yard.plan(request)
+    print_stale_tokens(plan.stale_tokens)
     if not emit(plan, args.output, key="chosen"):
         print_plan(plan)
         _print_rules(plan)
@@ -331,6 +345,7 @@ def _add_job(parser: Parser) -> None:
     )
     group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")
+    add_clusters(group)
     group.add_argument("--workflow", metavar="NAME", help="the workflow it belongs to; rules can be set per workflow")
     group.add_argument("--launch-plan", metavar="NAME", help="the launch plan of the workflow")
     group.add_argument("--pool", metavar="NAME", help="only clusters of this pool")
@@ -352,6 +367,16 @@ def _add_needs(parser: Parser) -> None:
     group.add_argument("-N", "--nodes", type=int, metavar="N", help="spread over this many nodes (default: any)")
     group.add_argument("-c", "--cores", type=int_or_text, metavar="N", help="cores (default 1); 500m is half of one")
     group.add_argument("-g", "--gpus", type=int, metavar="N", help="GPUs")
+    group.add_argument("--gpu", type=parse_gpus, metavar="TYPE[:N]", help="GPUs of this type: h100:2, a100-80gb")
+    group.add_argument("--gpu-type", metavar="TYPE", help="the type of the GPUs, by any of its names")
+    group.add_argument("--gpu-memory", type=int_or_text, metavar="SIZE", help="memory of each GPU, at least: 80GB")
+    group.add_argument(
+        "--device",
+        action="append",
+        dest="devices",
+        metavar="KIND[:TYPE][:N]",
+        help="other countable resources: fpga:u280, tpu:v5e:4; repeatable",
+    )
     group.add_argument("-m", "--memory", type=int_or_text, metavar="SIZE", help="memory, as in 8GiB")
     group.add_argument("--ephemeral-storage", type=int_or_text, metavar="SIZE", help="scratch space, as in 100GiB")
     add_repeatable(group, "--limit", type=key_value, metavar="K=V", help="the most it may use: cores=2, memory=16GiB")
@@ -423,7 +448,6 @@ def add_native(parser: Parser) -> None:
     group.add_argument("--reservation", metavar="NAME", help="run in this reservation")
     group.add_argument("--constraint", metavar="TEXT", help="features of its nodes, in the cluster's words: 'a&b'")
     group.add_argument("--license", action="append", metavar="NAME[:N]", help="a licence; repeatable")
-    group.add_argument("--gpu-type", metavar="NAME", help="the type of the GPUs")
     group.add_argument("--exclusive", action="store_true", default=None, help="whole nodes")
     group.add_argument(
         "--option", action="append", metavar="WORD", help="any other option that the site allows: --option=--nice=5"
@@ -438,7 +462,6 @@ def native_of(args: Namespace) -> dict[str, Any]:
         "reservation": args.reservation,
         "constraint": args.constraint,
         "licenses": args.license,
-        "gpu_type": args.gpu_type,
         "exclusive": args.exclusive,
         "options": args.option,
     }

@@ -60,8 +60,9 @@ class Load(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
         refuse_infinite(self.values)
 
 
-# A node's shape in the graph (None: the graph does not know the node), and its free cores, GPUs and bytes of memory.
-NodeRest = tuple[int | None, int, int, int]
+# A node's shape in the graph (None: the graph does not know the node), its free cores, GPUs and bytes of memory; and
+# its free GPUs by type, if it has several types.
+NodeRest = tuple[int | None, int, int, int, tuple[tuple[str, int], ...]]
 
 
 def load_of(free: Mapping[NodeRest, int], *, signature: str, running: int, queued: int, values: NamedValues) -> Load:
@@ -71,12 +72,17 @@ def load_of(free: Mapping[NodeRest, int], *, signature: str, running: int, queue
     """
     is_known = all(shape is not None for shape, *_ in free) and len(free) <= FREE_NODES_MAX
     return Load(
-        free_cores=sum(cores * count for (_, cores, _, _), count in free.items()),
-        free_gpus=sum(gpus * count for (_, _, gpus, _), count in free.items()),
-        free_memory_bytes=sum(memory * count for (*_, memory), count in free.items()),
+        free_cores=sum(cores * count for (_, cores, *_), count in free.items()),
+        free_gpus=sum(gpus * count for (_, _, gpus, *_), count in free.items()),
+        free_memory_bytes=sum(memory * count for (*_, memory, _), count in free.items()),
         running=running,
         queued=queued,
-        free=[FreeNodes(shape or 0, count, *left) for (shape, *left), count in free.items()] if is_known else None,
+        free=[
+            FreeNodes(shape or 0, count, cores, gpus, memory, dict(types))
+            for (shape, cores, gpus, memory, types), count in free.items()
+        ]
+        if is_known
+        else None,
         signature=signature,
         values=values,
     )

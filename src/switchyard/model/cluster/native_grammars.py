@@ -40,6 +40,8 @@ _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"
 NAME = Grammar(_NAME, "a name (letters, digits and . _ @ + - inside)")
 NAMES = Grammar(rf"{_NAME}(,{_NAME})*", "a name, or several with commas between them", 512)
 GPU_TYPE = Grammar(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", "the name of a type of GPU (letters, digits and . _ - inside)", 64)
+# A kind of device, perhaps a type, and perhaps a count: `nic`, `tpu:v5e:4`, `nvidia.com/mig-1g.5gb:2`.
+DEVICE_PATTERN = r"^[A-Za-z][A-Za-z0-9._/-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?(:[1-9][0-9]{0,6})?(?!\n)$"
 CONSTRAINT = Grammar(
     r"[A-Za-z0-9_(\[!][A-Za-z0-9_.:=@+/&|()\[\]*!,-]*",
     "an expression of features (letters, digits and _ . : = @ + / - inside, joined by & | , * ! ( ) [ ])",

@@ -66,6 +66,7 @@ class Quotes(Struct, frozen=True, kw_only=True, omit_defaults=True):
     soonest: str | None = None
     cheapest: str | None = None
     reason: str = ""  # why nobody was asked
+    stale_tokens: list[str] = []  # names in `submit_tokens` whose token opened no cluster
 
 
 class QuoteRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

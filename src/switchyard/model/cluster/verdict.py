@@ -59,6 +59,7 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     hints: list[str] = []
     quotes: list[Quote] = []
     policy: JobPolicy | None = None
+    stale_tokens: list[str] = []  # names in `submit_tokens` whose token opened no cluster
 
 
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

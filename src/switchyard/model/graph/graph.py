@@ -70,13 +70,17 @@ class NodeKind:
 
 
 class FreeNodes(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`count` nodes of a shape of the graph that have this much left each; memory in bytes."""
+    """`count` nodes of a shape of the graph that have this much left each; memory in bytes.
+
+    `types`: the free GPUs by type, of nodes with several types: `{"a100": 1, "h100": 0}`.
+    """
 
     shape: Annotated[int, Meta(ge=0, lt=SHAPES_MAX)]
     count: ChildCount = 1
     core: Size = 0
     gpu: Size = 0
     memory: Size = 0
+    types: Annotated[dict[str, Size], Meta(max_length=64)] = {}
 
 
 class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):

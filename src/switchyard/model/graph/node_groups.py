@@ -1,7 +1,7 @@
 """Clusters told as groups of nodes: our own short form, and Flux's R version 1 (RFC 20). Pure.
 
     nodes: 400
-    each: {socket: 2, core: 48, memory: 256GiB, gpu: 4}
+    each: {socket: 2, core: 48, memory: 256GiB, gpu: 4, gpu_type: a100-80gb, devices: [fpga:u280:1]}
     properties: {partition: batch}
     hosts: "n[0-399]"
 
@@ -20,13 +20,15 @@ import msgspec
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed
+from switchyard.model.cluster.hardware import GPU, is_known, read_hardware
 from switchyard.model.cluster.hostlist import HostRange, compress_hosts, expand_hosts, format_hosts, parse_hosts
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.graph.fields import check_fields
 from switchyard.model.graph.graph import NODES_MAX, AttachedVertex, FieldValue, Graph, TypeName
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
-from switchyard.model.job.job import COUNT_MAX, Amount, Count
+from switchyard.model.job.job import COUNT_MAX, Amount, Count, DeviceText, GpuType
+from switchyard.model.jobspec.devices import read_device
 from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.model.rules.names import LabelKey
 from switchyard.model.wire.decode import convert
@@ -37,12 +39,22 @@ DEFAULT_PREFIX = "node"
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices of one kind and type on each node."""
+
+    kind: str
+    count: int
+    properties: dict[str, FieldValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class NodeGroup:
     """Equal nodes: their hosts, what lies below each (type → count), sized vertices, properties, sockets."""
 
     hosts: tuple[HostRange, ...]
     ranks: tuple[HostRange, ...]
     counts: dict[str, int]
+    devices: tuple[DeviceGroup, ...] = ()
     bytes: dict[str, int] = field(default_factory=dict)
     sockets: int = 0
     properties: dict[str, FieldValue] = field(default_factory=dict)
@@ -124,6 +136,9 @@ def _node(cons: ShapeTable, group: NodeGroup) -> int:
                     below[socket] = below.get(socket, 0) + sockets
         else:
             below[leaf] = below.get(leaf, 0) + count
+    for device in group.devices:
+        leaf = cons.shape(device.kind, properties=device.properties)
+        below[leaf] = below.get(leaf, 0) + device.count
     for kind, size in group.bytes.items():
         if size:
             below[cons.shape(kind, size=size, unit="B")] = 1
@@ -134,6 +149,9 @@ class _Each(Struct, frozen=True, forbid_unknown_fields=True):
     socket: Annotated[int, Meta(ge=0, le=1024)] = 0
     core: Count = 1
     gpu: Annotated[int, Meta(ge=0, le=COUNT_MAX)] = 0
+    gpu_type: GpuType = ""
+    gpu_memory: Amount | None = None  # of each
+    devices: Annotated[list[DeviceText], Meta(max_length=256)] = []  # others, and GPUs of further types: `gpu:h100:2`
     memory: Amount = 0
     storage: Amount = 0
 
@@ -177,8 +195,22 @@ def read_short_form(value: Any, *, where: str) -> NodeGroups:
         ranked += count
         counts = {"core": group.each.core, "gpu": group.each.gpu}
         properties = check_fields(group.properties, f"{place}.properties")
-        node_groups.append(NodeGroup(hosts, ranks, counts, size, group.each.socket, properties))
+        inner = {GPU: told} if (told := _gpu_properties(group)) else {}
+        devices = tuple(
+            DeviceGroup(device.kind, device.count, {"type": device.spelling} if device.spelling else {})
+            for device in map(read_device, group.each.devices)
+        )
+        node_groups.append(
+            NodeGroup(hosts, ranks, counts, devices, size, group.each.socket, properties, inner_properties=inner)
+        )
     return NodeGroups(where, node_groups)
+
+
+def _gpu_properties(group: _Group) -> dict[str, FieldValue]:
+    """The type of all GPUs of a node; older files give it as the node's property `gpu_type`."""
+    type_, memory = group.each.gpu_type or group.properties.get("gpu_type"), group.each.gpu_memory
+    named: dict[str, FieldValue] = {"type": type_} if type_ and isinstance(type_, str) else {}
+    return named | ({"memory": parse_bytes(memory)} if memory else {})
 
 
 class _Entry(Struct, frozen=True):
@@ -229,12 +261,20 @@ def read_flux_r(value: Mapping[str, Any], *, where: str) -> NodeGroups:
 
 
 def _inner_properties(names: tuple[str, ...]) -> dict[str, dict[str, FieldValue]]:
-    """`mi50@gpu` is a property of the node by its whole name, and `mi50` one of its gpus (RFC 20)."""
+    """`mi50@gpu` is a property of the node by its whole name, and `mi50` one of its gpus (RFC 20).
+
+    A property of a node that is the name of a known GPU, such as `h100`, tells the type of its gpus, too.
+    """
     properties: dict[str, dict[str, FieldValue]] = {}
+    known = {read_hardware(name.removesuffix("@gpu")).name for name in names if is_known(name.removesuffix("@gpu"))}
     for name in names:
+        if len(known) > 1 and is_known(name.removesuffix("@gpu")):
+            continue  # R does not say which of its gpus have which type
         bare, at, kind = name.rpartition("@")
         if at and bare and kind:
             properties.setdefault(kind, {})[bare] = True
+        elif is_known(name):
+            properties.setdefault(GPU, {})[name] = True
     return properties
 
 

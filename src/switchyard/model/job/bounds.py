@@ -5,6 +5,7 @@ They are stored with the job, because later routing decisions need them.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import msgspec
@@ -22,11 +23,13 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
     """Limits on where a job may run. Rules of its scope and submit tokens add to those of the request.
 
     `named`: ids of the clusters that the request names, sorted; None: any. `by_token`: clusters that the job has a
-    submit token for. `settled`: the chosen cluster, if the answer to the submitter promised it.
+    submit token for. `by_saved_token`: further clusters that saved submit tokens open. `settled`: the chosen cluster,
+    if the answer to the submitter promised it.
     """
 
     named: tuple[str, ...] | None = None
     by_token: tuple[str, ...] = ()
+    by_saved_token: tuple[str, ...] = ()
     pool: str | None = None
     label: str | None = None
     tags: tuple[str, ...] = ()
@@ -72,6 +75,11 @@ class Bounds(Struct, frozen=True, omit_defaults=True):
         )
 
     @property
+    def opened(self) -> frozenset[str]:
+        """The clusters that need no grant, because the job has a submit token of them."""
+        return frozenset((*self.by_token, *self.by_saved_token))
+
+    @property
     def is_decided(self) -> bool:
         """Whether the cluster is decided already: by a promise, or because tasks of an array together have begun."""
         return self.settled is not None or self.begun_on is not None
@@ -91,21 +99,33 @@ NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class RetryBounds:
-    """The bounds of a retry, taken from the old job. `by_token`: clusters that still have a valid submit token."""
+    """The bounds of a retry, taken from the old job. Of its submit tokens only those count that are still valid."""
 
     named: tuple[str, ...] | None
     by_token: tuple[str, ...]
     settled: str | None
+    by_saved_token: tuple[str, ...] = ()
 
     def narrow(self, bounds: Bounds) -> Bounds:
-        return replace(bounds, named=self.named, by_token=self.by_token, settled=self.settled)
+        return replace(
+            bounds,
+            named=self.named,
+            by_token=self.by_token,
+            by_saved_token=self.by_saved_token,
+            settled=self.settled,
+        )
 
 
-def retry_bounds(old: Bounds, *, by_token: tuple[str, ...], is_elsewhere: bool) -> RetryBounds:
-    """Return the bounds of a retry. `is_elsewhere` drops the named and promised clusters, but not the tokens' ones."""
+def retry_bounds(old: Bounds, *, opened: Collection[str], is_elsewhere: bool) -> RetryBounds:
+    """Return the bounds of a retry. `opened`: clusters that still have a valid submit token.
+
+    `is_elsewhere` drops the named and promised clusters, but not those that were named with their tokens.
+    """
+    by_token = tuple(cluster for cluster in old.by_token if cluster in opened)
+    by_saved_token = tuple(cluster for cluster in old.by_saved_token if cluster in opened)
     if is_elsewhere:
-        return RetryBounds(old.by_token or None, by_token, None)
-    return RetryBounds(old.named, by_token, old.settled)
+        return RetryBounds(old.by_token or None, by_token, None, by_saved_token)
+    return RetryBounds(old.named, by_token, old.settled, by_saved_token)
 
 
 def encode_bounds(bounds: Bounds) -> str:

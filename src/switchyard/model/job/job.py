@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -10,7 +11,7 @@ from msgspec import Meta, Struct, field
 
 from switchyard.errors import ImpossibleValue
 from switchyard.model.cluster.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
-from switchyard.model.cluster.native_grammars import NATIVE_GRAMMARS
+from switchyard.model.cluster.native_grammars import DEVICE_PATTERN, GPU_TYPE, NATIVE_GRAMMARS
 from switchyard.model.cluster.pod_part import PodPart
 from switchyard.model.cluster.selection import NamedValues, Select, refuse_infinite
 from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
@@ -53,6 +54,9 @@ PROGRAM_SCHEMA = {
     "prefixItems": [{"type": "string", "minLength": 1, "maxLength": WORD_CHARS_MAX, "pattern": WORD_PATTERN}]
 }
 PRIORITY_MAX = 1_000_000  # what the form allows; the rules of the job's scope allow less (attribute `job-priority`)
+GpuType = Annotated[str, Meta(max_length=64, pattern=GPU_TYPE.schema["pattern"])]
+# Units of a kind of device, and perhaps of a type: `nic`, `tpu:v5e:4`, `nvidia.com/mig-1g.5gb:2`.
+DeviceText = Annotated[str, Meta(min_length=1, max_length=128, pattern=DEVICE_PATTERN)]
 Priority = Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 DependencyText = Annotated[
     str, Meta(max_length=64, pattern=r"^([0-9A-Za-z]{6,26}|#[0-9]{1,6})(:(ok|any|notok))?(?!\n)$")
@@ -113,8 +117,11 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     # Not given: what the rules say; if they say nothing, one core and none of the rest.
     cores: Cores | None = None
     gpus: Annotated[int, Meta(ge=0, le=COUNT_MAX)] | None = None
+    gpu_type: GpuType = ""  # by any of its names: `h100`, `NVIDIA-H100-80GB-HBM3`; with at least the memory it names
+    gpu_memory: Amount | None = None  # of each GPU, at least
     memory: Amount | None = None
     ephemeral_storage: Amount | None = None
+    devices: Annotated[tuple[DeviceText, ...], Meta(max_length=16)] = ()  # others: `fpga:u280:1`
     limits: Limits = Limits()
     time_limit: Duration | None = None
 
@@ -128,7 +135,17 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         for size in (self.memory, self.ephemeral_storage):
             if size is not None:
                 parse_bytes(size)
+        if self.gpu_type or self.gpu_memory is not None or self.devices:
+            self._check_devices()
         self._check_limits()
+
+    def _check_devices(self) -> None:
+        if self.gpu_memory is not None:
+            parse_bytes(self.gpu_memory)
+        if (self.gpu_type or self.gpu_memory) and self.gpus is None and self.limits.gpus is None:
+            raise ImpossibleValue("gpu_type and gpu_memory say which GPUs; say how many, as in `gpus: 1`")
+        if any(re.fullmatch(r"gpu(:[0-9]+)?", text) for text in self.devices):
+            raise ImpossibleValue("devices: GPUs of any type are `gpus`; here they have a type, as in gpu:h100:2")
 
     @property
     def asked(self) -> ResourcesPerTask:
@@ -215,6 +232,8 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     def __post_init__(self) -> None:
         if not self.command[0]:
             raise ValueError("the command's first word is empty")
+        if self.native is not None and self.resources.gpu_type and self.native.gpu_type:
+            raise ImpossibleValue("gpu_type is there twice; leave out the one of `native`")
         if self.site is not None and self.files is None:
             raise ValueError("site: what a site gives is put into the folder of the job's files, so give `files`, too")
         if self.lost_after is not None:
@@ -222,7 +241,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
 
 class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster's name and its submit token."""
+    """A cluster or a group, by its name, and its submit token."""
 
     name: Name
     token: Annotated[str, Meta(min_length=1, max_length=512)]
@@ -241,7 +260,11 @@ class JobRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
     priority: Priority = 0
     labels: Annotated[dict[LabelKey, LabelValue], Meta(max_length=64)] = {}
     cluster: Name | None = None
+    # The clusters where it may run, each with its token. A token that is not valid denies the request.
     clusters: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
+    # Tokens that the user has saved: each opens its cluster, and none bounds where the job may run. An invalid one
+    # opens nothing, and is named in the answer.
+    submit_tokens: Annotated[list[ClusterToken], Meta(max_length=10_000)] = []
     pool: Name | None = None  # bounds where it may go
     cluster_label: Name | None = None  # narrows it
     tags: Annotated[list[Name], Meta(max_length=100)] = []  # of queues

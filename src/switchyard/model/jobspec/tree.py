@@ -133,6 +133,7 @@ class _Totals:
     def __init__(self) -> None:
         self._slots = 0
         self._of: dict[str, int] = {}
+        self._typed: dict[str, int] = {}  # of them, by kind and type: gpu:h100
 
     def add(self, entry: Mapping[str, Any], place: str, times: int) -> None:
         """Add a vertex of a canonical jobspec and all below it, `times` over."""
@@ -174,7 +175,19 @@ class _Totals:
         for kind, name in (("gpu", "gpus"), ("memory", "memory")):
             if self._of.get(kind):
                 fields[name] = ceil(self._of[kind] / slots)
-        return fields
+        return {**fields, **self._types(slots)}
+
+    def _types(self, slots: int) -> PlainJobFields:
+        """The types of devices. If all GPUs have one type, it is `gpu_type`; else typed ones are `devices`."""
+        typed = {name: ceil(count / slots) for name, count in sorted(self._typed.items())}
+        gpus = [name for name in typed if name.startswith("gpu:")]
+        fields: PlainJobFields = {}
+        if len(gpus) == 1 and self._typed[gpus[0]] == self._of["gpu"]:
+            fields["gpu_type"] = gpus[0].partition(":")[2]
+            del typed[gpus[0]]
+        elif gpus:
+            fields["gpus"] = ceil((self._of["gpu"] - sum(self._typed[name] for name in gpus)) / slots)
+        return fields | ({"devices": [f"{name}:{count}" for name, count in typed.items()]} if typed else {})
 
     def _entered(self, vertex: object, place: str, depth: int) -> Mapping[str, Any]:
         if depth > STRUCTURE_DEPTH_MAX:
@@ -195,4 +208,7 @@ class _Totals:
                 times = parse_bytes(f"{times}{as_text(unit, f'{place}.unit')}")
             except ValueError as exc:
                 raise jobspec_error(f"{place}.unit", str(exc)) from exc
+        kind, _, spelling = kind.partition(":")
         self._of[kind] = self._of.get(kind, 0) + times
+        if spelling:
+            self._typed[entry["type"]] = self._typed.get(entry["type"], 0) + times

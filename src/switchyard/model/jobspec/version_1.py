@@ -72,7 +72,7 @@ def _slot(slot: Vertex, count: int, held: Sequence[Vertex]) -> dict[str, Any]:
     """A slot with one count of cores and one of GPUs. Flux needs a core in each slot, so there is at least one."""
     amounts = {"core": 0, "gpu": 0}
     for vertex in held:
-        kind = vertex["type"]
+        kind = "gpu" if vertex["type"].startswith("gpu:") else vertex["type"]  # its type is a constraint on nodes
         if kind not in amounts:
             raise _refusal(f"a slot holds cores and GPUs, not {kind[:40]}")
         if vertex.get("with"):

@@ -159,7 +159,7 @@ class AllocateRequest(RenewRequest, frozen=True, forbid_unknown_fields=True, omi
 
 
 class ResourceManager(ABC):
-    """What a plugin is handed: by the SDK, or by `switchyard.tokens` without a server between.
+    """What a plugin is handed: by the SDK, or by `switchyard.tokens` or a feature without a server between.
 
     Plugins use the calls with named arguments, which are Flyte's. A subclass implements those that take a request.
     """

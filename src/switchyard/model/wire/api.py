@@ -122,12 +122,13 @@ class Me(Struct, frozen=True, omit_defaults=True):
 
 
 class CreatedJob(Struct, frozen=True, omit_defaults=True):
-    """The answer to a submit."""
+    """The answer to a submit. `stale_tokens`: names in `submit_tokens` whose token opened no cluster."""
 
     id: str
     state: str
     cluster: str | None = None
     reason: str = ""
+    stale_tokens: list[str] = []
 
 
 class Deleted(Struct, frozen=True, omit_defaults=True):

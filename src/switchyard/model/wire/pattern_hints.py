@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from switchyard.model.cluster.native_grammars import NAMES, NATIVE_GRAMMARS
+from switchyard.model.cluster.native_grammars import DEVICE_PATTERN, GPU_TYPE, NAMES, NATIVE_GRAMMARS
 from switchyard.model.rules.names import KEY_PATTERN, LABEL_KEY_PATTERN, NAME_PATTERN, SHOWN_TEXT_PATTERN, TEXT_PATTERN
 
 NO_CONTROL_CHARACTERS = "Control characters are not allowed"
@@ -54,6 +54,8 @@ PATTERN_HINTS = {
     ),
     r"^[0123456789ABCDEFGHJKMNPQRSTVWXYZ]{26}(?!\n)$": "Not an id (26 digits and capital letters)",
     rf"^(?:{NAMES.pattern})(?!\n)$": f"Not {NAMES.hint}",
+    GPU_TYPE.schema["pattern"]: f"Not {GPU_TYPE.hint}; write - for a blank",
+    DEVICE_PATTERN: "Not a device (KIND:TYPE:COUNT, such as fpga:u280:1; letters, digits, . _ - inside)",
     r"^/[^\u0000-\u001f]*(?!\n)$": "Not an absolute path (a / first, and no control characters)",
     r"^[0-9A-Z]{26}(?!\n)$": "Not an id (26 digits and capital letters)",
     r"^[0-9A-Za-z_-]+(?!\n)$": "Not an id (letters, digits, _ and -)",

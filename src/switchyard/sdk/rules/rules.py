@@ -1,4 +1,4 @@
-"""Client calls for attributes, effective policy, cluster resources, pools, cluster labels, queues and defaults."""
+"""Client calls for attributes, effective policy, pools, cluster labels, queues and defaults."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from switchyard.model.cluster.namespace_resources import ClusterObject
-from switchyard.model.cluster.rendering import Rendering, RenderingChange, RenderRequest
 from switchyard.model.rules.attributes import AttributeRow, Domain, EffectiveAttribute, KindInfo, PolicyView
 from switchyard.model.rules.layout import (
     ClusterSet,
@@ -82,31 +80,6 @@ class RuleCalls(ApiCalls):
     def policy(self, scope: Scope) -> PolicyView:
         """Return all effective values at a scope, each with the level it comes from."""
         return self._get(api_path("policy"), PolicyView, query=_scope_query(scope))
-
-    def render_cluster_resources(self, project: str, domain: str) -> Rendering:
-        """Render the templates for a project and domain. The server stores the result as the last rendering."""
-        # Repeatable: rendering twice stores the same.
-        return self._post(
-            api_path("cluster-resources"), Rendering, body=RenderRequest(project, domain), repeatable=True
-        )
-
-    def cluster_resource_changes(self, project: str, domain: str) -> RenderingChange:
-        """Render the templates now, and return the result beside the last stored rendering."""
-        query = {"project": project, "domain": domain}
-        return self._get(api_path("cluster-resources", "changes"), RenderingChange, query=query)
-
-    def cluster_resource_states(
-        self,
-        *,
-        project: str | None = None,
-        domain: str | None = None,
-        cluster: str | None = None,
-        is_problem: bool = False,
-        limit: int | None = None,
-    ) -> Iterator[ClusterObject]:
-        """Yield the state of each rendered object on each Kubernetes cluster. `is_problem`: without applied objects."""
-        query: QueryParams = {"project": project, "domain": domain, "cluster": cluster, "problems": is_problem or None}
-        return self._walk(api_path("cluster-resources", "status"), Page[ClusterObject], query=query, limit=limit)
 
     def layout(self) -> LayoutView:
         """Return all pools, labels, queues and defaults."""

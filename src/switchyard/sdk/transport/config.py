@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,52 @@ FILE_BYTES_MAX = 1 << 20  # ten thousand cluster tokens fit; anything larger is 
 
 
 @dataclass(frozen=True, slots=True)
+class SavedSubmitToken:
+    """A submit token of a cluster or a group. No `server`: that at the file's `url`."""
+
+    name: str
+    token: str
+    server: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class UserFile:
-    """The content of the user's file. `clusters` are submit tokens of the server at `url`."""
+    """The content of the user's file."""
 
     url: str = ""
     tokens: Mapping[str, str] = field(default_factory=dict)
-    clusters: tuple[ClusterToken, ...] = ()
+    clusters: tuple[SavedSubmitToken, ...] = ()
     ca_file: str = ""
 
+    @property
+    def server(self) -> str:
+        """The default server, whose submit tokens name no server."""
+        return clean_url(self.url or URL_DEFAULT)
+
     def with_token(self, url: str, token: str) -> UserFile:
-        """Return the file with this server as the default, and its token."""
-        return replace(self, url=url, tokens={**self.tokens, url: token})
+        """Return the file with this server as the default, and its token. Submit tokens stay with their servers."""
+        fresh = replace(self, url=url, tokens={**self.tokens, url: token})
+        entries = (replace(entry, server=self._server_of(entry)) for entry in self.clusters)
+        return replace(fresh, clusters=tuple(fresh._without_own_server(entry) for entry in entries))
 
     def without_token(self, url: str) -> UserFile:
         return replace(self, tokens={key: token for key, token in self.tokens.items() if key != url})
 
-    def with_cluster(self, cluster: ClusterToken) -> UserFile:
-        other_clusters = (known for known in self.clusters if known.name != cluster.name)
-        return replace(self, clusters=(*other_clusters, cluster))
+    def with_submit_token(self, server: str, name: str, token: str) -> UserFile:
+        """Return the file with this token in place of the server's earlier one of the same name."""
+        others = (entry for entry in self.clusters if (entry.name, self._server_of(entry)) != (name, server))
+        return replace(self, clusters=(*others, self._without_own_server(SavedSubmitToken(name, token, server))))
+
+    def submit_tokens_of(self, server: str) -> tuple[ClusterToken, ...]:
+        """The submit tokens of one server. They are its secrets, and never go to another."""
+        own = (entry for entry in self.clusters if self._server_of(entry) == server)
+        return tuple(ClusterToken(entry.name, entry.token) for entry in own)
+
+    def _server_of(self, entry: SavedSubmitToken) -> str:
+        return entry.server or self.server
+
+    def _without_own_server(self, entry: SavedSubmitToken) -> SavedSubmitToken:
+        return replace(entry, server="") if entry.server == self.server else entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +76,7 @@ class ClientSettings:
 
     url: str
     token: str | None
-    clusters: tuple[ClusterToken, ...] = ()
+    submit_tokens: tuple[ClusterToken, ...] = ()
     ca_file: str | None = None
     is_plain_allowed: bool = False  # to send the token over http:// to another machine
 
@@ -56,14 +84,12 @@ class ClientSettings:
 def resolve_settings(url: str | None = None, token: str | None = None, *, ca_file: str | None = None) -> ClientSettings:
     """Settle each value: an argument wins, then the environment, the user's file, and the default."""
     user_file = load_user_file(config_path())
-    default_url = clean_url(user_file.url or URL_DEFAULT)
-    server_url = clean_url(url or os.environ.get("YARD_URL") or default_url)
+    server_url = clean_url(url or os.environ.get("YARD_URL") or user_file.server)
     tokens = {clean_url(key): secret for key, secret in user_file.tokens.items()}
     return ClientSettings(
         url=server_url,
         token=clean_token(token or os.environ.get("YARD_TOKEN") or tokens.get(server_url)),
-        # Submit tokens are secrets of one server: they never go to another.
-        clusters=user_file.clusters if server_url == default_url else (),
+        submit_tokens=user_file.submit_tokens_of(server_url),
         ca_file=ca_file or user_file.ca_file or None,
         is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
     )
@@ -112,10 +138,14 @@ def clean_token(token: str | None) -> str | None:
     return text
 
 
+class _SavedTokenForm(ClusterToken, frozen=True, forbid_unknown_fields=True):
+    server: str = ""
+
+
 class _UserFileForm(Struct, frozen=True, forbid_unknown_fields=True):
     url: str | None = None
     tokens: dict[str, str] | None = None
-    clusters: list[ClusterToken] | None = None
+    clusters: list[_SavedTokenForm] | None = None
     ca_file: str | None = None
 
 
@@ -134,13 +164,24 @@ def load_user_file(path: Path) -> UserFile:
         )
     plain = _parse_saved_form(text)
     form = convert(load_yaml(text, where=str(path)) or {} if plain is None else plain, _UserFileForm, where=str(path))
-    return UserFile(form.url or "", form.tokens or {}, tuple(form.clusters or ()), form.ca_file or "")
+    return UserFile(form.url or "", form.tokens or {}, tuple(_saved_tokens(form, path)), form.ca_file or "")
+
+
+def _saved_tokens(form: _UserFileForm, path: Path) -> Iterator[SavedSubmitToken]:
+    for entry in form.clusters or ():
+        try:
+            yield SavedSubmitToken(entry.name, entry.token, clean_url(entry.server) if entry.server else "")
+        except BadRequest as exc:
+            raise Malformed(
+                f"{path}: clusters: {entry.name}: server: {exc.detail}",
+                next_step="Write it as http://HOST:PORT or https://HOST[:PORT], or leave it out for the one at `url`.",
+            ) from exc
 
 
 _STRING = r'("(?:[^"\\]|\\.)*")'
 _TOP = re.compile(rf"(url|ca_file): {_STRING}\Z")
 _TOKEN = re.compile(rf"  {_STRING}: {_STRING}\Z")
-_CLUSTER = re.compile(rf"  - {{name: {_STRING}, token: {_STRING}}}\Z")
+_CLUSTER = re.compile(rf"  - {{name: {_STRING}, token: {_STRING}(?:, server: {_STRING})?}}\Z")
 
 
 def _parse_saved_form(text: bytes) -> dict[str, Any] | None:
@@ -159,7 +200,8 @@ def _parse_saved_form(text: bytes) -> dict[str, Any] | None:
             elif section == "tokens" and (match := _TOKEN.match(line)) and json.loads(match[1]) not in form[section]:
                 form[section][json.loads(match[1])] = json.loads(match[2])
             elif section == "clusters" and (match := _CLUSTER.match(line)):
-                form[section].append({"name": json.loads(match[1]), "token": json.loads(match[2])})
+                words = zip(("name", "token", "server"), match.groups(), strict=True)
+                form[section].append({word: json.loads(text) for word, text in words if text is not None})
             else:
                 return None  # not in our form, or a duplicate key: the YAML reader reports it with its line
     except ValueError:
@@ -199,5 +241,7 @@ def _format_user_file(content: UserFile) -> str:
         lines += ["tokens:", *(f"  {quote(url)}: {quote(token)}" for url, token in content.tokens.items())]
     if content.clusters:
         lines += ["clusters:"]
-        lines += [f"  - {{name: {quote(known.name)}, token: {quote(known.token)}}}" for known in content.clusters]
+        for entry in content.clusters:
+            server = f", server: {quote(entry.server)}" if entry.server else ""
+            lines.append(f"  - {{name: {quote(entry.name)}, token: {quote(entry.token)}{server}}}")
     return "\n".join(lines) + "\n"

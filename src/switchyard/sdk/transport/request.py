@@ -31,10 +31,13 @@ def build_job_request(
     base: str | Sequence[str] | JobSpec | JobRequest | Mapping[str, Any],
     given: Mapping[str, Any],
     *,
-    clusters: Iterable[ClusterToken] = (),
+    saved: Sequence[ClusterToken] = (),
     where: str = "the job",
 ) -> JobRequest:
-    """Build a request from a command, a spec, a request or flat fields, with `given` laid over it."""
+    """Build a request from a command, a spec, a request or flat fields, with `given` laid over it.
+
+    `saved`: submit tokens of the user's file.
+    """
     flat = _flatten_input(base, where=where)
     for name, value in given.items():
         if value is not None:
@@ -44,8 +47,9 @@ def build_job_request(
             if name in MERGED_FIELDS and not isinstance(plain, Mapping):
                 raise Malformed(f"{where}: {name}: expected a mapping, not {str(value)[:40]!r}.")
             flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED_FIELDS else plain
-    if not flat.get("clusters"):
-        flat["clusters"] = [msgspec.to_builtins(cluster) for cluster in clusters]
+    # Who names the clusters of a job wants no others: saved tokens would only show more secrets.
+    if saved and not flat.get("clusters") and not flat.get("submit_tokens"):
+        flat["submit_tokens"] = [msgspec.to_builtins(entry) for entry in saved]
     return _convert_request(flat, where=where)
 
 

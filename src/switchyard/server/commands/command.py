@@ -14,7 +14,6 @@ import structlog
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_loopback, is_plain_http_allowed
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.commands.database_option import add_database_options, data_folder, read_database_url, sqlite_url
-from switchyard.server.config.cluster_resources_section import templates_of
 from switchyard.server.config.clusters_section_checks import unlisted_members
 from switchyard.server.config.config import Config, flyte_reading, read_config, valid_parts
 from switchyard.server.config.config_positions import with_positions
@@ -23,9 +22,9 @@ from switchyard.server.config.selection_section import read_selection
 from switchyard.server.config.settings import Settings, parse_address
 from switchyard.server.config.storage_section import read_storage
 from switchyard.server.config.token_pools_section import token_mistakes
+from switchyard.server.feature import server_features
 from switchyard.server.private_files import set_private_umask
-from switchyard.service.core.snapshots.resource_templates import ResourceTemplates
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import StorageOptions
 
 EXAMPLES = """\
 examples:
@@ -102,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--no-auth", action="store_true", help="loopback only: every caller is the local admin")
     # For `make bench` alone: the same server with the commit left out, or with one commit per request.
-    parser.add_argument("--bench", choices=["no-commit", "one-by-one"], default="", help=argparse.SUPPRESS)
+    parser.add_argument("--bench", choices=["one-by-one"], default="", help=argparse.SUPPRESS)
     return parser
 
 
@@ -127,8 +126,9 @@ def read_settings(options: argparse.Namespace) -> Settings:
     if options.tls_client_ca and not (options.tls_cert and options.grpc):
         mistakes.append("--tls-client-ca goes with --grpc, --tls-cert and --tls-key")
     config, unused = _config(options.config, mistakes)
-    templates = _templates(config, options.config, mistakes)
-    storage = _storage(config, options.config, mistakes)
+    folder = _config_folder(options.config)
+    mistakes += [mistake for feature in server_features() for mistake in feature.mistakes(config, folder=folder)]
+    storage = _storage(config, folder, mistakes)
     data = data_folder(options.data)
     database = _database(options, mistakes) or sqlite_url(data)
     if mistakes:
@@ -147,7 +147,8 @@ def read_settings(options: argparse.Namespace) -> Settings:
         bench=options.bench,
         config=config,
         unused_keys=unused,
-        templates=templates,
+        config_folder=folder,
+        environment=dict(os.environ),
         storage=storage,
     )
 
@@ -214,26 +215,8 @@ def _config(file: str | None, mistakes: list[str]) -> tuple[Config, dict[str, st
     return config, reading.unused
 
 
-def _templates(config: Config, file: str | None, mistakes: list[str]) -> ResourceTemplates:
-    """The templates of cluster resources. A relative path is relative to the config file."""
-    templates = templates_of(
-        config.cluster_resources,
-        config.namespace_mapping,
-        folder=_config_folder(file),
-        environment=dict(os.environ),
-    )
-    if templates.folder is not None and not templates.folder.is_dir():
-        mistakes.append(f"cluster_resources.templatePath: there is no folder {templates.folder}")
-    mistakes += [
-        f"cluster_resources.customData.{domain}: there is no such domain"
-        for domain in templates.by_domain
-        if domain not in config.domain_names
-    ]
-    return templates
-
-
-def _storage(config: Config, file: str | None, mistakes: list[str]) -> StorageOptions:
-    storage, wrong = read_storage(config.storage, environment=os.environ, folder=_config_folder(file))
+def _storage(config: Config, folder: Path, mistakes: list[str]) -> StorageOptions:
+    storage, wrong = read_storage(config.storage, environment=os.environ, folder=folder)
     mistakes += wrong
     return storage
 

@@ -29,9 +29,9 @@ from switchyard.model.rules.names import LabelKey, LabelValue, Name
 from switchyard.model.rules.queue import Queue
 from switchyard.model.wire.decode import load_yaml
 from switchyard.policy.kinds.job_priority import HIGHEST_DEFAULT, LOWEST_DEFAULT
+from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE, namespace_of
 from switchyard.route.moving import MovingSettings
 from switchyard.sections import with_sections
-from switchyard.server.config.cluster_resources_section import ClusterResourcesSection, NamespaceMappingSection
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
@@ -268,6 +268,13 @@ class ResourceManagerSection(Section, frozen=True):
 SECRET_CHARS_MIN = 12
 
 
+class NamespaceMappingSection(Section, frozen=True):
+    template: str = NAMESPACE_TEMPLATE
+
+    def __post_init__(self) -> None:
+        namespace_of(self.template, project="project", domain="domain")
+
+
 class MatchSection(Section, frozen=True):
     """The engine that checks whether a job fits a cluster, and the engines that users may name (`--match-engine`)."""
 
@@ -350,7 +357,6 @@ class Config(Section, frozen=True):
     execution_config: ExecutionConfigSection = ExecutionConfigSection()
     quality_of_service: QualityOfServiceSection = QualityOfServiceSection()
     job_priority: JobPrioritySection = JobPrioritySection()
-    cluster_resources: ClusterResourcesSection = ClusterResourcesSection()
     namespace_mapping: NamespaceMappingSection = NamespaceMappingSection()
     resourcemanager: ResourceManagerSection = ResourceManagerSection()
     match: MatchSection = MatchSection()

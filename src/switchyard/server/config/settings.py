@@ -8,8 +8,7 @@ from pathlib import Path
 
 from switchyard.server.config.config import Config
 from switchyard.server.config.connections_section import ConnectionBounds, ConnectionsSection, connection_bounds
-from switchyard.service.core.snapshots.resource_templates import ResourceTemplates
-from switchyard.storage.options import StorageOptions
+from switchyard.storage.object_store import StorageOptions
 
 DEFAULT_CONNECTIONS = connection_bounds(ConnectionsSection(), open_files=1024)  # the soft limit of most systems
 
@@ -62,10 +61,11 @@ class Settings:
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  # gRPC clients need a certificate of this authority
     is_open: bool = False  # --no-auth
-    bench: str = ""  # for the benchmark alone: no-commit or one-by-one
+    bench: str = ""  # for the benchmark alone: one-by-one
     config: Config = field(default_factory=Config)
     unused_keys: Mapping[str, str] = field(default_factory=dict)  # of the config file, with the reasons
-    templates: ResourceTemplates = field(default_factory=ResourceTemplates)  # of cluster resources
+    config_folder: Path = Path()  # relative paths in the config are relative to it
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # which values in the config may name
     storage: StorageOptions = field(default_factory=StorageOptions)  # with its credentials, which nothing shows
     bounds: ServerBounds = ServerBounds()
     intervals: LoopIntervals = LoopIntervals()

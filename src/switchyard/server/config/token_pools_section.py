@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.tokens import LEASE_S_MAX, QUOTA_MAX, TOKENS_OF_JOB_MAX, UNITS_MAX, is_namespace
+from switchyard.plugins import PluginGroup
 from switchyard.server.config.config import ResourceManagerSection
 from switchyard.service.core.snapshots.token_settings import TokenSettings
 from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
 from switchyard.tokens.pools import TokenPools
+
+POOLS_KINDS = PluginGroup("switchyard.token_pools", "kind of token pools")  # beside `noop` and `memory`
+
+
+class PoolsKind(Protocol):
+    """Token pools of one `type` of the section: a class without arguments."""
+
+    def mistakes(self, section: ResourceManagerSection) -> list[str]: ...
+
+    def make(self, section: ResourceManagerSection, *, lease_s_max: int) -> TokenPools:
+        """Make the pools of a section without mistakes."""
+        ...
 
 
 def token_mistakes(section: ResourceManagerSection) -> list[str]:
@@ -18,13 +33,8 @@ def token_mistakes(section: ResourceManagerSection) -> list[str]:
         mistakes.append(f"resourcemanager.resourceMaxQuota: from 1 to {QUOTA_MAX}")
     if not 1 <= _lease_s_max(section) <= LEASE_S_MAX:
         mistakes.append(f"resourcemanager.leaseMax: from 1 s to {LEASE_S_MAX} s")
-    if section.type == "redis":
-        if not section.redis.hostPaths:
-            mistakes.append("resourcemanager.redis.hostPaths: name the Redis, as host:port")
-        if len(section.redis.hostPaths) > 1 and not section.redis.primaryName:
-            mistakes.append(
-                "resourcemanager.redis.hostPaths: several are Sentinels, and need primaryName; a Redis is one address"
-            )
+    if section.type in POOLS_KINDS.names():
+        mistakes += _kind(section).mistakes(section)
     for name, needs in section.taskTypes.items():
         where = f"resourcemanager.taskTypes.{name}"
         if len(needs) > TOKENS_OF_JOB_MAX:
@@ -38,7 +48,7 @@ def token_mistakes(section: ResourceManagerSection) -> list[str]:
 
 
 def make_token_pools(section: ResourceManagerSection) -> TokenSettings:
-    """Make the token pools of a section without mistakes. The server also starts while Redis is unreachable."""
+    """Make the token pools of a section without mistakes."""
     lease_s_max = _lease_s_max(section)
     return TokenSettings(
         _pools(section, lease_s_max),
@@ -52,18 +62,14 @@ def make_token_pools(section: ResourceManagerSection) -> TokenSettings:
 def _pools(section: ResourceManagerSection, lease_s_max: int) -> TokenPools:
     if section.type == "memory":
         return MemoryPools(quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
-    if section.type == "redis":
-        from switchyard.tokens.redis import RedisPools
-        from switchyard.tokens.redis_connections import (
-            RedisConnectionPool,
-        )  # takes 60 ms, and most servers have no Redis
+    if section.type == "noop":
+        return NoopPools()
+    return _kind(section).make(section, lease_s_max=lease_s_max)
 
-        there = section.redis
-        lines = RedisConnectionPool(
-            there.hostPaths, password=there.hostKey, primary=there.primaryName, retries=there.maxRetries
-        )
-        return RedisPools(lines, quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
-    return NoopPools()
+
+def _kind(section: ResourceManagerSection) -> PoolsKind:
+    kind: PoolsKind = POOLS_KINDS.make(section.type)
+    return kind
 
 
 def _lease_s_max(section: ResourceManagerSection) -> int:

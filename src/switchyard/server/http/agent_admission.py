@@ -40,7 +40,7 @@ def read_incarnation(scope: AsgiScope) -> str | None:
 
 
 async def admit_agent(server: ServerRuntime, scope: AsgiScope, rule: CallRule) -> AgentCaller:
-    """Authenticate an agent. A rule that is about an attempt is checked once the attempt is known (`admit_attempt`)."""
+    """Authenticate an agent. A rule that is about an attempt is checked with it (`admit_for_attempt`)."""
     caller = AgentCaller(await server.authenticator.agent(scope), read_incarnation(scope))
     if rule.process is CallingProcess.HOLDER and rule.attempt is AttemptNeed.NONE:
         await server.workers.in_thread(admit_call, server.context, caller, rule)

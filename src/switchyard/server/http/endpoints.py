@@ -9,7 +9,6 @@ from switchyard.server.http.resources.clusters import (
     agent_files,
     agent_poll,
     agents,
-    cluster_resources,
     clusters,
     graphs,
     invites,
@@ -38,6 +37,5 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *projects.ENDPOINTS,
     *attributes.ENDPOINTS,
     *token_pools.ENDPOINTS,
-    *cluster_resources.ENDPOINTS,
     *(endpoint for feature in server_features() for endpoint in feature.endpoints()),
 )

@@ -24,7 +24,6 @@ from switchyard.service.quote.quote_decisions import QuoteChore
 from switchyard.service.upkeep.collect_files import FileCollection
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.quarantine import Quarantine
-from switchyard.service.upkeep.render_namespaces import NamespaceRendering
 from switchyard.service.upkeep.retention import RetentionTerms
 from switchyard.service.upkeep.round import Chore, LeaderRound, clean_pause_s
 from switchyard.store.access import access
@@ -37,7 +36,6 @@ FAILURE_PAUSE_S = 1.0  # after a round that failed: each writes a log line, and 
 UNNOTIFIED_SWEEP_S = 1.0  # between two sweeps of a server that cannot LISTEN
 FILES_PAUSE_S = 20.0  # between two rounds of the collection of files
 FILES_STEP_PAUSE_S = 1.0  # of a round that is not done: at most half of the time is spent on it
-NAMESPACES_PAUSE_S = 1.0  # between two looks whether templates or their values changed
 QUOTE_PAUSE_S = 0.01  # between two rounds, however often they are woken
 
 
@@ -57,7 +55,6 @@ class BackgroundLoops:
             further=self._further_chores(),
         )
         self._files = FileCollection()
-        self._namespaces = NamespaceRendering(server.settings.templates)
         self._quoting = QuoteChore(server.context)
         self._quarantine = Quarantine(server.context.database)
 
@@ -80,7 +77,6 @@ class BackgroundLoops:
             BackgroundLoop("usage", self._usage, COUNT_INTERVAL_S),
             BackgroundLoop("collect", self._collect, 10.0),
             BackgroundLoop("files", self._collect_files, FILES_PAUSE_S),
-            BackgroundLoop("namespaces", self._render_namespaces, NAMESPACES_PAUSE_S),
             *(loop for feature in server_features() for loop in feature.loops(server, self._leadership)),
         ):
             self._tasks.append(asyncio.create_task(self._repeat(loop), name=loop.name))
@@ -174,13 +170,6 @@ class BackgroundLoops:
             if not is_left:
                 return
             await asyncio.sleep(FILES_STEP_PAUSE_S)
-
-    async def _render_namespaces(self) -> None:
-        context, leadership = self._server.context, self._leadership
-        if leadership.epoch is not None:
-            changed = await self._server.workers.in_file_thread(self._namespaces.go, context, leadership)
-            if changed:
-                log.info("namespaces rendered", changed=changed)
 
     async def _flush(self) -> None:
         if (

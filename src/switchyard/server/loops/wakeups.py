@@ -16,7 +16,7 @@ from switchyard.server.loops.wakeup_hub import WakeupHub
 from switchyard.server.loops.workers import Workers
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import CommitNotice, Topic
-from switchyard.service.quote.inquiry_delivery import InquiryDelivery
+from switchyard.service.quote.quote_answers import InquiryDelivery
 
 log = structlog.get_logger()
 # Of tables that are kept in memory.

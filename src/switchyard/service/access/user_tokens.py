@@ -6,10 +6,9 @@ import msgspec
 
 from switchyard.errors import LimitReached, NotFound, UnknownName
 from switchyard.model.rules.access import NewToken, Role, Token, TokenRequest
-from switchyard.service.core.agents.credential import make_credential
+from switchyard.service.core.agents.credential import lock_parent_token, make_credential
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.token_makers import lock_parent_token
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.store.access import access, submit_tokens

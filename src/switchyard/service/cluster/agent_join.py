@@ -18,9 +18,8 @@ from switchyard.service.cluster.served_namespaces import (
     need_declared_backend,
     serves_any,
 )
-from switchyard.service.core.agents.credential import make_credential, secret_matches, split_credential
+from switchyard.service.core.agents.credential import make_credential, maker_problem, secret_matches, split_credential
 from switchyard.service.core.context import Context, bump_version
-from switchyard.service.core.snapshots.token_makers import maker_problem
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.store.clusters import clusters

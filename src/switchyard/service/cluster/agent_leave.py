@@ -13,7 +13,7 @@ from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.store.clusters import clusters, pilots
+from switchyard.store.clusters import clusters, group_invites
 from switchyard.store.engine.clock_jumps import AMNESTY_COUNTER
 from switchyard.store.jobs import events
 
@@ -48,7 +48,7 @@ def leave_cluster(context: Context, entry: AgentEntry, request: Leave) -> Left:
         is_over = request.is_over
         if is_over:
             pilot_jobs = [
-                row.job_id for row in pilots.pilot_list(batch.tx, [row.id], now_us=batch.now_us) if row.job_id
+                row.job_id for row in group_invites.pilot_list(batch.tx, [row.id], now_us=batch.now_us) if row.job_id
             ]
             of_pilot = f" (pilot {pilot_jobs[-1]})" if pilot_jobs else ""
             note_why_removed(batch, [entry.id], printable_line(request.reason) + of_pilot)

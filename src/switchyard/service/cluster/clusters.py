@@ -22,12 +22,11 @@ from switchyard.model.rules.access import ROLE_RANK, GranteeKind, GrantTarget, R
 from switchyard.route.member import Member
 from switchyard.service.cluster.served_namespaces import encode_patterns, need_right_to_serve, serve_invited
 from switchyard.service.core.agents.cluster_state import set_manual_values, state_values
-from switchyard.service.core.agents.credential import make_credential
+from switchyard.service.core.agents.credential import lock_parent_token, make_credential
 from switchyard.service.core.agents.fleet import ClusterEntry
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.token_makers import lock_parent_token
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.reserve.quotes import quote_record_of

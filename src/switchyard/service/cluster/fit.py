@@ -20,7 +20,7 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.lifecycle.demands import check_demand, check_jobspec, demand_of_any_jobspec, demand_of_spec
-from switchyard.service.placement.fits_now import fits_now
+from switchyard.service.placement.evaluation import fits_now
 
 ANSWERS_MAX = 1024  # in the cache, for all demands and actors
 ANSWERS_BYTES_MAX = 64 * 2**20

@@ -14,10 +14,9 @@ from switchyard.model.cluster.poll import Join
 from switchyard.model.rules.access import Role
 from switchyard.service.cluster.clusters import register_cluster
 from switchyard.service.cluster.served_namespaces import encode_patterns
-from switchyard.service.core.agents.credential import make_credential, secret_matches
+from switchyard.service.core.agents.credential import lock_parent_token, make_credential, maker_problem, secret_matches
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.token_makers import lock_parent_token, maker_problem
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch
 from switchyard.store.clusters import clusters, group_invites

@@ -24,13 +24,13 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.visible_jobs import need_job_control, visible_job
-from switchyard.store.clusters import clusters, pilots
-from switchyard.store.clusters.pilots import PilotRow
+from switchyard.service.lifecycle.visibility import need_job_control, visible_job
+from switchyard.store.clusters import clusters, group_invites
+from switchyard.store.clusters.group_invites import PilotRow
 from switchyard.store.jobs import jobs
 
 # From the end of a pilot's job until jobs that ran in it may run again. Their processes end with the pilot's agent, two
-# seconds after it at the latest (agent/backends/local/supervisor.py).
+# seconds after it at the latest (features/local/agent/supervisor.py).
 JOBS_END_US = 5_000_000
 PROOF_BYTES_MAX = 2**16  # of the job's output that are searched: programs that start an agent may print a little first
 
@@ -98,7 +98,7 @@ def end_pilots(context: Context, commit: LeaderCommit) -> int:
     if not ephemeral:
         return 0
     with context.database.read() as tx:
-        rows = pilots.pilot_list(tx, ephemeral, now_us=context.now_us())
+        rows = group_invites.pilot_list(tx, ephemeral, now_us=context.now_us())
     rows.sort(key=lambda row: row.cluster_id)
     return sum(
         _remove(context, commit, cluster_id)
@@ -123,7 +123,7 @@ def _remove(context: Context, commit: LeaderCommit, cluster_id: str) -> int:
     def apply(batch: Batch) -> int:
         row = clusters.cluster_lock(batch.tx, cluster_id)
         member = context.snapshots.world.by_id.get(cluster_id)
-        pilot = _ended_job(pilots.pilot_list(batch.tx, [cluster_id], now_us=batch.now_us))
+        pilot = _ended_job(group_invites.pilot_list(batch.tx, [cluster_id], now_us=batch.now_us))
         if row is None or member is None or pilot is None:
             return 0
         # The job has ended, but was its agent not in it any more? One that still calls keeps its cluster.

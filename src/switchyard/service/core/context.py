@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from switchyard.policy.render import NAMESPACE_TEMPLATE
+from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE
 from switchyard.route.moving import MovingSettings
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore
 from switchyard.service.core.process_metrics import ProcessMetrics
-from switchyard.service.core.snapshots.engines import Engines
 from switchyard.service.core.snapshots.graph_compiler import GraphCompiler
-from switchyard.service.core.snapshots.selection_settings import SelectionSettings
+from switchyard.service.core.snapshots.selection_settings import Engines, SelectionSettings
 from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.core.snapshots.token_settings import TokenSettings
 from switchyard.service.core.user_usage import UserUsage
@@ -56,8 +55,8 @@ class Context:
         """The settings of a feature, by their type. Where nobody set any: the defaults of the type."""
         if kind not in self.settings:
             self.settings.setdefault(kind, kind())
-        found: Setting = self.settings[kind]
-        return found
+        value: Setting = self.settings[kind]
+        return value
 
 
 def bump_version(batch: Batch, topic: Topic) -> None:

@@ -6,12 +6,18 @@ from collections.abc import Iterable
 
 from switchyard.model.rules.access import GrantTarget
 from switchyard.route.member import Member
-from switchyard.service.core.agents.credential import hash_secret, make_credential, secret_matches, split_credential
+from switchyard.service.core.agents.credential import (
+    hash_secret,
+    lock_parent_token,
+    make_credential,
+    maker_problem,
+    secret_matches,
+    split_credential,
+)
 from switchyard.service.core.agents.fleet import SubmitTokenEntry
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots.snapshots import Snapshots
-from switchyard.service.core.snapshots.token_makers import lock_parent_token, maker_problem
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.store.access import submit_tokens
 
@@ -26,6 +32,21 @@ def find_submit_token(snapshots: Snapshots, member: Member | None, token: str) -
     if entry is None or member is None or not is_secret_right:
         return None
     return entry if _is_for_cluster(entry, member) and _is_valid(snapshots, entry, member) else None
+
+
+def find_opened_clusters(snapshots: Snapshots, name: str, token: str) -> list[Member]:
+    """Return the clusters of this name that the token opens: the cluster, or all clusters of the token's group."""
+    world = snapshots.world
+    member = world.by_name.get(name)
+    if member is not None and find_submit_token(snapshots, member, token) is not None:
+        return [member]
+    parts = split_credential(token, "submit")
+    entry = snapshots.fleet.submit_tokens.get(parts[0]) if parts else None
+    if parts is None or entry is None or not secret_matches(parts[1], entry.hash):
+        return []
+    if entry.on is not GrantTarget.CLUSTER_GROUP or entry.object != name:
+        return []
+    return [member for member in world.members if name in member.groups and _is_valid(snapshots, entry, member)]
 
 
 def _is_valid(snapshots: Snapshots, entry: SubmitTokenEntry, member: Member) -> bool:

@@ -13,12 +13,11 @@ from switchyard.model.rules.access import Role
 from switchyard.service.core.agents.agent_calls import AgentAttempt, are_outputs_settled, find_attempt
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import refuse_outputs_over_limit
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.files.output_room import replaced_tree
-from switchyard.service.lifecycle.file_references import refuse_outputs_over_limit
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import Visibility, visible_job
 from switchyard.store.files import attempt_uploads, file_objects, file_outputs, file_trees
 from switchyard.store.files.file_objects import StoredTotals
 from switchyard.store.files.file_outputs import OutputOnCluster, OutputRow
@@ -28,56 +27,56 @@ from switchyard.store.jobs.job_rows import JobDetails
 EVENTS = {OutputState.READY: EventKind.OUTPUTS_READY, OutputState.FAILED: EventKind.OUTPUTS_FAILED}
 
 
-def record_outputs(context: Context, agent: AgentEntry, said: AttemptOutputs) -> None:
+def record_outputs(context: Context, agent: AgentEntry, message: AttemptOutputs) -> None:
     """Store what an agent says of the outputs of an attempt. The same message twice changes nothing."""
 
     def apply(batch: Batch) -> None:
-        attempt = find_attempt(batch.tx, agent, said.job, said.fence)
-        _record(batch, context, attempt, said, agent_id=agent.id)
+        attempt = find_attempt(batch.tx, agent, message.job, message.fence)
+        _record(batch, context, attempt, message, agent_id=agent.id)
 
-    context.committer.call(apply, locks=[said.job])
+    context.committer.call(apply, locks=[message.job])
 
 
-def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: AttemptOutputs, *, agent_id: str) -> None:
-    earlier = file_outputs.output_get(batch.tx, said.job, said.fence)
-    if earlier is not None and earlier.state == OutputState.READY and said.state is not OutputState.READY:
+def _record(batch: Batch, context: Context, attempt: AgentAttempt, message: AttemptOutputs, *, agent_id: str) -> None:
+    earlier = file_outputs.output_get(batch.tx, message.job, message.fence)
+    if earlier is not None and earlier.state == OutputState.READY and message.state is not OutputState.READY:
         return  # a message that was delayed on its way
     if are_outputs_settled(batch.tx, attempt, now_us=batch.now_us):
-        _refuse_other_outputs(attempt, earlier, said)
+        _refuse_other_outputs(attempt, earlier, message)
         return  # the same message again: its answer was lost
-    state, root, error = said.state, None, said.error.replace("\0", "")  # PostgreSQL stores no NUL
-    files, size = said.files, said.bytes
-    if said.state is OutputState.READY:
-        if said.root is None:
+    state, root, error = message.state, None, message.error.replace("\0", "")  # PostgreSQL stores no NUL
+    files, size = message.files, message.bytes
+    if message.state is OutputState.READY:
+        if message.root is None:
             raise BadValue("The outputs are ready, and their tree is not named.")
-        root = bytes.fromhex(said.root)
+        root = bytes.fromhex(message.root)
         is_own = attempt_uploads.is_sealed_for(batch.tx, attempt.row.id, attempt.fence, root)
         tree = file_trees.trees_for_jobs(batch.tx, [(attempt.owner, root)]).get((attempt.owner, root))
         if tree is None or not is_own:  # a tree of the owner that this attempt did not make is none for it
             raise UnknownName(
-                f"The tree {said.root} is not sealed for this attempt.",
+                f"The tree {message.root} is not sealed for this attempt.",
                 next_step="Send its objects and seal it, then send this again.",
             )
         files, size = tree.files, tree.size
         _refer(batch, context, attempt, tree, earlier)
     row = {
-        "job_id": said.job,
-        "fence": said.fence,
+        "job_id": message.job,
+        "fence": message.fence,
         "task": attempt.task,
         "cluster_id": attempt.cluster_id,
         "state": state.value,
         "root": root,
         "files": files,
         "size": size,
-        "missing": _text(said.missing),
-        "skipped": _text(said.skipped),
+        "missing": _text(message.missing),
+        "skipped": _text(message.skipped),
         "error": error[:4096],
         "at_us": batch.now_us,
         "agent_id": agent_id,
-        "retry_until_us": batch.now_us + said.retry_s * 1_000_000 if said.retry_s else None,
+        "retry_until_us": batch.now_us + message.retry_s * 1_000_000 if message.retry_s else None,
     }
     file_outputs.output_put(batch.tx, row)
-    batch.jobs.add(said.job)  # wakes requests that wait for this job
+    batch.jobs.add(message.job)  # wakes requests that wait for this job
     if state in EVENTS and attempt.task is None:
         batch.topics.add(
             Topic.EXECUTIONS
@@ -86,9 +85,9 @@ def _record(batch: Batch, context: Context, attempt: AgentAttempt, said: Attempt
         _record_event(batch, attempt, state, error or f"{files} files, {size} bytes")
 
 
-def _refuse_other_outputs(attempt: AgentAttempt, earlier: OutputRow | None, said: AttemptOutputs) -> None:
+def _refuse_other_outputs(attempt: AgentAttempt, earlier: OutputRow | None, message: AttemptOutputs) -> None:
     """The output files of an ended attempt never change: others may have read them."""
-    if earlier is not None and earlier.root is not None and bytes(earlier.root).hex() != said.root:
+    if earlier is not None and earlier.root is not None and bytes(earlier.root).hex() != message.root:
         raise Conflict(
             f"The attempt {attempt.fence} of job {attempt.row.id} has ended and its output files are stored: they do "
             "not change any more.",

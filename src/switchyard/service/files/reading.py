@@ -10,16 +10,16 @@ from switchyard.model.files.file_frames import FrameKind, encode_head
 from switchyard.model.files.files import ObjectsQuery
 from switchyard.service.core.agents.agent_calls import AgentAttempt
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import SIGNED_FROM_BYTES
 from switchyard.service.core.rights import Actor
-from switchyard.service.files.lost_objects import note_losses
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.files.possession import note_losses
+from switchyard.service.lifecycle.visibility import visible_job
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store.engine.database import Tx
 from switchyard.store.files import file_objects, file_trees
 
 FRAME_BYTES = 40  # of a frame besides its object
 LARGE_FRAME_BYTES = 2**20  # such an object is sent as it was read: a copy of it costs more than one more part
-SIGNED_FROM_BYTES = 256 * 2**10  # smaller objects cost less in one body with others than by an address each
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from switchyard.model.files.file_tree import CHUNK_BYTES
 from switchyard.model.files.files import SignedUpload
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.context import Context
-from switchyard.service.core.file_storage import coarse_room, files_refusal
-from switchyard.service.files.reading import SIGNED_FROM_BYTES
+from switchyard.service.core.file_storage import SIGNED_FROM_BYTES, coarse_room, files_refusal
 from switchyard.store.files import file_objects
 
 

@@ -28,8 +28,7 @@ from switchyard.service.job.jobs import array_tally, silence_reason, wait_reason
 from switchyard.service.job.task_notes import task_notes
 from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
 from switchyard.service.lifecycle.decision_history import history_of
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import policy_of, visible_job
+from switchyard.service.lifecycle.visibility import Visibility, policy_of, visible_job
 from switchyard.service.lifecycle.wait_clock import waited_s
 from switchyard.service.placement.decision import evaluate_job
 from switchyard.service.placement.evaluation import stored_job
@@ -120,9 +119,9 @@ def _evaluate_now(
     The reader's grants do not count: they have no influence on where the job runs.
     """
     world = context.snapshots.world
-    by_token = frozenset(bounds.by_token) if row.owner_id == actor.id else frozenset()
+    opened = bounds.opened if row.owner_id == actor.id else frozenset()
     job = stored_job(context, row, spec, bounds)._replace(waited_s=_waited_s(context, row))
-    return evaluate_job(context, world, job, hidden=actor.hidden_clusters(world) - by_token)
+    return evaluate_job(context, world, job, hidden=actor.hidden_clusters(world) - opened)
 
 
 def _combine_hints(alternatives: list[str], *, required: list[str]) -> list[str]:
@@ -227,7 +226,7 @@ def _last_seen_us(snapshots: Snapshots, world: World, verdict: Verdict) -> int |
     if member is None or verdict.step != "health" or member.health is not Health.DOWN:
         return None
     if member.is_batch_silent:
-        return snapshots.told_of(member.id) or None
+        return snapshots.reported_us(member.id) or None
     return (
         max((snapshots.seen.get(agent_id, 0) for agent_id in snapshots.fleet.by_cluster.get(member.id, ())), default=0)
         or None

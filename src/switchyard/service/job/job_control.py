@@ -21,12 +21,10 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.core.writes.change_budget import JOB_CHANGE_UNITS
 from switchyard.service.job.jobs import array_tally, cancelled_view, job_view
-from switchyard.service.lifecycle.array_cancel import cancel_tasks
-from switchyard.service.lifecycle.arrays import BatchArrays
+from switchyard.service.lifecycle.arrays import BatchArrays, cancel_tasks
 from switchyard.service.lifecycle.damage import damage_of, unreadable_error
 from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, visible_job
+from switchyard.service.lifecycle.visibility import Visibility, audit_others_jobs, need_job_control, visible_job
 from switchyard.service.lifecycle.wait_clock import start_wait_clock
 from switchyard.store.jobs import jobs, unreadable_jobs
 from switchyard.store.jobs.job_rows import JobDetails, JobRow

@@ -1,4 +1,4 @@
-"""Count the jobs that a reader may see, by one of their fields."""
+"""Count the jobs that a reader may see by one of their fields, or list them by priority, time or name."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 import msgspec
 
+from switchyard.model.job.job import Job
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.queue import Lane
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_filter
-from switchyard.store.jobs import job_groups
+from switchyard.service.job.jobs import job_view
+from switchyard.service.lifecycle.visibility import HIDDEN, Visibility, visible_filter
+from switchyard.store.jobs import job_windows
 from switchyard.store.jobs.jobs import JobFilter
 
 READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/jobs/job_windows.py)
 GROUPS_MAX = 1000  # read; of more groups the largest are counted
-GROUPED_BY = tuple(job_groups.GROUP_COLUMNS)
+GROUPED_BY = tuple(job_windows.GROUP_COLUMNS)
 NONE = ""  # the name of jobs that have no value, such as pending jobs without a cluster
+ORDERS = job_windows.ORDERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ def count_groups(context: Context, actor: Actor, wanted: JobFilter, *, by: str, 
     """Count by a field. By `label`: by the values of the label `key`; without a key, by the keys that jobs have."""
     limit = READ_MAX if by == "label" else GROUPS_MAX
     with context.database.read() as tx:
-        rows, window = job_groups.count_groups(
+        rows, window = job_windows.count_groups(
             tx, visible_filter(context, actor, wanted), by=by, budget=READ_MAX, limit=limit
         )
     visibility = Visibility(context, actor)
@@ -59,3 +61,36 @@ def _label_names(body: str, key: str | None) -> list[str]:
     except UNREADABLE_ERRORS:
         labels = {}
     return [labels.get(key, NONE)] if key is not None else list(labels)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedJobs:
+    """`following`: the offset of the next page. `is_whole`: all jobs were sorted; else only `jobs_read` of them."""
+
+    jobs: list[Job]
+    following: int | None
+    jobs_read: int
+    is_whole: bool
+
+
+def sorted_jobs(
+    context: Context, actor: Actor, wanted: JobFilter, *, order: str, offset: int, limit: int
+) -> SortedJobs:
+    """Sort the newest READ_MAX jobs that match (for `oldest`: the oldest)."""
+    with context.database.read() as tx:
+        rows, has_more, window = job_windows.job_sorted(
+            tx,
+            visible_filter(context, actor, wanted),
+            order=order,
+            offset=offset,
+            limit=limit,
+            budget=READ_MAX,
+            now_us=context.now_us(),
+        )
+    visibility = Visibility(context, actor)
+    return SortedJobs(
+        [job_view(row, visibility) for row in rows],
+        offset + limit if has_more else None,
+        window.jobs_read if window else 0,
+        window is None or window.is_whole,
+    )

@@ -25,12 +25,12 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.array_cancel import cancel_tasks
-from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.together import with_task_count
+from switchyard.service.lifecycle.array_spread import with_task_count
+from switchyard.service.lifecycle.arrays import BatchArrays, cancel_tasks
 from switchyard.service.lifecycle.transitions import cancel_update, life_of
-from switchyard.service.lifecycle.visibility import HIDDEN, Visibility
-from switchyard.service.lifecycle.visible_jobs import (
+from switchyard.service.lifecycle.visibility import (
+    HIDDEN,
+    Visibility,
     audit_others_jobs,
     need_job_control,
     policy_of,

@@ -42,12 +42,12 @@ def _places(tx: Tx, row: JobDetails, name_of: ClusterName) -> list[str]:
         return [f"{name} {verb} {counts[name]} tasks" for name in sorted(counts)]
     tasks: dict[str, set[int]] = {}
     for range_ in leased:
-        kept = {index for index in range(range_.lo, range_.hi + 1) if _is_kept(range_, index)}
-        tasks.setdefault(name_of(range_.cluster_id), set()).update(kept)
+        tasks_here = {index for index in range(range_.lo, range_.hi + 1) if _has_task(range_, index)}
+        tasks.setdefault(name_of(range_.cluster_id), set()).update(tasks_here)
     return [f"{name} {verb} {show_tasks(tasks[name])}" for name in sorted(tasks) if tasks[name]]
 
 
-def _is_kept(range_: ranges.RangeOnCluster, index: int) -> bool:
+def _has_task(range_: ranges.RangeOnCluster, index: int) -> bool:
     return read_task(range_.tasks, index - range_.lo).state is not None
 
 
@@ -64,8 +64,8 @@ def _refusals_and_failures(tx: Tx, row: JobDetails, name_of: ClusterName) -> lis
         for key in groups[:REASONS_TOLD_MAX]:
             _, name, why = key
             tasks = show_tasks(grouped[key])
-            told = f"{name} {words.format(tasks=tasks)}" if words else f"{tasks} failed on {name}"
-            notes.append(f"{told}: {why}" if why else told)
+            note = f"{name} {words.format(tasks=tasks)}" if words else f"{tasks} failed on {name}"
+            notes.append(f"{note}: {why}" if why else note)
         if len(groups) > REASONS_TOLD_MAX:
             notes.append(f"and {len(groups) - REASONS_TOLD_MAX} more reasons; `yard tasks` has all")
     return notes

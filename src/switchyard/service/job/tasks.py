@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec.structs import replace
@@ -13,14 +13,13 @@ from switchyard.model.cluster.idset import IdSet
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import State, Task, TaskAttempt
 from switchyard.model.job.lifecycle import FINAL_STATES
-from switchyard.model.job.task_states import TaskState, read_task
+from switchyard.model.job.task_states import TaskState, read_task, state_codes
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import HAS_OUTPUTS
 from switchyard.service.job.task_notes import REMOVED, read_task_reason
 from switchyard.service.lifecycle.transitions import refused_clusters
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import Visibility, visible_job
 from switchyard.store.engine import ranges
 from switchyard.store.files import file_outputs
 from switchyard.store.jobs import events
@@ -38,6 +37,23 @@ ENDS = {
     events.task_kind(EventKind.PREEMPTED): "preempted",
     events.task_kind(EventKind.REFUSED): "refused",
     events.task_kind(EventKind.RETURNED): "returned",
+}
+MAP_TASKS_MAX = 200_000  # of a larger array only the counts are shown: the map would have no readable cells
+RANGES_MAX = 20_000  # of an array that was leased in more ranges only the counts are shown
+CELLS_MAX = 2000
+FAILED_MAX = 200  # failed tasks that are listed by index
+
+# What a cell shows: the first of these that one of its tasks has.
+SHOWN_FIRST = ("failed", "running", "assigned", "waiting", "cancelled", "succeeded")
+_WAITING, _CANCELLED = SHOWN_FIRST.index("waiting"), SHOWN_FIRST.index("cancelled")
+_WORDS = {
+    State.ASSIGNED: "assigned",
+    State.SUBMITTED: "assigned",
+    State.RUNNING: "running",
+    State.SUCCEEDED: "succeeded",
+    State.FAILED: "failed",
+    State.CANCELLED: "cancelled",
+    None: "waiting",
 }
 
 
@@ -111,16 +127,22 @@ def _with_attempts(
         for attempt in attempts[task.index][-ATTEMPTS_TOLD_MAX:]
         if task.state in STATES_WITH_REASON or len(attempts[task.index]) > 1
     ]
-    told: dict[int, events.TaskEvent] = {}
+    events_by_fence: dict[int, events.TaskEvent] = {}
     if fences:
         with context.database.read() as tx:
-            told = {event.fence: event for event in events.event_list_of_tasks(tx, row.id, fences)}
+            events_by_fence = {event.fence: event for event in events.event_list_of_tasks(tx, row.id, fences)}
     shown = []
     for task in tasks:
         leases = attempts[task.index]
-        kept = leases[-ATTEMPTS_TOLD_MAX:]
-        earlier = [_earlier_attempt(attempt, told.get(attempt.fence)) for attempt in kept if attempt.task.state is None]
-        shown.append(_with_reason(replace(task, attempts=len(leases), earlier=earlier), row, kept, told))
+        last_leases = leases[-ATTEMPTS_TOLD_MAX:]
+        earlier = [
+            _earlier_attempt(attempt, events_by_fence.get(attempt.fence))
+            for attempt in last_leases
+            if attempt.task.state is None
+        ]
+        shown.append(
+            _with_reason(replace(task, attempts=len(leases), earlier=earlier), row, last_leases, events_by_fence)
+        )
     return shown
 
 
@@ -159,17 +181,21 @@ def _earlier_attempt(attempt: _Attempt, event: events.TaskEvent | None) -> TaskA
     )
 
 
-def _with_reason(task: Task, row: JobDetails, attempts: list[_Attempt], told: dict[int, events.TaskEvent]) -> Task:
+def _with_reason(
+    task: Task, row: JobDetails, attempts: list[_Attempt], events_by_fence: dict[int, events.TaskEvent]
+) -> Task:
     if task.state not in STATES_WITH_REASON:
         return task
     last = attempts[-1] if attempts else _Attempt(0, "", TaskState())
-    event = told.get(last.fence)
+    event = events_by_fence.get(last.fence)
     reason = read_task_reason(event.reason)[1] if event is not None else ""
     is_refused = event is not None and event.kind == REFUSED
     refusals = {
-        attempt.cluster_name: read_task_reason(told[attempt.fence].reason)[1]
+        attempt.cluster_name: read_task_reason(events_by_fence[attempt.fence].reason)[1]
         for attempt in attempts[:-1]
-        if attempt.fence in told and told[attempt.fence].kind == REFUSED and attempt.cluster_name != last.cluster_name
+        if attempt.fence in events_by_fence
+        and events_by_fence[attempt.fence].kind == REFUSED
+        and attempt.cluster_name != last.cluster_name
     }
     if task.state is State.FAILED and not event:
         reason = reason or row.reason  # refused by all clusters, before any had it
@@ -204,3 +230,63 @@ def _dropped_state(row: JobDetails) -> State:
     """Return the state of a task that no cluster has when its array has ended or is being cancelled."""
     is_refused = State(row.state) is State.FAILED and row.cancel_us is None and bool(refused_clusters(row))
     return State.FAILED if is_refused else State.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCell:
+    """Consecutive tasks that are drawn as one square. `word`: one of SHOWN_FIRST; `index`: the first task with it."""
+
+    word: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMap:
+    """`per_cell`: tasks in one square. `cells` is empty if the array has too many tasks or ranges to draw."""
+
+    total: int
+    per_cell: int
+    cells: list[TaskCell] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    is_cut: bool = False  # there are more failed tasks
+
+
+def task_map(context: Context, actor: Actor, ref: str) -> TaskMap | None:
+    """Return the map of an array; None: the job is not an array."""
+    with context.database.read() as tx:
+        row = visible_job(tx, actor, ref)
+        if row.array is None:
+            return None
+        indexes = IdSet.parse(row.array)
+        if len(indexes) > MAP_TASKS_MAX:
+            return TaskMap(len(indexes), 0)
+        rows = ranges.range_list(tx, row.id, limit=RANGES_MAX + 1)
+    if len(rows) > RANGES_MAX:  # the newest ranges, which count, would be missing
+        return TaskMap(len(indexes), 0)
+    is_over = State(row.state) in FINAL_STATES or row.cancel_us is not None
+    order = list(indexes)
+    words = _words(order, rows, unleased=_CANCELLED if is_over else _WAITING)
+    per_cell = -(-len(order) // CELLS_MAX) or 1
+    cells = [_cell(order, words, start, per_cell) for start in range(0, len(order), per_cell)]
+    failed = [index for index, word in zip(order, words, strict=True) if word == 0]
+    return TaskMap(len(order), per_cell, cells, failed[:FAILED_MAX], len(failed) > FAILED_MAX)
+
+
+def _words(order: Sequence[int], rows: Sequence[ranges.RangeOnCluster], *, unleased: int) -> bytearray:
+    """Return the word of each task, as a position in SHOWN_FIRST. Of several ranges with a task the last one counts."""
+    words = bytearray([unleased]) * len(order)
+    positions = {index: position for position, index in enumerate(order)}
+    table = {code: SHOWN_FIRST.index(_WORDS[state]) for code, state in enumerate(state_codes())}
+    table[list(state_codes()).index(None)] = unleased
+    for row in rows:
+        for offset, head in enumerate(row.tasks[::2]):
+            position = positions.get(row.lo + offset)
+            if position is not None:
+                words[position] = table.get(head & 0x0F, unleased)
+    return words
+
+
+def _cell(order: Sequence[int], words: bytearray, start: int, size: int) -> TaskCell:
+    part = words[start : start + size]
+    shown = min(part)
+    return TaskCell(SHOWN_FIRST[shown], order[start + part.index(shown)])

@@ -15,12 +15,12 @@ from switchyard.model.job.taskset import TaskSet, add_delayed_tasks, read_delaye
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.lifecycle.array_spread import (
     BEGUN,
+    free_from_cluster,
     lessee_ids,
     read_avoided_tasks,
     tasks_for_others,
     write_avoided_tasks,
 )
-from switchyard.service.lifecycle.together import free_from_cluster
 from switchyard.store.jobs.job_update import JobUpdate
 
 TASK_WAITS = "a task has not begun: "  # before what an agent said of a task that waits at its cluster

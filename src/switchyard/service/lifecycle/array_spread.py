@@ -1,7 +1,11 @@
-"""Arrays that several clusters lease at the same time, range by range, as they have room.
+"""Which clusters may lease the tasks of an array: several at the same time, or one that keeps all.
 
 The row's `spread` lists these clusters; without it, the array is leased by its own cluster alone. Its own cluster is
 the one that the draw chose: it is shown with the job, and agents of all listed clusters are woken alike.
+
+In an array that stays together, the cluster that leases the first task keeps the rest. The job's bounds name this
+cluster, so the router knows it however the array became PENDING: after a drain, an outage or a hold. The array is free
+again if all leased tasks come back before one of them has begun.
 """
 
 from __future__ import annotations
@@ -10,11 +14,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import replace
 
+from switchyard.model.cluster.cluster import Health
 from switchyard.model.cluster.idset import IdSet, parse_array
-from switchyard.model.job.bounds import Bounds
+from switchyard.model.job.bounds import Bounds, decode_bounds, encode_bounds
 from switchyard.model.job.task_states import count_running, live_positions
 from switchyard.model.job.taskset import TaskSet
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.router import Eligibility
 from switchyard.route.spread import spread_names
 from switchyard.route.world import World
@@ -23,6 +30,9 @@ AVOIDED_TASKS_MAX = 1000  # tasks that a cluster leaves to others; further tasks
 REFUSED_TASKS_MAX = 20  # a cluster that refused so many tasks before their start leaves the whole array to others
 BEGUN = "{}"  # the column `task_avoid` of an array of one cluster once a task has run: its cluster keeps the array
 WAITING_TASKS_MIN = 10  # tasks of an array that may wait in the queue of a batch system, whatever runs there
+WAITS = "together: "
+_TOGETHER = '"is_together":true'  # in the stored bounds; other arrays need no decoding
+_HEALTH_WORDS = {Health.CORDONED: "drained", Health.DOWN: "down", Health.PAUSED: "paused"}
 
 
 class SpreadRow(Protocol):
@@ -125,3 +135,37 @@ def queue_room(live: Iterable[LeasedTasks], cluster_id: str) -> int:
             running += count_running(range_.tasks)
             leased += len(live_positions(range_.tasks))
     return max(0, max(WAITING_TASKS_MIN, running) - (leased - running))
+
+
+def keep_on_cluster(bounds: str, cluster_id: str) -> str:
+    """Return the stored bounds of an array of which this cluster leases tasks."""
+    return _with_cluster(bounds, cluster_id)
+
+
+def free_from_cluster(bounds: str) -> str:
+    """Return the stored bounds of an array that may go to any cluster again."""
+    return _with_cluster(bounds, None)
+
+
+def _with_cluster(bounds: str, cluster_id: str | None) -> str:
+    if _TOGETHER not in bounds:
+        return bounds
+    try:
+        decoded = decode_bounds(bounds)
+    except UNREADABLE_ERRORS:
+        return bounds  # the row is set aside by others; leased tasks can still end
+    return bounds if decoded.begun_on == cluster_id else encode_bounds(replace(decoded, begun_on=cluster_id))
+
+
+def together_wait_reason(begun_on: str, world: World) -> str:
+    """Return why an array together waits: its cluster takes nothing now. Empty: there is another reason."""
+    member = world.by_id.get(begun_on)
+    word = _HEALTH_WORDS.get(member.health) if member is not None else None
+    return f"{WAITS}cluster {member.name} is {word}" if member is not None and word else ""
+
+
+def with_task_count(reason: str, tasks: int) -> str:
+    """Add to the reason of an array together how many tasks its cluster has run: that number is not stored."""
+    if not reason.startswith(WAITS) or not tasks:
+        return reason
+    return f"{reason}; {'1 task' if tasks == 1 else f'{tasks} tasks'} ran there"

@@ -6,13 +6,17 @@ Task `lo + i` of a range has the fence `fence + i`, so agents handle tasks like 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from dataclasses import replace as replace_task
 from typing import Any
 
 from msgspec.structs import replace
 
+from switchyard.errors import BadRequest
+from switchyard.model.cluster.idset import IdSet
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.event_kind import EVENT_OF_STATE, EventKind
-from switchyard.model.job.job import OnLost, State
+from switchyard.model.job.job import CancelledTasks, OnLost, State
 from switchyard.model.job.lifecycle import (
     ATTEMPTS_MAX,
     FINAL_STATES,
@@ -24,25 +28,35 @@ from switchyard.model.job.lifecycle import (
     mark_lost,
 )
 from switchyard.model.job.retry import Cause
-from switchyard.model.job.task_states import TaskState, cancelling_positions, read_task, write_task
+from switchyard.model.job.task_states import (
+    TaskState,
+    cancelling_positions,
+    live_positions,
+    new_task_states,
+    read_task,
+    write_task,
+)
+from switchyard.model.job.taskset import TaskSet
 from switchyard.model.rules.names import printable_line
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob, RangeState
 from switchyard.service.lifecycle.array_spread import (
     add_avoided_tasks,
+    keep_on_cluster,
     leave_refused_array,
     lessee_ids,
     may_run_elsewhere,
 )
-from switchyard.service.lifecycle.refusals import is_refused_before_start
 from switchyard.store.engine import ranges
 from switchyard.store.engine.new_rows import RangeUpdate
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_columns import TALLY_COLUMNS, replaced_columns
+from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
 
 PREEMPTED_WAIT_US = 1_000_000  # the array stays on its cluster: do not retry at once where a task was preempted
+CANCELLED_RANGES_MAX = 5000  # ranges of unleased tasks that one request may cancel: each becomes a row
 
 
 def read_on_lost(row: Any) -> OnLost:
@@ -272,3 +286,144 @@ def _range_update(range_: RangeState, now_us: int) -> RangeUpdate:
         is_cancelling=bool(cancelling_positions(range_.tasks)),
         ended_us=None if range_.is_live else now_us,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedRange:
+    """A range of tasks that an agent has just leased."""
+
+    job_id: str
+    fence: int
+    lo: int
+    hi: int
+    attempt: int  # the same for all tasks of the range
+
+
+def lease_tasks(batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, count: int) -> list[LeasedRange]:
+    """Lease the first `count` tasks. A range holds consecutive tasks with the same number of attempts."""
+    leased: list[LeasedRange] = []
+    may_have_retries = array.may_have_retries
+    leasable, left_to_others = array.split_todo(cluster_id)
+    taken, rest = leasable.take(count)
+    array.todo = rest.union(left_to_others)
+    for lo, hi in taken.spans():
+        earlier = ranges.range_spans(batch.tx, array.row.id, lo, hi) if may_have_retries else []
+        first = lo
+        while first <= hi:
+            last = min([hi, *(edge for a, b in earlier for edge in (a - 1, b) if edge >= first)])
+            attempt = 1 + sum(a <= first <= b for a, b in earlier)
+            leased.append(LeasedRange(array.row.id, array.fence + 1, first, last, attempt))
+            array.fence += last - first + 1
+            array.live += last - first + 1
+            array.is_changed = True
+            first = last + 1
+    if leased:
+        array.bounds = keep_on_cluster(array.bounds, cluster_id)
+    array.state = State.RUNNING if array.state is State.ASSIGNED else array.state
+    new = [
+        RangeState(cut.job_id, cut.fence, cut.lo, cut.hi, agent_id, cluster_id, new_task_states(cut.hi - cut.lo + 1))
+        for cut in leased
+    ]
+    array.ranges |= {range_.fence: range_ for range_ in new}
+    ranges.range_insert(
+        batch.tx,
+        [
+            ranges.RangeRow(
+                job_id=range_.job_id,
+                fence=range_.fence,
+                lo=range_.lo,
+                hi=range_.hi,
+                cluster_id=cluster_id,
+                agent_id=agent_id,
+                tasks=range_.tasks,
+                is_live=True,
+                is_cancelling=False,
+                leased_us=batch.now_us,
+                ended_us=None,
+            )
+            for range_ in new
+        ],
+    )
+    return leased
+
+
+def cancel_tasks(batch: Batch, array: ArrayJob, wanted: IdSet | None) -> CancelledTasks:
+    """Cancel the `wanted` tasks; None: all. Unleased tasks end at once, leased tasks when their agent reports it."""
+    cancelled_before, live = array.cancelled, 0
+    unleased, array.todo = array.todo.split(wanted)
+    remaining_later: list[tuple[int, TaskSet]] = []
+    for due_us, tasks in array.later:
+        cancelled, remaining = tasks.split(wanted)
+        unleased = unleased.union(cancelled)
+        if remaining:
+            remaining_later.append((due_us, remaining))
+    array.later = remaining_later
+    array.cancelled += len(unleased)
+    if wanted is None and array.is_damaged:
+        # The unleased tasks cannot be read. Their number is known if the array's indexes are readable.
+        array.cancelled += max(0, array.total - array.ok - array.failed - array.cancelled - array.live)
+        array.is_damaged, array.was_damaged = False, True
+    for range_ in array.ranges.values():
+        for position in live_positions(range_.tasks):
+            if wanted is None or range_.lo + position in wanted:
+                task = replace_task(read_task(range_.tasks, position), is_cancelling=True)
+                range_.tasks = write_task(range_.tasks, position, task)
+                range_.is_changed = True
+                live += 1
+                batch.clusters.add(range_.cluster_id or "")
+    if wanted is not None and unleased:
+        _insert_cancelled_ranges(batch, array, unleased)
+    array.is_changed = True
+    waiting = array.cancelled - cancelled_before
+    total = array.total if wanted is None else len(wanted)
+    return CancelledTasks(waiting, live, max(0, total - waiting - live))
+
+
+def _insert_cancelled_ranges(batch: Batch, array: ArrayJob, tasks: TaskSet) -> None:
+    """Insert ended ranges for tasks that were cancelled before any agent leased them."""
+    if tasks.span_count() > CANCELLED_RANGES_MAX:
+        raise BadRequest(
+            f"Over {CANCELLED_RANGES_MAX:,} of these tasks of {array.row.id} are not neighbours, and nobody has leased "
+            "them.",
+            next_step="Cancel the whole array, ranges without a step, or fewer tasks at once.",
+        )
+    rows = []
+    for lo, hi in tasks.spans():
+        size = hi - lo + 1
+        rows.append(
+            ranges.RangeRow(
+                job_id=array.row.id,
+                fence=array.fence + 1,
+                lo=lo,
+                hi=hi,
+                cluster_id=None,
+                agent_id=None,
+                tasks=write_task(new_task_states(1), 0, TaskState(State.CANCELLED)) * size,
+                is_live=False,
+                is_cancelling=False,
+                leased_us=batch.now_us,
+                ended_us=batch.now_us,
+            )
+        )
+        array.fence += size
+    ranges.range_insert(batch.tx, rows)
+
+
+def drop_unleased_tasks(row: JobRow, as_state: State = State.CANCELLED) -> JobUpdate:
+    """Return an update that counts all unleased tasks as cancelled, or failed. Empty for a job that is no array."""
+    if row.array is None:
+        return JobUpdate()
+    array = ArrayJob.of(row)
+    ended = array.left - array.live
+    if as_state is State.FAILED:
+        return JobUpdate(todo="", later=None, tasks_failed=(row.tasks_failed or 0) + ended)
+    return JobUpdate(todo="", later=None, tasks_cancelled=(row.tasks_cancelled or 0) + ended)
+
+
+def is_refused_before_start(item: Report, state: State | None) -> bool:
+    """Return whether nothing of the attempt ran. Without a native id the batch system never had it.
+
+    An attempt that the batch system had may have run in part, although nobody saw it run: it is not given to others.
+    """
+    is_cluster_fault = item.seen is ObservedState.FAILED and item.cause is Cause.CLUSTER
+    return is_cluster_fault and item.native_id is None and state is not State.RUNNING

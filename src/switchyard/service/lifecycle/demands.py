@@ -14,9 +14,11 @@ from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.demand import Demand, Need, NeedKind, walk_needs
 from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_resources
-from switchyard.match.requirement import Requirement
+from switchyard.match.requirement import Requirement, requirements_of
+from switchyard.model.cluster.hardware import GPU
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.structure import check_canonical, check_dictionary
 from switchyard.model.jobspec.tasks import check_task_counts, check_task_group
 
@@ -36,9 +38,14 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 def demand_of_spec(spec: JobSpec) -> Demand:
     """Return the demand of a job with plain resources or with a jobspec."""
     requires = tuple(_requirement(need) for need in spec.compatibility) if spec.compatibility else ()
+    resources = typed_resources(spec)
     if spec.demand is None:
-        return demand_of_resources(spec.resources, requires)
-    return demand_of_any_jobspec(spec.demand, requires)
+        return demand_of_resources(resources, requires)
+    demand = demand_of_any_jobspec(spec.demand, requires)
+    if not resources.gpu_type and not resources.gpu_memory:
+        return demand
+    asked = requirements_of(devices_of(resources)[0])
+    return replace(demand, needs=tuple(_with_gpu_type(need, asked) for need in demand.needs))
 
 
 @lru_cache(maxsize=DEMANDS_CACHE_MAX)
@@ -116,6 +123,13 @@ def _read(body: bytes, requires: tuple[Requirement, ...]) -> Demand:
     if not requires:
         return demand
     return replace(demand, needs=tuple(_with_requirements(need, requires) for need in demand.needs))
+
+
+def _with_gpu_type(need: Need, asked: tuple[Requirement, ...]) -> Need:
+    """Ask for a type of all GPUs for which the jobspec itself names none."""
+    if need.type == GPU and not need.hardware:
+        return replace(need, requires=(*need.requires, *asked))
+    return replace(need, holds=tuple(_with_gpu_type(inner, asked) for inner in need.holds)) if need.holds else need
 
 
 def _with_requirements(need: Need, requires: tuple[Requirement, ...]) -> Need:

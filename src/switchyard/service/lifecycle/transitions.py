@@ -21,6 +21,7 @@ from switchyard.model.job.lifecycle import (
     ObservedState,
     Transition,
     make_transition,
+    unassign,
 )
 from switchyard.model.job.retry import Cause, retry_delay_s
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
@@ -109,6 +110,43 @@ def adoption_update(batch: Batch, row: JobRow, agent_id: str, step: Transition) 
         blocked=change_blocked(row.blocked, remove=Blocker.BACKOFF),
         wake_us=None,
         expires_us=None,
+    )
+
+
+def unassign_waiting(row: JobRow, reason: str) -> Transition | None:
+    """Unassign a job that no agent leased. Leased tasks of an array run on; only its unleased tasks go back."""
+    life = life_of(row)
+    if row.array is not None and life.state is State.RUNNING:
+        return make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)
+    return unassign(life, reason)
+
+
+def move_update(batch: Batch, row: JobRow, step: Transition, cluster_id: str, *, plan_hash: str | None) -> JobUpdate:
+    """Return the update that assigns the job to another cluster under a new fence, and record the event."""
+    # A running array makes no new attempt for each move: its ranges record where its tasks ran, and the number of
+    # attempts is bounded.
+    is_new = row.state == State.ASSIGNED.value or row.attempt == 1
+    attempt = step.life.attempt if is_new else row.attempt
+    if is_new:
+        archive_attempt(batch, row, step)
+    batch.event(
+        row.id,
+        step.event,
+        state=step.life.state.value,
+        attempt=attempt,
+        fence=step.life.fence,
+        cluster_id=cluster_id,
+        reason=step.reason,
+    )
+    batch.clusters.add(cluster_id)
+    return JobUpdate(
+        state=step.life.state,
+        reason="",
+        cluster_id=cluster_id,
+        attempt=attempt,
+        fence=step.life.fence,
+        assigned_us=batch.now_us,
+        plan_hash=plan_hash,
     )
 
 

@@ -22,15 +22,14 @@ from switchyard.route.router import REASONS_SHOWN_MAX, Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.array_cancel import drop_unleased_tasks
-from switchyard.service.lifecycle.arrays import read_on_lost
+from switchyard.service.lifecycle.array_spread import WAITS, free_from_cluster
+from switchyard.service.lifecycle.arrays import drop_unleased_tasks, read_on_lost
 from switchyard.service.lifecycle.decision_history import (
     EarlierVerdicts,
     is_same_reason,
     record_wait_reason,
     thin_wait_events,
 )
-from switchyard.service.lifecycle.together import WAITS, free_from_cluster
 from switchyard.service.lifecycle.transitions import (
     life_of,
     read_avoided_clusters,

@@ -67,13 +67,13 @@ def evaluate_job(
     `hidden`: clusters without a verdict; by default those that the owner may not see.
     """
     owner, bounds = job.owner, job.bounds
-    granted, by_token = owner.granted_clusters(world), frozenset(bounds.by_token)
+    granted, opened = owner.granted_clusters(world), bounds.opened
     request = RoutingRequest(
         job.demand,
         # Without tokens the same set object, so that comparing sets of thousands is fast.
-        granted=granted | by_token if by_token else granted,
+        granted=granted | opened if opened else granted,
         bounds=bounds,
-        hidden=owner.hidden_clusters(world) - by_token if hidden is None else hidden,
+        hidden=owner.hidden_clusters(world) - opened if hidden is None else hidden,
         spilled=opened_pools(bounds.spill, job.waited_s) if bounds.spill else (),
         last=job.last,
         refused=job.refused,

@@ -8,17 +8,22 @@ from typing import Protocol
 
 import msgspec
 
+from switchyard.match.demand import Demand
+from switchyard.match.engine import Misfit, engine
+from switchyard.match.free_graph import free_part
+from switchyard.model.cluster.cluster import Health
 from switchyard.model.cluster.verdict import Outcome
 from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.job import JobSpec
 from switchyard.model.job.spill import opened_pools
+from switchyard.route.member import Member
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.snapshots import missing_owner_reason, owner_of
+from switchyard.service.lifecycle.array_spread import together_wait_reason
 from switchyard.service.lifecycle.decision_history import is_same_reason
 from switchyard.service.lifecycle.demands import demand_of_spec
-from switchyard.service.lifecycle.together import together_wait_reason
 from switchyard.service.lifecycle.transitions import avoided_clusters, refused_clusters
 from switchyard.service.lifecycle.wait_clock import WaitingJob, waited_s
 from switchyard.service.placement.decision import JobToPlace, evaluate_job
@@ -101,7 +106,9 @@ def evaluate_again(
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     if missing := missing_owner_reason(context.snapshots.access, row.owner_id, row.owner):
-        bounds = msgspec.structs.replace(bounds, by_token=())  # submit tokens of a missing owner open no cluster
+        bounds = msgspec.structs.replace(
+            bounds, by_token=(), by_saved_token=()
+        )  # tokens of a missing owner open no cluster
     _, eligibility = evaluate_job(context, world, stored_job(context, row, spec, bounds))
     if missing:
         return replace(eligibility, outcome=Outcome.REJECT, eligible=world.rosters.candidates([]), reason=missing)
@@ -109,3 +116,20 @@ def evaluate_again(
     if is_held and bounds.begun_on and (waits := together_wait_reason(bounds.begun_on, world)):
         return replace(eligibility, reason=waits)
     return select_or_hold(context, eligibility, bounds, spec, window=window)
+
+
+def fits_now(context: Context, member: Member, demand: Demand, *, by: str) -> tuple[bool | None, str]:
+    """Return whether the job fits into the free resources that the agent last reported, and a reason.
+
+    None: the agent does not report free resources by node. A cluster that is not up never fits.
+    """
+    if member.health is not Health.UP:
+        return False, f"{member.health.value}: {member.reason}".rstrip(": ")
+    load, graph = context.snapshots.load_of(member.id), member.graph
+    if load is None or load.free is None or graph is None or load.signature != graph.signature:
+        return None, "its agent does not say what is free on which node"
+    free = free_part(graph, load.free)
+    if free is None:
+        return False, "nothing is free"
+    match = engine(by).satisfy(demand, free)
+    return (False, match.reason) if isinstance(match, Misfit) else (True, match.undecided)

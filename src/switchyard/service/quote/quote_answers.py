@@ -1,4 +1,4 @@
-"""Store the quotes that agents give, and record clusters that did not answer in time."""
+"""Open inquiries are delivered to agents; their answers are stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from math import isfinite
 
 import msgspec
 
-from switchyard.model.cluster.quote import QUOTE_REASON_CHARS_MAX, QUOTE_VALID_S, QuoteGiven, QuoteOutcome
+from switchyard.model.cluster.quote import (
+    QUOTE_REASON_CHARS_MAX,
+    QUOTE_VALID_S,
+    QUOTES_MAX,
+    QuoteAsk,
+    QuoteGiven,
+    QuoteOutcome,
+)
 from switchyard.model.job.job import JobSpec
 from switchyard.model.rules.names import printable_line
 from switchyard.route.member import Member
@@ -17,16 +24,49 @@ from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.demands import demand_of_spec
+from switchyard.service.reserve.inquiries import OPEN_INQUIRIES_MAX
 from switchyard.service.reserve.quotes import time_limit_s
 from switchyard.store.clusters import quotes as store
 from switchyard.store.jobs import jobs
 
+INQUIRY_LOOK_US = 61_000_000  # no inquiry is open for longer than this
 ETA_S_MAX = 366 * 86_400.0
 COST_MAX = 1e12
 VALID_S_MIN = 5.0  # a job that next waits for a place in its queue must still find its quotes
 SILENT_CLUSTER_US = 15_000_000  # no job waits for a cluster this long after the cluster failed to answer
 VALID_S_MAX = 86_400.0  # a longer validity is cut to this
 COST_VALUE = "cost_per_node_hour"  # the state value from which the server computes costs
+
+
+class InquiryDelivery:
+    """Remembers which inquiries were sent to which agent, so that an inquiry is sent once and a poll can stay parked.
+
+    Call `note` when any server opens an inquiry: without it, polls do not look for inquiries.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sent: dict[tuple[str, str], int] = {}  # agent, shape → when the inquiry was opened
+        self._look_until_us = 0
+        self.note()
+
+    def note(self) -> None:
+        self._look_until_us = self._context.steady_us() + INQUIRY_LOOK_US
+
+    def may_have(self) -> bool:
+        return self._context.steady_us() < self._look_until_us
+
+    def next(self, agent: AgentEntry) -> list[QuoteAsk]:
+        """Return the open inquiries for this agent that it has not got yet."""
+        now_us = self._context.now_us()
+        with self._context.database.read() as tx:
+            rows = store.ask_list_open(tx, agent.cluster_id, now_us=now_us, limit=OPEN_INQUIRIES_MAX)
+        new = [row for row in rows if self._sent.get((agent.id, row.shape)) != row.asked_us][:QUOTES_MAX]
+        if new:
+            oldest_us = now_us - INQUIRY_LOOK_US
+            self._sent = {key: at_us for key, at_us in self._sent.items() if at_us > oldest_us}
+            self._sent |= {(agent.id, row.shape): row.asked_us for row in new}
+        return [QuoteAsk(row.shape, msgspec.Raw(row.body.encode())) for row in new]
 
 
 def store_answers(context: Context, agent: AgentEntry, given: Sequence[QuoteGiven]) -> None:

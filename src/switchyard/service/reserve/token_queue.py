@@ -16,7 +16,7 @@ import structlog
 
 from switchyard.errors import NoSuchPool, Rebuilding, YardError
 from switchyard.service.core.context import Context
-from switchyard.service.reserve.pool_leases import note_lease
+from switchyard.service.reserve.pool_type import note_lease
 from switchyard.service.reserve.token_needs import TokenNeed, needs_of_row
 from switchyard.tokens.pools import JobToken, PoolStatus
 

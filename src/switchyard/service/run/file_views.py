@@ -13,8 +13,7 @@ from switchyard.model.job.job import JobSpec
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch, CommitNotice
-from switchyard.service.lifecycle.visibility import Visibility
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import Visibility, visible_job
 from switchyard.service.run.logs import select_attempt
 from switchyard.store.files import file_outputs, file_views
 

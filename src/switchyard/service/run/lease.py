@@ -30,9 +30,8 @@ from switchyard.service.core.agents.agent_sessions import SyncRequest, begin_ses
 from switchyard.service.core.snapshots.snapshots import Access
 from switchyard.service.core.unreadable_rows import read_each
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.array_lease import lease_tasks
 from switchyard.service.lifecycle.array_spread import lessee_ids, queue_room
-from switchyard.service.lifecycle.arrays import BatchArrays
+from switchyard.service.lifecycle.arrays import BatchArrays, lease_tasks
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
@@ -130,12 +129,12 @@ class Leasing:
             else:
                 if answer is not None:
                     clusters.agent_change(batch.tx, request.agent_id, answer)
-                chosen = []
+                picks = []
                 if (queue := queues.get(request.cluster_id)) is not None:
                     more = partial(self._extend, round_, request.cluster_id, wants[request.cluster_id], queue)
-                    chosen = choose_jobs(queue, request, round_, more=more)
-                job_leases = [lease for row, count in chosen for lease in self._give(round_, request, row, count)]
-                leased += [(row.id, request.agent_id) for row, _ in chosen if row.array is None]
+                    picks = choose_jobs(queue, request, round_, more=more)
+                job_leases = [lease for row, count in picks for lease in self._give(round_, request, row, count)]
+                leased += [(row.id, request.agent_id) for row, _ in picks if row.array is None]
                 attempts = cancels.get(request.agent_id, [])
                 new_cancels = [AttemptRef(*attempt) for attempt in attempts if attempt not in request.cancelling]
                 results.append(LeaseAnswer(agent.session, job_leases, new_cancels, []))
@@ -304,7 +303,7 @@ def choose_jobs(
     bypassed for its queue's `ageing`. Then it goes first in its priority and blocks all jobs behind it until it fits,
     unless nothing runs here: waiting would free no resources. `more` adds jobs to the queue if there are any.
     """
-    chosen: list[tuple[LeaseCandidate, int]] = []
+    picks: list[tuple[LeaseCandidate, int]] = []
     skipped: list[QueuedJob[LeaseCandidate]] = []
     want, room, spec_bytes, has_misfits = request.want, request.room, SPECS_BYTES_MAX, False
     while want > 0 and spec_bytes > 0:
@@ -325,7 +324,7 @@ def choose_jobs(
         count = min(size, want, _count_fitting(row, room), spec_bytes // len(row.spec) + 1)
         if count:
             spec_bytes -= count * len(row.spec)
-            chosen.append((row, count))
+            picks.append((row, count))
             round_.groups.add_running(row, count)
             queue.give(job, row.cores * count)
             want -= count
@@ -337,10 +336,10 @@ def choose_jobs(
         elif size and not count:
             has_misfits = True
             round_.bypassed.note(request.cluster_id, row.id, round_.batch.now_us)
-            if job.is_aged and (chosen or round_.is_busy(request.agent_id)):
+            if job.is_aged and (picks or round_.is_busy(request.agent_id)):
                 break
     queue.put_back(skipped)
-    return chosen
+    return picks
 
 
 def _with_unknown_fence(leased: Iterable[tuple[str, Any]], request: SyncRequest) -> set[tuple[str, int]]:

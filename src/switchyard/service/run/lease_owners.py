@@ -18,20 +18,23 @@ from switchyard.model.job.lifecycle import (
     ObservedState,
     ReportAnswer,
     Transition,
-    make_transition,
     return_lease,
-    unassign,
 )
 from switchyard.model.job.task_states import live_positions, read_task
 from switchyard.service.core.agents.agent_sessions import SyncRequest
 from switchyard.service.core.snapshots.snapshots import Access, owner_problem
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.transitions import cancelling_reason, life_of, record_step, step_update
+from switchyard.service.lifecycle.transitions import (
+    cancelling_reason,
+    life_of,
+    record_step,
+    step_update,
+    unassign_waiting,
+)
 from switchyard.store.access import access as access_store
 from switchyard.store.engine import ranges
 from switchyard.store.jobs import jobs, leases
-from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
 
 
@@ -57,7 +60,7 @@ class LeaseOwners:
             return heads
         updates: dict[str, JobUpdate] = {}
         for row in jobs.job_lock(batch.tx, reasons).values():
-            step = _unassign(row, reasons[row.id])
+            step = unassign_waiting(row, reasons[row.id])
             if step is not None:
                 updates[row.id] = step_update(batch, row, step)
                 record_step(batch, row, step)
@@ -118,11 +121,3 @@ class LeaseOwners:
             for row in unconfirmed
             if not enabled.get(row.owner_id or "")
         }
-
-
-def _unassign(row: JobRow, reason: str) -> Transition | None:
-    """Unassign a job that no agent leased, or the unleased tasks of a running array."""
-    life = life_of(row)
-    if row.array is not None and life.state is State.RUNNING:
-        return make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)
-    return unassign(life, reason)

@@ -19,7 +19,7 @@ from switchyard.model.wire.api import Chunk, Output
 from switchyard.service.core.context import Context
 from switchyard.service.core.log_store import keep_output
 from switchyard.service.core.rights import Actor
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import visible_job
 from switchyard.store.engine import ranges
 from switchyard.store.engine.database import Tx
 from switchyard.store.jobs import jobs

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from switchyard.model.cluster.poll import OutputChunk, Report
+from switchyard.model.cluster.poll import BATCH_MAX, Leave, OutputChunk, Report
 from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import (
@@ -24,12 +24,13 @@ from switchyard.model.job.lifecycle import (
 from switchyard.model.job.retry import Cause
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.names import printable_line
+from switchyard.service.core.agents.fleet import AgentEntry
+from switchyard.service.core.context import Context
 from switchyard.service.core.log_store import LogStore, keep_output
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.arrays import BatchArrays
-from switchyard.service.lifecycle.refusals import is_refused_before_start
+from switchyard.service.lifecycle.arrays import BatchArrays, is_refused_before_start
 from switchyard.service.lifecycle.transitions import (
     adoption_update,
     leave_refusing_cluster,
@@ -203,3 +204,16 @@ def _adopt(round_: _ReportRound, agent_id: str, row: JobRow, item: Report) -> No
     if step is not None and (update := adoption_update(round_.batch, row, agent_id, step)) is not None:
         round_.holders[row.id] = agent_id
         round_.record(row.id, step, update)
+
+
+def take_back_unbegun(context: Context, entry: AgentEntry, request: Leave) -> None:
+    """Return these attempts to the queue, as the agent would report it. Attempts of others are not touched."""
+    if not request.is_over or not request.unbegun:
+        return
+    reason = f"its cluster ended before it began: {request.reason}"
+    for first in range(0, len(request.unbegun), BATCH_MAX):
+        part = request.unbegun[first : first + BATCH_MAX]
+        reports = tuple(
+            Report(each.job, each.fence, ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER) for each in part
+        )
+        context.committer.do(ReportWrite(entry.id, reports))

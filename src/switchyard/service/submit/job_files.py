@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from switchyard.errors import BadValue, UnknownName, YardError
 from switchyard.model.cluster.idset import IdSet, parse_array
-from switchyard.service.core.file_storage import FileLimits, show_period
+from switchyard.service.core.file_storage import FileLimits, owned_trees, refuse_project_over_limit, show_period
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.file_references import owned_trees, refuse_project_over_limit
 from switchyard.service.submit.new_job import JobInsert, unknown_dependencies
 from switchyard.store.files import file_trees
 from switchyard.store.files.file_trees import IN, FileRef, TreeRow

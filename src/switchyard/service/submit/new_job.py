@@ -1,4 +1,4 @@
-"""Build the row of a new job, with its dependencies and quotes, and the write for the committer."""
+"""Build the row of a new job, with its dependencies and quotes, and the write for the committer with its key."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypedDict, cast
 
 import msgspec
 
-from switchyard.errors import UnknownName
+from switchyard.errors import KeyReused, UnknownName
 from switchyard.match.demand import Demand
 from switchyard.model.cluster.idset import parse_array
 from switchyard.model.cluster.verdict import Outcome
@@ -36,9 +36,10 @@ from switchyard.service.placement.eligibility_cache import CachedEligibility
 from switchyard.service.reserve.inquiries import JobInquiry, inquiry_of
 from switchyard.service.reserve.quotes import quote_use_row
 from switchyard.store.clusters import quotes
+from switchyard.store.engine.database import Tx
 from switchyard.store.engine.new_rows import NewJobRow
 from switchyard.store.jobs import jobs
-from switchyard.store.jobs.job_rows import DependencyCondition, DependencyRow
+from switchyard.store.jobs.job_rows import DependencyCondition, DependencyRow, IdempotencyClaim
 
 INTEGER_MAX = 2**63 - 1  # the largest integer that the database stores
 
@@ -313,3 +314,40 @@ def life_after_routing(outcome: str) -> LifecycleState:
     if outcome == Outcome.REJECT:
         return reject(new, "").life
     return new
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedJob:
+    """The answer to a submit; `is_new` is false when the idempotency key had been used for the same body."""
+
+    created: CreatedJob
+    is_new: bool
+
+
+def claim_keys(batch: Batch, writes: list[JobInsert]) -> dict[tuple[str, str], IdempotencyClaim]:
+    """Claim the idempotency keys of these jobs. Returns the claim of each key: the new one, or an earlier one."""
+    if not writes:
+        return {}
+    return jobs.idempotency_claim(
+        batch.tx,
+        [
+            IdempotencyClaim(
+                write.row.owner_id, write.key, body_hash=write.body_hash, job_id=write.row.id, created_us=batch.now_us
+            )
+            for write in writes
+            if write.key is not None
+        ],
+    )
+
+
+def answer_for_used_key(
+    tx: Tx, claim: IdempotencyClaim, *, key: str | None, body_hash: str, here: dict[str, CreatedJob]
+) -> AcceptedJob | KeyReused:
+    """Return the answer to a submit whose key is used. `here`: jobs of this batch that are not inserted yet."""
+    if claim.body_hash != body_hash:
+        return KeyReused(f"The idempotency key {key!r} belongs to job {claim.job_id}, made from another body.")
+    now = jobs.job_states(tx, [claim.job_id]).get(claim.job_id)
+    created = here.get(claim.job_id) if now is None else CreatedJob(now.id, now.state, now.cluster, now.reason)
+    if created is None:
+        return KeyReused(f"The job {claim.job_id} that the idempotency key {key!r} made was removed since, being old.")
+    return AcceptedJob(created, is_new=False)

@@ -16,6 +16,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.reserve.inquiries import ask_clusters, inquiry_of
 from switchyard.service.reserve.quotes import QuoteWindow, gather_quotes, quotes_for_selection, shape_of
+from switchyard.service.submit.named_clusters import find_stale_tokens
 from switchyard.service.submit.submit import Submit
 
 
@@ -28,18 +29,20 @@ class OpenInquiry:
     eligibility: Eligibility
     names: tuple[str, ...] = ()  # clusters that are to answer
     window: QuoteWindow | None = None
+    stale_tokens: tuple[str, ...] = ()  # of the request
 
 
 def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRequest) -> OpenInquiry:
     """Ask the eligible clusters whose last quote is no longer valid."""
     spec, eligibility, *_ = submit.eligibility(actor, request)
     shape, _ = shape_of(spec)
+    stale = tuple(find_stale_tokens(context.snapshots, request))
     if eligibility.outcome is not Outcome.ASSIGN:
-        return OpenInquiry(shape, spec, eligibility)
+        return OpenInquiry(shape, spec, eligibility, stale_tokens=stale)
     gathered = gather_quotes(context, eligibility, spec)
     names = gathered.names
     if not gathered.missing:
-        return OpenInquiry(shape, spec, eligibility, names)
+        return OpenInquiry(shape, spec, eligibility, names, stale_tokens=stale)
     inquiry = inquiry_of(spec, gathered.missing, context.snapshots.world, owner=actor.id)
     wait_us = context.selections.quote_wait_us
 
@@ -47,13 +50,16 @@ def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRe
         ask_clusters(batch, [inquiry], wait_us=wait_us)
         return QuoteWindow(batch.now_us, batch.now_us + wait_us)
 
-    return OpenInquiry(shape, spec, eligibility, names=names, window=context.committer.call(apply))
+    window = context.committer.call(apply)
+    return OpenInquiry(shape, spec, eligibility, names=names, window=window, stale_tokens=stale)
 
 
 def inquiry_answers(context: Context, inquiry: OpenInquiry) -> tuple[Quotes, bool]:
     """Return the answers so far, and whether all clusters have answered."""
+    stale = list(inquiry.stale_tokens)
     if inquiry.eligibility.outcome is not Outcome.ASSIGN:
-        return Quotes(shape=inquiry.shape, items=[], reason=inquiry.eligibility.reason), True
+        reason = inquiry.eligibility.reason
+        return Quotes(shape=inquiry.shape, items=[], reason=reason, stale_tokens=stale), True
     gathered = gather_quotes(context, inquiry.eligibility, inquiry.spec, inquiry.window, names=inquiry.names)
     names = sorted({*inquiry.names, *gathered.quotes})
     reason = f"no answer within {context.selections.quote_wait_us / 1e6:g} s"
@@ -64,6 +70,7 @@ def inquiry_answers(context: Context, inquiry: OpenInquiry) -> tuple[Quotes, boo
         items=sorted(items, key=_rank),
         soonest=_best(quoted.items(), rounded_start_s),
         cheapest=_best(quoted.items(), rounded_cost),
+        stale_tokens=stale,
     )
     return answers, not gathered.missing
 

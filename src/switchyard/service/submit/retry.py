@@ -1,4 +1,4 @@
-"""Retry an ended job: submit it again as a new job."""
+"""Retry a job, or many: run the spec of an ended job again as a new job."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import msgspec
 
-from switchyard.errors import BadRequest, Conflict, Malformed
+from switchyard.errors import BadRequest, Conflict, KeyReused, Malformed, YardError
 from switchyard.model.cluster.idset import TEXT_CHARS_MAX, IdSet
 from switchyard.model.cluster.selection import Select
 from switchyard.model.executions.execution import is_server_label
 from switchyard.model.job.bounds import decode_bounds, retry_bounds
+from switchyard.model.job.bulk_actions import ActedOnJobs, RefusedJob
 from switchyard.model.job.job import JobRequest, JobSpec, State, native_problem
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.job.task_states import succeeded_positions
@@ -23,9 +24,10 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.submit_tokens import clusters_with_older_token
 from switchyard.service.core.writes.batch import Batch
+from switchyard.service.lifecycle.retry_keys import retry_key
 from switchyard.service.lifecycle.transitions import AvoidedCluster
-from switchyard.service.lifecycle.visible_jobs import audit_others_jobs, need_job_control, policy_of, visible_job
-from switchyard.service.submit.idempotency import AcceptedJob
+from switchyard.service.lifecycle.visibility import audit_others_jobs, need_job_control, policy_of, visible_job
+from switchyard.service.submit.new_job import AcceptedJob
 from switchyard.service.submit.submit import Submit
 from switchyard.store.engine import ranges
 from switchyard.store.jobs.job_rows import JobDetails, JobRow
@@ -104,8 +106,8 @@ def accept_retry(
     reason = f"job {row.id} ran here, and is to run elsewhere"
     old_bounds = decode_bounds(row.bounds)
     is_owner = row.owner_id == actor.id
-    by_token = clusters_with_older_token(context.snapshots, old_bounds.by_token, row.id) if is_owner else ()
-    bounds = retry_bounds(old_bounds, by_token=by_token, is_elsewhere=wanted.elsewhere)
+    opened = clusters_with_older_token(context.snapshots, old_bounds.opened, row.id) if is_owner else ()
+    bounds = retry_bounds(old_bounds, opened=opened, is_elsewhere=wanted.elsewhere)
     write = submit.decide(
         actor,
         request,
@@ -159,3 +161,31 @@ def _tasks_to_retry(row: JobRow, rows: list[ranges.RangeOnCluster], wanted: str 
             next_step="Name some of them: `yard retry ID --tasks 0-9999`.",
         )
     return text
+
+
+def retry_many(context: Context, submit: Submit, actor: Actor, ids: list[str]) -> ActedOnJobs:
+    """Retry each job by itself. A refusal does not stop the jobs after it; an error of the server does."""
+    changed = unchanged = 0
+    refused: list[RefusedJob] = []
+    for job_id in dict.fromkeys(ids):
+        try:
+            is_new = _retry_once(context, submit, actor, job_id)
+        except YardError as exc:
+            if exc.transient or exc.status >= 500:
+                raise
+            refused.append(RefusedJob(job_id, exc.detail))
+        else:
+            changed, unchanged = (changed + 1, unchanged) if is_new else (changed, unchanged + 1)
+    return ActedOnJobs(changed, unchanged, refused)
+
+
+def _retry_once(context: Context, submit: Submit, actor: Actor, job_id: str) -> bool:
+    """Retry a job unless this was done before. Returns whether a job was made."""
+    key = retry_key(job_id)
+    try:
+        # Look first: what was accepted before stays accepted, even if a rule or a limit would refuse it now.
+        if submit.repeated(actor, key=key, body=b"") is not None:
+            return False
+        return accept_retry(context, submit, actor, job_id, wanted=RetryRequest(), key=key).is_new
+    except KeyReused:
+        return False  # the job that retried it is so old that it was removed

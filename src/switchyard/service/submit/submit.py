@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from time import perf_counter
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 from msgspec.json import decode
 from msgspec.structs import replace
 
-from switchyard.errors import Denied, KeyReused, LimitReached, UnknownName, YardError
+from switchyard.errors import KeyReused, LimitReached, UnknownName, YardError
 from switchyard.model.cluster.idset import IdSet, parse_array
 from switchyard.model.cluster.verdict import Outcome, Plan
 from switchyard.model.job.bounds import Bounds, RetryBounds, encode_bounds
@@ -27,8 +28,6 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.process_metrics import ProcessMetrics
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.snapshots.snapshots import Snapshots
-from switchyard.service.core.submit_tokens import find_submit_token
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.demands import check_demand, demand_of_spec, largest_task
 from switchyard.service.placement.decision import (
@@ -51,11 +50,14 @@ from switchyard.service.reserve.token_needs import (
     tasks_at_once,
 )
 from switchyard.service.reserve.token_position import token_hints
-from switchyard.service.submit.idempotency import AcceptedJob, answer_for_used_key, claim_keys
 from switchyard.service.submit.job_files import refer_to_trees, refused_inserts
+from switchyard.service.submit.named_clusters import find_named_clusters, find_stale_tokens
 from switchyard.service.submit.new_job import (
+    AcceptedJob,
     JobInsert,
+    answer_for_used_key,
     blocked_reason,
+    claim_keys,
     insert_job,
     lane_for,
     new_job,
@@ -125,6 +127,8 @@ class Submit:
         write = self._insert(
             admitted, job, world=world, versions=versions, cached=cached, job_id=job_id, key=key, body=body
         )
+        if request.submit_tokens and (stale := find_stale_tokens(self._context.snapshots, request)):
+            write = dataclasses.replace(write, created=replace(write.created, stale_tokens=stale))
         self._context.tally.decision_s.add(perf_counter() - began)
         return write
 
@@ -166,6 +170,7 @@ class Submit:
             hints=hints or token_hints(context, needs, at_once=tasks_at_once(admitted)),
             quotes=list(selection.quoted),
             policy=policy,
+            stale_tokens=find_stale_tokens(context.snapshots, request),
         )
 
     def eligibility(self, actor: Actor, request: JobRequest) -> JobEligibility:
@@ -204,10 +209,13 @@ class Submit:
         if request.match_engine is not None:
             self._context.engines.choose(request.match_engine)
         bounds = admitted.draft.bounds
-        if request.clusters or request.cluster is not None:
-            named, by_token = named_clusters(snapshots, actor, request)
+        if request.clusters or request.submit_tokens or request.cluster is not None:
+            clusters = find_named_clusters(snapshots, actor, request)
             bounds = replace(
-                bounds, named=None if named is None else tuple(sorted(named)), by_token=tuple(sorted(by_token))
+                bounds,
+                named=clusters.named,
+                by_token=clusters.by_token,
+                by_saved_token=clusters.by_saved_token,
             )
         if request.select is not None:
             bounds = replace(bounds, select=self._context.selections.read(request.select))
@@ -315,11 +323,6 @@ class Submit:
         batch.settled.append(lambda: self._known.update(specs, verdicts, policies))
 
 
-def answer_without_commit(write: JobInsert) -> AcceptedJob:
-    """Return the answer to a submit without a commit. Benchmarks measure the upper bound with it."""
-    return AcceptedJob(write.created, is_new=True)
-
-
 def count_new_jobs(tally: ProcessMetrics, batch: Batch, writes: Sequence[JobInsert]) -> None:
     """Count the jobs of this batch once it is committed."""
     if not writes:
@@ -336,33 +339,6 @@ def count_new_jobs(tally: ProcessMetrics, batch: Batch, writes: Sequence[JobInse
         tally.accepted.add(amount=len(keys))
 
     batch.settled.append(count)
-
-
-def named_clusters(
-    snapshots: Snapshots, actor: Actor, request: JobRequest
-) -> tuple[frozenset[str] | None, frozenset[str]]:
-    """Return the allowed clusters (none: all) and those with a submit token. An invalid token denies the request."""
-    world = snapshots.world
-    by_token: set[str] = set()
-    for entry in request.clusters:
-        member = world.by_name.get(entry.name)
-        if find_submit_token(snapshots, member, entry.token) is None or member is None:
-            raise Denied(
-                f"The submit token for cluster {entry.name} is not valid.",
-                next_step="Correct or remove it under `clusters:` in your file: one invalid token denies the request.",
-            )
-        by_token.add(member.id)
-    allowed = frozenset(by_token) if request.clusters else None
-    if request.cluster is None:
-        return allowed, frozenset(by_token)
-    member = world.by_name.get(request.cluster)
-    if member is None or not (member.id in by_token or actor.may_cluster(Role.VIEW, member)):
-        known = ", ".join(m.name for m in world.members if actor.may_cluster(Role.VIEW, m)) or "none"
-        raise UnknownName(f"There is no cluster {request.cluster!r}.", next_step=f"Known clusters: {known}.")
-    if member.id not in by_token:
-        actor.need_cluster(Role.SUBMIT, member)
-    pinned = frozenset({member.id})
-    return (pinned if allowed is None else allowed & pinned), frozenset(by_token)
 
 
 def refuse_empty_pool_or_label(bounds: Bounds, world: World) -> None:

@@ -34,7 +34,7 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots.token_settings import PoolEntry
 from switchyard.service.core.writes.audit import record_audit
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.reserve.pool_leases import note_lease
+from switchyard.service.reserve.pool_type import note_lease
 from switchyard.store.rules import token_pools as store
 from switchyard.tokens.pools import PoolStatus, no_such_pool, pool_rebuilding, quota_conflict
 

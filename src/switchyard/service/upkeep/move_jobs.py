@@ -15,9 +15,8 @@ import msgspec
 
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.job.bounds import Bounds, decode_bounds
-from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import JobSpec, State
-from switchyard.model.job.lifecycle import LifecycleState, Transition, make_transition, reassign, unassign
+from switchyard.model.job.lifecycle import Transition, reassign
 from switchyard.model.job.spill import opened_pools
 from switchyard.model.rules.queue import Lane, queue_named
 from switchyard.route.member import Member
@@ -34,18 +33,16 @@ from switchyard.route.select.selector import reads_quotes
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.array_spread import lessee_ids
+from switchyard.service.lifecycle.array_spread import lessee_ids, spread_text
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX
-from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
+from switchyard.service.lifecycle.transitions import life_of, move_update, record_step, step_update, unassign_waiting
 from switchyard.service.lifecycle.wait_clock import waited_s
 from switchyard.service.placement.decision_counts import count_moved
 from switchyard.service.placement.eligibility_cache import cache_eligibility
-from switchyard.service.placement.evaluation import evaluate_again
-from switchyard.service.placement.fits_now import fits_now
+from switchyard.service.placement.evaluation import evaluate_again, fits_now
 from switchyard.service.reserve.quotes import QuoteWindow, quote_use_row
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.service.upkeep.move_update import move_update, new_lessees
 from switchyard.store.clusters import clusters, quotes
 from switchyard.store.jobs import backlog, jobs, leases
 from switchyard.store.jobs.job_rows import JobRow
@@ -84,7 +81,7 @@ def _take_back_round(context: Context, leadership: Leadership) -> int:
         return 0
 
     def change(batch: Batch, row: JobRow) -> JobUpdate | None:
-        step = _take_back(life_of(row), row, world)
+        step = _take_back(row, world)
         if step is None:
             return None
         record_step(batch, row, step)
@@ -93,7 +90,7 @@ def _take_back_round(context: Context, leadership: Leadership) -> int:
     return leadership.change_jobs(context, ids, change)
 
 
-def _take_back(life: LifecycleState, row: JobRow, world: World) -> Transition | None:
+def _take_back(row: JobRow, world: World) -> Transition | None:
     """Return the transition that unassigns a job. Leased tasks of an array run on; only its unleased tasks go back."""
     member = world.by_id.get(row.cluster_id or "")
     reason = "its cluster was removed"
@@ -101,9 +98,7 @@ def _take_back(life: LifecycleState, row: JobRow, world: World) -> Transition | 
         reason = f"{member.name} is {member.health.value}"
         reason += f" ({member.reason})" if member.is_batch_silent and member.health is Health.DOWN else ""
     reason += ", and the rest of its tasks had not begun" if row.array is not None else ", and nobody had begun it"
-    if row.array is not None and life.state is State.RUNNING:
-        return make_transition(life, State.PENDING, EventKind.UNASSIGNED, reason, fence=life.next_fence)
-    return unassign(life, reason)
+    return unassign_waiting(row, reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +148,7 @@ class JobMover:
     def _is_load_stale(self, context: Context, cluster_id: str) -> bool:
         """Return whether the cluster has not reported its load since jobs last moved there."""
         moved_us = self._moved_us.get(cluster_id)
-        load_age_us = context.now_us() - context.snapshots.told_of(cluster_id)
+        load_age_us = context.now_us() - context.snapshots.reported_us(cluster_id)
         return moved_us is not None and context.steady_us() - moved_us <= load_age_us
 
     def _spares(
@@ -309,7 +304,7 @@ class _MoveSearch:
         """Return whether the job's cluster has room, by a load reported after the job came."""
         snapshots = self._context.snapshots
         spare = FreeCapacity.of(snapshots.load_of(row.cluster_id))
-        is_reported = snapshots.told_of(row.cluster_id) > row.assigned_us
+        is_reported = snapshots.reported_us(row.cluster_id) > row.assigned_us
         needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
         return spare is not None and is_reported and spare.holds(**needs)
 
@@ -403,7 +398,7 @@ def _apply_page(context: Context, leadership: Leadership, world: World, moves: d
             cached, cluster_id = cache_eligibility(move.eligibility), world.by_name[move.to].id
             bodies[cached.verdicts_hash] = cached.verdicts_body
             update = move_update(batch, row, step, cluster_id, plan_hash=cached.verdicts_hash)
-            updates[job_id] = update.then(new_lessees(context, batch, world, row, move.eligibility, to=move.to))
+            updates[job_id] = update.then(_new_lessees(context, batch, world, row, move.eligibility, to=move.to))
             source = world.by_id.get(row.cluster_id or "")
             moved.append((row, source.name if source else "", move.to))
             if move.eligibility.quoted and row.started_us is None:  # a running array says nothing about its quote
@@ -415,3 +410,15 @@ def _apply_page(context: Context, leadership: Leadership, world: World, moves: d
         return len(updates)
 
     return leadership.commit(context, apply, locks=list(moves))
+
+
+def _new_lessees(
+    context: Context, batch: Batch, world: World, row: JobRow, eligibility: Eligibility, *, to: str
+) -> JobUpdate:
+    """Return which clusters may lease an array after its move. Nothing for an array of one cluster, or a plain job."""
+    if row.spread is None:
+        return JobUpdate()
+    bounds, sticky_pools = decode_bounds(row.bounds), context.snapshots.laid.layout.sticky
+    spread = spread_text(eligibility, bounds, world, cluster=to, seed=row.id, sticky_pools=sticky_pools)
+    batch.clusters.update(spread.split(",") if spread else ())
+    return JobUpdate(spread=spread)

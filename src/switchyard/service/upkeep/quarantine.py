@@ -24,7 +24,7 @@ from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.damage import NEXT_STEP, damage_of, unreadable_error
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
-from switchyard.service.lifecycle.visible_jobs import visible_job
+from switchyard.service.lifecycle.visibility import visible_job
 from switchyard.store.clusters import quotes
 from switchyard.store.engine.database import Database, Tx
 from switchyard.store.jobs import leases, unreadable_jobs

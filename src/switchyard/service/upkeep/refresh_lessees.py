@@ -19,11 +19,10 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids, may_spread, spread_text
-from switchyard.service.lifecycle.transitions import life_of
+from switchyard.service.lifecycle.transitions import life_of, move_update
 from switchyard.service.placement.evaluation import evaluate_again, spilled_of
 from switchyard.service.reserve.quotes import QuoteWindow
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
-from switchyard.service.upkeep.move_update import move_update
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs import spread_arrays as store
 from switchyard.store.jobs.job_rows import JobRow

@@ -5,7 +5,7 @@ Chores that a round does not know (`further`) come before jobs are routed: they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
@@ -13,25 +13,35 @@ import structlog
 
 from switchyard.errors import YardError
 from switchyard.log_pace import LogPace
+from switchyard.route.router import Eligibility
+from switchyard.route.world import World
 from switchyard.service.core.context import Context
+from switchyard.service.core.writes.batch import Batch
+from switchyard.service.placement.apply_decisions import apply_decisions
+from switchyard.service.placement.evaluation import evaluate_changed
 from switchyard.service.placement.route_budget import REST_FACTOR, RouteBudget
-from switchyard.service.reserve.token_queue import TokenReservations
-from switchyard.service.reserve.token_reservations import reconcile_tokens
-from switchyard.service.upkeep.end_backoffs import end_backoffs
-from switchyard.service.upkeep.expire_jobs import expire_jobs
-from switchyard.service.upkeep.expire_pilots import expire_pilots
+from switchyard.service.reserve.token_queue import TokenReservations, TokenWaiter
+from switchyard.service.reserve.token_reservations import (
+    reconcile_tokens,
+    split_off_token_waiters,
+    take_tokens_of_waiters,
+)
 from switchyard.service.upkeep.give_places import enforce_limits, give_free_places
-from switchyard.service.upkeep.leadership import Leadership
-from switchyard.service.upkeep.lose_silent_attempts import lose_silent_attempts
-from switchyard.service.upkeep.lose_silent_tasks import lose_silent_tasks
+from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
-from switchyard.service.upkeep.release_concurrency_groups import release_concurrency_groups
-from switchyard.service.upkeep.report_late_jobs import report_late_jobs
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
-from switchyard.service.upkeep.route_pending import route_pending
 from switchyard.service.upkeep.sample_clusters import ClusterSampling
-from switchyard.service.upkeep.settle_dependencies import settle_dependencies
+from switchyard.service.upkeep.silent_agents import lose_silent_attempts, lose_silent_tasks
+from switchyard.service.upkeep.waiting_jobs import (
+    end_backoffs,
+    expire_jobs,
+    expire_pilots,
+    release_concurrency_groups,
+    report_late_jobs,
+    settle_dependencies,
+)
+from switchyard.store.jobs import jobs
 
 ENFORCE_EVERY_S = 5.0
 # Pending jobs are routed at least this often, in case every wake-up was lost.
@@ -43,6 +53,7 @@ CLEAN_S_MAX = 600.0  # between two clean-ups; sooner where a retention period is
 CLEAN_AFTER_JUMP_S = 3600.0  # after the clock jumped: nothing is removed before somebody can notice a wrong clock
 
 log = structlog.get_logger()
+PENDING_PAGE_MAX = 5000  # pending jobs read in one query
 
 
 def no_pause(took_s: float) -> float:  # noqa: ARG001 - the form of a pause
@@ -239,3 +250,51 @@ class TokenCare:
 
 def clean_pause_s(terms: RetentionTerms) -> float:
     return CLEAN_S_MAX if terms.shortest_us is None else min(CLEAN_S_MAX, terms.shortest_us / 10_000_000)
+
+
+def route_pending(
+    context: Context, leadership: Leadership, tokens: TokenReservations | None = None, budget: RouteBudget | None = None
+) -> int:
+    """Route every PENDING job that the budget admits. Returns how many jobs left that state.
+
+    Jobs that need tokens come last, together, so that the tokens go out in fair order.
+    """
+    tokens = tokens or TokenReservations()
+    decided_count, after = 0, ""
+    waiters: list[tuple[TokenWaiter, Eligibility]] = []
+    while True:
+        with context.database.read() as tx:
+            rows = jobs.job_list_routable(tx, after=after, limit=PENDING_PAGE_MAX)
+            specs = jobs.spec_get_many(tx, (row.spec_hash for row in rows))
+        world = context.snapshots.world
+        holding: frozenset[str] = frozenset()
+        if not rows:
+            eligibilities = take_tokens_of_waiters(context, tokens, waiters)
+            holding = frozenset(job_id for job_id, _ in eligibilities)
+        else:
+            after = rows[-1].id
+            changed = evaluate_changed(context, world, rows, specs, budget=budget)
+            eligibilities = split_off_token_waiters(context, rows, changed, waiters)
+        for first in range(0, len(eligibilities), ROUND_MAX):
+            page = dict(eligibilities[first : first + ROUND_MAX])
+            decided_count += _route_round(context, leadership, world, page, holding=holding)
+        if not rows:
+            return decided_count
+
+
+def _route_round(
+    context: Context,
+    leadership: Leadership,
+    world: World,
+    eligibilities: dict[str, Eligibility],
+    *,
+    holding: Collection[str],
+) -> int:
+    ids = list(eligibilities)
+
+    def apply(batch: Batch) -> int:
+        return apply_decisions(
+            context, batch, world, eligibilities=eligibilities, locked=jobs.job_lock(batch.tx, ids), holding=holding
+        )
+
+    return leadership.commit(context, apply, locks=ids)

@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from switchyard.service.core.agents.cluster_sample import sample_of
+from switchyard.service.core.agents.cluster_state import sample_of
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.upkeep.leadership import Leadership

@@ -245,8 +245,8 @@ def connect_arguments(url: sa.URL) -> dict[str, Any]:
 def default_arguments(url: sa.URL) -> dict[str, Any]:
     """Return the arguments of each connection, without those that the URL's query sets."""
     wanted: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT_S, "application_name": APPLICATION, **TCP_OPTIONS}
-    kept = {name: value for name, value in wanted.items() if name not in url.query}
-    return {**kept, "prepare_threshold": None}
+    parameters = {name: value for name, value in wanted.items() if name not in url.query}
+    return {**parameters, "prepare_threshold": None}
 
 
 def make_engine(site: PostgresqlAddress, watchdog: Watchdog, *, is_writer: bool, size: int) -> Engine:

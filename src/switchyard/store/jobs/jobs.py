@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import accumulate
 from operator import itemgetter
+from typing import Any
 
 import sqlalchemy as sa
 from msgspec.structs import asdict, astuple
@@ -14,7 +16,7 @@ from sqlalchemy import BigInteger, Boolean, Integer, Text
 
 from switchyard.model.rules.queue import UNCOUNTED_PREFIX
 from switchyard.model.wire.ids import LENGTH
-from switchyard.store.engine import dialect, page_limit
+from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.frequent_statement import FrequentStatement, driver_run
 from switchyard.store.engine.new_rows import NewJobRow
@@ -56,6 +58,7 @@ _WITH_CLUSTER = jobs.outerjoin(clusters, clusters.c.id == jobs.c.cluster_id)
 _WITH_CLUSTER_AND_SPEC = _WITH_CLUSTER.outerjoin(specs, specs.c.hash == jobs.c.spec_hash)
 _DETAILS = columns_of(JobDetails, jobs, cluster=clusters.c.name, spec=specs.c.body)
 _DETAILS_WITHOUT_SPEC = columns_of(JobDetails, jobs, cluster=clusters.c.name, spec=sa.null())
+SPECS_BYTES_MAX = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +239,7 @@ def job_list(
     query = sa.select(*columns).select_from(source).where(jobs.c.id >= lowest, *filter_conditions(wanted))
     if before is not None:
         query = query.where(jobs.c.id < before)
-    limit = page_limit.limit_by_spec_bytes(tx, query, limit) if with_spec else limit
+    limit = limit_by_spec_bytes(tx, query, limit) if with_spec else limit
     rows = fetch_all(tx, JobDetails, query.order_by(jobs.c.id.desc()).limit(limit + 1))
     if len(rows) > limit:
         return rows[:limit], rows[limit - 1].id
@@ -413,3 +416,11 @@ def attempt_list(tx: Tx, job_id: str) -> list[AttemptOnCluster]:
     source = attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id)
     query = sa.select(attempts, clusters.c.name.label("cluster")).select_from(source)
     return fetch_all(tx, AttemptOnCluster, query.where(attempts.c.job_id == job_id).order_by(attempts.c.fence))
+
+
+def limit_by_spec_bytes(tx: Tx, query: sa.Select[Any], limit: int) -> int:
+    """Return how many of the first jobs of a query have specs of at most SPECS_BYTES_MAX in total. At least one."""
+    size = sa.func.coalesce(sa.func.length(specs.c.body), 0)  # a damaged job may have no spec
+    sizes = query.with_only_columns(size).order_by(jobs.c.id.desc()).limit(limit)
+    totals: Iterator[int] = accumulate(tx.execute(sizes).scalars())
+    return max(1, sum(total <= SPECS_BYTES_MAX for total in totals))

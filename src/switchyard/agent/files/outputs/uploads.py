@@ -83,6 +83,10 @@ class Uploads:
         self._lock = threading.Lock()
         self._uploads: dict[AttemptKey, _Upload] = {}
 
+    @property
+    def is_sending(self) -> bool:
+        return bool(self._uploads)
+
     def begin(self, key: AttemptKey) -> None:
         """Upload the output files of an attempt whose end is not reported yet. Its record gets a verdict."""
         self._begin(key, is_released=False)

@@ -308,7 +308,13 @@ class FluxBackend(OptionalCalls):
         )
         return {
             "name": marker_of(lease),
-            "jobspec": jobspec_of(lease, place, cluster=self._setting.cluster, site=self._setting.site),
+            "jobspec": jobspec_of(
+                lease,
+                place,
+                cluster=self._setting.cluster,
+                site=self._setting.site,
+                nodes=self._cluster.nodes,
+            ),
             "urgency": read_native_options(spec.native).urgency,
         }
 
@@ -350,7 +356,10 @@ class FluxBackend(OptionalCalls):
     def _infeasible(self, spec: JobSpec) -> str:
         """Why the scheduler could never run the job; empty: it could."""
         try:
-            self._connection.call("feasible", jobspec=bare_jobspec(spec, ["true"]))
+            self._connection.call(
+                "feasible",
+                jobspec=bare_jobspec(spec, ["true"], nodes=self._cluster.nodes, names=self._setting.site.names),
+            )
         except PolicyRefused as exc:
             return exc.detail
         except FluxRefusal as exc:

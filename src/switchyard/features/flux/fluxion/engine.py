@@ -19,6 +19,8 @@ from typing import Any
 from switchyard.errors import Internal
 from switchyard.match.demand import Demand, Need, NeedKind, walk_needs
 from switchyard.match.engine import Match, Misfit
+from switchyard.match.requirement import Requirement
+from switchyard.match.tree import forest_of
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph import Shape
 from switchyard.model.graph.units import bytes_of
@@ -106,7 +108,23 @@ def question_of(demand: Demand, graph: Graph) -> Question:
     groups = [demand.needs] if demand.is_together else [(need,) for need in demand.needs]
     jobspecs = [_jobspec(_resources(needs, demand.nodes, unit_bytes)) for needs in groups if needs]
     levels = HOST_LEVELS | {need.type for need, _ in walk_needs(demand.needs)}
-    return Question(_jgf(graph, unit_bytes, levels), jobspecs)
+    return Question(_jgf(graph, unit_bytes, levels, _of_other_types(demand, graph)), jobspecs)
+
+
+def _of_other_types(demand: Demand, graph: Graph) -> frozenset[int]:
+    """Shapes that the graph for Fluxion leaves out: devices that are not of the type for which the demand asks."""
+    asked: dict[str, set[tuple[Requirement, ...]]] = {}
+    for need, _ in walk_needs(demand.needs):
+        asked.setdefault(need.type, set()).add(need.hardware)
+    if any(len(types) > 1 for types in asked.values()):
+        raise NotExpressible("it asks for devices of several types")
+    trees = forest_of(graph).trees
+    only = {kind: requires for kind, types in asked.items() for requires in types if requires}
+    return frozenset(
+        index
+        for index, tree in enumerate(trees)
+        if not all(requirement.is_met(tree.attached) for requirement in only.get(tree.type, ()))
+    )
 
 
 def _unit_bytes(demand: Demand, graph: Graph) -> dict[str, int]:
@@ -131,7 +149,7 @@ def _size_bytes(shape: Shape) -> int:
     return size_bytes
 
 
-def _jgf(graph: Graph, unit_bytes: Mapping[str, int], levels: Set[str]) -> dict[str, Any]:
+def _jgf(graph: Graph, unit_bytes: Mapping[str, int], levels: Set[str], left_out: Set[int]) -> dict[str, Any]:
     """The graph with a vertex for each that the shapes stand for, as far as its type is in `levels`.
 
     Fluxion skips no level between two levels of a jobspec: the cores of a slot must be direct children of one vertex,
@@ -146,7 +164,7 @@ def _jgf(graph: Graph, unit_bytes: Mapping[str, int], levels: Set[str]) -> dict[
 
     def add(index: int, parent: str | None, path: str, rank: int) -> None:
         shape = graph.shapes[index]
-        if parent is not None and shape.type not in levels:
+        if parent is not None and (shape.type not in levels or index in left_out):
             add_children(shape, parent, path, rank)
             return
         size = _size_bytes(shape) // unit_bytes[shape.type] if shape.type in unit_bytes else shape.size
@@ -199,7 +217,7 @@ def _resources(needs: tuple[Need, ...], nodes: int | None, unit_bytes: Mapping[s
 
 
 def _vertex(need: Need, unit_bytes: Mapping[str, int]) -> dict[str, Any]:
-    if need.kind is NeedKind.PLACE or need.is_slot_if_absent or need.is_distinct or need.requires:
+    if need.kind is NeedKind.PLACE or need.is_slot_if_absent or need.is_distinct or need.hardware != need.requires:
         raise NotExpressible("it has a requirement, or a form of Rainbow's")
     count = need.count // unit_bytes[need.type] if need.unit == BYTES else need.count
     if count > COUNT_MAX:

@@ -20,7 +20,7 @@ from switchyard.features.flyte.server.workflows_section import workflows_section
 from switchyard.features.flyte.service.executions.calls.execution_counts import ExecutionTally, count_live
 from switchyard.features.flyte.store.executions import execution_due, schedules
 from switchyard.features.flyte.workflow.values.limits import WorkflowLimits
-from switchyard.server.config.config import Config
+from switchyard.server.config.settings import Settings
 from switchyard.server.feature import AsgiApp, HttpRoute, ServerFeature
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.loops.background_loop import BackgroundLoop
@@ -71,8 +71,8 @@ class FlyteFeature(ServerFeature):
 
         return handlers(server, intake, threads)
 
-    def settings(self, config: Config) -> Sequence[Any]:
-        return (workflows_section(config).limits, ExecutionTally())
+    def settings(self, settings: Settings) -> Sequence[Any]:
+        return (workflows_section(settings.config).limits, ExecutionTally())
 
     def loops(self, server: ServerRuntime, leadership: Leadership) -> Sequence[BackgroundLoop]:
         return (ExecutionRounds(server, leadership).loop(),)

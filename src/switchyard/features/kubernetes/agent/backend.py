@@ -264,7 +264,13 @@ class KubernetesBackend(OptionalCalls):
         if why := site.allow.refusal(user=lease.owner, project=lease.project, queue=lease.queue or None, options=[]):
             raise PolicyRefused(why)
         with refuse_malformed(spec):
-            manifest = job_manifest(lease, site, cluster=self._setting.cluster, work_root=str(self._work.root))
+            manifest = job_manifest(
+                lease,
+                site,
+                cluster=self._setting.cluster,
+                work_root=str(self._work.root),
+                labels=self._cluster.device_labels(spec),
+            )
             why = self._cluster.refusal(manifest)
         if why:
             raise PolicyRefused(f"No node takes it: {why}.")

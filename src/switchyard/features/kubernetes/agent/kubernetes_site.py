@@ -21,6 +21,7 @@ from switchyard.features.kubernetes.agent.kubernetes_names import (
     NAMESPACE_PATTERN,
     OBJECT_NAME_PATTERN,
 )
+from switchyard.model.job.job import DeviceText
 from switchyard.model.job.site_needs import RoleName
 from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.sections import section_of
@@ -163,7 +164,9 @@ class KubernetesSite(ClusterSection, frozen=True, forbid_unknown_fields=True, om
     interruptible: NodeChoice = NodeChoice()  # jobs that bear to be preempted, besides `node_selector`
     uninterruptible: NodeChoice = NodeChoice()  # all other jobs
     gpu_resource: LabelName = "nvidia.com/gpu"  # what the device plugin calls a GPU
-    gpu_type_label: LabelName = "nvidia.com/gpu.product"  # the node label for a job's `gpu_type`
+    gpu_type_label: LabelName = "nvidia.com/gpu.product"  # the label that tells the type of a node's GPUs
+    # Other devices, and what their plugins call them: `{"fpga:u280": xilinx.com/fpga-u280}`.
+    devices: Annotated[dict[DeviceText, LabelName], Meta(max_length=SITE_LIST_MAX)] = {}
     scratch: Annotated[list[ScratchVolume], Meta(max_length=SITE_LIST_MAX)] = []
     # A volume in Kubernetes' words that is `files: {folder}` for the agent, e.g. `{nfs: {server: …, path: …}}`. Jobs
     # with files need it.

@@ -26,11 +26,13 @@ from switchyard.features.rainbow.server.rainbow_section import RainbowSection, r
 from switchyard.features.rainbow.server.secret_guesses import SecretGuessLimiter, caller_address
 from switchyard.features.rainbow.service import rainbow
 from switchyard.model.cluster.cluster import ClusterChange
+from switchyard.model.cluster.hardware import MEMORY_FIELD, OWN_SUBSYSTEM, TYPE_FIELD
 from switchyard.model.cluster.poll import BATCH_MAX, Report
 from switchyard.model.cluster.selection import Scalar, Select
 from switchyard.model.cluster.verdict import FitAnswer, FitRequest
 from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Resources
 from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.jobspec import from_jobspec
 from switchyard.model.jobspec.quantity import parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.rules.names import NAME_HINT, Title, is_name
@@ -446,8 +448,17 @@ def _jobspec_group(spec: JobSpec) -> dict[str, object]:
     resources, asked = spec.resources, spec.resources.asked
     tasks = ceil(resources.tasks / resources.nodes) if resources.nodes else 1
     parts: list[dict[str, object]] = [{"type": "core", "count": ceil(parse_amount(asked.cores) * tasks)}]
-    if asked.gpus:
-        parts.append({"type": "gpu", "count": asked.gpus * tasks})
+    for device in devices_of(typed_resources(spec)):
+        requires = [
+            {"name": OWN_SUBSYSTEM, "field": field, **bound}
+            for field, value, bound in (
+                (TYPE_FIELD, device.type, {"match": device.type}),
+                (MEMORY_FIELD, device.memory_mb, {"min": str(device.memory_mb)}),
+            )
+            if value
+        ]
+        part: dict[str, object] = {"type": device.kind, "count": device.count * tasks}
+        parts.append(part | ({"requires": requires} if requires else {}))
     for kind, size in (("memory", asked.memory), ("storage", asked.ephemeral_storage)):
         if size_bytes := parse_bytes(size):
             parts.append({"type": kind, "count": size_bytes * tasks, "unit": "B"})

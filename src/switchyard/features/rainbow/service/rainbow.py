@@ -19,8 +19,7 @@ from switchyard.service.core.snapshots.snapshots import owner_of, submit_token_o
 from switchyard.service.core.submit_tokens import find_submit_token
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.new_job import AcceptedJob, JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.store.jobs import handovers
 
@@ -53,6 +52,9 @@ def actor_of_cluster_tokens(context: Context, clusters: list[ClusterToken]) -> A
     entry = find_submit_token(snapshots, snapshots.world.by_name.get(first.name), first.token)
     if entry is None:
         raise Denied(f"request denied: the token for cluster {first.name} is not valid.", next_step=HOW_TO_BE_ADMITTED)
+    for cluster in clusters:  # Rainbow's clients name clusters, never a group
+        if cluster.name not in snapshots.world.by_name:
+            raise Denied(f"request denied: there is no cluster {cluster.name}.", next_step=HOW_TO_BE_ADMITTED)
     account = snapshots.access.users.get(entry.account)
     if entry.account and account is None:  # the account was deleted, and its tokens soon are
         raise Denied(f"request denied: the token for cluster {first.name} is not valid.", next_step=HOW_TO_BE_ADMITTED)

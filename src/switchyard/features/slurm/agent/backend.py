@@ -162,7 +162,9 @@ class SlurmBackend(OptionalCalls):
             return BackendQuote(can=False, reason=why)
         partition = self._cluster.partitions.default
         excluded = self._cluster.excluded_for(spec)
-        words = command_lines.sbatch_test_only(spec, account=self._site.account, excluded=excluded)
+        words = command_lines.sbatch_test_only(
+            spec, account=self._site.account, excluded=excluded, gres_types=self._cluster.gres_types(spec)
+        )
         result = self._caller.call(words, stdin=b"#!/bin/sh\ntrue\n", timeout_s=min(QUOTE_S_MAX, self._site.timeout_s))
         text = result.err + result.text
         if result.code != 0 and TRANSIENT_ERROR.search(text):
@@ -353,6 +355,7 @@ class SlurmBackend(OptionalCalls):
             raise PolicyRefused(f"It was not submitted: {doubt.problem}")
         account = self._account_of(lease)
         excluded = self._cluster.excluded_for(spec_of(lease))  # before anything is recorded: it may raise
+        gres_types = self._cluster.gres_types(spec_of(lease))
         record = replace(record, account=account.name if account else "")
         partition = self._partition_of(lease)
         folder = self._files.folder(name)
@@ -378,6 +381,7 @@ class SlurmBackend(OptionalCalls):
             account=self._site.account,
             base=record.base,
             excluded=excluded,
+            gres_types=gres_types,
         )
         self._doubts.pop(name, None)
         native = self._submitted(self._caller.call(self._as_account(account, words), stdin=script), record)

@@ -30,6 +30,5 @@ LAYOUT_BODY = BodyBound("layout", 2**20, 65_536)  # pools, labels, queues, rules
 ENTITY_BODY = BodyBound("Flyte entity", 8 * 2**20, 2**18)  # 10,000 nodes; gRPC has room for more
 OBJECTS_BODY = BodyBound("list of objects", 2**20, 32_768)  # 10,000 hashes and sizes; messages about outputs
 LEAVE_BODY = BodyBound("leave", 2**20, 32_768)  # 10,000 attempts that have not begun
-RESOURCES_BODY = BodyBound("report on namespaces", 8 * 2**20, 256_000)  # 100 namespaces of 400 objects
 VIEW_BODY = BodyBound("view of a file", 512 * 2**10, 256)  # 256 KiB in base64
 SMALL_BODY = BodyBound("request", 256 * 2**10, 16_384)  # users, grants, tokens and all others

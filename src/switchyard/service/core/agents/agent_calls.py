@@ -124,13 +124,6 @@ def admit_call(
     return attempt
 
 
-def admit_attempt(context: Context, caller: AgentCaller, rule: CallRule, job: str, fence: int) -> AgentAttempt:
-    """`admit_call` for a rule about attempts."""
-    attempt = admit_call(context, caller, rule, job, fence)
-    assert attempt is not None
-    return attempt
-
-
 def find_attempt(tx: Tx, agent: AgentEntry, job: str, fence: int) -> AgentAttempt:
     """Raises NotFound for a job or a fence that this agent never had, in the same words for all reasons."""
     row = jobs.job_get(tx, job) if is_id(job) else None

@@ -1,4 +1,4 @@
-"""State values of a cluster: values from its agents' polls, overridden by values that operators set by hand.
+"""What is known of a cluster now: values from its agents' polls, overridden by values that operators set by hand.
 
 An agent's value becomes stale when the agent does not repeat it. A manual value holds until it is changed.
 """
@@ -13,9 +13,12 @@ from switchyard.errors import BadRequest
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.selection import Scalar, StateValue
 from switchyard.model.graph import Graph
+from switchyard.route.member import Member
 from switchyard.route.operators import ExpressionValue
+from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.selection_settings import SelectionSettings
 from switchyard.service.core.snapshots.snapshots import Snapshots
+from switchyard.store.clusters.cluster_samples import ClusterSample
 
 MANUAL_VALUES_MAX = 256  # per cluster
 ManualValue = tuple[Scalar, int, str]  # value, time of the change, user
@@ -94,3 +97,21 @@ def _free_nodes(load: Load, graph: Graph | None) -> int | None:
     if load.free is None or graph is None or load.signature != graph.signature:
         return None
     return sum(group.count for group in load.free if group.core >= graph.within[group.shape].get("core", 0))
+
+
+def sample_of(context: Context, member: Member, now_us: int) -> ClusterSample:
+    """A cluster as it is now."""
+    load = context.snapshots.load_of(member.id)
+    totals = member.graph.totals if member.graph else {}
+    cores, gpus = totals.get("core", 0), totals.get("gpu", 0)
+    return ClusterSample(
+        cluster_id=member.id,
+        at_us=now_us,
+        health=member.health.value,
+        cores=cores,
+        cores_used=None if load is None or load.free_cores is None else max(0, cores - load.free_cores),
+        gpus=gpus,
+        gpus_used=None if load is None or load.free_gpus is None else max(0, gpus - load.free_gpus),
+        running=None if load is None else load.running,
+        queued=None if load is None else load.queued,
+    )

@@ -1,4 +1,4 @@
-"""The choice of the selection algorithm and its options: the job's algorithm, else the operator's default."""
+"""The operator's settings for decisions: the match engine, and the selection algorithm with its options."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from switchyard.errors import UnknownName
+from switchyard.match.engine import BUILT_IN_ENGINES, DEFAULT_ENGINE, engine
 from switchyard.model.cluster.selection import Select
 from switchyard.model.job.bounds import NamedAlgorithm
 from switchyard.route.select.registry import selector
@@ -63,3 +65,24 @@ def selection_settings_of(
     quote_wait_us: int = QUOTE_WAIT_US,
 ) -> SelectionSettings:
     return SelectionSettings((name, _encoder.encode(options).decode()), is_stale_used, stale_after_us, quote_wait_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The operator's setting. Jobs use `default` unless they name an engine in `allowed`."""
+
+    default: str = DEFAULT_ENGINE
+    allowed: tuple[str, ...] = BUILT_IN_ENGINES
+
+    def choose(self, name: str | None) -> str:
+        if name is None:
+            return self.default
+        if name != self.default and name not in self.allowed:
+            known = ", ".join(dict.fromkeys((self.default, *self.allowed)))
+            raise UnknownName(f"There is no match engine {name[:80]!r} here.", next_step=f"Allowed are: {known}.")
+        return name
+
+    def check(self) -> None:
+        """Fail at the server's start if an engine is not installed, instead of at a user's submit."""
+        for name in (self.default, *self.allowed):
+            engine(name)

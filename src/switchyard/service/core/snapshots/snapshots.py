@@ -21,12 +21,14 @@ from switchyard.policy.platform_layout import platform_with_layout
 from switchyard.policy.resolve import Policy, RuleRow
 from switchyard.route.member import Member
 from switchyard.route.world import World
-from switchyard.service.core.agents.agent_ends import AgentEnds, TimesLeft, common_time_left
-from switchyard.service.core.agents.agent_troubles import (
+from switchyard.service.core.agents.agent_conditions import (
     NO_TROUBLE,
+    AgentEnds,
     AgentTrouble,
     AgentTroubles,
+    TimesLeft,
     Troubles,
+    common_time_left,
     common_trouble,
 )
 from switchyard.service.core.agents.fleet import ClusterEntry, Fleet, load_fleet
@@ -335,7 +337,7 @@ class Snapshots:
         live = (agent for agent in self.fleet.by_cluster.get(cluster_id, ()) if self.is_live(agent))
         return [self.loads.get(agent, NO_LOAD) for agent in live]
 
-    def told_of(self, cluster_id: str) -> int:
+    def reported_us(self, cluster_id: str) -> int:
         """Return when the load that an agent of the cluster reported was last true; 0: never."""
         return max((self.load_times.get(agent, 0) for agent in self.fleet.by_cluster.get(cluster_id, ())), default=0)
 

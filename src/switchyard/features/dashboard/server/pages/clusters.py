@@ -15,7 +15,7 @@ from switchyard.model.rules.access import Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.cluster import agents, cluster_history, cluster_show, clusters, graphs
+from switchyard.service.cluster import agents, cluster_show, clusters, graphs
 from switchyard.service.cluster.fleet_summary import search_clusters, trouble_first
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.job import jobs
@@ -69,7 +69,7 @@ def load_one(call: Call) -> PageValues:
     )
     listed = agents.agent_list(context, actor, name)
     span = call.text("span") or "day"
-    samples = cluster_history.cluster_history(context, actor, name, since_s=SPANS[span])
+    samples = cluster_show.cluster_history(context, actor, name, since_s=SPANS[span])
     return {
         "title": cluster.name,
         "cluster": cluster,

@@ -17,8 +17,8 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.timeline import draw_timeline
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.job import explanation, jobs, task_map
-from switchyard.service.job.task_map import SHOWN_FIRST, TaskMap
+from switchyard.service.job import explanation, jobs
+from switchyard.service.job.tasks import SHOWN_FIRST, TaskMap, task_map
 
 EVENTS_MAX = 500  # the newest of a job, for its timeline; `yard events` has all of them
 EVENTS_SHOWN = 40  # the newest of them
@@ -39,7 +39,7 @@ def load(call: Call) -> PageValues:
     job = jobs.job_get(context, actor, ref)
     reasons = explanation.job_explain(context, actor, job.id)
     events, has_all_events = jobs.newest_job_events(context, actor, job.id, limit=EVENTS_MAX)
-    tasks = task_map.task_map(context, actor, job.id)
+    tasks = task_map(context, actor, job.id)
     verdicts = _verdicts(job, reasons)
     return {
         "title": job.name.strip() or job.id,

@@ -12,7 +12,7 @@ from switchyard.server.http.query_parameters import ID_CURSOR, VIEW_FILTERS, Que
 from switchyard.server.http.resources.jobs.jobs import read_job_filter
 from switchyard.server.pages.formats import count
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.job import job_groups, job_sorts, jobs
+from switchyard.service.job import job_groups, jobs
 
 ROWS = 50  # a page of jobs on a screen
 READS_MAX = 40  # of 5,000 jobs each: a page reads on until it is full or has read 200,000 jobs
@@ -32,8 +32,8 @@ QUERY = (
     ID_CURSOR,
     QueryParameter("group", about="count by this field", words=job_groups.GROUPED_BY),
     QueryParameter("key", about="of a label: count by its values"),
-    QueryParameter("sort", about="another order than newest first", words=job_sorts.ORDERS),
-    QueryParameter("offset", "integer", "of a sorted list: the first row", most=job_sorts.READ_MAX),
+    QueryParameter("sort", about="another order than newest first", words=job_groups.ORDERS),
+    QueryParameter("offset", "integer", "of a sorted list: the first row", most=job_groups.READ_MAX),
 )
 
 
@@ -43,7 +43,7 @@ def load(call: Call) -> PageValues:
     later: dict[str, Any] | None
     in_order = None
     if order is not None:
-        in_order = job_sorts.sorted_jobs(call.context, call.actor, job_filter, order=order, offset=offset, limit=ROWS)
+        in_order = job_groups.sorted_jobs(call.context, call.actor, job_filter, order=order, offset=offset, limit=ROWS)
         listed, following = in_order.jobs, in_order.following
         later = {"offset": following} if following is not None else None
     else:

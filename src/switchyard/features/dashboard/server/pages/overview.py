@@ -12,7 +12,7 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.cluster.fleet_summary import fleet_summary, troubled_agents
-from switchyard.service.job import activity, job_groups, live_job_counts, queue_shares, stats
+from switchyard.service.job import job_groups, live_job_counts, queue_shares, stats
 from switchyard.service.token import pool_calls
 from switchyard.store.jobs.jobs import JobFilter
 
@@ -52,7 +52,7 @@ def load(call: Call) -> PageValues:
     context, actor = call.context, call.actor
     span = call.text("span") or "hour"
     seconds, columns = SPANS[span]
-    recent = activity.recent_activity(context, actor, since_s=seconds, spans=columns)
+    recent = stats.recent_activity(context, actor, since_s=seconds, spans=columns)
     groups = job_groups.count_groups(context, actor, JobFilter(), by="state")
     fleet = fleet_summary(context, actor, limit=CLUSTERS_MAX)
     shares = queue_shares.queue_shares(context, actor)

@@ -11,7 +11,7 @@ from switchyard.model.rules.layout import ClusterSet
 from switchyard.server.http.call import Call
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.cluster import clusters, queue_settings
-from switchyard.service.job import activity, queue_shares
+from switchyard.service.job import queue_shares, stats
 
 DAY_S, SPANS = 86_400, 48
 SETS_MAX = 50  # pools or labels on the page; `yard pool ls` lists all
@@ -46,7 +46,7 @@ def load(call: Call) -> PageValues:
     context, actor = call.context, call.actor
     layout = queue_settings.full_layout_view(context, actor)
     healths = {member.name: member.health for member in clusters.visible_members(context, actor)}
-    recent = activity.recent_activity(context, actor, since_s=DAY_S, spans=SPANS)
+    recent = stats.recent_activity(context, actor, since_s=DAY_S, spans=SPANS)
     pools = [set_card("pool", one, recent.flows, healths) for one in layout.pools[:SETS_MAX]]
     labels = [set_card("label", one, recent.flows, healths) for one in layout.labels[:SETS_MAX]]
     return {

@@ -210,7 +210,7 @@ def load_from_nodes(
     free: Counter[NodeRest] = Counter()
     for node in nodes:
         shape = by_host.get(node.host, shapes.get((node.total.cores, node.total.gpus, node.properties)))
-        free[shape, node.free.cores, node.free.gpus, 0] += 1
+        free[shape, node.free.cores, node.free.gpus, 0, ()] += 1
     states = stats.get("job_states") or {}
     load = load_of(
         free,

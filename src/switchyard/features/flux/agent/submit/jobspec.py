@@ -7,7 +7,7 @@ its own resources, as version 1 can say them (`model/jobspec/version_1.py`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
@@ -19,12 +19,15 @@ from switchyard.agent.site.environment import FILES_VARIABLE, job_variables
 from switchyard.agent.site.images import CONTAINER_PROGRAMS, kubernetes_problem, rule_of
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import PolicyRefused
+from switchyard.features.flux.agent.cluster.resource_sets import FluxNode
 from switchyard.features.flux.agent.flux_site import flux_of
 from switchyard.features.flux.agent.submit.native_options import NativeOptions, read_native_options
 from switchyard.features.flux.agent.submit.start_guard import CommandBody, guarded_command, has_template, plain_body
+from switchyard.model.cluster.hardware import COMMON_NAMES, GPU, SiteNames, is_known
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec, Native
 from switchyard.model.job.variable_names import is_shell_name
+from switchyard.model.jobspec.devices import Device, device_of, devices_of, typed_resources
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_duration_s
 from switchyard.model.jobspec.version_1 import ONCE_PER_SLOT, SLOT_LABEL, version_1_resources
 
@@ -47,8 +50,10 @@ class JobPlace:
     inherited: Mapping[str, str] = field(default_factory=dict)  # variables of the agent
 
 
-def jobspec_of(lease: Lease, place: JobPlace, *, cluster: str, site: Site) -> dict[str, Any]:
-    """The whole jobspec. Raises PolicyRefused for what Flux or the site does not have."""
+def jobspec_of(
+    lease: Lease, place: JobPlace, *, cluster: str, site: Site, nodes: Collection[FluxNode] = ()
+) -> dict[str, Any]:
+    """The whole jobspec. Raises PolicyRefused for what Flux or the site does not have. `nodes`: its nodes."""
     spec = spec_of(lease)
     options = read_native_options(spec.native)
     variables = {key: place.inherited[key] for key in INHERITED if key in place.inherited}
@@ -66,15 +71,24 @@ def jobspec_of(lease: Lease, place: JobPlace, *, cluster: str, site: Site) -> di
     for key, value in (("queue", place.queue), ("bank", (spec.native or Native()).account or flux_of(site).bank)):
         if value:
             own[key] = value
-    return bare_jobspec(spec, guarded_command(place.claim, body), {**options.system, **own})
+    system = {**options.system, **own}
+    return bare_jobspec(spec, guarded_command(place.claim, body), system, nodes=nodes, names=site.names)
 
 
-def bare_jobspec(spec: JobSpec, command: list[str], system: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def bare_jobspec(
+    spec: JobSpec,
+    command: list[str],
+    system: Mapping[str, Any] | None = None,
+    *,
+    nodes: Collection[FluxNode] = (),
+    names: SiteNames = COMMON_NAMES,
+) -> dict[str, Any]:
     """The jobspec of what the job needs, without its place and its environment: enough for a quote."""
     resources, count = resources_of(spec)
     attributes: dict[str, Any] = {**(system or {}), "duration": duration_s_of(spec)}
-    if constraint := constraint_of(spec):
-        attributes["constraints"] = constraint
+    parts = [part for part in (constraint_of(spec), _types_constraint(spec, nodes, names)) if part]
+    if parts:
+        attributes["constraints"] = parts[0] if len(parts) == 1 else {"and": parts}
     return {
         "version": JOBSPEC_VERSION,
         "resources": resources,
@@ -93,8 +107,8 @@ def resources_of(spec: JobSpec) -> tuple[list[dict[str, Any]], dict[str, int]]:
         return version_1_resources(spec.demand)
     ask, need, native = spec.resources.asked, spec.resources, spec.native or Native()
     within: list[dict[str, Any]] = [{"type": "core", "count": ceil_fraction(parse_amount(ask.cores))}]
-    if ask.gpus:
-        within.append({"type": "gpu", "count": ask.gpus})
+    if gpus := sum(device.count for device in devices_of(need) if device.kind == GPU):
+        within.append({"type": GPU, "count": gpus})
     nodes = need.nodes
     if native.exclusive and nodes is None:
         if need.tasks > 1:
@@ -126,6 +140,44 @@ def constraint_of(spec: JobSpec) -> dict[str, Any] | None:
     attributes = (spec.demand or {}).get("attributes") or {}
     constraint = (attributes.get("system") or {}).get("constraints")
     return constraint or None
+
+
+def _types_constraint(spec: JobSpec, nodes: Collection[FluxNode], names: SiteNames) -> dict[str, Any] | None:
+    """The properties that tell the type of GPUs for which the job asks: `h100`, or `h100@gpu`.
+
+    Nodes that have properties of several types are excluded: R does not say which of their GPUs are which.
+    """
+    typed = [device for device in (*devices_of(typed_resources(spec)), *_typed_vertices(spec)) if device.type]
+    parts: list[dict[str, Any]] = []
+    for device in dict.fromkeys(typed):
+        types = {node: {name: names.hardware(name.removesuffix("@gpu")) for name in node.properties} for node in nodes}
+        told = sorted({name for found in types.values() for name in found if device.is_met_by(found[name])})
+        if device.kind != GPU or not told:
+            raise PolicyRefused(
+                f"No property of nodes here tells {device.kind} of type {device.type}.",
+                next_step=f"Give the nodes a property such as {device.type}@gpu in the resources of the instance.",
+            )
+        parts.append({"or": [{"properties": [name]} for name in told]} if len(told) > 1 else {"properties": told})
+        several = [
+            node.host
+            for node, found in types.items()
+            if len({hw.name for hw in found.values() if is_known(hw.name)}) > 1
+        ]
+        if several:
+            parts.append({"not": [{"hostlist": several}]})
+    return {"and": parts} if len(parts) > 1 else parts[0] if parts else None
+
+
+def _typed_vertices(spec: JobSpec) -> Iterator[Device]:
+    """The types that a job's own jobspec names: `gpu:h100`."""
+    resources = (spec.demand or {}).get("resources")
+    left = list(resources) if isinstance(resources, list) else []
+    while left:
+        vertex = left.pop()
+        left += vertex.get("with") or ()
+        kind, _, spelling = vertex["type"].partition(":")
+        if spelling:
+            yield device_of(kind, spelling, 1)
 
 
 def _shell_options(spec: JobSpec, place: JobPlace, site: Site, options: NativeOptions) -> dict[str, Any]:

@@ -20,7 +20,6 @@ FOREIGN_FIELDS = {
     "qos": "a queue or `--urgency` takes its place",
     "reservation": "it has none",
     "licenses": "it has none",
-    "gpu_type": "ask for a property of nodes in a jobspec's constraints",
     "constraint": "write it as `attributes.system.constraints` of a jobspec",
 }
 

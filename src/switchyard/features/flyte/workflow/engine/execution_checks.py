@@ -10,11 +10,13 @@ from flyteidl.core import interface_pb2, literals_pb2
 
 from switchyard.features.flyte.workflow.compile.references import with_inner_nodes
 from switchyard.features.flyte.workflow.engine.map_elements import criteria_mistake
+from switchyard.features.flyte.workflow.engine.node_job import accelerator_type
 from switchyard.features.flyte.workflow.tasks.pod_task import is_pod_task, pod_task_mistakes
 from switchyard.features.flyte.workflow.tasks.raw_container import is_raw_container, raw_container_mistakes
 from switchyard.features.flyte.workflow.values.bindings import show_type
 from switchyard.features.flyte.workflow.values.casting import Caster
 from switchyard.features.flyte.workflow.values.literals import type_of_literal
+from switchyard.model.cluster.native_grammars import GPU_TYPE
 
 EXECUTION_NAME = re.compile(r"[a-z][a-z\-0-9]{0,62}\Z")
 SERVED_NODES = ("task_node", "workflow_node", "branch_node", "gate_node", "array_node")
@@ -88,8 +90,9 @@ def _unserved_task(template: Any) -> Iterator[str]:
 
 def _extended(resources: Any) -> Iterator[str]:
     """What a task or a node asks for that no demand here can say."""
-    if resources.gpu_accelerator.device:
-        yield f"asks for the accelerator {resources.gpu_accelerator.device[:80]}; ask for a label or a pool of clusters"
+    accelerator = resources.gpu_accelerator
+    if accelerator.device and (problem := GPU_TYPE.problem(accelerator_type(accelerator))):
+        yield f"asks for an accelerator, and {problem}"
     if resources.HasField("shared_memory"):
         yield "asks for a volume of shared memory"
 

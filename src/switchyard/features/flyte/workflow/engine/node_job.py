@@ -62,7 +62,7 @@ def node_job_spec(
         command=task_command(container, names, placed, bundles, prepare=prepare, before=before),
         env={**env, **copies},
         image=overrides.container_image or container.image,
-        resources=_resources(container, overrides, node.metadata),
+        resources=_resources(container, overrides, node.metadata, accelerator=_accelerator(template, overrides)),
         task_type=template.type if template.type.replace("-", "").replace("_", "").isalnum() else "default",
         files=JobFiles(tree=tree, out=out, mounts=mounts),
         site=site_needs(template, names.data_prefix),
@@ -105,7 +105,19 @@ def site_needs(template: Any, data_prefix: str) -> SiteNeeds | None:
     return SiteNeeds(data=data, secrets=secrets)
 
 
-def _resources(container: Any, overrides: Any, metadata: Any) -> Resources:
+def _accelerator(template: Any, overrides: Any) -> str:
+    """The type of GPU that the node asks for, in place of what the task asks for; empty: any."""
+    own = overrides.extended_resources.gpu_accelerator
+    return accelerator_type(own if own.device else template.extended_resources.gpu_accelerator)
+
+
+def accelerator_type(accelerator: Any) -> str:
+    """The device, and the slice of it: `nvidia-tesla-a100` with `1g.5gb` is `nvidia-tesla-a100-1g.5gb`."""
+    size = accelerator.partition_size
+    return f"{accelerator.device}-{size}" if accelerator.device and size else str(accelerator.device)
+
+
+def _resources(container: Any, overrides: Any, metadata: Any, *, accelerator: str) -> Resources:
     """What the node asks for, in place of what the task asks for."""
     requests = _amounts(overrides.resources.requests) or _amounts(container.resources.requests)
     limits = _amounts(overrides.resources.limits) or _amounts(container.resources.limits)
@@ -113,6 +125,8 @@ def _resources(container: Any, overrides: Any, metadata: Any) -> Resources:
     return Resources(
         cores=requests.get("cores"),
         gpus=_whole(requests.get("gpus")),
+        # As in Flyte, an accelerator says which GPUs, not how many.
+        gpu_type=accelerator if requests.get("gpus") or limits.get("gpus") else "",
         memory=requests.get("memory"),
         ephemeral_storage=requests.get("ephemeral_storage"),
         limits=Limits(

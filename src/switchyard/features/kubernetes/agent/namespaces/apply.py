@@ -19,7 +19,7 @@ import msgspec
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKind
-from switchyard.model.cluster.namespace_resources import REASON_CHARS_MAX, ObjectState
+from switchyard.features.kubernetes.model.namespace_objects import REASON_CHARS_MAX, ObjectState
 
 MANAGER = "switchyard"
 OWNER_LABEL = "switchyard/resources-of"

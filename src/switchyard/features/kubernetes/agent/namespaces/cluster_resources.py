@@ -18,7 +18,7 @@ import msgspec
 
 from switchyard.agent.backoff import backoff_s
 from switchyard.agent.log import line
-from switchyard.agent.server.resource_client import ResourceClient
+from switchyard.agent.server.client import Connection
 from switchyard.errors import NotFound, YardError
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.api_errors import ApiUnavailable
@@ -38,16 +38,17 @@ from switchyard.features.kubernetes.agent.namespaces.apply import (
 )
 from switchyard.features.kubernetes.agent.namespaces.live_objects import LiveObjects
 from switchyard.features.kubernetes.agent.namespaces.namespace_gate import NamespaceGate, Scope
+from switchyard.features.kubernetes.agent.namespaces.resource_client import ResourceClient
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKinds
-from switchyard.log_pace import LogPace
-from switchyard.model.cluster.namespace_resources import (
+from switchyard.features.kubernetes.model.namespace_objects import (
     REPORTED_MAX,
-    NamespaceEntry,
     NamespaceReport,
     ObjectState,
     ObjectStatus,
     RenderedObject,
 )
+from switchyard.log_pace import LogPace
+from switchyard.model.cluster.namespace_resources import NamespaceEntry
 from switchyard.model.cluster.poll import Lease
 
 REPORT_BYTES = 2**20  # a report ends after the namespace that passes this; the server takes eight times as much
@@ -95,8 +96,11 @@ class ClusterResources:
         self._trouble = ""  # why the cluster did not answer
         self._pace = LogPace()
 
-    def attach(self, server: ResourceClient, on_ready: Callable[[], None]) -> None:
+    def attach(self, server: Connection, on_ready: Callable[[], None]) -> None:
         """`on_ready` is called when a job that waited may start."""
+        self.attach_client(ResourceClient(server), on_ready)
+
+    def attach_client(self, server: ResourceClient, on_ready: Callable[[], None]) -> None:
         self._server, self._on_ready = server, on_ready
 
     def note_version(self, version: str) -> None:

@@ -27,7 +27,7 @@ from switchyard.features.kubernetes.agent.namespaces.apply import (
     title_of,
 )
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKind, ResourceKinds
-from switchyard.model.cluster.namespace_resources import ObjectState, ObjectStatus
+from switchyard.features.kubernetes.model.namespace_objects import ObjectState, ObjectStatus
 
 NAMESPACE_LEFT = "no longer rendered; a namespace is never deleted"
 PRUNE_OFF = "no longer rendered; the site does not delete (kubernetes.cluster_resources.prune)"

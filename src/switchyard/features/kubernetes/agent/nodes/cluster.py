@@ -38,6 +38,7 @@ from switchyard.features.kubernetes.agent.namespaces.quotas import (
     load_of_quotas,
     read_quota,
 )
+from switchyard.features.kubernetes.agent.nodes.device_labels import DeviceLabels, labels_of_devices
 from switchyard.features.kubernetes.agent.nodes.load import load_of_nodes
 from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, PodUse, read_node, read_pod_use
 from switchyard.features.kubernetes.agent.nodes.nodes import NodeRules, graph_of_nodes, usable_nodes
@@ -47,6 +48,7 @@ from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.rules.names import printable_line
 
 NODES_PATH = "/api/v1/nodes"
@@ -158,6 +160,11 @@ class KubernetesCluster:
         cost = cost_of(spec, self._setting.site, queue=self._site.queue)
         return BackendQuote(can=quote.can, eta_s=quote.eta_s, reason=quote.reason, cost=cost, valid_s=quote.valid_s)
 
+    def device_labels(self, spec: JobSpec) -> DeviceLabels:
+        """The labels of nodes that have the devices for which a job asks by type."""
+        devices = devices_of(typed_resources(spec))
+        return labels_of_devices(devices, self.nodes or (), self._site, self._setting.site.names)
+
     def refusal(self, manifest: Mapping[str, Any]) -> str:
         """Why a Job must not be created: no node would ever take its pods because of taints. Empty: create it."""
         nodes = self.nodes
@@ -225,7 +232,13 @@ class KubernetesCluster:
             if not self._node_watch.listed.wait(FIRST_LIST_S):
                 raise Unavailable(f"The nodes could not be listed: {self._node_watch.trouble or 'no answer yet'}")
             usable = usable_nodes(self._nodes.all(), node_rules(self._site))
-            return graph_of_nodes(usable, where="nodes", gpu_resources=(self._site.gpu_resource,))
+            return graph_of_nodes(
+                usable,
+                where="nodes",
+                gpu_resources=(self._site.gpu_resource,),
+                site=self._site,
+                names=self._setting.site.names,
+            )
         quotas: Sequence[NamespaceQuota] = ()
         with contextlib.suppress(ApiRefusal):  # no right to read them either: the graph of the last start serves
             quotas = self._quotas()
@@ -299,7 +312,8 @@ class KubernetesCluster:
         """The Job that a job with this spec would be. Its project is not known, so neither is its namespace."""
         name = "quote"
         lease = Lease(job=name, attempt=1, fence=1, name=name, owner=name, project=name, domain=name, spec=spec)
-        return job_manifest(lease, self._setting.site, cluster=self._setting.cluster)
+        labels = self.device_labels(spec)
+        return job_manifest(lease, self._setting.site, cluster=self._setting.cluster, labels=labels)
 
     def _known_quotas(self) -> Sequence[NamespaceQuota]:
         """The quotas of the namespace of all jobs. None are known if they may not be read: Kubernetes then decides."""

@@ -63,7 +63,7 @@ def load_of_nodes(
     free: Counter[NodeRest] = Counter()
     for node in nodes:
         left = _left(node, used.get(node.name, {}), gpu_resources)
-        free[shapes.get(node.name), *left] += 1
+        free[shapes.get(node.name), *left, ()] += 1
     running, queued = count_batch_pods(pods)
     return load_of(
         free,

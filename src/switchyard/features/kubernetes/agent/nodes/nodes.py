@@ -13,9 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from switchyard.errors import Unavailable
+from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.features.kubernetes.agent.namespaces.resource_amounts import CPU, MEMORY, MILLI, STORAGE
+from switchyard.features.kubernetes.agent.nodes.device_labels import device_of_resource, told_properties
 from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode, NodeInfo
 from switchyard.features.kubernetes.agent.pods.taints import TolerationDict, standing_taints
+from switchyard.model.cluster.hardware import COMMON_NAMES, GPU, SiteNames
 from switchyard.model.cluster.hostlist import compress_hosts
 from switchyard.model.graph import AttachedVertex, Graph
 from switchyard.model.graph.graph import FieldValue
@@ -25,6 +28,7 @@ from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM, architect
 from switchyard.model.job.job import COUNT_MAX
 from switchyard.model.rules.names import LABEL_KEY_PATTERN
 
+DEFAULT_SITE = KubernetesSite()
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 # Levels of the topology, outermost first, and the labels that name a node's place in each.
 TOPOLOGY: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -72,7 +76,12 @@ def usable_nodes(nodes: Iterable[KubernetesNode], rules: NodeRules) -> list[Kube
 
 
 def graph_of_nodes(
-    nodes: Iterable[KubernetesNode], *, where: str, gpu_resources: Sequence[str] = GPU_RESOURCES
+    nodes: Iterable[KubernetesNode],
+    *,
+    where: str,
+    gpu_resources: Sequence[str] = GPU_RESOURCES,
+    site: KubernetesSite = DEFAULT_SITE,
+    names: SiteNames = COMMON_NAMES,
 ) -> Graph:
     """The graph. Equal nodes in one place are one shape."""
     # By length first, so that n2 comes before n10 and neighbours are one range.
@@ -87,7 +96,8 @@ def graph_of_nodes(
     shapes = ShapeTable(where)
     root = _Place("cluster", "")
     for node in known:
-        _leaf_place(root, node, levels).nodes.append((_node_shape(shapes, node, left_out, gpu_resources), node.name))
+        below = _devices_below(shapes, node, gpu_resources, site, names)
+        _leaf_place(root, node, levels).nodes.append((_node_shape(shapes, node, left_out, below), node.name))
     number = _place_shape(shapes, root)
     finished = shapes.finish(number)
     hosts = compress_hosts(_hosts_in_order(root, finished.place))
@@ -180,23 +190,32 @@ def _hosts_in_order(place: _Place, order: Mapping[int, int]) -> list[str]:
     return [name for _, names in sorted(found, key=lambda entry: entry[0]) for name in names]
 
 
-def _node_shape(
-    shapes: ShapeTable, node: KubernetesNode, left_out: frozenset[str], gpu_resources: Sequence[str]
-) -> int:
+def _devices_below(
+    shapes: ShapeTable, node: KubernetesNode, gpu_resources: Sequence[str], site: KubernetesSite, names: SiteNames
+) -> dict[int, int]:
+    """GPUs, and what other device plugins and administrators add."""
     below: dict[int, int] = {}
     has = node.allocatable
-    for kind, count in (("core", has.get(CPU, 0) // MILLI), ("gpu", gpus_of(has, gpu_resources))):
-        if count:
-            below[shapes.shape(kind)] = min(count, COUNT_MAX)
+    if gpus := gpus_of(has, gpu_resources):
+        below[shapes.shape(GPU, properties=told_properties(node, GPU, site, names))] = min(gpus, COUNT_MAX)
+    for name, amount in sorted(has.items()):
+        if name not in gpu_resources and len(name) <= TYPE_CHARS_MAX and _EXTENDED.match(name):
+            kind, type_ = device_of_resource(name, site)
+            told = {"type": type_} if type_ else told_properties(node, kind, site, names)
+            below[shapes.shape(kind, size=amount, properties=told)] = 1
+    return below
+
+
+def _node_shape(shapes: ShapeTable, node: KubernetesNode, left_out: frozenset[str], below: dict[int, int]) -> int:
+    has = node.allocatable
+    if cores := has.get(CPU, 0) // MILLI:
+        below[shapes.shape("core")] = min(cores, COUNT_MAX)
     for kind, size in (("memory", has.get(MEMORY, 0)), ("storage", has.get(STORAGE, 0))):
         if size:
             below[shapes.shape(kind, size=size, unit="B")] = 1
     for name, amount in sorted(has.items()):
-        if name not in gpu_resources and len(name) <= TYPE_CHARS_MAX:
-            if name.startswith(HUGE_PAGES):
-                below[shapes.shape(name, size=amount, unit="B")] = 1
-            elif _EXTENDED.match(name):
-                below[shapes.shape(name, size=amount)] = 1
+        if len(name) <= TYPE_CHARS_MAX and name.startswith(HUGE_PAGES):
+            below[shapes.shape(name, size=amount, unit="B")] = 1
     facts: dict[str, FieldValue] = {**system_of(node.info)}
     attached = [AttachedVertex(SYSTEM_SUBSYSTEM, {"type": SYSTEM_SUBSYSTEM, **facts})] if facts else []
     return shapes.shape("node", properties=node_properties(node, left_out), attached=attached, children=below)

@@ -33,6 +33,7 @@ from switchyard.features.kubernetes.agent.kubernetes_names import (
     is_reserved_namespace,
 )
 from switchyard.features.kubernetes.agent.kubernetes_site import kubernetes_of
+from switchyard.features.kubernetes.agent.nodes.device_labels import NO_LABELS, DeviceLabels
 from switchyard.features.kubernetes.agent.pods.labels import QUEUE_LABEL, annotations_of, labels_of
 from switchyard.features.kubernetes.agent.pods.pod_template import pod_template
 from switchyard.model.cluster.pod_part import MAIN_CONTAINER
@@ -71,21 +72,32 @@ def namespace_of(lease: Lease, site: Site) -> str:
     return name
 
 
-def job_manifest(lease: Lease, site: Site, *, cluster: str, work_root: str = "") -> Manifest:
+def job_manifest(
+    lease: Lease, site: Site, *, cluster: str, work_root: str = "", labels: DeviceLabels = NO_LABELS
+) -> Manifest:
     """The Job of a lease. Raises PolicyRefused, with the reason, for what the site or Kubernetes does not take.
 
-    `cluster`: the name that the agent serves; `work_root`: where the agent makes the folders of attempts with files.
+    `cluster`: the name that the agent serves; `work_root`: where the agent makes the folders of attempts with files;
+    `labels`: of nodes that have the devices for which the job asks by type.
     """
     size, gang, name = range_size(lease), gang_of(spec_of(lease), kubernetes_of(site)), job_name(lease)
     pods = size if size > 1 else gang.size
     _check_name(name, pods)
     if size > 1 and (gang.size > 1 or not can_share_job(lease, site)):
         raise PolicyRefused("Its tasks need a Job each.")  # a defect of the caller: see `can_share_job`
-    labels, annotations = labels_of(lease, cluster, kubernetes_of(site)), annotations_of(lease, kubernetes_of(site))
+    own_labels, annotations = labels_of(lease, cluster, kubernetes_of(site)), annotations_of(lease, kubernetes_of(site))
     queue = lease.native_queue or site.queues.get(lease.queue, "") or kubernetes_of(site).queue
     is_queued = kubernetes_of(site).kueue and bool(queue)
     template = pod_template(
-        lease, site, labels, annotations, cluster=cluster, name=name, gang=gang, work_root=work_root
+        lease,
+        site,
+        own_labels,
+        annotations,
+        cluster=cluster,
+        name=name,
+        gang=gang,
+        work_root=work_root,
+        device_labels=labels,
     )
     manifest: Manifest = {
         "apiVersion": "batch/v1",
@@ -93,7 +105,7 @@ def job_manifest(lease: Lease, site: Site, *, cluster: str, work_root: str = "")
         "metadata": {
             "name": name,
             "namespace": namespace_of(lease, site),
-            "labels": {**labels, **({QUEUE_LABEL: queue} if is_queued else {})},
+            "labels": {**own_labels, **({QUEUE_LABEL: queue} if is_queued else {})},
             "annotations": annotations,
         },
         "spec": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import product
@@ -20,6 +20,13 @@ from switchyard.errors import PolicyRefused
 from switchyard.features.kubernetes.agent.jobs.gang import Gang, gang_pod
 from switchyard.features.kubernetes.agent.kubernetes_names import is_label_key, is_label_value, is_object_name
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite, ScratchVolume, kubernetes_of
+from switchyard.features.kubernetes.agent.nodes.device_labels import (
+    NO_LABELS,
+    DeviceLabels,
+    labels_of_devices,
+    names_type,
+    resource_of,
+)
 from switchyard.features.kubernetes.agent.pods.command import main_command, variables_of
 from switchyard.features.kubernetes.agent.pods.image_policy import image_of
 from switchyard.features.kubernetes.agent.pods.labels import GANG_LABEL
@@ -29,8 +36,9 @@ from switchyard.model.cluster.pod_part import MAIN_CONTAINER
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.executions.execution import ExecutionConfig, RunAs, SecurityContext
 from switchyard.model.job.image_compatibility import architecture_of
-from switchyard.model.job.job import JobSpec, Native
+from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.constraint import Constraint, read_constraint
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 
 PULL_POLICIES = {ImagePull.ALWAYS: "Always", ImagePull.MISSING: "IfNotPresent", ImagePull.NEVER: "Never"}
@@ -52,6 +60,7 @@ def pod_template(
     name: str,
     gang: Gang,
     work_root: str,
+    device_labels: DeviceLabels = NO_LABELS,
 ) -> Manifest:
     spec, kubernetes = spec_of(lease), kubernetes_of(site)
     volumes = volumes_of(lease, site, work_root=work_root)
@@ -62,7 +71,7 @@ def pod_template(
         "shareProcessNamespace": True,
         "enableServiceLinks": False,  # else variables for each Service of the namespace
         **_identity(spec, kubernetes),
-        **_place(lease, kubernetes),
+        **_place(lease, site, device_labels),
         "securityContext": pod_security(kubernetes),
         "containers": [_container(lease, site, volumes, cluster=cluster, name=name, gang=gang)],
     }
@@ -104,8 +113,11 @@ def resources_of(spec: JobSpec, site: KubernetesSite, *, tasks: int = 1) -> Mani
         "cpu": (_millicores(asked.cores, tasks), _millicores(_first(limits.cores, asked.cores), tasks)),
         "memory": _bytes_pair(asked.memory, limits.memory, tasks),
         "ephemeral-storage": _bytes_pair(asked.ephemeral_storage, limits.ephemeral_storage, tasks),
-        site.gpu_resource: (str(asked.gpus * tasks) if asked.gpus else "", str(asked.gpus * tasks)),
     }
+    for device in devices_of(spec.resources):
+        name = resource_of(device, site)
+        amount = str(device.count * tasks + int(pairs.get(name, ("0",))[0]))
+        pairs[name] = amount, amount
     given = {name: pair for name, pair in pairs.items() if pair[0]}
     return {
         "requests": {name: request for name, (request, _) in given.items()},
@@ -141,18 +153,22 @@ def _identity(spec: JobSpec, site: KubernetesSite) -> Manifest:
     return identity
 
 
-def _place(lease: Lease, site: KubernetesSite) -> Manifest:
+def _place(lease: Lease, whole_site: Site, device_labels: DeviceLabels) -> Manifest:
     """Node labels, tolerated taints, constraints and priority."""
-    spec = spec_of(lease)
+    spec, site = spec_of(lease), kubernetes_of(whole_site)
+    devices = [device for device in devices_of(typed_resources(spec)) if not names_type(device, site)]
+    told = device_labels or labels_of_devices(devices, (), site, whole_site.names)
+    needed = [told[device] for device in devices if device in told]
+    only = {label: values[0] for labels in needed if (label := _single(labels)) for values in labels.values()}
     choice = site.interruptible if (spec.execution or ExecutionConfig()).interruptible else site.uninterruptible
-    selector = {**site.node_selector, **choice.node_selector, **_gpu_type(spec, site)}
+    selector = {**site.node_selector, **choice.node_selector, **only}
     tolerations = [*site.tolerations, *choice.tolerations]
     place: Manifest = {}
     if selector:
         place["nodeSelector"] = selector
     if tolerations:
         place["tolerations"] = to_builtins(tolerations)
-    if affinity := node_affinity(spec):
+    if affinity := node_affinity(spec, [labels for labels in needed if not _single(labels)]):
         place["affinity"] = affinity
     classes = [row for row in site.priority_classes if row.min <= lease.priority]
     if classes:
@@ -160,15 +176,9 @@ def _place(lease: Lease, site: KubernetesSite) -> Manifest:
     return place
 
 
-def _gpu_type(spec: JobSpec, site: KubernetesSite) -> dict[str, str]:
-    kind = (spec.native or Native()).gpu_type
-    if not kind:
-        return {}
-    if not is_label_value(kind):
-        raise PolicyRefused(
-            f"No node has the GPU type {kind[:80]!r}: it is no value of a label ({site.gpu_type_label})."
-        )
-    return {site.gpu_type_label: kind}
+def _single(labels: Mapping[str, tuple[str, ...]]) -> str:
+    """The only label, if it has one value: then a selector says it."""
+    return next(iter(labels)) if sum(map(len, labels.values())) == 1 else ""
 
 
 def _is_listed(name: str, patterns: list[str]) -> bool:
@@ -271,8 +281,10 @@ Term = tuple[LabelExpression, ...]
 OPPOSITES = {"In": "NotIn", "NotIn": "In", "Exists": "DoesNotExist", "DoesNotExist": "Exists"}
 
 
-def node_affinity(spec: JobSpec) -> Manifest:
+def node_affinity(spec: JobSpec, devices: Sequence[Mapping[str, tuple[str, ...]]] = ()) -> Manifest:
     """The affinity of a job's pods; empty: every node will do. Raises PolicyRefused if the scheduler cannot be told.
+
+    `devices`: for each of them labels, of which a node must have one with one of its values.
 
     Properties are labels of nodes (nodes.py says under which names), hosts are the label `kubernetes.io/hostname`. The
     scheduler takes a list of terms of which one must hold, each a list of expressions which must all hold. So a
@@ -281,9 +293,12 @@ def node_affinity(spec: JobSpec) -> Manifest:
     attributes = (spec.demand or {}).get("attributes") or {}
     words = (attributes.get("system") or {}).get("constraints")
     constraint = read_constraint(words, where="attributes.system.constraints")
-    if constraint is None:
+    if constraint is None and not devices:
         return {}
-    terms = _terms(constraint, is_negated=False)
+    parts = [] if constraint is None else [_terms(constraint, is_negated=False)]
+    for labels in devices:
+        parts.append([(LabelExpression(label, "In", values),) for label, values in labels.items()])
+    terms = _all_of(parts, constraint)
     if not terms:
         raise PolicyRefused(f"No node can be what its constraint says ({constraint}).")
     if any(not term for term in terms):
@@ -320,14 +335,14 @@ def _terms(constraint: Constraint, *, is_negated: bool) -> list[Term]:
     return [(LabelExpression(part.key, OPPOSITES[part.operator], part.values),) for part in expressions]
 
 
-def _all_of(parts: Sequence[Sequence[Term]], constraint: Constraint) -> list[Term]:
+def _all_of(parts: Sequence[Sequence[Term]], constraint: Constraint | None) -> list[Term]:
     terms: list[Term] = [()]
     for part in parts:
         terms = _bounded([(*left, *right) for left, right in product(terms, part)], constraint)
     return terms
 
 
-def _bounded(terms: list[Term], constraint: Constraint) -> list[Term]:
+def _bounded(terms: list[Term], constraint: Constraint | None) -> list[Term]:
     if len(terms) > TERMS_MAX:
         raise PolicyRefused(f"Its constraint ({constraint}) is too complicated for Kubernetes' scheduler.")
     return terms

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from switchyard.agent.loop.need import spec_of
+from switchyard.errors import PolicyRefused
 from switchyard.features.slurm.agent.commands.option_grammars import JOB, build_option, check_word
 from switchyard.features.slurm.agent.commands.parse import SACCT_FIELDS, SQUEUE_FIELDS
+from switchyard.model.cluster.hardware import GPU
 from switchyard.model.cluster.idset import IdSet
-from switchyard.model.cluster.native_grammars import LICENSE, OPTION
+from switchyard.model.cluster.native_grammars import GPU_TYPE, LICENSE, OPTION
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec, Native
+from switchyard.model.jobspec.devices import Device, devices_of, typed_resources
 from switchyard.model.jobspec.quantity import ceil_fraction, parse_amount, parse_bytes, parse_duration_s
 from switchyard.model.rules.names import printable_line
 
+GresTypes = Mapping[Device, str]
+NO_TYPES: GresTypes = {}  # each as the job writes it
 MB = 2**20
 COMMENT_MAX = 200
 REMOVAL_MINUTES = 5  # of a job that removes containers
@@ -23,7 +28,15 @@ ALL_MEMORY = "--mem=0"  # of each node; `--exclusive` alone takes all CPUs, and 
 
 
 def sbatch(
-    lease: Lease, name: str, folder: str, *, partition: str, account: str, base: int, excluded: str = ""
+    lease: Lease,
+    name: str,
+    folder: str,
+    *,
+    partition: str,
+    account: str,
+    base: int,
+    excluded: str = "",
+    gres_types: GresTypes = NO_TYPES,
 ) -> list[str]:
     """Submit one attempt, or a range of an array's tasks. The script comes on stdin."""
     suffix = "" if lease.lo is None else ".%a"
@@ -41,13 +54,18 @@ def sbatch(
     ]
     if lease.lo is not None and lease.hi is not None:
         words.append(build_option("--array", f"{lease.lo - base}-{lease.hi - base}"))
-    return words + resource_options(spec_of(lease), partition=partition, account=account, excluded=excluded)
+    spec = spec_of(lease)
+    return words + resource_options(
+        spec, partition=partition, account=account, excluded=excluded, gres_types=gres_types
+    )
 
 
-def resource_options(spec: JobSpec, *, partition: str, account: str, excluded: str = "") -> list[str]:
+def resource_options(
+    spec: JobSpec, *, partition: str, account: str, excluded: str = "", gres_types: GresTypes = NO_TYPES
+) -> list[str]:
     """Options for resources, partition and account. Cores, GPUs, memory and storage are given per task.
 
-    `excluded`: nodes on which the job must not run.
+    `excluded`: nodes on which the job must not run. `gres_types`: the types of devices in the site's words.
     """
     need, ask, native = spec.resources, spec.resources.asked, spec.native or Native()
     cores = ceil_fraction(parse_amount(ask.cores))
@@ -56,8 +74,8 @@ def resource_options(spec: JobSpec, *, partition: str, account: str, excluded: s
         words.append(build_option("--nodes", need.nodes))
     if memory := parse_bytes(ask.memory):
         words.append(build_option("--mem-per-cpu", f"{math.ceil(memory / cores / MB)}M"))
-    if ask.gpus:
-        words.append(_gpus(need.tasks, need.nodes, ask.gpus, native.gpu_type))
+    if devices := devices_of(typed_resources(spec)):
+        words.append(_gres(need.tasks, need.nodes, devices, gres_types))
     if storage := parse_bytes(ask.ephemeral_storage):
         per_node = math.ceil(need.tasks / need.nodes) if need.nodes else 1
         words.append(build_option("--tmp", f"{math.ceil(storage * per_node / MB)}M"))
@@ -107,12 +125,12 @@ def sbatch_on_node(lease: Lease, name: str, node: str, *, partition: str, accoun
     return words + [check_word(OPTION, option) for option in native.options if option.partition("=")[0] in options]
 
 
-def sbatch_test_only(spec: JobSpec, *, account: str, excluded: str) -> list[str]:
+def sbatch_test_only(spec: JobSpec, *, account: str, excluded: str, gres_types: GresTypes = NO_TYPES) -> list[str]:
     return [
         "sbatch",
         "--test-only",
         "--job-name=yard-quote",
-        *resource_options(spec, partition="", account=account, excluded=excluded),
+        *resource_options(spec, partition="", account=account, excluded=excluded, gres_types=gres_types),
     ]
 
 
@@ -190,14 +208,16 @@ def _comment(lease: Lease) -> str:
     return printable_line(f"{lease.name} ({lease.owner}, {lease.project})"[:COMMENT_MAX])
 
 
-def _gpus(tasks: int, nodes: int | None, per_task: int, kind: str) -> str:
-    """The GPU option; `--gres` per node if the tasks per node are known, since every site supports it."""
-    kind = f"{kind}:" if kind else ""
-    if tasks == 1:
-        return build_option("--gres", f"gpu:{kind}{per_task}")
-    if nodes is not None and tasks % nodes == 0:
-        return build_option("--gres", f"gpu:{kind}{per_task * (tasks // nodes)}")
-    return build_option("--gpus-per-task", f"{kind}{per_task}")
+def _gres(tasks: int, nodes: int | None, devices: Sequence[Device], types: GresTypes) -> str:
+    """The devices; `--gres` per node if the tasks per node are known, since every site supports it."""
+    per_node = tasks // nodes if nodes is not None and tasks % nodes == 0 else 1 if tasks == 1 else 0
+    words = [(device.kind, types.get(device, device.spelling), device.count * (per_node or 1)) for device in devices]
+    texts = [(kind, f"{check_word(GPU_TYPE, type_)}:{count}" if type_ else str(count)) for kind, type_, count in words]
+    if per_node:
+        return build_option("--gres", ",".join(f"{kind}:{text}" for kind, text in texts))
+    if any(device.kind != GPU for device in devices):
+        raise PolicyRefused("Slurm gives devices other than GPUs to nodes: say `nodes`, with as many tasks on each.")
+    return build_option("--gpus-per-task", ",".join(text for _, text in texts))
 
 
 def _minutes(seconds: int) -> int:

@@ -22,7 +22,9 @@ USERS = Grammar(rf"{_USER}(,{_USER})*", "names of accounts", 100_000)
 HOSTS = Grammar(r"[A-Za-z0-9_][A-Za-z0-9_.,\[\]-]*", "names of nodes", 100_000)
 PATH = Grammar(r"/[^\x00-\x1f\x7f-\x9f\u2028\u2029]*", "the whole path of a file", 4400)
 TEXT = Grammar(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*", "text on one line", 256)
-GPUS = Grammar(rf"({GPU_TYPE.pattern}:)?[0-9]{{1,12}}", "a number of GPUs, perhaps of a type")
+_GPUS = rf"({GPU_TYPE.pattern}:)?[0-9]{{1,12}}"
+_DEVICES = rf"[A-Za-z][A-Za-z0-9._-]*:{_GPUS}"
+GPUS = Grammar(rf"{_GPUS}(,{_GPUS})*", "a number of GPUs, perhaps of a type", 2048)
 
 GRAMMARS: dict[str, Grammar] = {
     "--account": NAME,
@@ -34,7 +36,7 @@ GRAMMARS: dict[str, Grammar] = {
     "--error": PATH,
     "--exclude": HOSTS,
     "--gpus-per-task": GPUS,
-    "--gres": Grammar(rf"gpu:{GPUS.pattern}", "GPUs, perhaps of a type"),
+    "--gres": Grammar(rf"{_DEVICES}(,{_DEVICES})*", "devices, perhaps of a type", 2048),
     "--immediate": COUNT,
     "--job-name": MARKERS,
     "--jobs": JOBS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,10 +31,12 @@ from switchyard.features.slurm.agent.nodes.nodes import (
 )
 from switchyard.features.slurm.agent.slurm_site import slurm_of
 from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.hardware import SiteNames, types_of_vertex
 from switchyard.model.cluster.hostlist import compress_hosts
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
+from switchyard.model.jobspec.devices import Device, devices_of, typed_resources
 
 MEMORY_SAMPLE_S = 30  # Slurm's default interval of memory samples
 KILL_WAIT_S = 30  # Slurm's default of KillWait
@@ -90,11 +93,22 @@ class SlurmCluster:
         return self._info.kill_wait_s
 
     def excluded_for(self, spec: JobSpec) -> str:
-        """The nodes that the job's constraint excludes; Slurm is asked only if it has one."""
-        if not constraint_of(spec):
+        """The nodes that the job's constraint excludes, and those whose GPUs have no type in Slurm, but another one in
+        the graph. Slurm is asked only if the job has a constraint or names a type."""
+        devices = typed_devices(spec)
+        if not constraint_of(spec) and not devices:
             return ""
-        nodes = self._nodes or read_nodes(self._caller.ask(command_lines.show_nodes()))
-        return find_excluded_nodes(spec, self.graph, {node.name for node in nodes})
+        nodes = self._known_nodes()
+        other = {name for device in devices for name in find_untyped_nodes(nodes, self.graph, device)}
+        return find_excluded_nodes(spec, self.graph, {node.name for node in nodes}, other=other)
+
+    def gres_types(self, spec: JobSpec) -> dict[Device, str]:
+        """What Slurm calls the type of each device of the job; empty: its nodes have such devices without a type."""
+        nodes = self._known_nodes() if (devices := typed_devices(spec)) else []
+        return {device: find_gres_type(nodes, device, self._setting.site.names) for device in devices}
+
+    def _known_nodes(self) -> list[SlurmNode]:
+        return self._nodes or read_nodes(self._caller.ask(command_lines.show_nodes()))
 
     def closed_nodes(self, partition: str) -> ClosedNodes:
         """The closed nodes of a partition, by the last answer. `partition`: empty: the default one."""
@@ -122,7 +136,8 @@ class SlurmCluster:
         if self._systems is not None:
             self._systems.note_up({node.name for node in nodes if node.is_open})
         running, queued = count_jobs(self._caller.ask(command_lines.squeue_depth()))
-        before, self.load = self.load, load_from_nodes(nodes, self.graph, running=running, queued=queued)
+        names = self._setting.site.names
+        before, self.load = self.load, load_from_nodes(nodes, self.graph, running=running, queued=queued, names=names)
         took_s = time.monotonic() - begun
         self._next_at = time.monotonic() + max(slurm_of(self._setting.site).state_s, took_s * BUSY_SHARE)
         return before != self.load
@@ -149,7 +164,11 @@ class SlurmCluster:
         size = config.get("MaxArraySize", "")
         return CachedClusterInfo(
             graph=own_graph
-            or graph_of(read_nodes(self._caller.ask(command_lines.show_nodes())), where="scontrol show nodes"),
+            or graph_of(
+                read_nodes(self._caller.ask(command_lines.show_nodes())),
+                where="scontrol show nodes",
+                names=self._setting.site.names,
+            ),
             partitions=partitions.names,
             default=partitions.default,
             has_accounts="slurmdbd" in config.get("AccountingStorageType", ""),
@@ -180,18 +199,59 @@ def constraint_of(spec: JobSpec) -> Any:
     return (attributes.get("system") or {}).get("constraints")
 
 
-def find_excluded_nodes(spec: JobSpec, graph: Graph, names: Collection[str]) -> str:
+def typed_devices(spec: JobSpec) -> list[Device]:
+    """The devices of a task for which the job asks by type or by their memory."""
+    return [device for device in devices_of(typed_resources(spec)) if device.type or device.memory_mb]
+
+
+def find_gres_type(nodes: Iterable[SlurmNode], device: Device, names: SiteNames) -> str:
+    """The type in Slurm's words that the job can use: one of which a node has enough, and of these the most common.
+
+    Empty: none of them has a type.
+    """
+    alike = [gres for node in nodes for gres in node.has.gres if gres.kind == device.kind]
+    counts: Counter[str] = Counter()
+    enough: set[str] = set()
+    for gres in alike:
+        if gres.type and device.is_met_by(names.hardware(gres.type)):
+            counts[gres.type] += gres.units
+            enough |= {gres.type} if gres.units >= device.count else set()
+    if counts:
+        return max(sorted(counts), key=lambda type_: (type_ in enough, counts[type_]))
+    return "" if any(not gres.type for gres in alike) else device.spelling
+
+
+def find_untyped_nodes(nodes: Iterable[SlurmNode], graph: Graph, device: Device) -> set[str]:
+    """Nodes whose devices have no type in Slurm, unless the graph says that all of them are of the job's type."""
+    untyped = {node.name for node in nodes if any(gres[:2] == (device.kind, "") for gres in node.has.gres)}
+    shapes = zip(graph.host_names, graph.host_shapes(), strict=True) if untyped else ()
+    return untyped - {host for host, shape in shapes if host in untyped and _has_only(graph, shape, device)}
+
+
+def _has_only(graph: Graph, index: int, device: Device) -> bool:
+    shape = graph.shapes[index]
+    if shape.type == device.kind and not any(map(device.is_met_by, types_of_vertex(shape.properties))):
+        return False
+    return all(_has_only(graph, child, device) for child, _ in shape.children)
+
+
+def find_excluded_nodes(
+    spec: JobSpec, graph: Graph, names: Collection[str], *, other: Collection[str] = frozenset()
+) -> str:
     """The excluded nodes as a host list of Slurm, by the graph that the server matched. `names`: the nodes that Slurm
-    has; a graph written by a person may have others."""
+    has; a graph written by a person may have others. `other`: nodes that are excluded anyway."""
     constraint = read_constraint(constraint_of(spec), where="attributes.system.constraints")
-    if constraint is None:
+    ruled_out = set(other)
+    if constraint is not None:
+        nodes = zip(graph.host_names, graph.rank_numbers, graph.host_shapes(), strict=True)
+        seen = (NodeTraits(graph.shapes[shape].properties, host, rank) for host, rank, shape in nodes)
+        ruled_out |= {node.host for node in seen if node.host in names and not constraint.allows(node)}
+    if not ruled_out:
         return ""
-    nodes = zip(graph.host_names, graph.rank_numbers, graph.host_shapes(), strict=True)
-    seen = (NodeTraits(graph.shapes[shape].properties, host, rank) for host, rank, shape in nodes)
-    ruled_out = {node.host for node in seen if node.host in names and not constraint.allows(node)}
     hosts = compress_hosts(sorted(ruled_out, key=lambda name: (len(name), name)))
     if len(hosts) > CHARS_MAX:
-        raise PolicyRefused(f"Its constraint ({constraint}) rules out more nodes than Slurm can be told by name.")
+        reason = f"Its constraint ({constraint})" if constraint is not None else "The type of its devices"
+        raise PolicyRefused(f"{reason} rules out more nodes than Slurm can be told by name.")
     return hosts
 
 

@@ -6,18 +6,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from switchyard.errors import Unavailable
 from switchyard.features.slurm.agent.commands.parse import read_ids, read_pairs
 from switchyard.model.cluster.cluster import Load, NodeRest, load_of
+from switchyard.model.cluster.hardware import COMMON_NAMES, GPU, SiteNames, is_known
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.rules.names import LABEL_KEY_PATTERN
 
 MB = 2**20
 _KEY = re.compile(LABEL_KEY_PATTERN)
-_GPU = re.compile(r"gpu(?::([A-Za-z][^:,(]*))?(?::([0-9]+))?(?:\([^)]*\))?\Z")
+# `gpu`, `gpu:2`, `gpu:a100:4(S:0-1)`, `nic:4`: a type does not consist of digits alone, unless a count follows.
+_GRES = re.compile(
+    r"([A-Za-z][A-Za-z0-9_.-]*)(?::([A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*|[0-9]+(?=:)))?(?::([0-9]+))?"
+)
 # A node in one of these states takes no new job.
 DOWN_STATES = frozenset({"DOWN", "FAIL", "FAILING", "NOT_RESPONDING", "INVAL", "INVALID_REG", "UNKNOWN"})
 CLOSED_STATES = DOWN_STATES | {
@@ -38,6 +42,14 @@ CLOSED_STATES = DOWN_STATES | {
 }
 
 
+class Gres(NamedTuple):
+    """Devices of one kind and type on a node, in the words of its site."""
+
+    kind: str
+    type: str
+    units: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmHardware:
     """What a node has, or what its jobs use of it."""
@@ -46,8 +58,16 @@ class SlurmHardware:
     sockets: int = 1
     memory_mb: int = 0
     storage_mb: int = 0
-    gpus: int = 0
-    gpu_type: str = ""
+    gres: tuple[Gres, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        return sum(gres.units for gres in self.gres if gres.kind == GPU)
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """The types of its GPUs; empty for those without."""
+        return tuple(sorted({gres.type for gres in self.gres if gres.kind == GPU}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +89,14 @@ class SlurmNode:
         """Features and partitions by name; a name that cannot be a property is left out."""
         named: dict[str, str | bool] = {feature: True for feature in self.features if _KEY.match(feature)}
         named |= {key: True for part in self.partitions if _KEY.match(key := f"partition/{part}")}
-        return named | ({"gpu_type": self.has.gpu_type} if self.has.gpu_type else {})
+        types = self.has.gpu_types
+        return named | ({"gpu_type": types[0]} if len(types) == 1 and types[0] else {})
+
+    @property
+    def told_gres(self) -> tuple[Gres, ...]:
+        """What it has. A type that only a feature tells (`a100`) is that of all its GPUs."""
+        told = next((feature for feature in self.features if is_known(feature)), "")
+        return tuple(gres._replace(type=gres.type or told) if gres.kind == GPU else gres for gres in self.has.gres)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +121,7 @@ def read_partitions(text: str) -> Partitions:
     )
 
 
-def graph_of(nodes: Iterable[SlurmNode], *, where: str) -> Graph:
+def graph_of(nodes: Iterable[SlurmNode], *, where: str, names: SiteNames = COMMON_NAMES) -> Graph:
     """The graph, with equal nodes as one group. It includes nodes that are down: a job may wait for them."""
     groups: dict[tuple[Any, ...], list[SlurmNode]] = {}
     for node in nodes:
@@ -102,17 +129,23 @@ def graph_of(nodes: Iterable[SlurmNode], *, where: str) -> Graph:
             groups.setdefault(_group_key(node), []).append(node)
     if not groups:
         raise Unavailable(f"{where} says of no node what it has.", next_step="Look at `scontrol show nodes`.")
-    return compile_graph([_group(members) for members in groups.values()], where=where)
+    return compile_graph([_group(members, names) for members in groups.values()], where=where)
 
 
-def load_from_nodes(nodes: Iterable[SlurmNode], graph: Graph, *, running: int, queued: int) -> Load:
+def load_from_nodes(
+    nodes: Iterable[SlurmNode], graph: Graph, *, running: int, queued: int, names: SiteNames = COMMON_NAMES
+) -> Load:
     """Free resources of nodes that take jobs, and how many nodes take none."""
     nodes = list(nodes)
-    shapes = {_shape_key(kind): kind.shape for kind in graph.kinds}
+    kinds = {kind.shape: kind for kind in graph.kinds}
+    shapes = dict(zip(graph.host_names, graph.host_shapes(), strict=True))
+    by_amounts = {_shape_key(kind): kind.shape for kind in graph.kinds}  # an operator's graph may have other names
     free: Counter[NodeRest] = Counter()
     for node in nodes:
-        shape = shapes.get((node.has.cores, node.has.gpus, node.has.memory_mb * MB, _frozen(node.properties)))
-        free[shape, *(_free_resources(node) if node.is_open else (0, 0, 0))] += 1
+        key = (node.has.cores, node.has.gpus, node.has.memory_mb * MB, _frozen(node.properties))
+        kind = kinds.get(shapes.get(node.name, -1))
+        shape = kind.shape if kind is not None and _shape_key(kind) == key else by_amounts.get(key)
+        free[shape, *_free_resources(node, names)] += 1
     return load_of(
         free,
         signature=graph.signature,
@@ -137,7 +170,6 @@ def count_jobs(text: str) -> tuple[int, int]:
 
 
 def _node(row: Mapping[str, str]) -> SlurmNode:
-    gpus, gpu_type = _gpus(row.get("Gres", ""))
     cores = _read_int(row.get("CPUEfctv", "")) or _read_int(row.get("CPUTot", ""))
     return SlurmNode(
         name=row["NodeName"],
@@ -146,13 +178,12 @@ def _node(row: Mapping[str, str]) -> SlurmNode:
             sockets=_read_int(row.get("Sockets", "")) or 1,
             memory_mb=_read_int(row.get("RealMemory", "")),
             storage_mb=_read_int(row.get("TmpDisk", "")),
-            gpus=gpus,
-            gpu_type=gpu_type,
+            gres=_read_gres(row.get("Gres", "")),
         ),
         used=SlurmHardware(
             cores=min(cores, _read_int(row.get("CPUAlloc", ""))),
             memory_mb=_read_int(row.get("AllocMem", "")),
-            gpus=_used_gpus(row.get("AllocTRES", "")),
+            gres=_used_gres(row.get("AllocTRES", "")),
         ),
         features=_read_names(row.get("ActiveFeatures", "")),
         partitions=_read_names(row.get("Partitions", "")),
@@ -161,31 +192,53 @@ def _node(row: Mapping[str, str]) -> SlurmNode:
     )
 
 
-def _gpus(text: str) -> tuple[int, str]:
-    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:v100:1,craynetwork:4`: the number, and the type if there is only one."""
-    matches = [match for part in re.split(r",(?![^(]*\))", text) if (match := _GPU.match(part.strip()))]
-    types = {match[1] or "" for match in matches}
-    return sum(int(match[2] or 1) for match in matches), types.pop() if len(types) == 1 else ""
+def _read_gres(text: str) -> tuple[Gres, ...]:
+    """`gpu:2`, `gpu:a100:4(S:0-1),gpu:v100:1,craynetwork:4`."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for part in re.split(r",(?![^(]*\))", text):
+        if match := _GRES.fullmatch(re.sub(r"\([^)]*\)", "", part.strip())):
+            counts[match[1], match[2] or ""] += int(match[3] or 1)
+    return tuple(Gres(kind, type_, count) for (kind, type_), count in sorted(counts.items()))
 
 
-def _used_gpus(text: str) -> int:
-    """`cpu=1,mem=64M,gres/gpu=1,gres/gpu:a100=1`: the sum is the entry without a type."""
-    pairs = dict(part.partition("=")[::2] for part in text.split(","))
-    if "gres/gpu" in pairs:
-        return _read_int(pairs["gres/gpu"])
-    return sum(_read_int(value) for key, value in pairs.items() if key.startswith("gres/gpu:"))
+def _used_gres(text: str) -> tuple[Gres, ...]:
+    """`cpu=1,mem=64M,gres/gpu=1,gres/gpu:a100=1`: the entry without a type is the sum, where there is one."""
+    entries = [part.removeprefix("gres/").partition("=") for part in text.split(",") if part.startswith("gres/")]
+    parts = [(*name.partition(":")[::2], _read_int(count)) for name, _, count in entries]
+    summed = {kind: count for kind, type_, count in parts if not type_}
+    used = [Gres(kind, type_, count) for kind, type_, count in parts if type_]
+    for kind, total in summed.items():
+        if left := total - sum(gres.units for gres in used if gres.kind == kind):
+            used.append(Gres(kind, "", left))
+    return tuple(sorted(used))
 
 
-def _free_resources(node: SlurmNode) -> tuple[int, int, int]:
+def _free_resources(node: SlurmNode, names: SiteNames) -> tuple[int, int, int, tuple[tuple[str, int], ...]]:
+    if not node.is_open:
+        return 0, 0, 0, ()
     return (
         node.has.cores - node.used.cores,
         max(0, node.has.gpus - node.used.gpus),
         max(0, node.has.memory_mb - node.used.memory_mb) * MB,
+        _free_by_type(node, names),
     )
 
 
+def _free_by_type(node: SlurmNode, names: SiteNames) -> tuple[tuple[str, int], ...]:
+    """The free GPUs of a node with several types. A GPU in use whose type Slurm does not tell may be of any."""
+    if len(node.has.gpu_types) < 2:
+        return ()
+    used = {(gres.kind, gres.type): gres.units for gres in node.used.gres}
+    untold = used.get((GPU, ""), 0)
+    free: Counter[str] = Counter()
+    for gres in node.has.gres:
+        if gres.kind == GPU and gres.type:
+            free[names.hardware(gres.type).name] += max(0, gres.units - used.get((GPU, gres.type), 0) - untold)
+    return tuple(sorted(free.items()))
+
+
 def _group_key(node: SlurmNode) -> tuple[Any, ...]:
-    sizes = (node.has.cores, node.has.sockets, node.has.memory_mb, node.has.storage_mb, node.has.gpus)
+    sizes = (node.has.cores, node.has.sockets, node.has.memory_mb, node.has.storage_mb, node.told_gres)
     return (*sizes, _frozen(node.properties))
 
 
@@ -197,20 +250,25 @@ def _frozen(properties: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(properties.items()))
 
 
-def _group(members: list[SlurmNode]) -> dict[str, Any]:
+def _group(members: list[SlurmNode], names: SiteNames) -> dict[str, Any]:
     first = members[0]
     return {
         "nodes": len(members),
         "each": {
             "socket": min(first.has.sockets, first.has.cores, 1024),
             "core": first.has.cores,
-            "gpu": first.has.gpus,
+            "devices": [_device_text(gres, names) for gres in first.told_gres if gres.units],
             "memory": first.has.memory_mb * MB,
             "storage": first.has.storage_mb * MB,
         },
         "properties": first.properties,
         "hosts": ",".join(node.name for node in members),
     }
+
+
+def _device_text(gres: Gres, names: SiteNames) -> str:
+    named = re.sub(r"[^A-Za-z0-9_.-]", "-", names.common(gres.type))[:64]
+    return f"{gres.kind}{f':{named}' if named else ''}:{gres.units}"
 
 
 def _read_names(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from switchyard.server.http.call import Call
 from switchyard.server.http.endpoint import BodyForm, Caller, Endpoint
 from switchyard.server.http.query_parameters import ABANDON, CURSOR, LIMIT, QueryParameter
 from switchyard.service.cluster import agent_join, agent_leave, agents
-from switchyard.service.run.unbegun import take_back_unbegun
+from switchyard.service.run.report import take_back_unbegun
 
 
 def agent_list(call: Call) -> Page[Agent]:

@@ -34,10 +34,9 @@ from switchyard.server.http.query_parameters import (
     VIEW_FILTERS,
     QueryParameter,
 )
-from switchyard.service.job import bulk_cancel, bulk_change, explanation, job_control, job_selection, jobs, tasks
+from switchyard.service.job import bulk_actions, explanation, job_control, jobs, tasks
 from switchyard.service.run import logs
-from switchyard.service.submit.bulk_retry import retry_many
-from switchyard.service.submit.retry import retry_job
+from switchyard.service.submit.retry import retry_job, retry_many
 from switchyard.store.jobs.jobs import JobFilter
 
 
@@ -67,7 +66,7 @@ def read_job_filter(call: Call) -> JobFilter:
         text=call.text("text"),
         labels=_labels(call.texts("label")),
         ids=call.texts("id"),
-        oldest=bulk_cancel.lowest_id_since(call.context, call.number_or_none("since_s")),
+        oldest=bulk_actions.lowest_id_since(call.context, call.number_or_none("since_s")),
     )
 
 
@@ -82,7 +81,7 @@ def job_cancel(call: Call) -> Job:
 
 
 def jobs_cancel(call: Call) -> CancelledMany:
-    return bulk_cancel.cancel_many(call.context, call.actor, call.body)
+    return bulk_actions.cancel_many(call.context, call.actor, call.body)
 
 
 def job_change(call: Call) -> Job:
@@ -154,7 +153,7 @@ ACTION_QUERY = (
 
 
 def select_action_jobs(call: Call) -> JobSelection:
-    return job_selection.select_jobs(
+    return bulk_actions.select_jobs(
         call.context,
         call.actor,
         read_job_filter(call),
@@ -168,7 +167,7 @@ def act_on_jobs(call: Call) -> ActedOnJobs:
     wanted: ActOnJobs = call.body
     if wanted.action is BulkAction.RETRY:
         return retry_many(call.context, call.services.submit, call.actor, wanted.jobs)
-    return bulk_change.change_many(call.context, call.actor, wanted)
+    return bulk_actions.change_many(call.context, call.actor, wanted)
 
 
 ENDPOINTS: tuple[Endpoint, ...] = (

@@ -38,9 +38,8 @@ from switchyard.server.loops.wakeup_hub import wait_for_first
 from switchyard.server.services import Services
 from switchyard.service.core.rights import Actor
 from switchyard.service.placement.decision import TooSlowForLoop
-from switchyard.service.submit.bulk_pieces import BulkPieces
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.bulk import BulkPieces
+from switchyard.service.submit.new_job import AcceptedJob, JobInsert
 from switchyard.service.submit.quotes_on_request import OpenInquiry, begin_inquiry, inquiry_answers
 
 _job_request = JsonReader(JobRequest)
@@ -76,11 +75,14 @@ async def _accepted_earlier(server: ServerRuntime, actor: Actor, *, key: str | N
 async def _decide(
     server: ServerRuntime, scope: AsgiScope, actor: Actor, request: JobRequest, *, key: str | None, body: bytes
 ) -> JobInsert:
-    """Decide; before a refusal is final, decide again from fresh snapshots: another server may have changed them."""
+    """Decide; before a refusal is final, decide again from fresh snapshots: another server may have changed them.
+
+    So it is with a saved submit token that opens nothing.
+    """
     decide = partial(server.services.submit.decide, key=key, body=body)
     try:
         write = await _decide_once(server, actor, request, decide, size=len(body))
-        if write.created.state != State.REJECTED.value:
+        if write.created.state != State.REJECTED.value and not write.created.stale_tokens:
             return write
     except (BadRequest, Denied, PolicyRefused):
         pass

@@ -52,7 +52,7 @@ from switchyard.features.flyte.workflow.values.content import content_bytes
 from switchyard.features.flyte.workflow.values.nesting import check_inputs_depth
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.rules.names import printable_line
-from switchyard.policy.render import namespace_of
+from switchyard.policy.namespace_names import namespace_of
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.audit import record_audit

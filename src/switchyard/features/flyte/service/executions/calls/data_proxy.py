@@ -32,11 +32,11 @@ from switchyard.model.files.file_tree import (
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.model.rules.names import printable_line
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import refuse_project_over_limit
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.seal import seal_tree
-from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store.files import file_outputs, file_trees
 

@@ -35,8 +35,8 @@ from switchyard.features.flyte.workflow.values.uploaded_files import with_addres
 from switchyard.model.files.file_tree import BadTree, Entry, FileEntry, FolderEntry, chunk_spans, decode_tree
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.service.core.context import Context
+from switchyard.service.core.file_storage import refuse_project_over_limit
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.file_references import refuse_project_over_limit
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing
 from switchyard.store.files import file_trees
 

@@ -28,8 +28,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.snapshots import owner_of
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.files.upload_addresses import user_limit_refusal
-from switchyard.service.submit.idempotency import AcceptedJob
-from switchyard.service.submit.new_job import JobInsert
+from switchyard.service.submit.new_job import AcceptedJob, JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.store.files import file_objects
 

@@ -1,0 +1,1 @@
+"""A server, three clusters and 14 jobs on one machine."""

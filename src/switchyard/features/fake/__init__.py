@@ -1,0 +1,1 @@
+"""Jobs that only pretend to run, for tests of everything around them."""

@@ -1,0 +1,1 @@
+"""The backend of jobs that only pretend to run."""

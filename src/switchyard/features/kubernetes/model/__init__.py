@@ -1,0 +1,1 @@
+"""Messages about the objects of namespaces."""

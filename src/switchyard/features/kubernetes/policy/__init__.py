@@ -1,0 +1,1 @@
+"""Templates of namespaces, and the objects in them. Pure."""

@@ -1,0 +1,1 @@
+"""Client calls about the objects of namespaces."""

@@ -1,0 +1,1 @@
+"""What Kubernetes adds to a server: the objects of namespaces."""

@@ -1,0 +1,1 @@
+"""Use cases about the objects of namespaces."""

@@ -1,0 +1,1 @@
+"""Queries about the objects of namespaces."""

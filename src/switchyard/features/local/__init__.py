@@ -1,0 +1,1 @@
+"""Jobs on the machine of the agent: its backend."""

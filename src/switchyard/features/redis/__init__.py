@@ -1,0 +1,1 @@
+"""Token pools in a Redis that several servers share."""
