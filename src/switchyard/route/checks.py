@@ -19,7 +19,7 @@ from switchyard.model.graph import Graph
 from switchyard.model.job.image_rules import image_note, image_refusal
 from switchyard.model.job.site_needs import role_note, site_refusal
 from switchyard.route.member import GroupMember, Member
-from switchyard.route.routing_request import RoutingRequest
+from switchyard.route.routing_request import ClusterBounds, RoutingRequest
 from switchyard.route.verdicts import GroupVerdict
 from switchyard.route.weights import clusters_of_label, clusters_of_pool
 from switchyard.route.world import World
@@ -62,18 +62,18 @@ class Bound(NamedTuple):
 
 
 class NamedBound(NamedTuple):
-    """As NamedCheck, of a bound that the request sets."""
+    """As NamedCheck, of a bound that the request sets. It is made once for all requests with the same bounds."""
 
     step: str
-    make: Callable[[RoutingRequest, World], Bound | None]
+    make: Callable[[ClusterBounds, World], Bound | None]
 
 
 def make_checks(ask: RoutingRequest, world: World) -> list[Check]:
     return [check for _, make in CLUSTER_CHECKS if (check := make(ask, world)) is not None]
 
 
-def make_bounds(ask: RoutingRequest, world: World) -> list[Bound]:
-    return [bound for _, make in BOUND_CHECKS if (bound := make(ask, world)) is not None]
+def make_bounds(bounds: ClusterBounds, world: World) -> list[Bound]:
+    return [bound for _, make in BOUND_CHECKS if (bound := make(bounds, world)) is not None]
 
 
 def refusal_of(bounds: Iterable[Bound], member: Member) -> GroupVerdict | None:
@@ -101,38 +101,38 @@ def verdict_of(checks: Iterable[Check], member: GroupMember) -> GroupVerdict:
 # The bounds of the request: they need only the name and the id of a cluster.
 
 
-def _pool(ask: RoutingRequest, world: World) -> Bound | None:
-    pool = clusters_of_pool(ask, world)
+def _pool(bounds: ClusterBounds, world: World) -> Bound | None:
+    pool = clusters_of_pool(bounds, world)
     if pool is None:
         return None
-    wider = f", nor in {', '.join(ask.spilled)}" if ask.spilled else ""
-    return Bound(pool, GroupVerdict(Answer.NO, "pool", f"not in pool {ask.bounds.pool}{wider}"), is_by_name=True)
+    wider = f", nor in {', '.join(bounds.spilled)}" if bounds.spilled else ""
+    return Bound(pool, GroupVerdict(Answer.NO, "pool", f"not in pool {bounds.pool}{wider}"), is_by_name=True)
 
 
-def _label(ask: RoutingRequest, world: World) -> Bound | None:
-    label = clusters_of_label(ask, world)
+def _label(bounds: ClusterBounds, world: World) -> Bound | None:
+    label = clusters_of_label(bounds, world)
     if label is None:
         return None
-    return Bound(label, GroupVerdict(Answer.NO, "label", f"not under label {ask.bounds.label}"), is_by_name=True)
+    return Bound(label, GroupVerdict(Answer.NO, "label", f"not under label {bounds.label}"), is_by_name=True)
 
 
-def _named_cluster(ask: RoutingRequest, _: World) -> Bound | None:
-    named = ask.bounds.named
+def _named_cluster(bounds: ClusterBounds, _: World) -> Bound | None:
+    named = bounds.named
     return None if named is None else Bound(frozenset(named), PINNED_ELSEWHERE)
 
 
-def _promised_cluster(ask: RoutingRequest, _: World) -> Bound | None:
-    settled = ask.bounds.settled
+def _promised_cluster(bounds: ClusterBounds, _: World) -> Bound | None:
+    settled = bounds.settled
     return None if settled is None else Bound((settled,), PROMISED_ELSEWHERE)
 
 
-def _begun_cluster(ask: RoutingRequest, _: World) -> Bound | None:
-    begun_on = ask.bounds.begun_on
+def _begun_cluster(bounds: ClusterBounds, _: World) -> Bound | None:
+    begun_on = bounds.begun_on
     return None if begun_on is None else Bound((begun_on,), BEGUN_ELSEWHERE)
 
 
-def _grant(ask: RoutingRequest, _: World) -> Bound | None:
-    return Bound(ask.granted, NOT_GRANTED)
+def _grant(bounds: ClusterBounds, _: World) -> Bound | None:
+    return Bound(bounds.granted, NOT_GRANTED)
 
 
 # What the cluster is, and what its agents say of it.

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from switchyard.route.member import Member
-from switchyard.route.routing_request import RoutingRequest
+from switchyard.route.routing_request import ClusterBounds
 from switchyard.route.select.weighted_draw import WeightedCandidates, hash_name
 from switchyard.route.verdicts import GroupVerdict
 
@@ -48,23 +48,23 @@ class RosterCache:
 
     def __init__(self, members: tuple[Member, ...]) -> None:
         self._members = members
-        self._rosters: dict[tuple[object, ...], Roster] = {}
+        self._rosters: dict[tuple[ClusterBounds, bool], Roster] = {}
 
     @cached_property
     def ids(self) -> frozenset[str]:
         return frozenset(member.id for member in self._members)
 
-    def of(self, ask: RoutingRequest, refuse: Refuse, weight: WeightOf) -> Roster:
-        """Return the roster of a request. `refuse` and `weight` follow from its bounds (checks.py, weights.py)."""
-        is_by_name = ask.demand.is_by_name  # then clusters with equal graphs may get different verdicts
-        bounds = ask.bounds
-        pins = (bounds.named, bounds.settled, bounds.begun_on)
-        key = (bounds.pool, ask.spilled, bounds.label, pins, ask.granted, ask.hidden, is_by_name)
+    def of(self, bounds: ClusterBounds, refuse: Refuse, weight: WeightOf, *, is_by_name: bool) -> Roster:
+        """Return the roster of requests with these bounds, which `refuse` and `weight` follow (checks.py, weights.py).
+
+        `is_by_name`: the demand names nodes, so that clusters with equal graphs may get different verdicts.
+        """
+        key = (bounds, is_by_name)
         roster = self._rosters.get(key)
         if roster is None:
             if len(self._rosters) >= ROSTERS_MAX:
                 self._rosters = {}
-            roster = self._rosters[key] = self._build(ask.hidden, refuse, weight, is_by_name=is_by_name)
+            roster = self._rosters[key] = self._build(bounds.hidden, refuse, weight, is_by_name=is_by_name)
         return roster
 
     def names(self, groups: Iterable[MemberIndexes]) -> tuple[str, ...]:

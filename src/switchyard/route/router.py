@@ -53,7 +53,13 @@ def route_job(ask: RoutingRequest, world: World, *, seed: str) -> Plan:
 def evaluate(ask: RoutingRequest, world: World) -> Eligibility:
     """Give one verdict per cluster, and the outcome that follows from all of them."""
     rosters = world.rosters
-    roster = rosters.of(ask, partial(refusal_of, make_bounds(ask, world)), weight_in(ask, world))
+    bounds = ask.cluster_bounds
+    roster = rosters.of(
+        bounds,
+        partial(refusal_of, make_bounds(bounds, world)),
+        weight_in(bounds, world),
+        is_by_name=ask.demand.is_by_name,
+    )
     alone = {cluster_id for cluster_id, _ in (*ask.last, *ask.refused)}
     groups = rosters.split_out(roster.groups, alone) if alone else roster.groups
     checks = make_checks(ask, world)

@@ -11,37 +11,37 @@ from switchyard.model.cluster.verdict import Answer
 from switchyard.model.rules.layout import ClusterWeights
 from switchyard.route.member import Member
 from switchyard.route.roster import EquivalentClusters
-from switchyard.route.routing_request import RoutingRequest
+from switchyard.route.routing_request import ClusterBounds, RoutingRequest
 from switchyard.route.verdicts import GroupVerdict
 from switchyard.route.world import World
 
 
-def clusters_of_pool(ask: RoutingRequest, world: World) -> ClusterWeights | None:
+def clusters_of_pool(bounds: ClusterBounds, world: World) -> ClusterWeights | None:
     """Return the clusters of the pool and of the pools it has spilled to; none: the job has no pool.
 
     The first pool of a cluster gives its weight.
     """
-    if ask.bounds.pool is None:
+    if bounds.pool is None:
         return None
-    pool = world.pools.get(ask.bounds.pool, {})
-    if not ask.spilled:
+    pool = world.pools.get(bounds.pool, {})
+    if not bounds.spilled:
         return pool
     weights: dict[str, float] = dict(pool)
-    for name in ask.spilled:
+    for name in bounds.spilled:
         for cluster, weight in world.pools.get(name, {}).items():
             weights.setdefault(cluster, weight)
     return weights
 
 
-def clusters_of_label(ask: RoutingRequest, world: World) -> ClusterWeights | None:
-    return None if ask.bounds.label is None else world.labels.get(ask.bounds.label, {})
+def clusters_of_label(bounds: ClusterBounds, world: World) -> ClusterWeights | None:
+    return None if bounds.label is None else world.labels.get(bounds.label, {})
 
 
-def weight_in(ask: RoutingRequest, world: World) -> Callable[[Member], float]:
-    """Return a function that gives the weight of a cluster for this request."""
-    weights = clusters_of_pool(ask, world)
+def weight_in(bounds: ClusterBounds, world: World) -> Callable[[Member], float]:
+    """Return a function that gives the weight of a cluster for requests with these bounds."""
+    weights = clusters_of_pool(bounds, world)
     if weights is None:
-        weights = clusters_of_label(ask, world)
+        weights = clusters_of_label(bounds, world)
     if weights is None:
         return lambda member: member.weight
     return lambda member: weights.get(member.name, 0.0)
