@@ -50,8 +50,8 @@ class ResourceReader:
         if not isinstance(entry, Mapping):
             raise self.refused(place, f"expected a resource with a type and a count, not {str(entry)[:60]!r}")
         unit = self._unit(entry, place)
-        kind, _, spelling = self.type_of(entry, place).partition(":")
-        if spelling and not GPU_TYPE.allows(spelling):
+        kind, sign, spelling = self.type_of(entry, place).partition(":")
+        if sign and not GPU_TYPE.allows(spelling):
             raise self.refused(f"{place}.type", f"{GPU_TYPE.problem(spelling)}; write - for a blank")
         count = least_count(
             entry.get("count", 1), place=f"{self.where}: {place}.count", **({"most": BYTES_MAX} if unit else {})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from switchyard import State
-from switchyard.errors import EXIT_REJECTED
+from switchyard.errors import EXIT_REJECTED, EXIT_USAGE
 from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.processes import until
 from tests.programs import start_agent
@@ -110,10 +110,56 @@ def test_a_type_with_blanks_line_ends_or_too_many_characters_is_refused(stage: S
     assert stage.yard("submit", "--gpu", name, "true").returncode != 0
 
 
-def test_a_type_without_a_number_is_refused_with_what_to_write(stage: Stage) -> None:
-    answer = stage.call("POST", "/v1/jobs", {"spec": {"command": ["true"], "resources": {"gpu_type": "h100"}}})
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        ({"gpu_type": "h100"}, "say how many, as in `gpus: 1`"),
+        ({"gpu_type": "h100", "gpus": 0}, "say how many, as in `gpus: 1`"),
+        ({"gpus": 1, "gpu_memory": 40}, "write it with its unit, as in 80GB"),
+        ({"devices": ["memory:2"]}, "write it as `memory`"),
+        ({"devices": ["gpu:2"]}, "GPUs of any type are `gpus`"),
+    ],
+)
+def test_devices_that_say_too_little_are_refused_with_what_to_write(
+    stage: Stage, resources: dict[str, Any], words: str
+) -> None:
+    answer = stage.call("POST", "/v1/jobs", {"spec": {"command": ["true"], "resources": resources}})
     assert answer.status == 400
-    assert "say how many, as in `gpus: 1`" in answer.json["detail"]
+    assert words in answer.json["detail"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--gpu", ""), "the type is empty"),
+        (("--gpu", ":2"), "the type is empty"),
+        (("--gpus", "1", "--gpu-type", ""), "the type is empty"),
+        (("--gpus", "2", "--gpu", "h100"), "leave out --gpus and --gpu-type"),
+        (("--gpu", "h100:2", "--gpu-type", "a100"), "leave out --gpus and --gpu-type"),
+        (("--gpus", "0", "--gpu-type", "h100"), "say how many"),
+    ],
+)
+def test_flags_that_are_empty_or_contradict_each_other_are_refused(
+    stage: Stage, flags: tuple[str, ...], words: str
+) -> None:
+    refused = stage.yard("submit", *flags, "true")
+    assert (refused.returncode, words in refused.stderr) == (EXIT_USAGE, True), refused.stderr
+
+
+def test_a_graph_whose_devices_say_too_little_is_refused(stage: Stage) -> None:
+    for each in ({"gpu_type": "a100"}, {"devices": ["core:x:5"]}):
+        stage.call("POST", "/v1/clusters", {"name": "vague"})
+        assert stage.call("PUT", "/v1/clusters/vague/graph", {"nodes": 1, "each": each}).status == 400
+
+
+def test_an_empty_type_in_a_jobspec_is_refused(stage: Stage, tmp_path: Path) -> None:
+    slot = {"type": "slot", "count": 1, "label": "t", "with": [{"type": "gpu:", "count": 1}]}
+    tasks = [{"command": ["true"], "slot": "t", "count": {"per_slot": 1}}]
+    file = tmp_path / "empty.json"
+    file.write_text(json.dumps({"version": 1, "resources": [slot], "tasks": tasks, "attributes": {}}))
+    refused = stage.yard("submit", "-f", str(file))
+    assert refused.returncode == EXIT_USAGE
+    assert "is not the name of a type of GPU" in refused.stderr
 
 
 def test_types_on_one_node_are_not_added_up_and_slices_are_no_whole_cards(stage: Stage) -> None:

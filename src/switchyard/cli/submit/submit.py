@@ -85,7 +85,14 @@ FLAG_FIELDS = (
 def parse_gpus(text: str) -> tuple[str, int]:
     """`h100:2` or `h100`."""
     kind, sign, count = text.partition(":")
-    return kind, positive_int(count) if sign else 1
+    return parse_gpu_type(kind), positive_int(count) if sign else 1
+
+
+def parse_gpu_type(text: str) -> str:
+    """An empty type would mean any: a variable of the shell that is not set."""
+    if not text:
+        raise ArgumentTypeError("the type is empty; write a type, as in h100, or --gpus N alone for GPUs of any type")
+    return text
 
 
 def parse_token_units(text: str) -> tuple[str, int]:
@@ -128,6 +135,8 @@ def job_fields_of(args: Namespace) -> dict[str, Any]:
     """Return the job's fields that flags set. None: not set."""
     fields = {name: getattr(args, name) for name in FLAG_FIELDS}
     if args.gpu is not None:
+        if args.gpus is not None or args.gpu_type is not None:
+            raise BadRequest("--gpu TYPE:N says the type and the number; leave out --gpus and --gpu-type.")
         fields["gpu_type"], fields["gpus"] = args.gpu
     fields["labels"] = dict(args.label) or None
     fields["env"] = dict(args.env) or None
@@ -368,7 +377,9 @@ def _add_needs(parser: Parser) -> None:
     group.add_argument("-c", "--cores", type=int_or_text, metavar="N", help="cores (default 1); 500m is half of one")
     group.add_argument("-g", "--gpus", type=int, metavar="N", help="GPUs")
     group.add_argument("--gpu", type=parse_gpus, metavar="TYPE[:N]", help="GPUs of this type: h100:2, a100-80gb")
-    group.add_argument("--gpu-type", metavar="TYPE", help="the type of the GPUs, by any of its names")
+    group.add_argument(
+        "--gpu-type", type=parse_gpu_type, metavar="TYPE", help="the type of the GPUs, by any of its names"
+    )
     group.add_argument("--gpu-memory", type=int_or_text, metavar="SIZE", help="memory of each GPU, at least: 80GB")
     group.add_argument(
         "--device",

@@ -27,7 +27,7 @@ from switchyard.model.graph.fields import check_fields
 from switchyard.model.graph.graph import NODES_MAX, AttachedVertex, FieldValue, Graph, TypeName
 from switchyard.model.graph.hash_consing import ShapeTable
 from switchyard.model.graph.subsystem import Attachments
-from switchyard.model.job.job import COUNT_MAX, Amount, Count, DeviceText, GpuType
+from switchyard.model.job.job import COUNT_MAX, FIELDS_OF_KINDS, Amount, Count, DeviceText, GpuType
 from switchyard.model.jobspec.devices import read_device
 from switchyard.model.jobspec.quantity import parse_bytes
 from switchyard.model.rules.names import LabelKey
@@ -154,6 +154,13 @@ class _Each(Struct, frozen=True, forbid_unknown_fields=True):
     devices: Annotated[list[DeviceText], Meta(max_length=256)] = []  # others, and GPUs of further types: `gpu:h100:2`
     memory: Amount = 0
     storage: Amount = 0
+
+    def __post_init__(self) -> None:
+        if (self.gpu_type or self.gpu_memory is not None) and not self.gpu:
+            raise ValueError("gpu_type and gpu_memory say which GPUs; say how many, as in `gpu: 4`")
+        for text in self.devices:
+            if text.partition(":")[0] in FIELDS_OF_KINDS:
+                raise ValueError(f"{text[:80]} is no device: it has a field of its own")
 
 
 PropertyValue = Annotated[str, Meta(max_length=512, pattern=r"^[^\u0000-\u001f]*$")] | int | float | bool

@@ -100,6 +100,17 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
                 parse_bytes(size)
 
 
+GPU_MEMORY_MIN = 10**6
+# Kinds of vertices that have a field of their own.
+FIELDS_OF_KINDS = {
+    "core": "cores",
+    "memory": "memory",
+    "storage": "ephemeral_storage",
+    "node": "nodes",
+    "task": "tasks",
+}
+
+
 class ResourcesPerTask(NamedTuple):
     """The resources of one task."""
 
@@ -140,12 +151,15 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
         self._check_limits()
 
     def _check_devices(self) -> None:
-        if self.gpu_memory is not None:
-            parse_bytes(self.gpu_memory)
-        if (self.gpu_type or self.gpu_memory) and self.gpus is None and self.limits.gpus is None:
+        if self.gpu_memory is not None and parse_bytes(self.gpu_memory) < GPU_MEMORY_MIN:
+            raise ImpossibleValue("gpu_memory is less than any GPU has; write it with its unit, as in 80GB")
+        if (self.gpu_type or self.gpu_memory is not None) and not self.asked.gpus:
             raise ImpossibleValue("gpu_type and gpu_memory say which GPUs; say how many, as in `gpus: 1`")
         if any(re.fullmatch(r"gpu(:[0-9]+)?", text) for text in self.devices):
             raise ImpossibleValue("devices: GPUs of any type are `gpus`; here they have a type, as in gpu:h100:2")
+        for text in self.devices:
+            if (field := FIELDS_OF_KINDS.get(text.partition(":")[0])) is not None:
+                raise ImpossibleValue(f"devices: {text[:80]} is no device; write it as `{field}`")
 
     @property
     def asked(self) -> ResourcesPerTask:
