@@ -47,7 +47,7 @@ from switchyard.features.local.agent import local_status, proctable, supervisor
 from switchyard.features.local.agent.containment import Containments
 from switchyard.features.local.agent.gpus import choose_gpus, free_types, gpu_variables
 from switchyard.features.local.agent.job_mounts import release_mounts
-from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, SupervisorClaim
+from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Seals, SupervisorClaim
 from switchyard.features.local.agent.launch import (
     VARIABLES_FILE,
     account_for,
@@ -56,7 +56,6 @@ from switchyard.features.local.agent.launch import (
     spawn_supervisor,
     start_files,
 )
-from switchyard.features.local.agent.seals import Seals
 from switchyard.features.local.agent.supervisor_program import SupervisorProgram, start_failure
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
