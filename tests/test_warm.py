@@ -27,7 +27,7 @@ PASSED_ON = {
     "features/kubernetes/agent/api/api.py",  # Structs of the backend, built before its watches start
     "features/kubernetes/agent/api/watcher.py",
     "agent/files/object_client.py",
-    "features/kubernetes/agent/namespaces/resource_client.py",
+    "features/kubernetes/agent/namespaces/cluster_resources.py",
     "model/wire/decode.py",
     "model/wire/decode_pieces.py",  # readers that are made as their modules are loaded
     "decoder_warmup.py",
