@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from tests.acceptance.stage import Secret
-from tests.match.test_cases import forms_of
+from tests.match.known_cases import forms_of
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
 from tests.server.rainbow_door import JOB, SECRET, Door, rainbow

@@ -25,7 +25,7 @@ from switchyard.service.run import pollers
 from switchyard.store.jobs import handovers
 from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
-from tests.match.test_cases import forms_of
+from tests.match.known_cases import forms_of
 from tests.processes import until
 from tests.service.lookups import turned_back
 from tests.service.queued import a_job, promote, queued_rig
