@@ -27,11 +27,12 @@ PASSED_ON = {
     "features/kubernetes/agent/api/api.py",  # Structs of the backend, built before its watches start
     "features/kubernetes/agent/api/watcher.py",
     "agent/files/object_client.py",
-    "features/kubernetes/agent/namespaces/resource_client.py",
+    "features/kubernetes/agent/namespaces/cluster_resources.py",
     "model/wire/decode.py",
     "model/wire/decode_pieces.py",  # readers that are made as their modules are loaded
     "decoder_warmup.py",
     "policy/kinds/kind.py",  # kind.value, which the server names at its start
+    "policy/kinds/workflow_execution_config.py",  # Structs of that module
     "sdk/transport/calls.py",
     "sdk/files/oci.py",
     "server/config/config.py",  # read before any thread

@@ -19,7 +19,7 @@ from switchyard.agent.site.site import ContainmentMode, LocalSite, Site
 from switchyard.errors import Unavailable
 from switchyard.features.local.agent import proctable
 from switchyard.features.local.agent.backend import LocalBackend
-from switchyard.features.local.agent.cgroup import find_cgroup_base
+from switchyard.features.local.agent.containment import find_cgroup_base
 from switchyard.features.local.agent.jobdir import JobDir, SupervisorClaim
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.builders import a_job_id, a_lease, a_local, a_setting, end_of
@@ -279,7 +279,7 @@ def test_another_account_does_not_list_the_control_groups_of_jobs() -> None:
 
 def test_agent_that_must_have_control_groups_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "switchyard.features.local.agent.cgroup._own_cgroup_folders", lambda: iter([tmp_path / "no/such/folder"])
+        "switchyard.features.local.agent.containment._own_cgroup_folders", lambda: iter([tmp_path / "no/such/folder"])
     )
     with pytest.raises(Unavailable, match="control groups"):
         LocalBackend(a_setting(tmp_path, site=Site(local=LocalSite(containment=ContainmentMode.CGROUP))))
@@ -288,7 +288,7 @@ def test_agent_that_must_have_control_groups_says_so(tmp_path: Path, monkeypatch
 
 def test_control_groups_of_version_1_hold_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     freezer = Path("/sys/fs/cgroup/freezer")
-    monkeypatch.setattr("switchyard.features.local.agent.cgroup._own_cgroup_folders", lambda: iter([freezer]))
+    monkeypatch.setattr("switchyard.features.local.agent.containment._own_cgroup_folders", lambda: iter([freezer]))
     if find_cgroup_base() is None:
         pytest.skip("this account may make no control groups of version 1 here")
     killing = Attack(tmp_path, KILLING["and forks 150 processes"], mode=ContainmentMode.CGROUP)

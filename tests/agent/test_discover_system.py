@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.doctor import discover_system
-from switchyard.agent.doctor.discover_system import run_probe_command, system_facts
+from switchyard.agent.doctor import discover
+from switchyard.agent.doctor.discover import run_probe_command, system_facts
 
 SMI = """\
 +---------------------------------------------------------------------------------------+
@@ -121,7 +121,7 @@ def test_musl(tmp_path: Path, programs: Path) -> None:
 def test_program_that_hangs_is_given_up_with_its_children(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(discover_system, "PROBE_COMMAND_S_MAX", 0.2)
+    monkeypatch.setattr(discover, "PROBE_COMMAND_S_MAX", 0.2)
     (programs / "mpirun").write_text("#!/bin/sh\n/bin/sleep 600 & echo 'mpirun (Open MPI) 4.1.4'; wait\n")
     (programs / "mpirun").chmod(0o755)
     begun = time.monotonic()

@@ -23,9 +23,9 @@ from switchyard.agent.loop.clock import Stamp
 from switchyard.agent.site.images import graph_with_images, image_offers, rule_of
 from switchyard.agent.site.site import ContainerGpus, ContainersSite, ImagePull, ImageRule, Site, read_site
 from switchyard.errors import Malformed, PolicyRefused
-from switchyard.features.local.agent.client_end import container_end
 from switchyard.features.local.agent.jobdir import ExitRecord
 from switchyard.features.local.agent.launch import start_files
+from switchyard.features.local.agent.local_status import container_end
 from switchyard.model.job.image_rules import ImageRun
 from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_graph, a_lease, a_setting

@@ -9,8 +9,7 @@ import pytest
 
 from switchyard.agent.journal import journal as journals
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
-from switchyard.agent.journal.journal import Journal, JournalTrouble
-from switchyard.agent.journal.journal_reserve import LOG_BYTES, RESERVE_BYTES
+from switchyard.agent.journal.journal import LOG_BYTES, RESERVE_BYTES, Journal, JournalTrouble
 from switchyard.agent.loop.clock import Stamp, stamp
 from switchyard.log_pace import LogPace
 from switchyard.model.cluster.poll import Report

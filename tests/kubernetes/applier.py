@@ -14,8 +14,7 @@ from switchyard.errors import NotFound, Unavailable
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.connection import AccessSettings, ClusterConnection
 from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
-from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
-from switchyard.features.kubernetes.agent.namespaces.resource_client import ResourceClient
+from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources, ResourceClient
 from switchyard.features.kubernetes.model.namespace_objects import (
     NamespaceIndex,
     NamespaceObjects,

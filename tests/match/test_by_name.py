@@ -11,24 +11,8 @@ import pytest
 
 from switchyard.errors import UnknownName
 from switchyard.match.engine import engine
+from tests.match.third_engine import install_third_engine
 
-PROJECT = """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "third-engine"
-version = "1.0"
-[project.entry-points."switchyard.engines"]
-third = "third_engine:Third"
-"""
-ENGINE = """
-from switchyard.match.engine import Match, Misfit
-
-class Third:
-    def satisfy(self, demand, graph):
-        return Match(3) if graph.nodes == 3 else Misfit("node", "three nodes or none")
-"""
 ASK = """
 from switchyard.match.engine import ENGINES, engine
 from switchyard.model.graph.graph_compiler import compile_graph
@@ -37,19 +21,6 @@ print(ENGINES.names())
 for nodes in (3, 4):
     print(engine("third").satisfy(Demand(), compile_graph({"nodes": nodes}, where="graph")))
 """
-
-
-def install_third_engine(folder: Path) -> Path:
-    """A real package, built and installed by pip; what to add to the path of a process that is to have it."""
-    source = folder / "third"
-    (source / "third_engine").mkdir(parents=True)
-    (source / "pyproject.toml").write_text(PROJECT)
-    (source / "third_engine/__init__.py").write_text(ENGINE)
-    options = ("--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--disable-pip-version-check")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", *options, "--target", str(folder / "site"), str(source)], check=True
-    )
-    return folder / "site"
 
 
 def test_an_engine_that_is_installed_is_found_by_its_name(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from switchyard.match.canonical_jobspec import demand_of_jobspec
 from switchyard.match.demand import Demand
 from switchyard.match.nextgen_jobspec import demand_of_nextgen
 from switchyard.match.plain_demand import demand_of_resources
-from switchyard.match.requirement import Requirement, equals_text
-from switchyard.match.version import is_at_least, is_at_most
+from switchyard.match.requirement import Requirement, equals_text, is_at_least, is_at_most
 from switchyard.model.job.job import Resources
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
 from switchyard.model.jobspec.counts import least_count

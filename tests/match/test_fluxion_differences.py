@@ -9,7 +9,7 @@ import pytest
 from switchyard.match.engine import Match, engine
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
-from tests.match.test_slots_beside_nodes import Row, demand, need, slot, tree_of
+from tests.match.builders import Row, demand, need, slot, tree_of
 
 # Two nodes of two sockets with 18 cores, a GPU and four memory vertices of size 2 each.
 SOCKETS: dict[str, Row] = {"top": ("cluster", None, {}), "rack": ("rack", "top", {})}

@@ -23,7 +23,7 @@ from switchyard.model.job.job import Resources
 from switchyard.model.jobspec.devices import devices_of
 from switchyard.route.router import evaluate, make_plan
 from tests.agent.kubernetes.node_builders import make_node
-from tests.agent.slurm.test_nodes import row
+from tests.agent.slurm.scontrol_rows import row
 from tests.builders import a_member, a_world, an_ask
 from tests.match import brute
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from switchyard.features.dashboard.server.history_drawing import draw_history
 from switchyard.features.dashboard.server.pages.pools import set_card
 from switchyard.features.flyte.model.workflow_execution import ExecutionNode, NodeAttempt, WorkflowNodeKind
-from switchyard.features.flyte.server.pages.execution_drawing import (
+from switchyard.features.flyte.server.pages.execution_page import (
     BOX_HEIGHT,
     BOXES_MAX,
     draw_gantt,

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.acceptance.rainbow.test_rainbow import registered, submitted
 from tests.processes import free_port
 from tests.programs import call, start_server
 from tests.server.flyte_doors import Doors
+from tests.server.rainbow_clusters import registered, submitted
 from tests.server.rainbow_door import rainbow
 
 pytestmark = pytest.mark.acceptance

@@ -12,8 +12,8 @@ import pytest
 
 from switchyard.model.wire.decode import NESTING_MAX
 from switchyard.server.http.connections.asgi_messages import answer_errors
-from tests.acceptance.rainbow.test_rainbow import registered, submitted
 from tests.programs import Answer, Server, call, isolated_env, yard
+from tests.server.rainbow_clusters import registered, submitted
 from tests.server.rainbow_door import JOB, Door, rainbow
 
 DEPTHS = [NESTING_MAX, 600, 972, 973, 974, 975, 976, 977, 978, 30_000]

@@ -33,7 +33,7 @@ from switchyard.store.engine import ranges
 from switchyard.store.jobs import unreadable_jobs
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
-from tests.service.test_machine import run
+from tests.service.state_machine import run
 from tests.services import Postgres
 from tests.store.prepared import emptied, migrated_file
 
@@ -235,7 +235,7 @@ def test_any_order_of_a_tasks_events_on_sqlite(tmp_path: Path) -> None:
                 (tmp_path / rest).unlink(missing_ok=True)
             self.url = f"sqlite:///{tmp_path / 'yard.db'}"
 
-    run(OnSqlite, examples=10, steps=30)  # type: ignore[arg-type]
+    run(OnSqlite, examples=10, steps=30)
 
 
 def test_any_order_of_the_events_of_an_array_that_stays_together(
@@ -257,7 +257,7 @@ def test_any_order_of_a_tasks_events_on_postgresql(postgres: Postgres, tmp_path:
         def prepare(self) -> None:
             self.folder, self.url = tmp_path, emptied(postgres)
 
-    run(OnPostgresql, examples=4, steps=30)  # type: ignore[arg-type]
+    run(OnPostgresql, examples=4, steps=30)
 
 
 def test_a_task_that_begins_to_run_while_it_is_cancelled_is_still_cancelled(tmp_path: Path) -> None:

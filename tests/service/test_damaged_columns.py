@@ -23,8 +23,8 @@ from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.store.jobs.jobs import JobFilter
 from switchyard.store.tables import schema
 from tests.builders import a_request
+from tests.service.leader_chores import upkeep
 from tests.service.rig import ADMIN, Rig, RigAgent
-from tests.service.test_unreadable import upkeep
 
 GARBAGE: dict[str, Any] = {
     "text": 'gar{"bage',

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -18,7 +17,6 @@ from hypothesis.stateful import (
     invariant,
     multiple,
     rule,
-    run_state_machine_as_test,
 )
 
 from switchyard.errors import KeyReused, Resync
@@ -34,6 +32,7 @@ from switchyard.service.upkeep.silent_agents import lose_silent_attempts
 from switchyard.store.jobs import leases
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Clock, Rig, RigAgent
+from tests.service.state_machine import run
 from tests.services import Postgres
 from tests.store.prepared import emptied, migrated_file
 
@@ -253,11 +252,6 @@ class YardMachine(RuleBasedStateMachine):
             kinds = self.rig.kinds(row.id)
             assert kinds[0] == "accepted"
             assert sum(kind in ("succeeded", "failed", "cancelled", "rejected", "lost") for kind in kinds) == 1
-
-
-def run(machine: type[YardMachine], *, examples: int, steps: int) -> None:
-    bounds = settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=list(HealthCheck))
-    run_state_machine_as_test(machine, settings=bounds)
 
 
 def on_sqlite(folder: Path) -> type[YardMachine]:

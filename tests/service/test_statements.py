@@ -13,8 +13,8 @@ from switchyard.service.cluster.poller_access import authenticate_poller, poller
 from switchyard.service.run import pollers
 from switchyard.store.engine import dialect
 from tests.builders import a_request
+from tests.service.poller_builders import GRAPH, LEASE_US
 from tests.service.rig import Rig
-from tests.service.run.test_pollers import GRAPH, LEASE_US
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +24,12 @@ from switchyard.service.core import unreadable_rows
 from switchyard.service.job import bulk_actions, explanation, job_control, jobs, stats, tasks
 from switchyard.service.job.live_job_counts import count_live_jobs
 from switchyard.service.lifecycle.damage import damage_of
-from switchyard.service.run import pollers
-from switchyard.service.upkeep import give_places, move_jobs, refresh_lessees, silent_agents, waiting_jobs
-from switchyard.service.upkeep.quarantine import Quarantine, explain_damage
-from switchyard.service.upkeep.round import route_pending
+from switchyard.service.upkeep.quarantine import explain_damage
 from switchyard.store.jobs import unreadable_jobs
 from switchyard.store.jobs.jobs import JobFilter
 from switchyard.store.tables import clusters_tables, rules_tables, schema
 from tests.builders import a_request
+from tests.service.leader_chores import upkeep
 from tests.service.rig import ADMIN, Rig, RigAgent, running
 
 DAMAGE = {
@@ -54,23 +51,6 @@ ARRAY_DAMAGE = {
     "later": '[[1, "x"]]',
     "task_avoid": '{"01": "5-"}',
 }
-CHORES: list[Callable[[Rig], object]] = [
-    lambda rig: move_jobs.take_back_unleased(rig.context, rig.leader),
-    lambda rig: refresh_lessees.LesseeRefresh().look(rig.context, rig.leader),
-    lambda rig: silent_agents.lose_silent_attempts(rig.context, rig.leader),
-    lambda rig: silent_agents.lose_silent_tasks(rig.context, rig.leader),
-    lambda rig: pollers.requeue_unaccepted(rig.context, lease_us=0),
-    lambda rig: pollers.release_unreported(rig.context, ttl_us=0),
-    lambda rig: waiting_jobs.end_backoffs(rig.context, rig.leader),
-    lambda rig: waiting_jobs.settle_dependencies(rig.context, rig.leader),
-    lambda rig: waiting_jobs.expire_jobs(rig.context, rig.leader),
-    lambda rig: waiting_jobs.report_late_jobs(rig.context, rig.leader),
-    lambda rig: waiting_jobs.release_concurrency_groups(rig.context, rig.leader),
-    lambda rig: route_pending(rig.context, rig.leader),
-    lambda rig: give_places.enforce_limits(rig.context, rig.leader),
-    lambda rig: give_places.give_free_places(rig.context, rig.leader),
-    lambda rig: move_jobs.JobMover().look(rig.context, rig.leader),
-]
 
 
 def damage(rig: Rig, job_id: str, **columns: Any) -> None:
@@ -80,17 +60,6 @@ def damage(rig: Rig, job_id: str, **columns: Any) -> None:
         batch.tx.execute(sa.update(schema.jobs).where(schema.jobs.c.id == job_id).values(**columns))
 
     rig.committer.call(apply)
-
-
-def upkeep(rig: Rig) -> None:
-    """One round of the leader; a chore that meets a row it cannot read has it set aside, and is done then."""
-    rig.leader.take(rig.context)
-    for chore in CHORES:
-        try:
-            chore(rig)
-        except UNREADABLE_ERRORS:
-            assert Quarantine(rig.context.database).sweep(rig.context)
-            chore(rig)
 
 
 def victims_of(rig: Rig, situation: str, agent: RigAgent) -> dict[str, tuple[str, AttemptRef | None]]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.stage import SOON_S, Secret, Stage, staged
-from tests.match.test_cases import forms_of
+from tests.match.known_cases import forms_of
 from tests.processes import free_port, until
 from tests.programs import call, yard
 from tests.server.rainbow_door import JOB, SECRET, Door, rainbow

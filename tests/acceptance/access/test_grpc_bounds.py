@@ -10,17 +10,16 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from switchyard.features.rainbow.server.messages import message
+from tests.acceptance.access.grpc_calls import MIB, WAIT_S, ask, body_of, path_of, peak_mib
 from tests.processes import until
 from tests.programs import Server
 from tests.server.rainbow_door import CALL_S, METHODS, SECRET, Door, rainbow
 
-MIB = 2**20
 LARGEST = 31 * MIB  # a graph of this size still fits into the largest message
 AT_ONCE = 24
 # What the server may grow by while it refuses 24 messages of the largest size. One after the other they need about
@@ -28,7 +27,6 @@ AT_ONCE = 24
 GROWN_MIB_MAX = 500
 SLOW_CALLS = 40  # with a message that never comes: five times the places that one address has
 SILENT = 300
-WAIT_S = 60.0
 GRAPH = {"graph": {"nodes": {"0": {"metadata": {"type": "cluster"}}}, "edges": []}}
 
 
@@ -36,34 +34,6 @@ GRAPH = {"graph": {"nodes": {"0": {"metadata": {"type": "cluster"}}}, "edges": [
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Door]]:
     with rainbow(tmp_path_factory.mktemp("bounds"), auth=True) as found:
         yield found
-
-
-def ask(address: str, path: str, body: bytes, metadata: tuple[tuple[str, str], ...] = ()) -> str:
-    """The code of one call on a connection of its own."""
-    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    with grpc.insecure_channel(address, options) as channel:
-        try:
-            channel.unary_unary(path)(body, timeout=WAIT_S, metadata=metadata)
-        except grpc.RpcError as exc:
-            return str(exc.code().name)
-    return "OK"
-
-
-def path_of(call: str) -> str:
-    return f"/{METHODS[call].containing_service.full_name}/{call}"
-
-
-def body_of(call: str, **fields: Any) -> bytes:
-    found: bytes = message(METHODS[call].input_type.full_name)(**fields).SerializeToString()
-    return found
-
-
-def peak_mib(server: Server) -> int:
-    """The most memory that the server had so far."""
-    status = Path(f"/proc/{server.pid}/status").read_text(encoding="utf-8")
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return int(found[1]) // 1024
 
 
 FLOODS = {

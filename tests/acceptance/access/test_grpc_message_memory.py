@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.acceptance.access.test_grpc_bounds import MIB, ask, body_of, path_of, peak_mib
+from tests.acceptance.access.grpc_calls import MIB, ask, body_of, path_of, peak_mib
 from tests.server.rainbow_door import Door, Said, rainbow
 
 LARGE = 4000 * 1024  # fits into a message of a call without a graph

@@ -9,8 +9,8 @@ import socket
 import threading
 from pathlib import Path
 
-from tests.acceptance.access.test_grpc_bounds import peak_mib
-from tests.acceptance.faults.test_silent_connections import connected, received
+from tests.acceptance.access.grpc_calls import peak_mib
+from tests.acceptance.faults.sockets import connected, received
 from tests.acceptance.stage import Stage, staged
 from tests.processes import PATIENCE_S, until
 

@@ -12,11 +12,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.clients.document_steps import Step, steps
 from tests.flux_bed import FluxBed, FluxSpec
 from tests.processes import end_strays, free_port
 from tests.programs import isolated_env
@@ -35,7 +35,6 @@ DOCUMENTS = sorted(
     for path in ROOT.glob(pattern)
     if path.parent.name != "explanation" or "```console" in path.read_text(encoding="utf-8")
 )
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ADDRESS = re.compile(r"127\.0\.0\.1:(\d{4,5})")
 DATABASE = re.compile(r"postgresql://\S+")
 COMMAND_S = 180.0  # a server is up after two seconds on a quiet machine, and was after 93 beside 29 others
@@ -58,31 +57,6 @@ SECOND_INSTANCE = "B_URI"  # the variable of documents that need two instances
 DOCUMENT_IMAGE = "busybox:1.36"  # of documents; clusters of the tests have another one, and no registry
 FLUX_FOLDER = Path(shutil.which("flux") or "/").parent
 IN_BACKGROUND = re.compile(r"yard (server|agent) -")
-
-
-@dataclass(frozen=True)
-class Step:
-    """A command of a document, with the line it stands on."""
-
-    line: int
-    text: str
-
-
-def steps(document: str) -> list[Step]:
-    """Commands begin with `$ `; lines after them that begin with `>` go on with them; all else is what they print."""
-    found: list[Step] = []
-    for block in BLOCK.finditer(document):
-        first = document.count("\n", 0, block.start()) + 2
-        is_open = False
-        for number, line in enumerate(block[1].splitlines(), start=first):
-            if line.startswith("$ "):
-                found.append(Step(number, line[2:]))
-                is_open = True
-            elif is_open and (line == ">" or line.startswith("> ")):
-                found[-1] = Step(found[-1].line, f"{found[-1].text}\n{line[2:]}")
-            else:
-                is_open = False
-    return found
 
 
 class Shell:

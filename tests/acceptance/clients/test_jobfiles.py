@@ -12,7 +12,7 @@ import yaml
 from switchyard import Client
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, EXIT_USAGE
 from tests.acceptance.stage import Stage
-from tests.model.test_jobspec import SMALL, WHOLE
+from tests.model.jobspecs import SMALL, WHOLE
 from tests.processes import PATIENCE_S
 from tests.programs import call
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import subprocess
-import sys
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -14,15 +13,12 @@ from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from switchyard.errors import EXIT_OK
 from tests import programs
+from tests.acceptance.clients.wheel_needs import BUILD_S, PIP, ROOT, needed
 from tests.programs import NODES, PATH, call, isolated_env, start_agent, start_server, yard
 
-ROOT = Path(__file__).resolve().parents[3]
-PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--no-input"]
-BUILD_S = 120
 RunFrom = Callable[[Path], dict[str, str]]
 
 
@@ -61,24 +57,6 @@ def environment(wheel: Path, folder: Path, requirement: str) -> Path:
     install = [*PIP, "--python", str(folder / "bin/python"), "install", "--no-deps", "--no-index"]
     subprocess.run([*install, "--no-compile", str(wheel)], check=True, timeout=BUILD_S)
     return folder
-
-
-def needed(requirement: Requirement) -> set[str]:
-    """The names of all distributions that a requirement brings, itself included."""
-    names: set[str] = set()
-    seen: set[str] = set()
-    todo = [requirement]
-    while todo:
-        wanted = todo.pop()
-        if str(wanted) in seen:
-            continue
-        seen.add(str(wanted))
-        names.add(canonicalize_name(wanted.name))
-        for text in importlib.metadata.requires(wanted.name) or ():
-            part = Requirement(text)
-            if part.marker is None or any(part.marker.evaluate({"extra": extra}) for extra in ("", *wanted.extras)):
-                todo.append(part)
-    return names
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from tests.acceptance.faults.sockets import CLOSED_S, connected, has_answer, received
 from tests.acceptance.stage import END_S, Secret, Stage, staged
 from tests.processes import PATIENCE_S, end_strays, free_port, until
 from tests.programs import YARD, Server, isolated_env, start_agent
@@ -26,7 +27,6 @@ from tests.programs import YARD, Server, isolated_env, start_agent
 SILENT = 1_300  # more than the 1,024 open files with which a service is started, and less than the hard limit
 SOFT, HARD = 1_024, 3_000
 BOUND_S = 2  # of heads, bodies, answers and idle connections in these tests
-CLOSED_S = 60.0  # 2 s are enough on a quiet machine
 DRIP_S = 0.2
 TRIES = 5
 MANY_ANSWERS = 300  # of the API's description, some 100 kB each: more than any kernel keeps for a reader
@@ -52,27 +52,6 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 def _enough_files() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def connected(url: str, *, source: str = "127.0.0.1") -> socket.socket:
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    return socket.create_connection((parts.hostname, parts.port or 80), timeout=CLOSED_S, source_address=(source, 0))
-
-
-def has_answer(sock: socket.socket) -> bool:
-    poller = select.poll()  # select itself knows no file above 1,024
-    poller.register(sock, select.POLLIN)
-    return bool(poller.poll(0))
-
-
-def received(sock: socket.socket) -> bytes | None:
-    """What came, up to the end of the connection; none while it is open and silent."""
-    if not has_answer(sock):
-        return None
-    with contextlib.suppress(ConnectionResetError):
-        return sock.recv(65536)
-    return b""
 
 
 def read_to_end(sock: socket.socket, *, drip: bytes = b"") -> bytes:

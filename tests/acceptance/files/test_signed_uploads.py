@@ -11,15 +11,7 @@ import pytest
 from switchyard.client import Client
 from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
 from switchyard.model.files.file_tree import hash_of
-from tests.acceptance.files.test_signed_reads import (
-    SIGNED_FROM,
-    SIZES,
-    Bed,
-    bucket_bed,
-    chunks_of,
-    output_of,
-    signed_keys,
-)
+from tests.acceptance.files.signed_bucket import SIGNED_FROM, SIZES, Bed, bucket_bed, chunks_of, output_of, signed_keys
 from tests.processes import PATIENCE_S
 from tests.programs import Answer, call
 

@@ -11,8 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,58 +19,17 @@ from switchyard import Client
 from switchyard.features.local.agent import proctable
 from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger, assert_each_ran_once, wait_all_final
+from tests.acceptance.flux.flux_yard import CORES, END_S, FluxYard, flux_agent
 from tests.acceptance.stage import Stage, processes_in, staged
-from tests.flux_bed import FluxBed, FluxInstance, FluxSpec, flux_running
-from tests.processes import PATIENCE_S, until
-from tests.programs import YARD, Agent, start_agent
+from tests.flux_bed import FluxSpec, flux_running
+from tests.processes import until
+from tests.programs import YARD
 
 pytestmark = [pytest.mark.flux, pytest.mark.xdist_group("flux-days")]
 
-SITE = {"timeout_s": 5.0, "state_s": 1.0, "settle_s": 3.0, "shell_options": {"cpu-affinity": "off"}}
 FAULTS_S = 20.0
 CRASHES = 4
-CORES = 12  # of an instance
 JOBS = 300
-END_S = PATIENCE_S
-
-
-@dataclass
-class FluxYard:
-    """A server with an agent for each of two instances."""
-
-    stage: Stage
-    bed: FluxBed
-    agents: dict[str, Agent]
-    ledger: Ledger
-
-    def submit(self, cluster: str, then: str = "", **fields: Any) -> str:
-        """A job that leaves its line in the ledger, then runs `then`."""
-        spec = {"env": self.ledger.env, **fields.pop("spec", {})}
-        return self.stage.submit(*self.ledger.command(then), cluster=cluster, spec=spec, **fields)
-
-    def begun(self, cluster: str, then: str = "sleep 600", **fields: Any) -> str:
-        job = self.submit(cluster, then, **fields)
-        self.stage.until_state(job, State.RUNNING, timeout_s=END_S)
-        return job
-
-    def ran_once(self, job: str) -> None:
-        ended = self.stage.ended(job, timeout_s=END_S)
-        assert (ended["state"], self.ledger.runs()[job]) == (State.SUCCEEDED, 1), ended
-
-
-def flux_agent(
-    stage: Stage, instance: FluxInstance, name: str = "", *, outage: dict[str, float] | None = None, **more: Any
-) -> Agent:
-    """An agent of the instance. `name`: of the cluster, if not that of the instance; `more`: of the site's section."""
-    name = name or instance.spec.name
-    flux = {**SITE, "uri": instance.uri, "bin": str(Path(shutil.which("flux") or "").parent), **more}
-    file = stage.folder / f"{name}-site.yaml"
-    images = [{"match": "lab/*", "run": "host"}]
-    file.write_text(
-        json.dumps({"flux": flux, "images": images, "outage": outage or {}}), encoding="utf-8"
-    )  # JSON is YAML
-    extra = ["--config", str(file), "--look-every", "1s"]
-    return start_agent(stage.folder, stage.url, name, graph=None, backend="flux", extra=extra)
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.model.job.job import State
 from tests.acceptance.bed import Ledger
-from tests.acceptance.flux.test_flux_days import CORES, END_S, FluxYard, flux_agent
+from tests.acceptance.flux.flux_yard import CORES, END_S, FluxYard, flux_agent
 from tests.acceptance.stage import staged
 from tests.flux_bed import FluxSpec, flux_running
 from tests.processes import until

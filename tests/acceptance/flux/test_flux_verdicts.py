@@ -10,7 +10,7 @@ import pytest
 
 from switchyard.errors import EXIT_REJECTED
 from switchyard.model.job.job import State
-from tests.acceptance.flux.test_flux_days import flux_agent
+from tests.acceptance.flux.flux_yard import flux_agent
 from tests.acceptance.stage import Stage, staged
 from tests.flux_bed import FluxInstance, FluxSpec, flux_running
 from tests.processes import PATIENCE_S, until

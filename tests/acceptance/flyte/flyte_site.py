@@ -21,6 +21,8 @@ from tests.soak import SOAKED
 from tests.warm_programs import FLYTEKIT_MODULES, flytekit_folder, run_script
 
 USER_ERROR = 1  # Flyte's number of the kind of an error
+# Slurm's own default of memory is too little for flytekit. Two cores each: not all tasks begin at once.
+SLURM_DEFAULTS = {"task_resources": {"defaults": {"cpu": "2", "memory": "700Mi"}}}
 
 PYFLYTE = Path(sys.executable).with_name("pyflyte")
 RUNS = Path(__file__).with_name("flytekit_runs.py")

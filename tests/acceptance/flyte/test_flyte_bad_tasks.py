@@ -15,15 +15,13 @@ from flyteidl.core import errors_pb2, literals_pb2
 from flyteidl.service import dataproxy_pb2
 
 from tests.acceptance.flyte.flyte_site import DEV, PROJECT, FlyteSite, flyte_site, host_rule
+from tests.acceptance.flyte.shell_tasks import HERE, INTEGER, an_id, closure_of, end_of, register
 from tests.podman_service import IMAGE, podman_ready
 from tests.processes import PATIENCE_S, until
 from tests.programs import call
 from tests.server.flyte_doors import ask_data_proxy, put_file, upload_location
 
 pytestmark = [pytest.mark.xdist_group("flyte-bad-tasks"), pytest.mark.timeout(340)]  # each task starts flytekit
-HERE = {"project": PROJECT, "domain": DEV}
-DONE = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
-INTEGER = {"simple": "INTEGER"}
 BOMB_BYTES = 64 * 2**20
 FILE = {"blob": {"dimensionality": "SINGLE"}}
 
@@ -75,48 +73,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlyteSite]:
         yield made
 
 
-def an_id(kind: str, name: str) -> dict[str, str]:
-    return {**HERE, "resource_type": kind, "name": name, "version": "v1"}
-
-
-def register(site: FlyteSite, name: str, args: list[str], **more: Any) -> Any:
-    outputs_of_task = more.pop("outputs", {"o0": INTEGER})
-    inputs_of_task = more.pop("inputs", {})
-    config = more.pop("data_config", {})
-    template = {
-        "id": an_id("TASK", name),
-        "type": "python-task",
-        "metadata": {"runtime": {"type": "FLYTE_SDK", "version": "1"}},
-        "interface": {
-            "inputs": {"variables": {word: {"type": kind} for word, kind in inputs_of_task.items()}},
-            "outputs": {"variables": {word: {"type": kind} for word, kind in outputs_of_task.items()}},
-        },
-        "container": {
-            "image": "team/shell:1",
-            "args": args,
-            "env": more.pop("env", []),
-            **({"data_config": config} if config else {}),
-        },
-        **more,
-    }
-    said = site.doors.by_grpc("CreateTask", {"id": template["id"], "spec": {"template": template}})
-    assert said.code == "OK", said
-    return said
-
-
 def start(site: FlyteSite, task: str, name: str, inputs: dict[str, Any] | None = None) -> Any:
     body = {**HERE, "name": name, "spec": {"launch_plan": an_id("TASK", task)}}
     return site.doors.by_grpc("CreateExecution", {**body, "inputs": {"literals": inputs or {}}})
-
-
-def closure_of(site: FlyteSite, name: str) -> dict[str, Any]:
-    closure: dict[str, Any] = site.doors.by_grpc("GetExecution", {"id": {**HERE, "name": name}}).answer["closure"]
-    return closure
-
-
-def end_of(site: FlyteSite, name: str) -> dict[str, Any]:
-    until(lambda: closure_of(site, name)["phase"] in DONE, PATIENCE_S, f"{name} has ended")
-    return closure_of(site, name)
 
 
 def outputs_of(site: FlyteSite, name: str) -> dict[str, Any]:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.flyte.flyte_site import DEV, PROJECT, FlyteSite, flyte_site, host_rule
-from tests.acceptance.flyte.test_flyte_bad_tasks import HERE, an_id, closure_of, end_of, register
-from tests.acceptance.flyte.test_flyte_slurm import DEFAULTS
+from tests.acceptance.flyte.flyte_site import DEV, PROJECT, SLURM_DEFAULTS, FlyteSite, flyte_site, host_rule
+from tests.acceptance.flyte.shell_tasks import HERE, an_id, closure_of, end_of, register
 from tests.acceptance.slurm.slurm_stage import SITE
 from tests.programs import call
 from tests.slurm_bed import SlurmBed
@@ -81,7 +80,7 @@ def test_a_task_on_slurm_gets_the_same(tmp_path: Path, slurm: SlurmBed) -> None:
     sections = {**site_sections(tmp_path), "slurm": {**SITE, "bin": str(cluster.bin)}}
     env = {"IDP_WORD": "hunter2"}
     with flyte_site(
-        tmp_path, cluster="alpha", backend="slurm", site=sections, config=DEFAULTS, environment=env
+        tmp_path, cluster="alpha", backend="slurm", site=sections, config=SLURM_DEFAULTS, environment=env
     ) as made:
         register(made, "checks", ["sh", "-c", CHECKS], outputs={})
         assert launch(made, "checks", "on-slurm", CONTEXT).code == "OK"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.cluster.idset import IdSet
-from tests.acceptance.flyte.flyte_site import RUNS_S, FlyteSite, difference, flyte_site, host_rule
+from tests.acceptance.flyte.flyte_site import RUNS_S, SLURM_DEFAULTS, FlyteSite, difference, flyte_site, host_rule
 from tests.acceptance.slurm.slurm_stage import SITE
 from tests.slurm_bed import SlurmBed
 from tests.soak import SOAKED
@@ -25,8 +25,6 @@ MORE_MODULES = (
     *("16_on_failure", "26_imperative", "27_checkpoint"),
 )
 LOOK_S = 0.5
-# Slurm's own default of memory is too little for flytekit. Two cores each: not all tasks begin at once.
-DEFAULTS = {"task_resources": {"defaults": {"cpu": "2", "memory": "700Mi"}}}
 NOTE = "$FLYTE_INTERNAL_EXECUTION_ID $SWITCHYARD_JOB_ID $FLYTE_ATTEMPT_NUMBER ${SWITCHYARD_ARRAY_INDEX:--}"
 
 
@@ -46,7 +44,7 @@ def test_workflows_of_the_corpus_end_on_slurm_as_they_do_in_flyte(
         "slurm": {**SITE, "bin": str(cluster.bin)},
     }
     try:
-        with flyte_site(tmp_path, cluster="alpha", backend="slurm", site=sections, config=DEFAULTS) as site:
+        with flyte_site(tmp_path, cluster="alpha", backend="slurm", site=sections, config=SLURM_DEFAULTS) as site:
             for module in modules:
                 shutil.copy(FOLDER / f"{module}.py", tmp_path / "flows")
             site.register(modules=BUNDLED)

@@ -11,6 +11,7 @@ import pytest
 
 from switchyard import State
 from switchyard.errors import EXIT_USAGE
+from tests.acceptance.full_disk import fill
 from tests.acceptance.scripted import ScriptedAgent
 from tests.acceptance.stage import SOON_S, Fields, Stage, graph
 from tests.processes import free_port, until
@@ -91,17 +92,6 @@ def test_a_full_disk_stops_new_work_and_loses_no_end(stage: Stage, tiny: tuple[A
     assert stage.ended(waits)["state"] == "SUCCEEDED", "it goes on by itself"
     assert stage.ended(keeps)["state"] == "SUCCEEDED"
     until(lambda: trouble() == "", SOON_S, "the trouble is over")
-
-
-def fill(file: Path) -> None:
-    """Write until there is no room left."""
-    with file.open("wb", buffering=0) as out:
-        for size in (2**20, 2**12, 1):
-            try:
-                while True:
-                    out.write(b"\0" * size)
-            except OSError:
-                continue
 
 
 @pytest.fixture(scope="module")

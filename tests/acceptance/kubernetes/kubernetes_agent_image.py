@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.acceptance.clients.test_wheel import BUILD_S, PIP, ROOT, needed
+from tests.acceptance.clients.wheel_needs import BUILD_S, PIP, ROOT, needed
 from tests.kube_image import save_python_image
 
 AGENT_IMAGE = "localhost/switchyard:1"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.kubernetes.namespace_quota import CRA, NAMESPACE, PROJECT, TEMPLATES, hard_of
 from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster
@@ -16,15 +17,6 @@ from tests.processes import PATIENCE_S, until
 from tests.programs import Agent, start_agent
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.acceptance, pytest.mark.xdist_group("kubernetes")]
-
-PROJECT = "flyteexamples"
-NAMESPACE = f"{PROJECT}-development"
-CRA = 'domain: development\nproject: flyteexamples\nattributes: {projectQuotaCpu: "1000", projectQuotaMemory: 5Ti}\n'
-TEMPLATES = {
-    "aa_namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: '{{ namespace }}'}\n",
-    "ab_quota.yaml": "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: project-quota}\nspec:\n  hard:\n"
-    "    limits.cpu: '{{ projectQuotaCpu }}'\n    limits.memory: '{{ projectQuotaMemory }}'\n",
-}
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +54,6 @@ def agents(stage: Stage, two_kubernetes: KubernetesBed) -> Iterator[dict[str, Ag
     yield made
     for agent in made.values():
         agent.close()
-
-
-def hard_of(cluster: KubernetesCluster) -> dict[str, str]:
-    found = cluster.get(f"/api/v1/namespaces/{NAMESPACE}/resourcequotas/project-quota")
-    return dict(found["spec"]["hard"]) if found else {}
 
 
 def states(stage: Stage, cluster: str) -> dict[str, Any]:

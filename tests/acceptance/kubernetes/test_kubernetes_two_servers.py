@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.kubernetes.test_kubernetes_namespaces import CRA, NAMESPACE, PROJECT, TEMPLATES, hard_of
+from tests.acceptance.kubernetes.namespace_quota import CRA, NAMESPACE, PROJECT, TEMPLATES, hard_of
 from tests.acceptance.stage import SOON_S
 from tests.kube_bed import KubernetesBed
 from tests.kube_cluster import KubernetesCluster

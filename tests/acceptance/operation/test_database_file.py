@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND
-from tests.acceptance.jobs.test_bad_input import fill
+from tests.acceptance.full_disk import fill
 from tests.acceptance.stage import SOON_S
 from tests.processes import free_port, until
 from tests.programs import YARD, Answer, Server, call, isolated_env, start_server, yard

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from tests.match.test_cases import forms_of
+from tests.match.known_cases import forms_of
 from tests.processes import PATIENCE_S
 from tests.programs import Server, call, isolated_env
 from tests.server.rainbow_door import SECRET, Door

@@ -13,13 +13,12 @@ import grpc
 import pytest
 
 from tests.acceptance.stage import Secret
-from tests.match.test_cases import forms_of
 from tests.processes import PATIENCE_S, free_port, until
 from tests.programs import START_S, YARD, Server, call, isolated_env, start_server, yard
+from tests.server.rainbow_clusters import GRAPH, SUBSYSTEMS, newest, own, registered, submitted
 from tests.server.rainbow_door import JOB, SECRET, Door, rainbow
 from tests.soak import SOAKED
 
-GRAPH, SUBSYSTEMS = forms_of({"graph": "keebler-3x12", "subsystems": {"io": "io-shm-all"}})
 DEMAND = {"version": 1, "resources": {"a": {"type": "node", "replicas": 1, "with": [{"type": "core", "count": 1}]}}}
 HONEST = frozenset(code.name for code in grpc.StatusCode) - {"OK", "UNKNOWN", "INTERNAL", "DEADLINE_EXCEEDED"}
 LEASE_S = 5  # long enough to accept what was received, on a busy machine
@@ -29,25 +28,6 @@ LEASE_S = 5  # long enough to accept what was received, on a busy machine
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Door]]:
     with rainbow(tmp_path_factory.mktemp("rainbow"), receive_lease=LEASE_S) as both:
         yield both
-
-
-def registered(door: Door, name: str, **more: Any) -> dict[str, str]:
-    said = door("Register", name=name, secret=SECRET, nodes=GRAPH, **more)
-    assert said.status == "REGISTER_SUCCESS"
-    return {"cluster": name, "secret": said.secret, "token": said.token}
-
-
-def own(cluster: dict[str, str]) -> dict[str, str]:
-    return {"cluster": cluster["cluster"], "secret": cluster["secret"]}
-
-
-def submitted(door: Door, cluster: dict[str, str], **more: Any) -> Any:
-    clusters = [{"name": cluster["cluster"], "token": cluster["token"]}]
-    return door("SubmitJob", **{"name": "job", "jobspec": JOB, "clusters": clusters, **more})
-
-
-def newest(server: Server, cluster: str) -> Any:
-    return call("GET", f"{server.url}/v1/jobs?cluster={cluster}").json["items"][0]
 
 
 def test_what_is_not_accepted_comes_back_under_a_new_number(opened: tuple[Server, Door]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.match.test_cases import forms_of
+from tests.match.known_cases import forms_of
 from tests.server.rainbow_door import JOB, Said, rainbow
 
 CASES = json.loads((Path(__file__).parents[2] / "data/rainbow_sequences.json").read_text(encoding="utf-8"))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.rainbow.test_rainbow import newest, own, registered, submitted
 from tests.processes import PATIENCE_S, until
 from tests.programs import Server, call, isolated_env, start_agent, start_server, yard
+from tests.server.rainbow_clusters import newest, own, registered, submitted
 from tests.server.rainbow_door import JOB, Door, rainbow
 
 LEASE_S = 5  # long enough to accept what was received, on a busy machine

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.acceptance.rainbow.test_rainbow import GRAPH, own, registered, submitted
 from tests.acceptance.stage import Secret
 from tests.programs import Server, call, isolated_env, start_agent, yard
+from tests.server.rainbow_clusters import GRAPH, own, registered, submitted
 from tests.server.rainbow_door import SECRET, Door, rainbow
 
 

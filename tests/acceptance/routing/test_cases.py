@@ -11,7 +11,7 @@ import pytest
 
 from switchyard.errors import EXIT_OK, EXIT_REJECTED
 from tests.acceptance.stage import Stage, staged
-from tests.match.test_cases import DATA, forms_of
+from tests.match.known_cases import DATA, forms_of
 
 pytestmark = pytest.mark.xdist_group("cases")
 

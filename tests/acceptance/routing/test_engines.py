@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.match.test_by_name import install_third_engine
+from tests.match.third_engine import install_third_engine
 from tests.processes import PATIENCE_S
 from tests.programs import call, free_port, isolated_env, start_agent, start_server, until, yard
 

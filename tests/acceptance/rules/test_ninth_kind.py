@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.clients.test_docs_run import steps
+from tests.acceptance.clients.document_steps import steps
 from tests.acceptance.stage import Stage, staged
 from tests.programs import isolated_env
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from switchyard.features.kubernetes.agent.cluster_resources_site import ClusterResourcesSite
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
-from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources
-from switchyard.features.kubernetes.agent.namespaces.resource_client import ResourceClient
+from switchyard.features.kubernetes.agent.namespaces.cluster_resources import ClusterResources, ResourceClient
 from switchyard.features.kubernetes.model.namespace_objects import NamespaceIndex
 from switchyard.model.cluster.namespace_resources import NamespaceEntry
 from switchyard.model.cluster.poll import Lease

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from switchyard.features.kubernetes.agent.jobs.attempt_status import stop_order_of
 from switchyard.features.kubernetes.agent.jobs.job_status import JobView
-from switchyard.features.kubernetes.agent.jobs.stop_orders import stop_order_of
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause

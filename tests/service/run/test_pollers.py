@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +15,6 @@ from switchyard.model.cluster.poll import Report
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Retry
-from switchyard.service.cluster import graphs
-from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.job import jobs
@@ -25,20 +22,11 @@ from switchyard.service.run import pollers
 from switchyard.store.jobs import handovers
 from switchyard.store.tables import restore_recovery
 from tests.builders import a_request
-from tests.match.test_cases import forms_of
 from tests.processes import until
 from tests.service.lookups import turned_back
+from tests.service.poller_builders import LEASE_US, joined
 from tests.service.queued import a_job, promote, queued_rig
 from tests.service.rig import ADMIN, Rig, running
-
-LEASE_US = 60_000_000
-GRAPH = json.dumps(forms_of({"graph": "keebler-3x12"})[0]).encode()
-
-
-def joined(rig: Rig, name: str = "polls") -> AgentEntry:
-    made = poller_register(rig.context, name, graphs.pack_graph(GRAPH), invite=None)
-    assert made is not None
-    return authenticate_poller(rig.context, name, made.secret)
 
 
 def received(

@@ -26,7 +26,7 @@ from switchyard.service.job import explanation
 from switchyard.service.run import pollers
 from switchyard.service.submit import retry
 from tests.builders import a_request
-from tests.match.test_cases import forms_of
+from tests.match.known_cases import forms_of
 from tests.service.queued import promote, queued_rig
 from tests.service.rig import ADMIN, Rig
 

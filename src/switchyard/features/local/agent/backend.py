@@ -11,6 +11,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar
 
@@ -45,9 +46,8 @@ from switchyard.agent.site.images import container_programs, graph_with_images
 from switchyard.errors import Unavailable, YardError
 from switchyard.features.local.agent import local_status, proctable, supervisor
 from switchyard.features.local.agent.containment import Containments
-from switchyard.features.local.agent.gpus import choose_gpus, free_types, gpu_variables
 from switchyard.features.local.agent.job_mounts import release_mounts
-from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, SupervisorClaim
+from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Seals, SupervisorClaim
 from switchyard.features.local.agent.launch import (
     VARIABLES_FILE,
     account_for,
@@ -56,14 +56,15 @@ from switchyard.features.local.agent.launch import (
     spawn_supervisor,
     start_files,
 )
-from switchyard.features.local.agent.seals import Seals
 from switchyard.features.local.agent.supervisor_program import SupervisorProgram, start_failure
 from switchyard.model.cluster.cluster import Load
+from switchyard.model.cluster.hardware import GPU, Hardware
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
+from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.quantity import parse_duration_s
 
 RESPAWN_S = 1.0  # between tries to start a supervisor, e.g. while the disk is full
@@ -488,3 +489,40 @@ def live_from_lease(lease: Lease, *, started: Stamp | None = None) -> LiveAttemp
     if started is not None:
         live.since -= started.age_us / 1e6
     return live
+
+
+def choose_gpus(lease: Lease, gpus: Sequence[Hardware], taken: Collection[int]) -> tuple[int, ...]:
+    """Choose the GPUs of a job, by index. Raises Unavailable if other jobs have them.
+
+    A job that names no type leaves rare types to the jobs that name one.
+    """
+    spec = spec_of(lease)
+    asked = [device for device in devices_of(typed_resources(spec)) if device.kind == GPU]
+    free = [index for index in range(len(gpus)) if index not in taken]
+    chosen: list[int] = []
+    for device in sorted(asked, key=lambda device: not device.type):
+        count = device.count * spec.resources.tasks
+        left = Counter(gpus[index].name for index in free)
+        fitting = [index for index in free if device.is_met_by(gpus[index])]
+        given = sorted(fitting, key=lambda index: (-left[gpus[index].name], index))[:count]
+        if len(given) < count:
+            raise Unavailable(
+                f"Only {len(given)} of {count} {device.type or 'GPUs'} are free.",
+                next_step="Wait until jobs there end.",
+            )
+        chosen += given
+        free = [index for index in free if index not in given]
+    return tuple(sorted(chosen))
+
+
+def gpu_variables(chosen: Collection[int]) -> dict[str, str]:
+    """The variables that keep a job to its GPUs. CUDA counts by speed unless told to count as `nvidia-smi` does."""
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(map(str, chosen))} if chosen else {}
+
+
+def free_types(gpus: Sequence[Hardware], taken: Collection[int]) -> dict[str, int]:
+    """The free GPUs by type, if there are several types."""
+    counts = {name: 0 for name, _ in gpus}
+    for index, (name, _) in enumerate(gpus):
+        counts[name] += index not in taken
+    return counts if len(counts) > 1 else {}

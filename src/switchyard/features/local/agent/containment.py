@@ -2,7 +2,8 @@
 
 There are two ways to find a process, and both are used:
 
-- the control group of the attempt, where the agent may make one: leaving it needs a privilege;
+- the control group of the attempt (version 2 or 1, without any controller), where the agent may make one: leaving it
+  needs a privilege;
 - a scan of all processes: by the mark in a resource limit (see supervisor.py), by the job's variables in the
   environment, and all descendants of those.
 
@@ -15,15 +16,16 @@ import contextlib
 import hashlib
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from switchyard.agent.private_files import replace_file
 from switchyard.agent.site.site import ContainmentMode
 from switchyard.errors import Unavailable
-from switchyard.features.local.agent import cgroup, proctable
-from switchyard.features.local.agent.cgroup import ControlGroup
+from switchyard.features.local.agent import proctable
 
 BASES_FILE = "control-groups"  # folders in which agents of this data folder made groups, newest first
 BASES_MAX = 8
@@ -31,6 +33,11 @@ TAG_FLOOR = 1 << 62  # µs of processor time: over 100,000 years, which is no li
 TAG_BITS = 61  # the bits below the floor identify the attempt
 KILL_POLL_S = 0.01
 CLEAN_SCANS = 3  # scans in a row that find no process: one scan can miss a process that is just being forked
+FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed without
+CGROUP_PROBE_S_MAX = 10.0
+BASE_MODE = 0o711  # other accounts enter a group by name but cannot list groups: names contain job ids
+# Hierarchies of version 1, in this order: only the freezer can stop processes while they are killed.
+HIERARCHIES = ("freezer", "pids", "name=systemd")
 
 
 def tag_of(marker: str) -> int:
@@ -43,7 +50,7 @@ class Containments:
     """The containment of each attempt of one agent."""
 
     def __init__(self, directory: Path, way: ContainmentMode) -> None:
-        base = None if way is ContainmentMode.PROCESS else cgroup.find_cgroup_base()
+        base = None if way is ContainmentMode.PROCESS else find_cgroup_base()
         if base is None and way is ContainmentMode.CGROUP:
             raise Unavailable(
                 "This agent may not make control groups, and its site file asks for them.",
@@ -52,7 +59,7 @@ class Containments:
         self.base = base
         self._bases = _remember_bases(directory / BASES_FILE, base)
         for folder in self._bases:
-            cgroup.remove_empty_groups(folder)
+            remove_empty_groups(folder)
         # Attempts alive when this agent started. An attempt that removed its files is known only by this.
         self._tags = frozenset(proctable.live_tags(TAG_FLOOR))
 
@@ -173,3 +180,138 @@ def _remember_bases(file: Path, base: Path | None) -> list[Path]:
     with contextlib.suppress(OSError):  # a full disk: only this agent then knows its groups
         replace_file(file, "".join(f"{folder}\n" for folder in bases[:BASES_MAX]).encode(), is_durable=False)
     return bases[:BASES_MAX]
+
+
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """One control group. Processes that its members start are in it, too."""
+
+    path: Path
+
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    def pids(self) -> list[int]:
+        return [
+            int(word)
+            for folder in self._folders()
+            for word in _read_text(folder / "cgroup.procs").split()
+            if word != "0"
+        ]
+
+    def is_empty(self) -> bool:
+        """Whether it has no living process; zombies do not count."""
+        events = _read_text(self.path / "cgroup.events")
+        if events:
+            return "populated 0" in events
+        return not any(proctable.is_alive(pid) for pid in self.pids())
+
+    def kill(self) -> None:
+        """KILL all members at one moment, so that none can start another process meanwhile."""
+        with contextlib.suppress(OSError):
+            if (self.path / "cgroup.kill").exists():
+                (self.path / "cgroup.kill").write_text("1")
+                return
+        self._freeze(is_frozen=True)
+        for pid in self.pids():
+            with contextlib.suppress(OSError):
+                os.kill(pid, 9)
+        self._freeze(is_frozen=False)
+
+    def remove(self) -> bool:
+        """Remove the group. True: it is gone, so it was empty."""
+        for folder in reversed(list(self._folders())):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return not self.exists()
+
+    def _folders(self) -> Iterator[Path]:
+        """The group and the groups that the job made in it, parents first."""
+        for folder, _, _ in os.walk(self.path):
+            yield Path(folder)
+
+    def _freeze(self, *, is_frozen: bool) -> None:
+        new, old = self.path / "cgroup.freeze", self.path / "freezer.state"
+        until = time.monotonic() + FREEZE_S_MAX
+        with contextlib.suppress(OSError):
+            if new.exists():
+                new.write_text("1" if is_frozen else "0")
+            elif old.exists():
+                old.write_text("FROZEN" if is_frozen else "THAWED")
+            while is_frozen and not self._is_frozen() and time.monotonic() < until:
+                time.sleep(0.005)
+
+    def _is_frozen(self) -> bool:
+        if events := _read_text(self.path / "cgroup.events"):
+            return "frozen 1" in events
+        return _read_text(self.path / "freezer.state").strip() in ("FROZEN", "")
+
+
+def find_cgroup_base() -> Path | None:
+    """A folder in which this process may make and enter groups; None: there is none."""
+    for place in _own_cgroup_folders():
+        base = place / f"switchyard-{os.geteuid()}"
+        try:
+            base.mkdir(exist_ok=True)
+        except OSError:
+            continue
+        if _can_enter(base):
+            with contextlib.suppress(OSError):  # groups are entered and found by name all the same
+                base.chmod(BASE_MODE)
+            return base
+    return None
+
+
+def remove_empty_groups(base: Path) -> None:
+    """Remove empty groups of agents that were killed."""
+    with contextlib.suppress(OSError):
+        for path in base.iterdir():
+            if path.is_dir():
+                with contextlib.suppress(OSError):
+                    path.rmdir()  # fails if it is not empty
+
+
+def _can_enter(base: Path) -> bool:
+    probe = base / f"probe-{os.getpid()}"
+    try:
+        probe.mkdir(exist_ok=True)
+        words = ["sh", "-c", 'echo 0 > "$1/cgroup.procs"', "sh", str(probe)]
+        done = subprocess.run(words, check=False, capture_output=True, timeout=CGROUP_PROBE_S_MAX)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            probe.rmdir()
+    return done.returncode == 0
+
+
+def _own_cgroup_folders() -> Iterator[Path]:
+    """The groups of this process, below which it may make others."""
+    cgroup_paths = dict(line.split(":", 2)[1:] for line in _read_text(Path("/proc/self/cgroup")).splitlines())
+    mounts = [line.split(" - ") for line in _read_text(Path("/proc/self/mountinfo")).splitlines()]
+    by_name = {}
+    for mount_fields, filesystem_fields in (halves for halves in mounts if len(halves) == 2):
+        kind, _, options = filesystem_fields.split(" ", 2)
+        root, mounted_at = mount_fields.split()[3:5]
+        if kind == "cgroup2":
+            by_name[""] = (root, mounted_at)
+        elif kind == "cgroup":
+            by_name |= {name: (root, mounted_at) for name in options.split(",") if name in HIERARCHIES}
+    paths = {
+        name: path
+        for names, path in cgroup_paths.items()
+        for name in (names.split(",") if "name=" not in names else [names])
+    }
+    for name in ("", *HIERARCHIES):
+        if name in by_name and name in paths:
+            root, mounted_at = by_name[name]
+            below = paths[name].removeprefix(root.rstrip("/"))
+            if ".." not in below.split("/"):  # a path in another namespace
+                yield Path(mounted_at + "/" + below.strip("/"))
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

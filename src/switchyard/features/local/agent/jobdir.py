@@ -1,16 +1,19 @@
 """The directory of a local job, as the agent reads and writes it. supervisor.py describes the files.
 
 A job that runs under the agent's account can change everything here. So files are opened without following links or
-waiting for pipes (`open_untrusted`), and written as new files.
+waiting for pipes (`open_untrusted`), and written as new files. A seal proves that a supervisor, not a job, wrote an
+exit file.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import hmac
 import os
+import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +21,9 @@ import msgspec
 
 from switchyard.agent.backends import OutputPiece, marker_of
 from switchyard.agent.loop.clock import Stamp, boot_id
+from switchyard.agent.private_files import replace_file
 from switchyard.agent.site.accounts import LocalAccount, open_untrusted, share_folder
+from switchyard.errors import Unavailable
 from switchyard.features.local.agent import proctable
 from switchyard.model.cluster.poll import Lease
 
@@ -29,6 +34,8 @@ NOT_PLAIN_FILE_ERRNOS = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.EPERM)
 DIGITS_MAX = 20  # of a 64-bit number
 STARTED_WORDS = 5  # of the file `started`; older supervisors wrote the first three
 NEVER_PID = 0  # the pid in a claim of the agent, which keeps the job from starting
+KEY_FILE = "supervisor.key"
+KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +243,36 @@ class JobDir:
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.lstrip("-").isdigit() else None
+
+
+class Seals:
+    """The seal of each attempt, derived from one key in the agent's data folder.
+
+    Attempts older than the key have none; their names are stored with the key.
+    """
+
+    def __init__(self, directory: Path, *, begun: Iterable[str]) -> None:
+        """`begun`: names of existing attempts; used only when there is no key yet."""
+        try:
+            words = _read_key(directory / KEY_FILE) or _make_key(directory / KEY_FILE, begun)
+        except OSError as exc:
+            raise Unavailable(f"The key of the supervisors cannot be kept in {directory}: {exc}.") from exc
+        self._key = words[0].encode()
+        self._unsealed = frozenset(words[1:])
+
+    def of(self, name: str) -> str:
+        """The seal of an attempt; empty: it is older than the key."""
+        return "" if name in self._unsealed else hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()
+
+
+def _read_key(file: Path) -> list[str]:
+    try:
+        return file.read_text().split()
+    except FileNotFoundError:
+        return []
+
+
+def _make_key(file: Path, begun: Iterable[str]) -> list[str]:
+    words = [secrets.token_hex(KEY_BYTES), *sorted(begun)]
+    replace_file(file, ("\n".join(words) + "\n").encode())
+    return words

@@ -9,9 +9,9 @@
 | `parse.py`, `states.py` | parse squeue, sacct and sbatch; the table of native states |
 | `squeue.py`, `poll_pace.py` | ask squeue for all jobs at once, and how often |
 | `accounting.py` | asks sacct, and how far behind it is |
-| `job_tracker.py` | follows all jobs, and waits for the usage of those that ended |
+| `job_tracker.py` | follows all jobs, checks their ends, and waits for the usage of those that ended |
 | `missing_jobs.py` | asks about jobs that squeue no longer lists, and decides what became of them |
-| `evidence.py`, `end_checks.py` | whether an end belongs to this attempt |
+| `evidence.py` | whether an end belongs to this attempt |
 | `submitted_scripts.py` | what is recorded of one sbatch |
 | `remote_files.py` | files that jobs write, over ssh; here: `shared_files.py` of all backends |
 | `cluster.py`, `nodes.py`, `node_systems.py` | what the cluster has, and how busy it is |

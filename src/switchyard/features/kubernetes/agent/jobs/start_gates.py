@@ -12,7 +12,7 @@ recorded decides after a restart. The agent may be killed, and answers may be lo
 
 It is certain that a pod never ran in two cases: the watch told of its deletion and showed it without a node, or the
 first patch since the record found no pod. After a patch whose answer was lost, a missing pod proves nothing. If there
-is no certainty, a stop order ends the attempt (stop_orders.py).
+is no certainty, a stop order ends the attempt (attempt_status.py).
 
 A pod is not let start if its task was cancelled, has ended, or was reported as not created.
 

@@ -12,13 +12,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 
 from switchyard.agent.backoff import backoff_s
 from switchyard.agent.log import line
-from switchyard.agent.server.client import Connection
+from switchyard.agent.server.client import Connection, ServerUnreachable
 from switchyard.errors import NotFound, YardError
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.api_errors import ApiUnavailable
@@ -38,14 +39,16 @@ from switchyard.features.kubernetes.agent.namespaces.apply import (
 )
 from switchyard.features.kubernetes.agent.namespaces.live_objects import LiveObjects
 from switchyard.features.kubernetes.agent.namespaces.namespace_gate import NamespaceGate, Scope
-from switchyard.features.kubernetes.agent.namespaces.resource_client import ResourceClient
 from switchyard.features.kubernetes.agent.namespaces.resource_kinds import ResourceKinds
 from switchyard.features.kubernetes.model.namespace_objects import (
     REPORTED_MAX,
+    NamespaceIndex,
+    NamespaceObjects,
     NamespaceReport,
     ObjectState,
     ObjectStatus,
     RenderedObject,
+    ResourceReport,
 )
 from switchyard.log_pace import LogPace
 from switchyard.model.cluster.namespace_resources import NamespaceEntry
@@ -55,6 +58,9 @@ REPORT_BYTES = 2**20  # a report ends after the namespace that passes this; the 
 ROUND_S = 1.0  # of applying; then what happened is reported, and the next round goes on
 BEING_DELETED = "the namespace is being deleted; it is made again once it is gone"
 RETRY_S_MIN, RETRY_S_MAX = 1.0, 60.0  # after a failure, doubled each time
+RESOURCES_PATH = "/v1/agents/cluster-resources"
+
+T = TypeVar("T")
 
 
 class NamespaceOf(Protocol):
@@ -460,3 +466,32 @@ def foreign_namespace(manifest: Manifest, namespace: str) -> str:
 
 def _retry_s(tries: int) -> float:
     return backoff_s(tries, least_s=RETRY_S_MIN, most_s=RETRY_S_MAX)
+
+
+class ResourceClient:
+    """The calls of the server about objects of namespaces. Used by one thread."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def index(self) -> NamespaceIndex:
+        return _decode_answer(self._connection.get(RESOURCES_PATH), NamespaceIndex)
+
+    def objects(self, namespace: str) -> NamespaceObjects:
+        return _decode_answer(
+            self._connection.get(f"{RESOURCES_PATH}/objects?{urlencode({'namespace': namespace})}"), NamespaceObjects
+        )
+
+    def report(self, namespaces: list[NamespaceReport]) -> None:
+        self._connection.post(f"{RESOURCES_PATH}/status", msgspec.json.encode(ResourceReport(namespaces)))
+
+    def stop(self) -> None:
+        """End a call that waits, and all later ones. From any thread."""
+        self._connection.abort(for_good=True)
+
+
+def _decode_answer(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.DecodeError as exc:
+        raise ServerUnreachable(f"The server's answer cannot be read: {exc}.") from exc
