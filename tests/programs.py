@@ -9,6 +9,7 @@ the kernel ends a program when the process that started it dies, and `end_strays
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -142,8 +143,7 @@ class Program:
 
     def kill(self) -> None:
         """SIGKILL, and wait until it is gone. What it started lives on: that is often the point."""
-        if self.is_running:
-            os.kill(self.pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait(STOP_S)
 
@@ -152,14 +152,20 @@ class Program:
         if not self.is_running:
             return
         children = children_of(self.pid)
-        os.kill(self.pid, signal.SIGCONT)
-        os.kill(self.pid, signal.SIGTERM)
+        self._send(signal.SIGCONT)
+        self._send(signal.SIGTERM)
         try:
             self.wait(STOP_S)
         except AssertionError:
             self.kill()
         for child in children:
             child.kill()
+
+    def _send(self, number: int) -> None:
+        """Signal it, unless it has ended: it may end by itself between a look and the signal."""
+        with contextlib.suppress(ProcessLookupError):
+            if self.is_running:
+                os.kill(self.pid, number)
 
     def __enter__(self) -> Self:
         return self if self.is_running else self.start()

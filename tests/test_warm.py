@@ -29,6 +29,7 @@ PASSED_ON = {
     "agent/files/object_client.py",
     "features/kubernetes/agent/namespaces/cluster_resources.py",
     "model/wire/decode.py",
+    "server/config/section_checks.py",  # sections of the config, read before any thread starts
     "model/wire/decode_pieces.py",  # readers that are made as their modules are loaded
     "decoder_warmup.py",
     "policy/kinds/kind.py",  # kind.value, which the server names at its start

@@ -49,6 +49,7 @@ FIELD_DESCRIPTIONS = {
     "demand": "resources as a canonical jobspec has them, where the fields here cannot say it",
     "match_engine": "who answers whether it fits; else the server's own choice",
     "select": "how one is chosen of the clusters that can run it: name, and options; else the server's own choice",
+    "submit_tokens": "submit tokens of clusters that they only open: other clusters stay candidates",
     "parameters": "names and values that the selection may reckon with",
     "spill": "where it waits for long: `after 10m try pool burst`, `reject after 24h`",
     "nodes": "spread over this many nodes (default: any)",
