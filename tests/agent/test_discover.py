@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 
 from switchyard.agent.doctor import discover
-from switchyard.agent.doctor.discover import describe_machine, describe_system, discover_graph, read_graph
+from switchyard.agent.doctor.discover import (
+    describe_machine,
+    describe_system,
+    discover_graph,
+    discover_machine,
+    read_graph,
+)
 from switchyard.errors import Malformed, NotFound
 from switchyard.model.cluster.hardware import SiteNames
 from switchyard.model.graph.graph_compiler import compile_graph
@@ -72,6 +78,24 @@ def test_the_driver_tells_the_types_of_gpus(tmp_path: Path, monkeypatch, shown: 
     assert graph.gpus == 2
     gpus = [shape.properties for shape in graph.shapes if shape.type == "gpu"]
     assert sorted((row.get("type"), row.get("memory")) for row in gpus) == told
+
+
+@pytest.mark.parametrize(
+    ("devices", "names"),
+    [((0, 1), ["t4", "a100"]), ((), ["t4", "a100"]), ((0, 1, 2), [])],  # the last: it does not tell of all devices
+)
+def test_the_gpus_by_index_are_of_the_same_answer_as_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: tuple[int, ...], names: list[str]
+) -> None:
+    shown = ["Tesla T4, 15360\nNVIDIA A100-SXM4-40GB, 40960\n"]  # a second question would find nothing
+    monkeypatch.setattr(
+        discover, "run_probe_command", lambda words: shown.pop() if words[0] == "nvidia-smi" and shown else ""
+    )
+    root = a_root(tmp_path, dict.fromkeys([f"dev/nvidia{number}" for number in devices], ""))
+    machine = discover_machine(tmp_path, root=root)
+    assert [hardware.name for hardware in machine.gpus] == names
+    told = {shape.properties.get("type") for shape in machine.graph.shapes if shape.type == "gpu"}
+    assert told == ({"NVIDIA-A100-SXM4-40GB", "Tesla-T4"} if names else {None})
 
 
 def test_gpus_are_counted_by_their_devices(tmp_path: Path) -> None:

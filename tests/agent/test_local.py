@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.backends import marker_of
+from switchyard.agent.backends import LocalMachine, marker_of
 from switchyard.agent.site.job_accounts import own_account_name
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.errors import Unavailable
@@ -20,6 +20,7 @@ from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Stamp
 from switchyard.features.local.agent.launch import start_files
 from switchyard.features.local.agent.local_status import ended_status, show_duration
 from switchyard.model.cluster.hardware import Hardware
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.files.files import JobFiles
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.image_rules import ImageRun
@@ -95,6 +96,44 @@ def test_a_job_sees_the_gpus_of_its_type_alone_also_after_the_agent_began_again(
     assert again.output(third, "stdout", offset=0, size=100).data == b"1\n", "it is free again"
     backend.close()
     again.close()
+
+
+def test_after_a_look_jobs_get_the_gpus_of_their_type_by_the_new_indexes(tmp_path: Path) -> None:
+    """A card was taken out, and the order changed. A job that holds an index keeps it."""
+
+    def machine(*names: str) -> LocalMachine:
+        devices = [f"gpu:{name}:{names.count(name)}" for name in sorted(set(names))]
+        graph = compile_graph({"nodes": 1, "each": {"core": 8, "devices": devices}})
+        return LocalMachine(graph, tuple(Hardware(name) for name in names))
+
+    def lease(spelling: str, count: int, command: str) -> Lease:
+        shown = f"echo $CUDA_VISIBLE_DEVICES; {command}"
+        return a_lease("sh", "-c", shown, resources={"gpus": count, "gpu_type": spelling})
+
+    def shown(native_id: str) -> bytes:
+        return backend.output(native_id, "stdout", offset=0, size=100).data
+
+    first, second = machine("a100", "a100", "h100", "t4", "t4"), machine("t4", "h100", "t4", "a100", "a100")
+    backend = LocalBackend(a_setting(tmp_path, first.graph, gpus=first.gpus, look=lambda: second))
+    held = backend.submit(lease("t4", 1, "sleep 600"))
+    running(backend, held)
+    assert not backend.look(), "the counts are the same"
+    for spelling, indexes in (("h100", b"1\n"), ("t4", b"0\n"), ("a100", b"4\n")):
+        job = backend.submit(lease(spelling, 1, "true"))
+        end_of(backend, job)
+        assert shown(job) == indexes, f"{spelling}; index 3 is held"
+    second = machine("h100", "a100", "a100")
+    assert backend.look(), "cards are gone"
+    job = backend.submit(lease("a100", 2, "true"))
+    end_of(backend, job)
+    assert shown(job) == b"1,2\n"
+    free = backend.state().free
+    assert free is not None
+    assert free[0].types == {"a100": 2, "h100": 1}
+    backend.cancel([held])
+    end_of(backend, held)
+    assert shown(held) == b"3\n"
+    backend.close()
 
 
 def test_words_with_any_bytes_survive(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,11 @@ from switchyard.errors import Unavailable
 from switchyard.features.fake.agent.backend import FakeBackend
 from switchyard.features.local.agent.backend import LocalBackend
 from switchyard.model.cluster.poll import Lease
+from switchyard.model.graph import Graph
+from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.job.job import Native
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
+from switchyard.model.job.retry import Cause
 from tests.agent.builders import a_graph, a_lease, a_setting
 from tests.processes import PATIENCE_S, until
 
@@ -307,6 +312,100 @@ def test_a_job_that_meets_a_defect_waits_and_the_other_jobs_go_on(
     assert reasons == ["a defect of the agent: TypeError"]
     bench.journal.request_end([attempt.key], cancel=True)
     bench.turn_until(bad, ObservedState.CANCELLED)
+
+
+def a_graph_of(*devices: str) -> Graph:
+    return compile_graph({"nodes": 1, "each": {"core": 4, "devices": list(devices)}})
+
+
+class HardwareBench(Bench):
+    """A runner whose cluster has other devices when the test says so. None: its graph is not known."""
+
+    def __init__(self, tmp_path: Path, *devices: str) -> None:
+        super().__init__(tmp_path)
+        self.graph: Graph | None = a_graph_of(*devices)
+        self.runner = Runner(self.journal, self.backend, graph=lambda: self.graph)
+
+    def reason(self, lease: Lease) -> str:
+        [report] = [each.timed.report for each in self.journal.queued() if each.key[0] == lease.job]
+        assert (report.seen, report.cause) == (ObservedState.RETURNED, Cause.CLUSTER)
+        return report.reason
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"resources": {"gpus": 2, "gpu_type": "nvidia_h100_pcie"}}, "gpu of type h100"),
+        ({"resources": {"gpus": 1}, "native": Native(gpu_type="h100")}, "gpu of type h100"),
+        ({"resources": {"gpus": 1, "gpu_memory": "80GB"}}, "gpu with at least 80 GB"),
+        ({"resources": {"gpus": 1, "gpu_type": "v100-32gb"}}, "gpu of type v100 with at least 32 GB"),
+        ({"resources": {"devices": ("gpu:v100:1", "fpga:u250:1")}}, "fpga of type u250"),
+    ],
+)
+def test_a_job_whose_hardware_the_cluster_has_not_any_more_is_returned(
+    tmp_path: Path, spec: dict[str, Any], reason: str
+) -> None:
+    bench = HardwareBench(tmp_path, "gpu:v100:4", "fpga:u280:1")
+    lease = a_lease("x", **spec)
+    bench.journal.take([lease])
+    bench.turn_until(lease, ObservedState.RETURNED)
+    assert bench.reason(lease) == f"its cluster has no {reason} any more"
+    assert bench.backend.held() == []
+
+
+def test_jobs_whose_hardware_is_there_or_that_name_none_start(tmp_path: Path) -> None:
+    bench = HardwareBench(tmp_path, "gpu:v100-32gb:4", "fpga:u280:1")
+    leases = [
+        a_lease("x", resources={"gpus": 1, "gpu_type": "Tesla-V100-SXM2-32GB"}),
+        a_lease("x", resources={"gpus": 1, "gpu_memory": "32GB"}),
+        a_lease("x", resources={"devices": ("fpga:xilinx-u280:1",)}),
+        a_lease("x", resources={"gpus": 1}),
+        a_lease("x"),
+    ]
+    bench.journal.take(leases)
+    for lease in leases:
+        bench.turn_until(lease, ObservedState.SUCCEEDED)
+    # Nobody told the agent, or it does not know types: the server has them from an operator.
+    for graph in (None, a_graph_of("nic:4")):
+        bench.graph = graph
+        unknown = a_lease("x", resources={"gpus": 1, "gpu_type": "h100"})
+        bench.journal.take([unknown])
+        bench.turn_until(unknown, ObservedState.SUCCEEDED)
+
+
+def test_hardware_that_changes_while_a_job_waits_for_room_keeps_the_job_from_starting(tmp_path: Path) -> None:
+    bench, gpu = HardwareBench(tmp_path, "gpu:h100:4"), {"gpus": 1, "gpu_type": "h100"}
+    running, waiting = (a_lease("sleep", "60", resources={"cores": 4, **gpu}) for _ in range(2))
+    bench.journal.take([running, waiting])
+    bench.turn_until(running, ObservedState.RUNNING)
+    bench.graph = a_graph_of("gpu:v100:4")
+    bench.turn_until(waiting, ObservedState.RETURNED)
+    assert bench.reason(waiting) == "its cluster has no gpu of type h100 any more"
+    assert bench.seen(running) == [ObservedState.RUNNING], "what runs goes on"
+
+
+def test_a_lease_for_missing_hardware_that_arrives_in_the_middle_of_a_turn_does_not_start(tmp_path: Path) -> None:
+    bench = HardwareBench(tmp_path, "gpu:v100:4")
+    lease = a_lease("x", resources={"gpus": 1, "gpu_type": "h100"})
+    bench.journal.take([lease])
+    assert bench.runner._start() == []
+    assert bench.backend.held() == []
+    bench.turn_until(lease, ObservedState.RETURNED)
+
+
+def test_after_a_restart_with_other_hardware_only_what_the_cluster_does_not_have_is_returned(tmp_path: Path) -> None:
+    before, gpu = Bench(tmp_path), {"gpus": 1, "gpu_type": "h100"}
+    submitted, leased = (a_lease("sleep", "60", resources=gpu) for _ in range(2))
+    before.journal.take([submitted, leased])
+    before.backend.submit(submitted)  # and the agent dies
+    silence = tmp_path / "silence"
+    silence.write_text("connection refused")
+    again = HardwareBench(tmp_path, "gpu:v100:4")
+    again.runner.run_once(may_start=True)
+    assert again.seen(leased) == [], "a silent batch system cannot say whether it has the job"
+    silence.unlink()
+    again.turn_until(leased, ObservedState.RETURNED)
+    again.turn_until(submitted, ObservedState.RUNNING)
 
 
 class SilentBench(Bench):

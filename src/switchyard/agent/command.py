@@ -20,7 +20,7 @@ from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.doctor import diagnostic_commands
-from switchyard.agent.doctor.discover import discover_gpus, discover_graph, read_graph
+from switchyard.agent.doctor.discover import discover_machine, read_graph
 from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
@@ -245,12 +245,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _setting(
     arguments: argparse.Namespace, directory: Path, site: Site, *, described: Graph | None, is_found_here: bool
 ) -> Setting:
+    look = partial(discover_machine, directory, names=site.names) if is_found_here else None
+    machine = look() if look is not None else None
     return Setting(
         cluster=arguments.cluster,
         directory=directory,
-        graph=discover_graph(directory, names=site.names) if is_found_here else described,
-        look=partial(discover_graph, directory, names=site.names) if is_found_here else None,
-        gpus=discover_gpus(site.names) if is_found_here else (),
+        graph=described if machine is None else machine.graph,
+        look=look,
+        gpus=() if machine is None else machine.gpus,
         site=site,
         is_root_allowed=arguments.allow_root,
         are_jobs_bound=arguments.jobs_end_with_agent,

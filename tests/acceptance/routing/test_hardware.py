@@ -14,7 +14,7 @@ from switchyard import State
 from switchyard.errors import EXIT_REJECTED, EXIT_USAGE
 from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.processes import until
-from tests.programs import start_agent
+from tests.programs import Agent, start_agent
 
 pytestmark = pytest.mark.xdist_group("hardware")
 
@@ -188,6 +188,27 @@ def test_a_cluster_whose_types_change_while_a_job_waits_is_judged_by_the_new_typ
 
         until(is_refused, SOON_S, "the cluster says no")
         assert stage.job(job)["state"] in (State.PENDING, State.REJECTED)
+
+
+def test_a_job_never_begins_on_a_cluster_whose_cards_changed_after_it_was_assigned(stage: Stage) -> None:
+    def agent(gpu_type: str) -> Agent:
+        each = {"core": 4, "gpu": 2, "gpu_type": gpu_type}
+        return start_agent(stage.folder, stage.url, "swapped", graph={"nodes": 1, "each": each})
+
+    ran = stage.folder / "ran-on-swapped"
+    with agent("mi300x") as first:
+        first.kill()
+        spec = {"resources": {"gpus": 1, "gpu_type": "mi300x"}}
+        job = stage.submit("touch", str(ran), spec=spec)
+        assert (found := stage.job(job))["state"] == State.ASSIGNED, found
+        assert found["cluster"] == "swapped"
+    with agent("mi100"):
+        returned = "its cluster has no gpu of type mi300x any more"
+        until(lambda: returned in stage.yard("events", job).stdout, SOON_S, "the agent gives the job back")
+        found = stage.until_state(job, State.REJECTED)
+        assert "none of type mi300x" in found["reason"], "no other cluster has the type either"
+        assert ran_on(stage, "--gpu", "mi100") == "swapped", "others begin there"
+        assert not ran.exists()
 
 
 def test_what_is_free_is_told_by_type(stage: Stage) -> None:

@@ -45,6 +45,14 @@ TERMINAL_STATES = frozenset(
 STREAMS = ("stdout", "stderr")
 
 
+@dataclass(frozen=True, slots=True)
+class LocalMachine:
+    """This machine as it was found at one look: the graph and the GPUs are of the same answer of the driver."""
+
+    graph: Graph
+    gpus: tuple[Hardware, ...] = ()  # by index; none: the driver does not tell the types of all
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What a backend gets at its start."""
@@ -53,8 +61,8 @@ class Setting:
     directory: Path  # the backend's folder, kept over restarts
     # From the operator, or discovered on this machine. None: the backend asks its cluster.
     graph: Graph | None = None
-    look: Callable[[], Graph] | None = None  # discovers the graph again; None: it is not discovered
-    gpus: tuple[Hardware, ...] = ()  # of this machine, by index; none: not known
+    look: Callable[[], LocalMachine] | None = None  # discovers this machine again; None: it is not discovered
+    gpus: tuple[Hardware, ...] = ()  # of this machine at the start, by index; none: not known
     site: Site = field(default_factory=Site)
     is_root_allowed: bool = False  # `--allow-root`: as root without an account map, start everybody's jobs
     are_jobs_bound: bool = False  # `--jobs-end-with-agent`: when the agent ends, however it ends, its jobs end, too

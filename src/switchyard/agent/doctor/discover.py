@@ -19,10 +19,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from switchyard.agent.backends import LocalMachine
 from switchyard.errors import NotFound, Unavailable
-from switchyard.model.cluster.hardware import COMMON_NAMES, Hardware, SiteNames
+from switchyard.model.cluster.hardware import COMMON_NAMES, SiteNames
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM, architecture_of
@@ -55,19 +56,34 @@ CONTAINER_RUNTIMES = (
 )  # the first one installed counts: those of batch systems come first
 
 
+def discover_machine(storage: Path, *, root: Path = Path("/"), names: SiteNames = COMMON_NAMES) -> LocalMachine:
+    """This machine as a graph of one node, and its GPUs by index.
+
+    Limits of cgroups and the CPU affinity count as the machine's size.
+    """
+    gpus = _ask_gpus(root, names)
+    description, system = _describe(storage, root, gpus), describe_system(root=root)
+    return LocalMachine(
+        compile_graph(description, {SYSTEM_SUBSYSTEM: system}, where="this machine"),
+        tuple(names.hardware(type_) for type_, _ in gpus.types),
+    )
+
+
 def discover_graph(storage: Path, *, root: Path = Path("/"), names: SiteNames = COMMON_NAMES) -> Graph:
-    """This machine as a graph of one node; cgroup limits and the CPU affinity count as the machine's size."""
-    machine = describe_machine(storage, root=root, names=names)
-    return compile_graph(machine, {SYSTEM_SUBSYSTEM: describe_system(root=root)}, where="this machine")
+    return discover_machine(storage, root=root, names=names).graph
 
 
 def describe_machine(storage: Path, *, root: Path = Path("/"), names: SiteNames = COMMON_NAMES) -> GraphDescription:
     """This machine in the short form."""
+    return _describe(storage, root, _ask_gpus(root, names))
+
+
+def _describe(storage: Path, root: Path, gpus: _Gpus) -> GraphDescription:
     cores = _cores(root)
     node = {
         "socket": _sockets(root, cores),
         "core": cores,
-        **_gpus(root, names),
+        **_describe_gpus(gpus),
         "memory": _exact_size(_memory_bytes(root)),
         "storage": _exact_size(shutil.disk_usage(storage).total),
     }
@@ -137,26 +153,28 @@ def _memory_bytes(root: Path) -> int:
     return size
 
 
-def discover_gpus(names: SiteNames) -> tuple[Hardware, ...]:
-    """The GPUs of this machine in the order of their indexes; none: the driver does not tell their types."""
-    return tuple(names.hardware(_type_word(name)) for name, _ in _told_gpus(names))
+class _Gpus(NamedTuple):
+    """How many GPUs this machine has, and the type and memory of each by index, if the driver tells those of all."""
+
+    number: int
+    types: tuple[tuple[str, str], ...]
 
 
-def _told_gpus(names: SiteNames) -> list[tuple[str, str]]:
-    """The type and the memory of each GPU, as nvidia-smi tells them."""
-    rows = [row.rpartition(",") for row in run_probe_command(GPU_QUERY).splitlines() if "," in row]
-    return [(names.common(name.strip()), memory.strip()) for name, _, memory in rows]
-
-
-def _gpus(root: Path, names: SiteNames) -> GraphDescription:
-    """The GPUs, by type if nvidia-smi tells the types of all of them."""
+def _ask_gpus(root: Path, names: SiteNames) -> _Gpus:
     count = sum(1 for path in (root / "dev").iterdir() if GPU_DEVICE.match(path.name))
-    told = Counter((_type_word(name), memory) for name, memory in _told_gpus(names))
-    if not told or (count and count != told.total()):
-        return {"gpu": count or told.total()}
-    if len(told) > 1:
-        return {"devices": [f"gpu:{type_}:{count}" for (type_, _), count in sorted(told.items())]}
-    ((type_, memory), count) = next(iter(told.items()))
+    rows = [row.rpartition(",") for row in run_probe_command(GPU_QUERY).splitlines() if "," in row]
+    types = tuple((_type_word(names.common(name.strip())), memory.strip()) for name, _, memory in rows)
+    return _Gpus(count or len(types), () if count and count != len(types) else types)
+
+
+def _describe_gpus(gpus: _Gpus) -> GraphDescription:
+    """The GPUs, by type if the types are known."""
+    counts = Counter(gpus.types)
+    if not counts:
+        return {"gpu": gpus.number}
+    if len(counts) > 1:
+        return {"devices": [f"gpu:{type_}:{count}" for (type_, _), count in sorted(counts.items())]}
+    ((type_, memory), count) = next(iter(counts.items()))
     return {"gpu": count, "gpu_type": type_} | ({"gpu_memory": f"{memory}MiB"} if memory.isdecimal() else {})
 
 

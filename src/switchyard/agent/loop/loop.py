@@ -174,6 +174,7 @@ class Loop:
         self._threads: list[threading.Thread] = []
         self._files = options.make_files(backend, self._on_work) if options.make_files else None
         self._namespaces = backend.namespaces
+        self._graph = backend.describe()  # the one that the server is told
         silence = BatchSilence(backend.trouble, limits.outage)
         self._condition = AgentCondition(
             journal,
@@ -194,6 +195,7 @@ class Loop:
             is_disk_short=self._condition.is_disk_short,
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
             departure=options.departure,
+            graph=lambda: self._graph,
         )
         if self._namespaces is not None:
             self._namespaces.attach(connect().within_session(), self._on_work)
@@ -218,7 +220,7 @@ class Loop:
                 place=f"{socket.gethostname()}:{directory} (process {os.getpid()})",
             ),
             receivers=self._receivers(),
-            graph=backend.describe(),
+            graph=self._graph,
         )
 
     def _receivers(self) -> AnswerReceivers:
@@ -452,7 +454,7 @@ class Loop:
         """Runs in its own thread: a broken driver may take seconds to fail."""
         if self._stop.wait(self._limits.look_every_s) or not self._backend.look():
             return
-        graph = self._backend.describe()
+        graph = self._graph = self._backend.describe()
         log.info(line("graph-changed", nodes=graph.nodes, cores=graph.cores, gpus=graph.gpus))
         self._poller.describe(graph)
         self._news.set()

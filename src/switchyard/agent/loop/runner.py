@@ -19,12 +19,14 @@ from switchyard.agent.loop.attempt_reports import end_attempt, end_fields, repor
 from switchyard.agent.loop.batch_silence import BatchSilence
 from switchyard.agent.loop.chooser import ChoiceCache, Chooser, PriorityChooser
 from switchyard.agent.loop.departure import Departure
+from switchyard.agent.loop.hardware_check import HardwareCheck
 from switchyard.agent.loop.need import need_of, room_of, spec_of, total_need
 from switchyard.agent.loop.parallel_calls import call_in_parallel
 from switchyard.agent.site.site import OutageSite
 from switchyard.errors import Unavailable, YardError
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease, Room
+from switchyard.model.graph import Graph
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 
@@ -67,8 +69,10 @@ class Runner:
         hold: Callable[[Lease], str] = lambda _: "",
         is_disk_short: Callable[[], bool] = lambda: False,
         departure: Departure | None = None,
+        graph: Callable[[], Graph | None] = lambda: None,  # the cluster's present one; None: not known
     ) -> None:
         """`on_cancel` is called after the backend was asked to cancel attempts. `hold`: why a job may not start yet."""
+        self._hardware = HardwareCheck(graph)
         self._departure = departure
         self.ends: Counter[ObservedState] = Counter()  # of the attempts that ended since this process began
         self._is_disk_short = is_disk_short
@@ -200,7 +204,8 @@ class Runner:
         ]
 
     def _give_back(self) -> list[AttemptChange]:
-        """Return attempts that the chooser rejects, that come too late, or whose batch system is silent for too long.
+        """Return attempts that the chooser rejects, or that come too late, and those whose batch system is silent for
+        too long or whose hardware is gone.
 
         None of these may be at the backend.
         """
@@ -209,10 +214,20 @@ class Runner:
         changes = []
         for attempt in waiting:
             reason = choice.returned.get(attempt.key) or self._backend.late_reason(attempt.lease) or silence
-            if reason and not self._is_maybe_submitted(attempt):
+            if not reason or self._is_maybe_submitted(attempt):
+                reason = self._hardware_refusal(attempt)
+            if reason:
                 status = Status(seen=ObservedState.RETURNED, reason=reason, cause=Cause.CLUSTER)
                 changes.append(end_attempt(attempt, status))
         return changes
+
+    def _hardware_refusal(self, attempt: Attempt) -> str:
+        """Why the cluster's hardware keeps an attempt from its first submit; empty: it may start, or it may have."""
+        reason = self._hardware.refusal(spec_of(attempt.lease))
+        if not reason or not self._is_maybe_submitted(attempt):
+            return reason
+        # A batch system that is silent cannot say. It gets nothing meanwhile, and the look-up may hang.
+        return "" if self._silence.now() is not None or self._is_at_backend(attempt) else reason
 
     def _return_reason(self) -> str:
         """Why all attempts that have not begun are returned; empty: they start."""
@@ -304,6 +319,7 @@ class Runner:
             and self._record_of(waiting[key]).retry_at <= now
             and (self._files is None or self._files.may_start(waiting[key]))
             and not self._is_held(waiting[key])
+            and not self._hardware_refusal(waiting[key])  # of a lease that just came: the next round returns it
         ]
         batches = list(submit_batches(ready, self._backend.range_max))
         for first in range(0, len(batches), self._backend.submits_at_once):

@@ -19,6 +19,7 @@ from switchyard.agent.backends import (
     REFRESH_S,
     TERMINAL_STATES,
     BackendQuote,
+    LocalMachine,
     OptionalCalls,
     OutputPiece,
     Setting,
@@ -89,6 +90,7 @@ class LocalBackend(OptionalCalls):
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._graph = graph_with_images(setting.known_graph, setting.site, setting.environment)
+        self._gpus = setting.gpus  # by index, of the same look as the graph
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._mounts = mounts_folder(setting.directory)
@@ -102,7 +104,7 @@ class LocalBackend(OptionalCalls):
         log.info(
             line("containment", way="cgroup" if self._containments.base else "process", at=self._containments.base)
         )
-        self._lock = threading.Lock()  # guards _live: polls read the state while the runner submits
+        self._lock = threading.Lock()  # guards _live, _graph and _gpus: polls and looks come while the runner submits
         self._live: dict[str, LiveAttempt] = {}
         self._ended: list[subprocess.Popen[bytes]] = []  # still to be reaped
         self._selector = selectors.DefaultSelector()
@@ -117,14 +119,16 @@ class LocalBackend(OptionalCalls):
 
     def look(self) -> bool:
         setting = self._setting
-        graph = setting.known_graph if setting.look is None else setting.look()
-        before, self._graph = self._graph, graph_with_images(graph, setting.site, setting.environment)
-        return self._graph != before
+        machine = LocalMachine(setting.known_graph, setting.gpus) if setting.look is None else setting.look()
+        graph = graph_with_images(machine.graph, setting.site, setting.environment)
+        with self._lock:
+            before, self._graph, self._gpus = self._graph, graph, machine.gpus
+        return graph != before
 
     def state(self) -> Load:
         with self._lock:
             occupied = total_need(live.need for live in self._live.values())
-            types = free_types(self._setting.gpus, self._taken_gpus())
+            types = free_types(self._gpus, self._taken_gpus())
             return load_of(self._graph, occupied, running=len(self._live), queued=0, free_types=types)
 
     def _taken_gpus(self) -> set[int]:
@@ -155,8 +159,8 @@ class LocalBackend(OptionalCalls):
         job = JobDir(self._jobs / name)
         with self._lock:
             live = self._live.get(name) or live_from_lease(lease)
-            if self._setting.gpus and not live.gpus:
-                live.gpus = choose_gpus(lease, self._setting.gpus, self._taken_gpus())
+            if self._gpus and not live.gpus:
+                live.gpus = choose_gpus(lease, self._gpus, self._taken_gpus())
             self._live[name] = live
         if live.process is not None and live.process.poll() is None:
             return name
