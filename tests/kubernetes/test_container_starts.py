@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,36 +32,6 @@ def hold(harmed_cluster: KubernetesCluster, tmp_path: Path) -> Iterator[Hold]:
     yield make
     for runc in held:
         runc.remove()
-
-
-class Kubelets:
-    """Kubelets that are killed and come back with other settings, until the end of the test."""
-
-    def __init__(self, cluster: KubernetesCluster) -> None:
-        self._cluster = cluster
-        self._before: dict[str, str] = {}  # by node
-
-    def restart(self, node: str, **settings: str) -> None:
-        file = self._cluster.conf.node_folder(node) / "kubelet.json"
-        text = file.read_text(encoding="utf-8")
-        self._before.setdefault(node, text)
-        self._write(node, json.dumps({**json.loads(text), **settings}))
-
-    def restore(self) -> None:
-        for node, text in self._before.items():
-            self._write(node, text)
-
-    def _write(self, node: str, text: str) -> None:
-        self._cluster.kill(f"kubelet/{node}")
-        (self._cluster.conf.node_folder(node) / "kubelet.json").write_text(text, encoding="utf-8")
-        self._cluster.heal()
-
-
-@pytest.fixture
-def kubelets(harmed_cluster: KubernetesCluster) -> Iterator[Kubelets]:
-    kubelets = Kubelets(harmed_cluster)
-    yield kubelets
-    kubelets.restore()
 
 
 def kill_at(agent: KubernetesAgent, runc: HeldRunc, daemon: str) -> None:
@@ -103,18 +72,16 @@ def test_a_killed_container_runtime_makes_the_container_again(agent: KubernetesA
     assert runs(agent.folder) == 1
 
 
-def test_a_job_whose_container_was_started_twice_by_its_kubelet_says_so(
-    agent: KubernetesAgent, hold: Hold, kubelets: Kubelets
-) -> None:
+def test_a_job_whose_container_was_started_twice_by_its_kubelet_says_so(agent: KubernetesAgent, hold: Hold) -> None:
     """The kubelet is back while the start hangs: it makes another container, and then runc carries out both starts.
 
-    It gives up the first one after `runtimeRequestTimeout`, which is two minutes where nobody sets it. containerd
-    kills the first container as soon as it runs, perhaps before its command has begun.
+    containerd kills the first container as soon as it runs, perhaps before its command has begun.
     """
     runc = hold("start")
     agent.journal.take([a_job(agent.folder, waits_for(agent))])
     agent.until(lambda: runc.reached_count, "the node makes its container")
-    kubelets.restart(pods_of(agent)[0]["spec"]["nodeName"], runtimeRequestTimeout="10s")
+    agent.cluster.kill(f"kubelet/{pods_of(agent)[0]['spec']['nodeName']}")
+    agent.cluster.heal()
     agent.until(lambda: runc.reached_count == 2, "the kubelet has made another container")
     runc.go()
     agent.until(lambda: main_of(agent)["restartCount"], "the kubelet shows the second container")
