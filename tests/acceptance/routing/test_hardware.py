@@ -205,8 +205,8 @@ def test_a_job_never_begins_on_a_cluster_whose_cards_changed_after_it_was_assign
     with agent("mi100"):
         returned = "its cluster has no gpu of type mi300x any more"
         until(lambda: returned in stage.yard("events", job).stdout, SOON_S, "the agent gives the job back")
-        found = stage.until_state(job, State.REJECTED)
-        assert "none of type mi300x" in found["reason"], "no other cluster has the type either"
+        over_or_waits = (State.REJECTED, State.PENDING)  # no other cluster has the type; one that is down may have it
+        until(lambda: stage.job(job)["state"] in over_or_waits, SOON_S, "the server decides anew")
         assert ran_on(stage, "--gpu", "mi100") == "swapped", "others begin there"
         assert not ran.exists()
 
