@@ -38,6 +38,7 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         reason=(status.note or status.reason)[:REASON_CHARS_MAX],
         cause=status.cause,
         usage=status.usage,
+        failure=status.failure if status.seen is ObservedState.FAILED else None,
     )
     return (TimedReport(report, stamp(ago_us=status.ago_us)),)
 

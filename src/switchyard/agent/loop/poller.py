@@ -122,6 +122,7 @@ class Poller:
         self._short_poll_lock = threading.Lock()
         self._parked: _ParkedPoll | None = None
         self._last_sent_values: dict[str, Scalar] | None = None  # the state values that were sent last
+        self._is_failure_taken = False  # whether the server that answered last takes the kinds of failures
 
     def park(self) -> ParkResult | None:
         """Sync if needed, then wait at the server for work. None: `refresh` aborted the poll."""
@@ -310,15 +311,22 @@ class Poller:
             graph=self._graph,
             inventory=inventory,
             cancelling=[attempt.ref for attempt in cancelling if attempt.is_cancel_asked],
-            reports=list(batch.reports) if batch else [],
+            reports=self._reports(batch) if batch else [],
             output=list(batch.output) if batch else [],
             quotes=list(quotes),
         )
+
+    def _reports(self, batch: OutboxBatch) -> list[Report]:
+        """The reports as the server takes them: one of an older version refuses the kind of a failure."""
+        if self._is_failure_taken:
+            return list(batch.reports)
+        return [msgspec.structs.replace(report, failure=None) for report in batch.reports]
 
     def _post(
         self, connection: Connection, poll: Poll, *, wait_s: float = 0.0, on_sent: Callable[[], None] | None = None
     ) -> DecodedPollAnswer:
         answer = read_poll_answer(connection.post(POLL_PATH, msgspec.json.encode(poll), wait_s=wait_s, on_sent=on_sent))
+        self._is_failure_taken = answer.head.takes_failures
         if answer.head.is_closing:
             connection.use_next_server()
         return answer
@@ -400,6 +408,7 @@ class PollAnswerHead(Struct, frozen=True, kw_only=True):
     is_rotation_asked: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
     event_mark: str = ""
+    takes_failures: bool = False
 
 
 class _LeaseIdentity(Struct, frozen=True):

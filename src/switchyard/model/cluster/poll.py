@@ -9,6 +9,7 @@ from msgspec import Meta, Raw, Struct
 
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.files.file_views import FileAsk
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec, Usage
@@ -120,6 +121,7 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     reason: AgentText = ""
     cause: Cause = Cause.JOB  # of a failure
     usage: Usage | None = None  # of an end
+    failure: FailureKind | None = None  # of a failure; only to servers that take it (`PollAnswer.takes_failures`)
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
@@ -232,3 +234,4 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own
     event_mark: str = ""  # the number of the last event, with a signature; comes back with every poll
+    takes_failures: bool = False  # reports may say the kind of a failure: older servers refuse such reports
