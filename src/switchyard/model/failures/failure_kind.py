@@ -24,6 +24,8 @@ class FailureKind(StrEnum):
 
 
 _KINDS = frozenset(FailureKind)
+# The keys of rules for kinds of failures, as JSON Schema says it.
+KEYS_SCHEMA = {"propertyNames": {"enum": [kind.value for kind in FailureKind]}}
 KNOWN_FAILURES = ", ".join(FailureKind)
 # What others call them.
 _OTHER_WORDS = {

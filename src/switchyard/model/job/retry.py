@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from switchyard.errors import ImpossibleValue
-from switchyard.model.failures.failure_kind import FailureKind, unknown_failure
+from switchyard.model.failures.failure_kind import KEYS_SCHEMA, FailureKind, unknown_failure
 from switchyard.model.failures.retry_rule import LIMIT_MAX, RetryRule
 from switchyard.model.jobspec.quantity import DurationText, parse_duration_s
 
@@ -17,6 +17,8 @@ BackoffDuration = Annotated[int, Meta(ge=1, le=BACKOFF_S_MAX)] | DurationText
 ExitCodes = Annotated[
     str, Meta(max_length=1024, pattern=r"^[0-9]{1,3}(-[0-9]{1,3})?(,[0-9]{1,3}(-[0-9]{1,3})?)*(?!\n)$")
 ]
+
+RetryRules = Annotated[dict[str, RetryRule], Meta(max_length=len(FailureKind), extra_json_schema=KEYS_SCHEMA)]
 
 
 class Cause(StrEnum):

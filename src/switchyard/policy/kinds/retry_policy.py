@@ -8,11 +8,11 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct, ValidationError, convert
 from msgspec.structs import replace
 
-from switchyard.model.failures.failure_kind import FailureKind, unknown_failure
+from switchyard.model.failures.failure_kind import unknown_failure
 from switchyard.model.failures.resource_raise import possible_rules
-from switchyard.model.failures.retry_rule import LIMIT_MAX, RetryRule
+from switchyard.model.failures.retry_rule import LIMIT_MAX
 from switchyard.model.job.job import JobRequest
-from switchyard.model.job.retry import NO_RETRY, BackoffDuration, Cause, ExitCodes, Retry
+from switchyard.model.job.retry import NO_RETRY, BackoffDuration, Cause, ExitCodes, Retry, RetryRules
 from switchyard.policy.draft import Draft, Entry
 from switchyard.policy.kinds.kind import Kind, Merge
 from switchyard.policy.platform import Platform
@@ -26,16 +26,7 @@ class RetryPolicyValue(Struct, frozen=True, forbid_unknown_fields=True, omit_def
     exit_codes: ExitCodes | None = None
     backoff: BackoffDuration | None = None
     backoff_max: BackoffDuration | None = None
-    on: (
-        Annotated[
-            dict[str, RetryRule],
-            Meta(
-                max_length=len(FailureKind),
-                extra_json_schema={"propertyNames": {"enum": [kind.value for kind in FailureKind]}},
-            ),
-        ]
-        | None
-    ) = None
+    on: RetryRules | None = None
 
     def __post_init__(self) -> None:
         for word in self.on or ():

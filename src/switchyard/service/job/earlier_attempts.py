@@ -24,7 +24,7 @@ _ENDS = {
 
 
 def earlier_attempts(tx: Tx, row: JobRow, visibility: Visibility) -> list[JobAttempt]:
-    """Return the attempts after which the job went on, oldest first. The tasks of an array have attempts of their own."""
+    """Return the attempts after which the job went on, oldest first. Tasks of an array have attempts of their own."""
     has_none = row.attempt == 0 or (row.attempt == 1 and row.state != State.PENDING.value)
     if row.array is not None or has_none:
         return []
