@@ -1,4 +1,4 @@
-"""Retries that learn: by the kind of the failure, with more memory or time, elsewhere, within the rules; what failed."""
+"""Retries that learn: by the kind of the failure, with more memory or time, elsewhere, within rules; what failed."""
 
 from __future__ import annotations
 
