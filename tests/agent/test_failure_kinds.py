@@ -136,4 +136,4 @@ def test_a_server_of_an_older_version_is_told_no_kinds(peer: Peer, agent: Starte
     peer.takes_failures = True
     peer.wait_parked()
     peer.lease(last)
-    assert peer.wait_end(last).failure is OOM
+    assert peer.wait_end(last).failure == OOM

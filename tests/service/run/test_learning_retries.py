@@ -252,3 +252,11 @@ def test_of_many_failures_the_newest_are_counted_and_small_names_are_summed(
     monkeypatch.setattr("switchyard.service.job.failure_stats.LOOK_MAX", 10_000)
     monkeypatch.setattr("switchyard.service.job.failure_stats.ROWS_MAX", 1)
     assert counts(rig, "kind") == {"exit-code": 3, "other": 1}
+
+
+def test_a_kind_of_a_newer_agent_says_nothing(rig: Rig) -> None:
+    alpha = rig.cluster("alpha")
+    job = rig.submit().id
+    held = alpha.lease_one()
+    alpha.report(held, FAILED, native_id="7", failure="gone-fishing", exit_code=3)
+    assert rig.job(job).failure is FailureKind.EXIT_CODE

@@ -38,7 +38,7 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         reason=(status.note or status.reason)[:REASON_CHARS_MAX],
         cause=status.cause,
         usage=status.usage,
-        failure=status.failure if status.seen is ObservedState.FAILED else None,
+        failure=status.failure.value if status.failure is not None and status.seen is ObservedState.FAILED else None,
     )
     return (TimedReport(report, stamp(ago_us=status.ago_us)),)
 

@@ -9,7 +9,6 @@ from msgspec import Meta, Raw, Struct
 
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.quote import QUOTES_MAX, QuoteAsk, QuoteGiven
-from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.files.file_views import FileAsk
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec, Usage
@@ -121,7 +120,9 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     reason: AgentText = ""
     cause: Cause = Cause.JOB  # of a failure
     usage: Usage | None = None  # of an end
-    failure: FailureKind | None = None  # of a failure; only to servers that take it (`PollAnswer.takes_failures`)
+    # The kind of a failure (`FailureKind`), for servers that take it (`PollAnswer.takes_failures`). An unknown word, of
+    # a newer agent, says nothing.
+    failure: Annotated[str, Meta(max_length=40)] | None = None
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):

@@ -40,9 +40,13 @@ _OTHER_WORDS = {
 }
 
 
+def is_failure_kind(word: str) -> bool:
+    return word in _KINDS
+
+
 def unknown_failure(word: str) -> str:
     """Say that there is no such kind, and which one is probably meant; empty: there is."""
-    if word in _KINDS:
+    if is_failure_kind(word):
         return ""
     plain = word.lower().replace("_", "-")
     close = [_OTHER_WORDS[plain]] if plain in _OTHER_WORDS else get_close_matches(plain, list(FailureKind), n=2)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.model.failures.asked_resources import AskedResources
-from switchyard.model.failures.failure_kind import FailureKind
+from switchyard.model.failures.failure_kind import FailureKind, is_failure_kind
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import JobAttempt, State
-from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.core.unreadable_rows import read_each
 from switchyard.service.lifecycle.visibility import Visibility
 from switchyard.store.engine.database import Tx
@@ -36,7 +35,7 @@ def earlier_attempts(tx: Tx, row: JobRow, visibility: Visibility) -> list[JobAtt
             fence=attempt.fence,
             cluster=visibility.cluster(attempt.cluster_id, attempt.cluster, is_own=is_own),
             ended=_ENDS.get(attempt.ended, attempt.ended),
-            failure=None if attempt.failure is None else FailureKind(attempt.failure),
+            failure=_kind_of(attempt.failure),
             reason=visibility.text(attempt.reason, is_own=is_own),
             asked=None if attempt.asked is None else msgspec.json.decode(attempt.asked, type=AskedResources),
             started_us=attempt.started_us,
@@ -47,8 +46,10 @@ def earlier_attempts(tx: Tx, row: JobRow, visibility: Visibility) -> list[JobAtt
 
 
 def failure_of_row(row: JobRow) -> FailureKind | None:
-    """Return the kind of failure of a FAILED job. An unknown word, of a newer server, is none."""
-    try:
-        return None if row.failure is None else FailureKind(row.failure)
-    except UNREADABLE_ERRORS:
-        return None
+    """Return the kind of failure of a FAILED job."""
+    return _kind_of(row.failure)
+
+
+def _kind_of(word: str | None) -> FailureKind | None:
+    """Return the kind of a stored word. A word of a newer server is none."""
+    return FailureKind(word) if word is not None and is_failure_kind(word) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from switchyard.errors import Denied
-from switchyard.model.failures.failure_kind import FailureKind, unknown_failure
+from switchyard.model.failures.failure_kind import FailureKind, is_failure_kind
 from switchyard.model.failures.failure_stats import FailureCount, FailureStats
 from switchyard.model.rules.access import Role
 from switchyard.service.core.context import Context
@@ -39,7 +39,7 @@ def failure_stats(context: Context, actor: Actor, *, by: str, since_s: int, proj
     visibility = Visibility(context, actor)
     counts: dict[str, Counter[FailureKind]] = {}
     for group in groups:
-        kind = FailureKind.OTHER if unknown_failure(str(group.kind)) else FailureKind(group.kind)
+        kind = FailureKind(group.kind) if is_failure_kind(group.kind) else FailureKind.OTHER
         is_seen = visibility.sees(group.cluster_id, group.cluster, is_own=bool(group.is_own))
         counts.setdefault(_name(group, by, kind, is_seen=is_seen), Counter())[kind] += group.size
     ranked = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))

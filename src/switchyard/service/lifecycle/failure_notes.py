@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from switchyard.model.cluster.poll import Report
-from switchyard.model.failures.failure_kind import FailureKind
+from switchyard.model.failures.failure_kind import FailureKind, is_failure_kind
 from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState, Transition
@@ -21,9 +21,11 @@ def reported_failure(item: Report) -> FailureKind:
     """Return the kind that the agent names, else the one that follows from the cause, the exit code and the signal."""
     if item.seen is ObservedState.LOST:
         return FailureKind.LOST
-    if item.failure is None and item.cause is Cause.CLUSTER and item.native_id is None:
+    if item.failure is not None and is_failure_kind(item.failure):
+        return FailureKind(item.failure)
+    if item.cause is Cause.CLUSTER and item.native_id is None:
         return FailureKind.START  # the batch system never had it
-    return item.failure or failure_kind(item.cause, exit_code=item.exit_code, signal=item.signal)
+    return failure_kind(item.cause, exit_code=item.exit_code, signal=item.signal)
 
 
 def failure_of_step(step: Transition, item: Report | None) -> FailureKind | None:

@@ -67,7 +67,7 @@ def grant_retry(batch: Batch, row: JobRow, item: Report, rules: Rules | None = N
         log_unreadable("jobs", row.id, f"column spec or retried: {exc}")
         return None
     failure, count = reported_failure(item), None
-    tries = row.tries - sum(retried.values()) + 1
+    tries = max(0, row.tries - sum(retried.values())) + 1
     if row.array is not None:
         tries = ranges.task_attempts_count(batch.tx, row.id, item.fence)
     else:
