@@ -112,6 +112,10 @@ def test_memory_is_raised_up_to_the_lower_bound(
 
 
 def test_a_limit_of_its_own_is_raised_with_the_request() -> None:
+    filled = Resources(memory="1GiB", limits=Limits(memory="1GiB"))  # as rules fill it
+    assert raise_resources(filled, RetryRule(memory="x2"), None).resources == Resources(
+        memory="2GiB", limits=Limits(memory="2GiB")
+    )
     resources = Resources(memory="1GiB", limits=Limits(memory="3GiB"))
     raised = raise_resources(resources, RetryRule(memory="x2", memory_max="5GiB"), None).resources
     assert (raised.memory, raised.limits.memory) == ("2GiB", "5GiB")

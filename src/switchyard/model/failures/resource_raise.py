@@ -47,10 +47,10 @@ def raise_resources(resources: Resources, rule: RetryRule, bound: MemoryBound | 
     if rule.memory is not None and before is not None:
         most, why = _most_memory(rule, bound)
         factor, memory, limit = read_factor(rule.memory), resources.memory, resources.limits.memory
-        resources = replace(resources, memory=_raised(memory, factor, most))
+        limits = resources.limits
         if limit is not None:
-            limits = replace(resources.limits, memory=_raised(limit, factor, most))
-            resources = replace(resources, limits=limits)
+            limits = replace(limits, memory=_raised(limit, factor, most))
+        resources = replace(resources, memory=_raised(memory, factor, most), limits=limits)
         after = AskedResources.of(resources).memory or 0
         is_bounded = parse_bytes(after) < parse_bytes(before) * factor
         notes.append(_note("memory", before, after, stop=why if is_bounded else ""))
