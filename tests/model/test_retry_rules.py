@@ -141,7 +141,7 @@ def test_the_time_limit_is_raised_up_to_its_bound(limit: Any, rule: dict[str, An
 
 
 def test_rules_of_others_lose_the_raises_that_a_job_cannot_have() -> None:
-    rules = {OOM: RetryRule(limit=2, memory="x2", memory_max="2GiB", time="x2")}
+    rules = {OOM.value: RetryRule(limit=2, memory="x2", memory_max="2GiB", time="x2")}
     spec = JobSpec(command=["true"], resources=Resources(memory="1GiB"))
     assert possible_rules(JobRequest(spec=spec), rules) == {OOM: RetryRule(limit=2, memory="x2", memory_max="2GiB")}
     assert possible_rules(JobRequest(spec=spec, array="0-3"), rules) == {OOM: RetryRule(limit=2)}

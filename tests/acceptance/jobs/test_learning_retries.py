@@ -66,7 +66,7 @@ def test_a_project_has_a_policy_for_jobs_that_say_nothing(stage: Stage) -> None:
     stage.post("/v1/projects", {"name": "learning"})
     value = {"backoff": 1, "on": {"out-of-memory": {"limit": 1, "memory": "x4", "memory_max": "256MiB"}}}
     scope = "/v1/attributes/retry-policy?project=learning"
-    assert stage.call("PUT", scope, value, headers={"If-None-Match": "*"}).status == 201
+    assert stage.call("PUT", scope, value, headers={"If-None-Match": "*"}).status == 200
     done = stage.ended(stage.submit(*HUNGRY, project="learning", spec={"resources": SMALL}))
     assert (done["state"], done["spec"]["resources"]["memory"]) == ("SUCCEEDED", "256MiB")
     assert {value["field"] for value in done["policy"]["values"] if value["kind"] == "retry-policy"} == {
@@ -94,7 +94,7 @@ def test_what_fails_where_is_counted_for_all_doors(stage: Stage) -> None:
     assert "3 attempts failed in the last 1d" in shown
     assert "100%" in shown
     unknown = stage.call("GET", "/v1/stats/failures?by=colour")
-    assert (unknown.status, "cluster" in unknown.json["next"]) == (400, True), unknown.body
+    assert (unknown.status, "cluster, kind, node, owner" in unknown.json["detail"]) == (400, True), unknown.body
 
 
 def spec(on: Any = None, *, resources: Any = None, **fields: Any) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_a_rule_that_cannot_be_is_refused_with_what_to_change(stage: Stage, name
     answer = stage.call("POST", "/v1/jobs", {"spec": body})
     assert answer.status == 400, answer.body
     assert words in answer.body.decode()
-    assert answer.json["next"]
+    assert answer.json["next_step"]
 
 
 def test_other_ways_to_say_it_wrongly_are_refused_too(stage: Stage) -> None:
