@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from switchyard.model.job.job import Resources
 
 
 class AskedResources(Struct, frozen=True, omit_defaults=True):
@@ -16,11 +11,6 @@ class AskedResources(Struct, frozen=True, omit_defaults=True):
     memory: int | float | str | None = None
     memory_limit: int | float | str | None = None  # the most it might use, where that was more
     time_limit: int | str | None = None
-
-    @classmethod
-    def of(cls, resources: Resources) -> AskedResources:
-        memory, limit = resources.memory, resources.limits.memory
-        return cls(memory if memory is not None else limit, limit if limit != memory else None, resources.time_limit)
 
     def __str__(self) -> str:
         limit = f" (limit {self.memory_limit})" if self.memory_limit is not None and self.memory is not None else ""

@@ -40,10 +40,16 @@ class Raise:
     note: str
 
 
+def asked_of(resources: Resources) -> AskedResources:
+    memory, limit = resources.memory, resources.limits.memory
+    most = limit if limit != memory else None
+    return AskedResources(memory if memory is not None else limit, most, resources.time_limit)
+
+
 def raise_resources(resources: Resources, rule: RetryRule, bound: MemoryBound | None) -> Raise:
     """Return the resources that a rule gives to the next attempt. `bound`: what the rules of its project allow."""
     notes: list[str] = []
-    before = AskedResources.of(resources).memory
+    before = asked_of(resources).memory
     if rule.memory is not None and before is not None:
         most, why = _most_memory(rule, bound)
         factor, memory, limit = read_factor(rule.memory), resources.memory, resources.limits.memory
@@ -51,7 +57,7 @@ def raise_resources(resources: Resources, rule: RetryRule, bound: MemoryBound | 
         if limit is not None:
             limits = replace(limits, memory=_raised(limit, factor, most))
         resources = replace(resources, memory=_raised(memory, factor, most), limits=limits)
-        after = AskedResources.of(resources).memory or 0
+        after = asked_of(resources).memory or 0
         is_bounded = parse_bytes(after) < parse_bytes(before) * factor
         notes.append(_note("memory", before, after, stop=why if is_bounded else ""))
     if rule.time is not None and resources.time_limit is not None:
@@ -110,7 +116,7 @@ def possible_rules(request: JobRequest, rules: Mapping[str, RetryRule]) -> dict[
 def _memory_problem(request: JobRequest, rule: RetryRule) -> str:
     if rule.memory is None:
         return ""
-    asked = AskedResources.of(request.spec.resources).memory
+    asked = asked_of(request.spec.resources).memory
     if request.array is not None:
         return _OF_ARRAY
     if request.spec.demand is not None:

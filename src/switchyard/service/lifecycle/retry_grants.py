@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import Report
-from switchyard.model.failures.resource_raise import AskedResources, MemoryBound, raise_resources
+from switchyard.model.failures.resource_raise import MemoryBound, asked_of, raise_resources
 from switchyard.model.failures.retry_rule import RetryRule
 from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.job import JobSpec
@@ -131,7 +131,7 @@ def asked_by_attempt(batch: Batch, row: JobRow, grant: RetryGrant | None) -> str
     except UNREADABLE_ERRORS as exc:
         log_unreadable("jobs", row.id, f"column spec: {exc}")
         return None
-    return msgspec.json.encode(AskedResources.of(spec.resources)).decode()
+    return msgspec.json.encode(asked_of(spec.resources)).decode()
 
 
 def tolerates_preemption(row: JobRow, item: Report) -> bool:

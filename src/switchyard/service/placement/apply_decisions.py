@@ -98,13 +98,7 @@ def apply_decisions(
         if placement is Placement.WAIT_TOKENS:
             batch.topics.add(Topic.PENDING)
         update = _decision_update(
-            batch,
-            world,
-            row,
-            plan=plan,
-            placement=placement,
-            earlier_verdicts=earlier_verdicts,
-            rules=lambda: context.snapshots.policy,
+            context, batch, world, row, plan=plan, placement=placement, earlier_verdicts=earlier_verdicts
         )
         if placement is Placement.ASSIGN and row.array is not None:
             update = replace(
@@ -142,6 +136,7 @@ def _is_stopped(row: JobRow) -> bool:
 
 
 def _decision_update(
+    context: Context,
     batch: Batch,
     world: World,
     row: JobRow,
@@ -149,12 +144,11 @@ def _decision_update(
     plan: Plan,
     placement: Placement,
     earlier_verdicts: EarlierVerdicts,
-    rules: Rules,
 ) -> JobUpdate:
     """Return the update of one PENDING job, and record its event."""
     life = life_of(row)
     if placement is Placement.REJECT and is_refused_everywhere(plan):
-        return end_refused_job(batch, world, row, rules)
+        return end_refused_job(batch, world, row, lambda: context.snapshots.policy)
     if placement is Placement.REJECT and row.retried is not None:  # it has run: it is not rejected, it has failed
         return _failed_update(batch, row, f"no cluster could ever run its next attempt: {plan.reason}")
     if placement is Placement.REJECT:
