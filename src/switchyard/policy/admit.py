@@ -12,7 +12,6 @@ from switchyard.model.executions.execution import ExecutionConfig, is_server_lab
 from switchyard.model.failures.resource_raise import refuse_impossible_raises
 from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.job import JobRequest
-from switchyard.model.job.retry import NO_RETRY
 from switchyard.model.job.spill import pools_in_rules
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.queue import DEFAULT_QUEUE, queues_with_tags
@@ -177,7 +176,6 @@ def _sets_policy_fields(request: JobRequest) -> bool:
         or request.tags
         or request.spill
         or request.quality_of_service is not None
-        or request.spec.retry is not NO_RETRY
     )
 
 
