@@ -39,6 +39,9 @@ def test_a_job_that_ran_out_of_memory_runs_again_with_more(stage: Stage) -> None
     shown = stage.yard("show", done["id"], check=True).stdout
     assert "out-of-memory, with memory 128MiB" in shown
     assert "256MiB memory" in shown
+    page = stage.call("GET", f"/jobs/{done['id']}").body.decode()
+    assert "Earlier attempts" in page
+    assert "memory 128MiB" in page
 
 
 def test_a_job_that_was_too_slow_gets_more_time(stage: Stage) -> None:
@@ -93,6 +96,7 @@ def test_what_fails_where_is_counted_for_all_doors(stage: Stage) -> None:
     shown = stage.yard("stats", "failures", "--by", "owner", "--project", "counted", check=True).stdout
     assert "3 attempts failed in the last 1d" in shown
     assert "100%" in shown
+    assert "Attempts that failed" in stage.call("GET", "/").body.decode()
     unknown = stage.call("GET", "/v1/stats/failures?by=colour")
     assert (unknown.status, "cluster, kind, node, owner" in unknown.json["detail"]) == (400, True), unknown.body
 
