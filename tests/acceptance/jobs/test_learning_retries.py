@@ -62,7 +62,7 @@ def test_a_raise_for_which_no_cluster_is_large_enough_ends_the_job_with_words(st
     on = {"exit-code": {"limit": 1, "memory": "x10"}}
     done = stage.ended(stage.submit("false", spec={"resources": SMALL, "retry": retry(on)}))
     assert done["state"] == "FAILED"
-    assert done["reason"].startswith("no cluster could ever run its next attempt: ")
+    assert done["reason"].startswith("its next attempt cannot run: no cluster could ever run it: ")
 
 
 def test_a_project_has_a_policy_for_jobs_that_say_nothing(stage: Stage) -> None:
