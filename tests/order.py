@@ -65,7 +65,7 @@ def seconds_of(nodeid: str) -> float:
 
 
 def is_fast(nodeid: str) -> bool:
-    """Whether `make fast` runs this test. One that no run has measured yet is fast, so that it runs where it is written."""
+    """Whether `make fast` runs this test. So it is for one that no run has measured yet."""
     wall_s, _ = _measured(nodeid) or (0.0, 0.0)
     return wall_s <= FAST_S
 
