@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import switchyard.features.dashboard.store
 import switchyard.features.flyte.store
 import switchyard.features.kubernetes.store
 import switchyard.store
+from switchyard.features.dashboard.store import job_windows
 from switchyard.features.flyte.store.entities import entities, entity_names
 from switchyard.features.flyte.store.executions import (
     child_executions,
@@ -55,7 +57,6 @@ from switchyard.store.jobs import (
     events,
     fetch,
     handovers,
-    job_windows,
     jobs,
     leases,
     retention,
