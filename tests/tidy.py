@@ -25,7 +25,7 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
     *("main.py", "cli/", "features/demo/cli/demo.py", "sdk/transport/config.py"),
-    *("agent/command.py", "agent/loop_command.py", "agent/doctor/diagnostic_commands.py"),
+    *("agent/command.py", "agent/loop_command.py", "features/doctor/agent/commands.py"),
     *("server/config/settings.py", "server/commands/command.py", "server/commands/db_command.py"),
 )
 # Rooms that share stored times with other servers, and where the one wall clock is read.
@@ -67,7 +67,7 @@ DATABASE_MODULES = frozenset({"sqlalchemy", "alembic", "sqlite3", "psycopg"})
 DATABASE_EXCEPTIONS = {
     "agent/journal/journal.py": frozenset({"sqlite3"}),
     "agent/journal/journal_rows.py": frozenset({"sqlite3"}),  # the tables of that journal
-    "agent/doctor/doctor.py": frozenset({"sqlite3"}),  # looks at the journal without opening it as one
+    "features/doctor/agent/checks.py": frozenset({"sqlite3"}),  # looks at the journal without opening it as one
 }
 
 IMPURE_MODULES = frozenset(

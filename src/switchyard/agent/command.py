@@ -19,8 +19,6 @@ from pathlib import Path
 from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
 from switchyard.agent.data_folders import make_data_folder
-from switchyard.agent.doctor import diagnostic_commands
-from switchyard.agent.doctor.discover import discover_machine, read_graph
 from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
@@ -33,8 +31,9 @@ from switchyard.agent.loop.lifetime import Lifetime, check_end_is_known, lifetim
 from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, AgentOptions, Loop
 from switchyard.agent.private_files import set_private_umask
 from switchyard.agent.server import credential as credentials
-from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.server.client import URL_DEFAULT, Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.discover import discover_machine, read_graph
 from switchyard.agent.site.site import Site, read_site
 from switchyard.agent.site.site_gifts import GiftPath, site_gifts
 from switchyard.agent.site.site_state import SiteState
@@ -86,10 +85,6 @@ log = logging.getLogger(__name__)
 
 def main(argv: list[str]) -> int:
     try:
-        if argv[:1] == ["discover"]:
-            return diagnostic_commands.discover_command(argv[1:])
-        if argv[:1] == ["doctor"]:
-            return diagnostic_commands.doctor_command(argv[1:])
         arguments = parser().parse_args(argv)
         set_private_umask()
         return run(arguments)
@@ -179,10 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.token and not hide_argument(arguments.token):
         log.warning(line("join-token-seen", advice="every user sees --token in ps; use YARD_JOIN_TOKEN"))
     _check(arguments)
-    servers = [
-        parse_server_url(url)
-        for url in arguments.server or [os.environ.get("YARD_URL") or diagnostic_commands.URL_DEFAULT]
-    ]
+    servers = [parse_server_url(url) for url in arguments.server or [os.environ.get("YARD_URL") or URL_DEFAULT]]
     for server in servers:
         refuse_plain_http(
             server.url,
@@ -195,7 +187,7 @@ def run(arguments: argparse.Namespace) -> int:
     chooser = load_chooser(arguments.chooser)
     site = read_site(arguments.config)
     site_state = SiteState(arguments.state)
-    directory = (arguments.data or diagnostic_commands.default_data_folder(arguments.cluster)).absolute()
+    directory = (arguments.data or credentials.default_data_folder(arguments.cluster)).absolute()
     with closing(credentials.lock_data_folder(directory)):
         described = read_graph(arguments.graph) if arguments.graph else None
         credential = _load_own_credential(directory, arguments.cluster)

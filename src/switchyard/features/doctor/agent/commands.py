@@ -14,15 +14,15 @@ from typing import Any
 import msgspec
 
 from switchyard.agent.backends.registry import BACKENDS
-from switchyard.agent.doctor.discover import describe_machine, describe_system, read_graph
 from switchyard.agent.feature import SystemsQuestion, agent_features, feature_of
 from switchyard.agent.server import credential as credentials
+from switchyard.agent.server.client import URL_DEFAULT
+from switchyard.agent.site.discover import describe_machine, describe_system, read_graph
 from switchyard.agent.site.site import read_site
 from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed
 from switchyard.errors import EXIT_ERROR, EXIT_OK, BadRequest, Unavailable, YardError
 from switchyard.model.jobspec.quantity import parse_duration_s
 
-URL_DEFAULT = "http://127.0.0.1:8080"
 DISCOVER_EXAMPLES = """\
 examples:
   yard agent discover > graph.yaml         the machine: sockets, cores, memory, gpus, storage
@@ -45,6 +45,18 @@ examples:
 
 exit codes:  0 all is well, 1 something is wrong
 """
+
+
+def discover(argv: list[str]) -> int:
+    return discover_command(_without_verb(argv))
+
+
+def doctor(argv: list[str]) -> int:
+    return doctor_command(_without_verb(argv))
+
+
+def _without_verb(argv: list[str]) -> list[str]:
+    return argv if argv[:1] == ["--help"] else argv[1:]  # who completes words gives no verb
 
 
 def discover_command(argv: list[str]) -> int:
@@ -141,12 +153,12 @@ def doctor_command(argv: list[str]) -> int:
         wait_s = parse_duration_s(arguments.wait)
     except ValueError as exc:
         parser.error(f"--wait: {exc}")
-    from switchyard.agent.doctor import doctor
+    from switchyard.features.doctor.agent import checks
 
     logging.getLogger("switchyard").addHandler(logging.NullHandler())  # the findings say what a backend logs
-    directory = arguments.data or (default_data_folder(arguments.cluster) if arguments.cluster else None)
-    target = doctor.DoctorTarget(
-        servers=doctor.DoctorServers(
+    directory = arguments.data or (credentials.default_data_folder(arguments.cluster) if arguments.cluster else None)
+    target = checks.DoctorTarget(
+        servers=checks.DoctorServers(
             urls=arguments.server or _known_servers(directory),
             ca_file=arguments.ca_file,
             is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
@@ -156,10 +168,10 @@ def doctor_command(argv: list[str]) -> int:
         environment=dict(os.environ),
         site=read_site(arguments.config),
         cluster=arguments.cluster or "",
-        job=doctor.DoctorJob(owner=arguments.user, wait_s=wait_s),
+        job=checks.DoctorJob(owner=arguments.user, wait_s=wait_s),
         namespaces=arguments.namespace,
     )
-    findings = doctor.run_checks(target)
+    findings = checks.run_checks(target)
     if arguments.output:
         print(json.dumps([msgspec.to_builtins(finding) for finding in findings], indent=2))
     else:
@@ -169,14 +181,6 @@ def doctor_command(argv: list[str]) -> int:
             if finding.advice:
                 print(f"{'':<14}{finding.advice}")
     return EXIT_ERROR if any(finding.is_ok is False for finding in findings) else EXIT_OK
-
-
-def default_data_folder(cluster: str) -> Path:
-    """Where an agent stores its data without --data."""
-    try:
-        return Path.home() / ".local/share/switchyard/agents" / cluster
-    except RuntimeError as exc:
-        raise Unavailable("There is no home folder for the agent's state.", next_step="Give --data DIR.") from exc
 
 
 def _known_servers(directory: Path | None) -> list[str]:

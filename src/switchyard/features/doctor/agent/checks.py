@@ -24,9 +24,7 @@ import msgspec
 
 from switchyard.agent.backends import Backend, Setting
 from switchyard.agent.backends.registry import load_backend
-from switchyard.agent.doctor.canary import run_canary
-from switchyard.agent.doctor.discover import discover_graph
-from switchyard.agent.feature import Finding, feature_of
+from switchyard.agent.feature import Finding, SmallJob, feature_of
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.files.inputs.folder_writer import FICLONE, NO_CLONE_ERRNOS
 from switchyard.agent.files.inputs.room import nearest_folder
@@ -35,11 +33,13 @@ from switchyard.agent.loop.loop import FREE_BYTES_MIN
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.discover import discover_graph
 from switchyard.agent.site.images import problem_here
 from switchyard.agent.site.job_accounts import JobAccounts
 from switchyard.agent.site.site import Site
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import YardError
+from switchyard.features.doctor.agent.canary import COMMON_PLACE, CanaryResult, run_canary
 from switchyard.model.cluster.cluster import Agent
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.model.wire.api import Version
@@ -293,15 +293,12 @@ def _backend(target: DoctorTarget, kind: str | None, folders: FilesFolders | Non
                 feature = feature_of(kind)
                 if kind != "fake" and feature.has_local_accounts:
                     yield _accounts(target.site, advice=feature.accounts_advice)
-                result = feature.run_small_job(
-                    target.site,
-                    backend,
-                    owner=target.job.owner or "doctor",
-                    wait_s=target.job.wait_s,
-                    namespaces=target.namespaces,
-                )
-                if result is not None:
-                    yield result
+                job = feature.small_job(target.site, target.namespaces)
+                if isinstance(job, Finding):
+                    yield job
+                elif job is not None:
+                    result = _run_canary(target, backend, place=job)
+                    yield Finding("canary", result.is_ok, result.detail, result.advice)
                 elif backend.has_queue:
                     yield from _canary(target, backend, folders)
         except (YardError, OSError) as exc:
@@ -329,16 +326,23 @@ def _canary(target: DoctorTarget, backend: Backend, folders: FilesFolders | None
         return
     is_remote = target.site.is_elsewhere
     with seen_by_nodes(None if is_remote else folders) as marker:
-        result = run_canary(
-            backend,
-            owner=target.job.owner or "doctor",
-            wait_s=target.job.wait_s,
-            marker=marker,
-            advice=feature_of(backend.kind).canary_advice,
-        )
+        result = _run_canary(target, backend, marker=marker)
     yield Finding("canary", result.is_ok, result.detail, result.advice)
     if folders is not None and not is_remote:
         yield check_shared(target.site, folders, is_seen=result.is_marker_seen if marker is not None else None)
+
+
+def _run_canary(
+    target: DoctorTarget, backend: Backend, *, marker: Path | None = None, place: SmallJob = COMMON_PLACE
+) -> CanaryResult:
+    return run_canary(
+        backend,
+        owner=target.job.owner or "doctor",
+        wait_s=target.job.wait_s,
+        marker=marker,
+        place=place,
+        advice=feature_of(backend.kind).canary_advice,
+    )
 
 
 def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -> list[Finding]:
