@@ -252,7 +252,8 @@ def config_page() -> str:
 
 
 def flyte_keys_part() -> list[str]:
-    from switchyard.server.config.flyte_keys import FLYTE_KEYS, UNUSED_KEYS, path_text
+    from switchyard.features.flyte.server.config_keys import FLYTE_KEYS, UNUSED_KEYS
+    from switchyard.server.config.config_reading import path_text
 
     queue_rows = (
         "| `queues.executionQueues`, or `executionQueues` | `queues`: `dynamic` is the name |",

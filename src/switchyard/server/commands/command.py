@@ -15,8 +15,9 @@ from switchyard.connection import PLAIN_HTTP_VARIABLE, is_loopback, is_plain_htt
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.commands.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.config.clusters_section_checks import unlisted_members
-from switchyard.server.config.config import Config, flyte_reading, read_config, valid_parts
+from switchyard.server.config.config import Config, read_config, valid_parts
 from switchyard.server.config.config_positions import with_positions
+from switchyard.server.config.config_reading import config_reading
 from switchyard.server.config.platform_config import read_platform
 from switchyard.server.config.selection_section import read_selection
 from switchyard.server.config.settings import Settings, parse_address
@@ -207,7 +208,7 @@ def _config(file: str | None, mistakes: list[str]) -> tuple[Config, dict[str, st
     ]
     if references or mistakes:
         references += unlisted_members(msgspec.to_builtins(config.clusters))
-    reading = flyte_reading(text)
+    reading = config_reading(text)
     references = [reading.in_file(mistake) for mistake in references]
     listed = "".join(mistakes)
     if unlisted := [mistake for mistake in references if mistake not in listed]:

@@ -34,8 +34,8 @@ from switchyard.route.moving import MovingSettings
 from switchyard.sections import with_sections
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
 from switchyard.server.config.config_positions import with_positions
+from switchyard.server.config.config_reading import config_reading, read_keys
 from switchyard.server.config.connections_section import ConnectionsSection
-from switchyard.server.config.flyte_sections import FlyteReading, read_flyte_keys
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
 from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part
 from switchyard.server.config.storage_section import StorageSection
@@ -393,7 +393,7 @@ def read_config(text: str, *, where: str) -> Config:
     value = load_yaml(text, where=where)
     if value is None:
         return config_type()()
-    reading = read_flyte_keys(value)
+    reading = read_keys(value)
     value = reading.value
     mistakes = [*reading.mistakes, *map(reading.in_file, find_mistakes(value, config_type(), ""))]
     if mistakes:
@@ -407,20 +407,12 @@ def read_config(text: str, *, where: str) -> Config:
     return msgspec.convert(value, config_type())
 
 
-def flyte_reading(text: str) -> FlyteReading:
-    """What the file has of Flyte's keys; nothing for a file that is no YAML."""
-    try:
-        return read_flyte_keys(load_yaml(text, where=""))
-    except Malformed:
-        return FlyteReading(None)
-
-
 def valid_parts(text: str) -> Config:
     """Return the valid parts of a config with mistakes, so that mistakes between sections are listed, too.
 
     Returns an empty config if a section is invalid whose names other sections use: all those names would seem unknown.
     """
-    value = flyte_reading(text).value
+    value = config_reading(text).value
     hints = typing.get_type_hints(config_type(), include_extras=True)
     sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
     parts = {name: valid_part(section, hints[name]) for name, section in sections.items()}
