@@ -39,7 +39,6 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
             "switchyard.cli.clusters.cluster",
             "List, invite, describe, cordon and remove clusters; ask what fits",
         ),
-        ("pilot", "switchyard.cli.clusters.pilot", "Take nodes of a cluster by one job, as a cluster for a while"),
         ("loop", "switchyard.agent.loop_command", "Run the jobs of a cluster here until there are none left"),
         ("pool", "switchyard.cli.rules.pool", "List, set and remove pools, which bound where jobs may run"),
         ("queue", "switchyard.cli.rules.queue", "List, set and remove queues: limits, priorities, fair share"),
