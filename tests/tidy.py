@@ -45,8 +45,8 @@ CATCH_ALL_PLACES = (
     "features/kubernetes/agent/pods/logs.py",  # a thread that reads output of many jobs: one must not cost the others
     "server/http/connections/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place
     "server/grpc/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
-    "sdk/jobs/function_calls.py",  # unpickling imports modules and calls classes of the user, which may raise anything
-    "sdk/jobs/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
+    "features/functions/sdk/function_calls.py",  # unpickling calls classes of the user, which may raise anything
+    "features/functions/sdk/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
     "service/core/writes/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
     "features/flyte/service/executions/driving/driver.py",  # a damaged execution must not cost the others
     "features/flyte/service/executions/driving/schedules.py",  # the loop over schedules: the same
