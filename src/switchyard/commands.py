@@ -39,7 +39,7 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
             "switchyard.cli.clusters.cluster",
             "List, invite, describe, cordon and remove clusters; ask what fits",
         ),
-        ("loop", "switchyard.agent.loop_command", "Run the jobs of a cluster here until there are none left"),
+        ("loop", "switchyard.agent.command:loop", "Run the jobs of a cluster here until there are none left"),
         ("pool", "switchyard.cli.rules.pool", "List, set and remove pools, which bound where jobs may run"),
         ("queue", "switchyard.cli.rules.queue", "List, set and remove queues: limits, priorities, fair share"),
         (

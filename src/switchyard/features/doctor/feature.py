@@ -7,7 +7,7 @@ from switchyard.feature import Feature
 FEATURE = Feature(
     name="doctor",
     agent_verbs={
-        "discover": "switchyard.features.doctor.agent.commands:discover",
-        "doctor": "switchyard.features.doctor.agent.commands:doctor",
+        "discover": "switchyard.features.doctor.agent.discover",
+        "doctor": "switchyard.features.doctor.agent.doctor",
     },
 )
