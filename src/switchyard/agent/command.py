@@ -21,7 +21,6 @@ from pathlib import Path
 
 from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
-from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
@@ -36,6 +35,7 @@ from switchyard.agent.private_files import set_private_umask
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.client import URL_DEFAULT, Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.data_folders import make_data_folder
 from switchyard.agent.site.discover import discover_machine, read_graph
 from switchyard.agent.site.site import Site, read_site
 from switchyard.agent.site.site_gifts import GiftPath, site_gifts
