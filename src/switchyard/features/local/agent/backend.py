@@ -45,8 +45,7 @@ from switchyard.agent.loop.need import (
 from switchyard.agent.site.images import container_programs, graph_with_images
 from switchyard.errors import Unavailable, YardError
 from switchyard.features.local.agent import local_status, proctable, supervisor
-from switchyard.features.local.agent.container_removal import remove_containers
-from switchyard.features.local.agent.containment import Containments
+from switchyard.features.local.agent.containment import Containments, remove_containers
 from switchyard.features.local.agent.job_mounts import release_mounts
 from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Seals, SupervisorClaim
 from switchyard.features.local.agent.launch import (
