@@ -390,21 +390,29 @@ def config_type() -> type[Config]:
 
 def read_config(text: str, *, where: str) -> Config:
     """Return the config, or raise one error that lists every mistake."""
+    mistakes = list_mistakes(text, where=where)
+    if mistakes:
+        raise Malformed(format_mistakes(mistakes, text, where=where), next_step="Correct them all and start again.")
+    value = load_yaml(text, where=where)
+    return config_type()() if value is None else msgspec.convert(read_keys(value).value, config_type())
+
+
+def list_mistakes(text: str, *, where: str) -> list[str]:
+    """What is wrong with the file's own parts; not with names that they have of each other."""
     value = load_yaml(text, where=where)
     if value is None:
-        return config_type()()
+        return []
     reading = read_keys(value)
-    value = reading.value
-    mistakes = [*reading.mistakes, *map(reading.in_file, find_mistakes(value, config_type(), ""))]
+    mistakes = [*reading.mistakes, *map(reading.in_file, find_mistakes(reading.value, config_type(), ""))]
     if mistakes:
-        clusters = value.get("clusters") if isinstance(value, dict) else None
+        clusters = reading.value.get("clusters") if isinstance(reading.value, dict) else None
         mistakes += [*duplicate_clusters(clusters), *unlisted_members(clusters)]
-        listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
-        raise Malformed(
-            f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
-            next_step="Correct them all and start again.",
-        )
-    return msgspec.convert(value, config_type())
+    return mistakes
+
+
+def format_mistakes(mistakes: list[str], text: str, *, where: str) -> str:
+    listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
+    return f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}"
 
 
 def valid_parts(text: str) -> Config:
