@@ -281,7 +281,8 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    packages = (switchyard.store, switchyard.features.flyte.store, switchyard.features.kubernetes.store)
+    features = switchyard.features
+    packages = (switchyard.store, features.dashboard.store, features.flyte.store, features.kubernetes.store)
     modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
     for info in modules:
         if ".migrations" in info.name:
