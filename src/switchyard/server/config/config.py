@@ -33,8 +33,7 @@ from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE, namespace_of
 from switchyard.route.moving import MovingSettings
 from switchyard.sections import with_sections
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
-from switchyard.server.config.config_positions import with_positions
-from switchyard.server.config.config_reading import config_reading, read_keys
+from switchyard.server.config.config_reading import config_reading, read_keys, with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
 from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part

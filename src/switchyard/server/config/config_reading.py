@@ -1,13 +1,16 @@
 """A config file as it is read: features may have words of other systems for our sections, and put them into ours.
 
-The file is read as written. Each mistake in it is told with the path that the file has.
+The file is read as written. Each mistake in it is told with the path that the file has, and with line and column.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import dataclass, field
 from typing import Any
+
+import yaml
 
 from switchyard.errors import Malformed
 from switchyard.feature import import_place, installed_features
@@ -15,6 +18,7 @@ from switchyard.model.wire.decode import load_yaml
 
 KeyPath = tuple[str, ...]
 ABSENT: Any = object()
+INDEX_PATTERN = re.compile(r"\[(\d+)\]")
 
 
 @dataclass
@@ -84,3 +88,31 @@ def _put(value: Any, path: KeyPath, item: Any) -> bool:
             return False
     value[path[-1]] = item
     return True
+
+
+def with_positions(mistakes: list[str], text: str) -> list[str]:
+    """Add line and column to each mistake. The text is known to be valid YAML of bounded size."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    return [f"{mistake} ({position(root, mistake.partition(': ')[0])})" for mistake in mistakes]
+
+
+def position(node: yaml.Node, path: str) -> str:
+    """The position of the innermost part of a path that exists."""
+    mark = node.start_mark
+    while path:
+        if isinstance(node, yaml.SequenceNode) and (index := INDEX_PATTERN.match(path)) is not None:
+            node, path = node.value[int(index[1])], path[index.end() :]
+            mark = node.start_mark
+            continue
+        path = path.removeprefix(".")
+        inside = node.value if isinstance(node, yaml.MappingNode) else []
+        named = [(key, value) for key, value in inside if _begins(path, str(key.value))]
+        if not named:
+            break
+        key, node = max(named, key=lambda pair: len(str(pair[0].value)))  # a name may contain a dot
+        mark, path = key.start_mark, path[len(str(key.value)) :]
+    return f"line {mark.line + 1}, column {mark.column + 1}"
+
+
+def _begins(path: str, name: str) -> bool:
+    return path.startswith(name) and path[len(name) : len(name) + 1] in ("", ".", "[")
