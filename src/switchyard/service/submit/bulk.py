@@ -85,11 +85,13 @@ class BulkSubmit:
         refused |= _bad_references(parsed, len(request.jobs))
         refused |= _dependents_of_refused(parsed, refused)
         self._refuse_many_selections(parsed.values())
+        self._submit.refuse_many_preparations(parsed.values())
         for position, job in parsed.items():
             if position in refused:
                 continue
             after = [_resolve_reference(text, ids) for text in job.after]
             try:
+                job = self._submit.prepare(actor, job)
                 write = self._submit.decide(
                     actor,
                     msgspec.structs.replace(job, after=after) if after else job,
