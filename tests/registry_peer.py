@@ -1,4 +1,4 @@
-"""A registry of images on loopback: the calls of the OCI distribution API that read, and what a bad day adds to them."""
+"""A registry of images on loopback: the reading calls of the OCI distribution API, and what a bad day adds to them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RegistryPeer:
                 if not peer.on_request(self):
                     peer.answer(self)
 
-            def log_message(self, format: str, *args: Any) -> None:
+            def log_message(self, *args: Any) -> None:
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -52,7 +52,9 @@ class RegistryPeer:
         if tls is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*tls)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.port = self._server.server_address[1]
         self.host = f"127.0.0.1:{self.port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -76,10 +78,14 @@ class RegistryPeer:
             self.manifests[repository, reference] = (manifest["mediaType"], body)
         return descriptor
 
-    def image(self, repository: str, *, tag: str = "", architecture: str = "amd64", labels: dict[str, str] | None = None) -> Descriptor:
+    def image(
+        self, repository: str, *, tag: str = "", architecture: str = "amd64", labels: dict[str, str] | None = None
+    ) -> Descriptor:
         config = {"architecture": architecture, "os": "linux", "config": {"Labels": labels or {}}}
         described = self.blob(json.dumps(config).encode(), CONFIG)
-        return self.push(repository, {"schemaVersion": 2, "mediaType": MANIFEST, "config": described, "layers": []}, tag=tag)  # fmt: skip
+        return self.push(
+            repository, {"schemaVersion": 2, "mediaType": MANIFEST, "config": described, "layers": []}, tag=tag
+        )
 
     def artifact(
         self, repository: str, subject: Descriptor, body: bytes, *, layer: str = OURS, kind: str = ARTIFACT
@@ -140,7 +146,27 @@ class RegistryPeer:
 def write_certificate(folder: Path, name: str = "registry") -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that is its own authority, and its key."""
     made = folder / f"{name}.crt", folder / f"{name}.key"
-    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    words += ["-subj", "/CN=registry", "-addext", "subjectAltName=IP:127.0.0.1", "-out", str(made[0]), "-keyout", str(made[1])]
+    words = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    words += [
+        "-subj",
+        "/CN=registry",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-out",
+        str(made[0]),
+        "-keyout",
+        str(made[1]),
+    ]
     subprocess.run(words, check=True, capture_output=True)
     return made

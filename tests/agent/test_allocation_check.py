@@ -43,11 +43,15 @@ def found(
         ({"cores": "500m"}, {"cores": 0.5}, ()),
         ({"cores": 0.5, "tasks": 4}, {"cores": 1}, ("1 of 2 cores",)),
         ({"gpus": 1, "gpu_memory": "80GB"}, {"gpus": 1, "gpu_types": ("a100",)}, ()),  # its name tells no memory
-        ({"gpus": 1, "gpu_memory": "80GB"}, {"gpus": 1, "gpu_types": ("A100-40GB",)}, ("GPUs A100-40GB instead of with at least 80 GB",)),
+        (
+            {"gpus": 1, "gpu_memory": "80GB"},
+            {"gpus": 1, "gpu_types": ("A100-40GB",)},
+            ("GPUs A100-40GB instead of with at least 80 GB",),
+        ),
         ({"devices": ("gpu:l4:1", "gpu:t4:1")}, {"gpus": 2, "gpu_types": ("l4", "t4")}, ()),
         ({"gpus": 1}, {"gpus": 1, "gpu_types": ("t4",)}, ()),
     ],
-)  # fmt: skip
+)
 def test_less_or_other_than_asked_is_said(asked: dict[str, Any], given: dict[str, Any], words: tuple[str, ...]) -> None:
     assert found(asked, **given) == words
 

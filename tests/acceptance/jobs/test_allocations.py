@@ -32,9 +32,12 @@ def test_a_local_job_has_the_gpus_that_its_agent_gave_to_it(stage: Stage, tmp_pa
     with Agent([*YARD, "agent", *words, "--data", str(tmp_path / "cards")], tmp_path, name="cards", env=env) as agent:
         agent.wait_for(lambda: "cards" in stage.yard("cluster", "ls").stdout, SOON_S, "the cluster is there")
         job = stage.submit(
-            "sh", "-c", f"echo $CUDA_VISIBLE_DEVICES; {waiting_for(gate)}",
-            cluster="cards", spec={"resources": {"gpus": 2, "gpu_type": "a100"}},
-        )  # fmt: skip
+            "sh",
+            "-c",
+            f"echo $CUDA_VISIBLE_DEVICES; {waiting_for(gate)}",
+            cluster="cards",
+            spec={"resources": {"gpus": 2, "gpu_type": "a100"}},
+        )
         stage.until_state(job, State.RUNNING)
         given = stage.job(job)["usage"]["allocated"]
         assert given == {"cores": 1.0, "gpus": 2, "gpu_types": ["a100"], "gpu_ids": "1,2"}
@@ -79,7 +82,9 @@ def test_an_attempt_that_is_tried_again_keeps_what_it_was_given(stage: Stage, od
     job, lease = odd_lease(odd, stage, spec={"retry": {"limit": 1, "backoff": 1}})
     odd.report(lease, "RUNNING", usage={"nodes": "n7", "allocated": GIVEN})
     odd.report(lease, "FAILED", exit_code=3)
-    until(lambda: stage.job(job)["state"] == State.PENDING or stage.job(job)["attempt"] == 2, SOON_S, "it is tried again")
+    until(
+        lambda: stage.job(job)["state"] == State.PENDING or stage.job(job)["attempt"] == 2, SOON_S, "it is tried again"
+    )
     assert "usage" not in stage.job(job), "what the next attempt gets is not known yet"
     assert "attempt 1 was given 1 of 2 GPUs" in stage.yard("explain", job).stdout
     [lease] = odd.lease()

@@ -198,4 +198,7 @@ def test_what_slurm_gave_is_shown_and_compared_with_what_was_asked_for(yard: Yar
     fewer = submit(yard, "--cluster", "alpha", "--cores", "2", "--option=--cpus-per-task=1", "--", "true")
     assert yard.stage.ended(fewer, timeout_s=END_S)["usage"]["allocated"]["differs"] == ["1 of 2 cores"]
     assert "it was given 1 of 2 cores" in yard.stage.yard("show", fewer).stdout
-    assert 'switchyard_allocation_differences_total{cluster="alpha"} 1.0' in yard.stage.call("GET", "/metrics").body.decode()
+    assert (
+        'switchyard_allocation_differences_total{cluster="alpha"} 1.0'
+        in yard.stage.call("GET", "/metrics").body.decode()
+    )

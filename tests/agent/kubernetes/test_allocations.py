@@ -23,7 +23,9 @@ NODES = {
 GIB = 2**30
 
 
-def a_pod(node: str, resources: dict[str, Any], *, index: int | None = None, at: str = "00", name: str = "main") -> PodObject:
+def a_pod(
+    node: str, resources: dict[str, Any], *, index: int | None = None, at: str = "00", name: str = "main"
+) -> PodObject:
     body = {
         "metadata": {
             "creationTimestamp": f"2026-05-04T12:00:{at}Z",
@@ -31,9 +33,12 @@ def a_pod(node: str, resources: dict[str, Any], *, index: int | None = None, at:
         },
         "spec": {
             "nodeName": node,
-            "containers": [{"name": name, "resources": resources}, {"name": "sidecar", "resources": {"requests": {"cpu": "8"}}}],
+            "containers": [
+                {"name": name, "resources": resources},
+                {"name": "sidecar", "resources": {"requests": {"cpu": "8"}}},
+            ],
         },
-    }  # fmt: skip
+    }
     return msgspec.json.decode(msgspec.json.encode(body), type=PodObject)
 
 

@@ -29,14 +29,17 @@ SHOWN = (
     ("text", "told"),
     [
         ("cpu=1,mem=64M,node=1,billing=1", Allocation(cores=1, memory_bytes=64 * MIB)),
-        ("cpu=4,mem=1.50G,node=2,gres/gpu=2,gres/gpu:a100=2", Allocation(cores=4, memory_bytes=1536 * MIB, gpus=2, gpu_types=("a100",))),
+        (
+            "cpu=4,mem=1.50G,node=2,gres/gpu=2,gres/gpu:a100=2",
+            Allocation(cores=4, memory_bytes=1536 * MIB, gpus=2, gpu_types=("a100",)),
+        ),
         ("cpu=1,node=1,gres/gpu=1,gres/gpu:a100=1,gres/gpu:v100=0", Allocation(cores=1, gpus=1, gpu_types=("a100",))),
         ("gres/gpu=2", Allocation(gpus=2)),
         ("cpu=x,mem=16?", None),
         ("N/A", None),
         ("", None),
     ],
-)  # fmt: skip
+)
 def test_trackable_resources(text: str, told: Allocation | None) -> None:
     assert read_tres(text) == told
 
@@ -44,21 +47,35 @@ def test_trackable_resources(text: str, told: Allocation | None) -> None:
 @pytest.mark.parametrize(
     ("gres", "on_nodes", "told"),
     [
-        ("gpu:a100:1", "Nodes=n1 CPU_IDs=0 Mem=64 GRES=gpu:a100:1(IDX:0)", Allocation(gpus=1, gpu_types=("a100",), gpu_ids="0")),
+        (
+            "gpu:a100:1",
+            "Nodes=n1 CPU_IDs=0 Mem=64 GRES=gpu:a100:1(IDX:0)",
+            Allocation(gpus=1, gpu_types=("a100",), gpu_ids="0"),
+        ),
         ("gpu:a100:1", "Nodes=n1 CPU_IDs=0 Mem=64 GRES=", Allocation(gpus=1, gpu_types=("a100",))),  # it has ended
-        ("gpu:2", "Nodes=n1 CPU_IDs=0-1 Mem=64 GRES=gpu:v100:2(IDX:0,3)", Allocation(gpus=2, gpu_types=("v100",), gpu_ids="0,3")),
-        ("gpu:a100:4", "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)  Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)", Allocation(gpus=4, gpu_types=("a100",))),
+        (
+            "gpu:2",
+            "Nodes=n1 CPU_IDs=0-1 Mem=64 GRES=gpu:v100:2(IDX:0,3)",
+            Allocation(gpus=2, gpu_types=("v100",), gpu_ids="0,3"),
+        ),
+        (
+            "gpu:a100:4",
+            "Nodes=n[1-2] CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)  Nodes=n3 CPU_IDs=0 Mem=1 GRES=gpu:a100:2(IDX:0-1)",
+            Allocation(gpus=4, gpu_types=("a100",)),
+        ),
         ("nic:2,gpu:l4:1", "Nodes=n1 CPU_IDs=0 Mem=64 GRES=", Allocation(gpus=1, gpu_types=("l4",))),
         ("(null)", "Nodes=n1 CPU_IDs=0 Mem=64 GRES=", Allocation()),
     ],
-)  # fmt: skip
+)
 def test_devices_in_the_details_of_a_job(gres: str, on_nodes: str, told: Allocation) -> None:
     line = f"JobId=7 JobName=yard-x JobState=RUNNING JOB_GRES={gres}   {on_nodes} MinCPUsNode=1 Comment=(null) \n"
     assert read_job_gpus(line, "yard-x") == told
 
 
 def test_words_of_users_and_jobs_of_others_tell_nothing() -> None:
-    forged = SHOWN.format(comment="JOB_GRES=gpu:h100:8 Nodes=n9 CPU_IDs=0 Mem=1 GRES=gpu:h100:8(IDX:0-7) JobName=yard-y")
+    forged = SHOWN.format(
+        comment="JOB_GRES=gpu:h100:8 Nodes=n9 CPU_IDs=0 Mem=1 GRES=gpu:h100:8(IDX:0-7) JobName=yard-y"
+    )
     assert read_job_gpus(forged, "yard-x") == Allocation(gpus=1, gpu_types=("a100",), gpu_ids="0")
     assert read_job_gpus(forged, "yard-y") == Allocation()  # the number was given to another job
     assert read_job_gpus("slurm_load_jobs error: Invalid job id specified\n", "yard-x") == Allocation()
@@ -81,7 +98,11 @@ class Controller:
             raise Unavailable("Slurm does not answer.")
         self.asked.append(words[-1])
         text = f"JobId={words[-1]} JobName=yard-x JobState=RUNNING JOB_GRES=gpu:a100:2   Nodes=n1 CPU_IDs=0 Mem=1 GRES="
-        return CommandResult(0, text.encode(), "") if words[-1] != "9" else CommandResult(1, b"", "Invalid job id specified")
+        return (
+            CommandResult(0, text.encode(), "")
+            if words[-1] != "9"
+            else CommandResult(1, b"", "Invalid job id specified")
+        )
 
 
 def test_each_job_with_gpus_is_asked_for_once() -> None:
@@ -133,7 +154,7 @@ def test_accounts_tell_it_too() -> None:
 NODES = """\
 NodeName=n1 CPUTot=8 RealMemory=16000 Gres=gpu:a100:2 State=IDLE Sockets=1 CoresPerSocket=8
 NodeName=n2 CPUTot=8 RealMemory=16000 Gres=gpu:a100:1,gpu:v100:1 State=IDLE Sockets=1 CoresPerSocket=8
-NodeName=n3 CPUTot=8 RealMemory=16000 Gres=gpu:2 AvailableFeatures=l4 ActiveFeatures=l4 State=IDLE Sockets=1 CoresPerSocket=8
+NodeName=n3 CPUTot=8 RealMemory=16000 Gres=gpu:2 ActiveFeatures=l4 State=IDLE Sockets=1 CoresPerSocket=8
 """
 
 

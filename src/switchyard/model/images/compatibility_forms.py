@@ -39,7 +39,7 @@ _GPU_MODULES = {"nvidia": "nvidia", "amdgpu": "amd"}
 _GPU_PCI_VENDORS = {"10de": "nvidia", "1002": "amd"}
 _GPU_PCI_CLASSES = frozenset({"0300", "0302", "0380", "1200"})  # display controllers, processing accelerators
 _ARCHITECTURES = frozenset(ARCHITECTURES) | frozenset(ARCHITECTURES.values())
-_MPI_NAMES = {"openmpi": "openmpi", "open mpi": "openmpi", "mpich": "mpich", "intel mpi": "intel-mpi", "intel-mpi": "intel-mpi"}  # fmt: skip
+_MPI_NAMES = {"openmpi": "openmpi", "open mpi": "openmpi", "mpich": "mpich", "intel mpi": "intel-mpi"}
 # Attributes of compspec that mean a field of ours, of which the image needs at least this version.
 _COMPSPEC_VERSIONS = {
     "org.supercontainers.mpi.version": "mpi",
@@ -51,7 +51,9 @@ _COMPSPEC_VERSIONS = {
 
 class _Expression(Struct, frozen=True):
     op: str
-    value: Annotated[list[str | int | float | bool], Meta(max_length=TERMS_MAX)] | str | int | float | bool | None = None
+    value: Annotated[list[str | int | float | bool], Meta(max_length=TERMS_MAX)] | str | int | float | bool | None = (
+        None
+    )
 
     @property
     def values(self) -> list[str]:
@@ -167,7 +169,7 @@ def _attributes(each: _CompspecSet) -> Iterator[tuple[str, str]]:
 
 
 def _compspec_need(name: str, value: str) -> Compatibility | None:
-    """`org.supercontainers.mpi.version` is the same attribute whether the set is called `org.supercontainers` or `….mpi`."""
+    """`name`: of the set and of the attribute together, since the border between them has moved over time."""
     if name == "org.supercontainers.mpi.implementation" and value.lower() in _MPI_NAMES:
         return Compatibility("mpi-implementation", equals=_MPI_NAMES[value.lower()])
     if name in _COMPSPEC_VERSIONS and value[:1].isdecimal():

@@ -279,7 +279,15 @@ def _image_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:
     if member.graph.images is None:
         return [f"image {spec.image}: {member.name} has not said whether it runs images"]
     how = image_note(spec.image, member.graph.images) or image_refusal(spec.image, member.graph.images)
-    return [f"image {spec.image} on {member.name}: {how}"]
+    return [f"image {spec.image} on {member.name}: {how}", *_pin_notes(spec.image)]
+
+
+def _pin_notes(image: str) -> list[str]:
+    """Say that the tag of an image may mean another image at the next attempt, and what would pin it."""
+    host = image.partition("/")[0]
+    if "@" in image or not any(mark in host for mark in ".:"):
+        return []
+    return [f"image {image}: its tag is not pinned; an administrator may list {host} in `images` of the config"]
 
 
 def _together_note(bounds: Bounds, by_cluster: Mapping[str | None, int], *, is_over: bool) -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from switchyard.errors import BadRequest
+from switchyard.errors import Unavailable
 from switchyard.model.job.job import JobRequest
 from switchyard.model.rules.access import Role
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 
-PREPARED_MAX = 200  # jobs of one bulk request, each of which may wait
+BULK_US_MAX = 60_000_000  # for all jobs of one bulk request, which holds one of few threads
 
 
 class RequestPreparer(Protocol):
-    """The same request must give the same result within one submit: it is prepared again if it is decided again."""
+    """What a feature does to requests."""
 
     def concerns(self, request: JobRequest) -> bool:
         """Whether there is something to do. Asked of every submit, on the event loop."""
@@ -39,21 +38,19 @@ def needs_preparation(context: Context, request: JobRequest) -> bool:
     return context.setting(RequestPreparers).concerns(request)
 
 
-def prepare_request(context: Context, actor: Actor, request: JobRequest) -> JobRequest:
-    """Prepare a request of an actor who may submit: others must not make the server ask anybody."""
-    preparers = context.setting(RequestPreparers).items
-    for item in preparers:
-        if item.concerns(request):
-            actor.need_project(Role.SUBMIT, request.project)
-            request = item.prepare(request)
+def prepare_request(context: Context, actor: Actor, request: JobRequest, *, until_us: int | None = None) -> JobRequest:
+    """Prepare a request of an actor who may submit: others must not make the server ask anybody.
+
+    `until_us`: by the steady clock, when the jobs of a bulk request have waited for long enough.
+    """
+    for item in context.setting(RequestPreparers).items:
+        if not item.concerns(request):
+            continue
+        actor.need_project(Role.SUBMIT, request.project)
+        if until_us is not None and context.steady_us() > until_us:
+            raise Unavailable(
+                f"The images of this request took over {BULK_US_MAX // 1_000_000} s to look up.",
+                next_step="Send the other jobs in another request, or name their images by digest.",
+            )
+        request = item.prepare(request)
     return request
-
-
-def refuse_many_preparations(context: Context, requests: Iterable[JobRequest]) -> None:
-    """Refuse a bulk request that would wait for too long."""
-    preparers = context.setting(RequestPreparers)
-    if preparers.items and sum(map(preparers.concerns, requests)) > PREPARED_MAX:
-        raise BadRequest(
-            f"Over {PREPARED_MAX} jobs of this request name an image whose registry the server asks.",
-            next_step="Name the images by their digests (HOST/NAME@sha256:…) in several requests.",
-        )

@@ -63,7 +63,7 @@ from switchyard.service.submit.new_job import (
     new_job,
     with_quote_wait,
 )
-from switchyard.service.submit.preparation import needs_preparation, prepare_request, refuse_many_preparations
+from switchyard.service.submit.preparation import BULK_US_MAX, needs_preparation, prepare_request
 from switchyard.store.clusters import quotes
 from switchyard.store.jobs import jobs
 
@@ -137,12 +137,13 @@ class Submit:
         """Whether `prepare` has something to do. Asked on the event loop."""
         return needs_preparation(self._context, request)
 
-    def prepare(self, actor: Actor, request: JobRequest) -> JobRequest:
+    def prepare(self, actor: Actor, request: JobRequest, *, until_us: int | None = None) -> JobRequest:
         """Return the request that is to be admitted. May wait for seconds, for example for a registry of images."""
-        return prepare_request(self._context, actor, request)
+        return prepare_request(self._context, actor, request, until_us=until_us)
 
-    def refuse_many_preparations(self, requests: Iterable[JobRequest]) -> None:
-        refuse_many_preparations(self._context, requests)
+    def bulk_until_us(self) -> int:
+        """Until when the jobs of a bulk request may be prepared, by the steady clock."""
+        return self._context.steady_us() + BULK_US_MAX
 
     def is_quick(self, request: JobRequest) -> bool:
         """Whether the job's cluster is selected by a draw, which is fast enough for the event loop."""

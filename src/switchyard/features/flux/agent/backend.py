@@ -42,8 +42,8 @@ from switchyard.agent.site.job_accounts import JobAccounts
 from switchyard.errors import Malformed, PolicyRefused, Unavailable, YardError
 from switchyard.features.flux.agent.broker.connection import BridgeMessage, BrokerConnection, FluxAbsent, FluxRefusal
 from switchyard.features.flux.agent.cluster.cluster import FluxCluster
-from switchyard.features.flux.agent.cluster.resource_sets import with_types
 from switchyard.features.flux.agent.cluster.quotes import estimate_start, size_refusal
+from switchyard.features.flux.agent.cluster.resource_sets import with_types
 from switchyard.features.flux.agent.flux_site import ACCOUNTS_ADVICE, flux_of
 from switchyard.features.flux.agent.follow.checked_ends import checked_end
 from switchyard.features.flux.agent.follow.job_ids import handle_of, show_job_id, split_handle

@@ -49,7 +49,9 @@ def read_image_name(image: str) -> ImageName:
     if colon and not _TAG.match(tag):
         raise _refusal(image, f"{tag[:80]!r} is no tag", "letters, digits and . _ -, at most 128")
     if not _REPOSITORY.match(repository) or len(repository) > REPOSITORY_CHARS_MAX:
-        raise _refusal(image, f"{repository[:80]!r} is no repository", "small letters, digits and . _ - between slashes")
+        raise _refusal(
+            image, f"{repository[:80]!r} is no repository", "small letters, digits and . _ - between slashes"
+        )
     return ImageName(host, repository, tag, digest)
 
 

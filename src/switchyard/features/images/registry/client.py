@@ -78,7 +78,9 @@ class RegistryClient:
             raise Malformed(f"{descriptor.digest[:19]}… has {descriptor.size:,} bytes; metadata has few.")
         answer = self._ask(f"blobs/{descriptor.digest}", bytes_max=BLOB_BYTES_MAX, accept="*/*")
         if answer is None:
-            raise NotFound(f"The registry {self._registry.host} has no blob {descriptor.digest[:19]}…, which a manifest names.")
+            raise NotFound(
+                f"The registry {self._registry.host} has no blob {descriptor.digest[:19]}…, which a manifest names."
+            )
         if f"sha256:{sha256(answer.body).hexdigest()}" != descriptor.digest:
             raise self._lie(descriptor.digest)
         return answer.body
@@ -94,7 +96,7 @@ class RegistryClient:
         return read_manifest(answer.body, where=f"the referrers of {digest[:19]}…").manifests or []
 
     def _ask(self, path: str, *, bytes_max: int, accept: str) -> RegistryAnswer | None:
-        """Ask the API, with a token if it wants one, and follow redirects to listed hosts. None: there is no such thing."""
+        """Ask the API, with a token if it wants one; follow redirects to listed hosts. None: there is no such thing."""
         registry = self._registry
         address = Address(registry.address, f"/v2/{self._repository}/{quote(path, safe='/:')}")
         for _ in range(REDIRECTS_MAX + 2):
@@ -117,7 +119,9 @@ class RegistryClient:
     def _get(self, address: Address, headers: Mapping[str, str], *, bytes_max: int) -> RegistryAnswer:
         self._requests += 1
         if self._requests > REQUESTS_MAX:
-            raise Malformed(f"The image {self._repository} needs over {REQUESTS_MAX} requests: its metadata is too deep.")
+            raise Malformed(
+                f"The image {self._repository} needs over {REQUESTS_MAX} requests: its metadata is too deep."
+            )
         return get(self._registry, address, headers, bytes_max=bytes_max, deadline=self._deadline)
 
     def _redirected(self, before: Address, location: str) -> Address:

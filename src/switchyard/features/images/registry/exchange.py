@@ -22,6 +22,10 @@ URL_CHARS_MAX = 8192  # blobs have signed addresses with long queries
 USER_AGENT = "switchyard"
 
 
+class RegistrySlow(Unavailable):
+    """A registry took longer than its time."""
+
+
 @dataclass(frozen=True, slots=True)
 class RegistryAnswer:
     status: int
@@ -63,7 +67,12 @@ def get(
             connection.sock = line
             answers.callback(connection.close)
             connection.putrequest("GET", address.target, skip_host=True, skip_accept_encoding=True)
-            fixed = {"Host": address.host, "User-Agent": USER_AGENT, "Accept-Encoding": "identity", "Connection": "close"}
+            fixed = {
+                "Host": address.host,
+                "User-Agent": USER_AGENT,
+                "Accept-Encoding": "identity",
+                "Connection": "close",
+            }
             for name, value in {**fixed, **headers}.items():
                 connection.putheader(name, value)
             connection.endheaders()
@@ -81,8 +90,7 @@ def get(
             raise _too_slow(address.host) from exc
         raise Unavailable(
             f"The registry {address.host} does not answer as one: {str(exc)[:200] or type(exc).__name__}.",
-            next_step="Try again. If it stays so, look whether it runs; an image that is named by a digest that was read "
-            "before needs no registry.",
+            next_step="Try again. If it stays so, look whether it runs. A digest that was read before needs none.",
         ) from exc
 
 
@@ -140,9 +148,10 @@ def _split(host: str, *, is_plain_http: bool) -> tuple[str, int]:
     return parts.hostname or "", parts.port or (80 if is_plain_http else 443)
 
 
-def _too_slow(host: str) -> Unavailable:
-    return Unavailable(
-        f"The registry {host} took too long.", next_step="Try again, or name the image by a digest that was read before."
+def _too_slow(host: str) -> RegistrySlow:
+    return RegistrySlow(
+        f"The registry {host} took too long.",
+        next_step="Try again, or name the image by a digest that was read before.",
     )
 
 

@@ -35,7 +35,7 @@ class RegistrySection(Struct, frozen=True, forbid_unknown_fields=True):
 
     host: Host
     address: Host | None = None
-    allow: Annotated[list[Pattern], Meta(min_length=1, max_length=1000)] = ["*"]
+    allow: Annotated[tuple[Pattern, ...], Meta(min_length=1, max_length=1000)] = ("*",)
     ca: FilePath = ""
     credentials_file: FilePath = ""
     auth: Host | None = None
@@ -85,7 +85,11 @@ def images_section(config: Config) -> ImagesSection:
 
 def images_mistakes(config: Config, *, folder: Path) -> list[str]:
     """What the files of the section show to be wrong."""
-    return [mistake for index, each in enumerate(images_section(config).registries) for mistake in _mistakes(each, index, folder)]
+    return [
+        mistake
+        for index, each in enumerate(images_section(config).registries)
+        for mistake in _mistakes(each, index, folder)
+    ]
 
 
 def listed_registries(config: Config, *, folder: Path) -> ListedRegistries:
@@ -99,7 +103,7 @@ def _listed(each: RegistrySection, folder: Path) -> ListedRegistry:
     return ListedRegistry(
         each.host,
         _own_port(each.address or each.host, each),
-        allow=tuple(each.allow),
+        allow=each.allow,
         auth=_own_port(each.auth, each) if each.auth else "",
         blobs=tuple(_own_port(host, each) for host in each.blobs),
         is_private=each.private,

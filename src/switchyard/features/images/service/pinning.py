@@ -1,7 +1,7 @@
-"""Pins the images of requests: a tag of a listed registry becomes a digest, and what the image needs joins the job's needs.
+"""Pins the images of requests: a tag of a listed registry becomes a digest, and its image's needs become the job's.
 
-What was read of a digest is remembered: a digest never means anything else. Artifacts may be added to an image later, so
-it is read again after some minutes, and what is remembered serves while the registry is away.
+What was read of a digest is remembered: a digest never means anything else. Artifacts may be added to an image later,
+so it is read again after some minutes, and what is remembered serves while the registry is away.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from switchyard.errors import Busy, PolicyRefused, Unavailable
 from switchyard.features.images.model.image_names import ImageName, host_of, read_image_name
 from switchyard.features.images.registry.client import RegistryClient
+from switchyard.features.images.registry.exchange import RegistrySlow
 from switchyard.features.images.registry.listed import ListedRegistries, ListedRegistry
 from switchyard.features.images.service.image_reading import ReadImage, read_image
 from switchyard.model.job.image_compatibility import merge_compatibility
@@ -26,6 +27,7 @@ AT_ONCE = 4  # images that are read at the same time: each holds a thread while 
 IMAGES_MAX = 1000  # that are remembered
 FRESH_S = 600.0  # a digest is read again after this time
 TAG_S = 1.0  # a tag is asked for again after this time: a bulk request asks for each job
+SLOW_S = 2.0  # a registry that took too long is asked again after this time: many jobs may name it
 
 Value = TypeVar("Value")
 
@@ -38,6 +40,7 @@ class ImagePinning(RequestPreparer):
         self._places = threading.BoundedSemaphore(AT_ONCE)
         self._images: _Memory[ReadImage] = _Memory()  # by registry, repository and digest
         self._tags: _Memory[str] = _Memory()  # digests by registry, repository and tag
+        self._slow_until: dict[str, float] = {}  # by registry: it is asked again after this time
 
     def concerns(self, request: JobRequest) -> bool:
         image = request.spec.image
@@ -74,10 +77,15 @@ class ImagePinning(RequestPreparer):
         return found
 
     def _read(self, registry: ListedRegistry, name: ImageName) -> ReadImage:
+        if time.monotonic() < self._slow_until.get(registry.host, 0.0):
+            raise Unavailable(f"The registry {registry.host} was too slow a moment ago.", next_step="Try again.")
         if not self._places.acquire(blocking=False):
             raise Busy(f"The server reads {AT_ONCE} other images just now.", next_step="Try again in a moment.")
         try:
             return read_image(RegistryClient(registry, name.repository, timeout_s=self._registries.timeout_s), name)
+        except RegistrySlow:
+            self._slow_until[registry.host] = time.monotonic() + SLOW_S
+            raise
         finally:
             self._places.release()
 

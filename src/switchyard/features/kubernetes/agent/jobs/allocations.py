@@ -1,4 +1,4 @@
-"""What Kubernetes gave to an attempt: the resources of its pods, and the types that the labels of their nodes tell. Pure.
+"""What Kubernetes gave to an attempt: what its pods have, and the types that labels of their nodes tell. Pure.
 
 What counts are the pods as they are: a webhook or a policy of the cluster may have changed what the Job asked for.
 """
@@ -24,7 +24,11 @@ AMOUNT_MAX = 2**31 - 1
 
 
 def usage_of_pods(
-    pods: Iterable[PodObject], node_of: Callable[[str], KubernetesNode | None], *, site: KubernetesSite, names: SiteNames
+    pods: Iterable[PodObject],
+    node_of: Callable[[str], KubernetesNode | None],
+    *,
+    site: KubernetesSite,
+    names: SiteNames,
 ) -> Usage | None:
     """The nodes, and what the containers of the command have there. None: no pod has a node."""
     placed = [pod for pod in sorted(pods, key=_age) if pod.spec.node_name]

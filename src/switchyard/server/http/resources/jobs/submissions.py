@@ -74,7 +74,7 @@ async def submit_job(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
 async def _prepare(
     server: ServerRuntime, actor: Actor, request: JobRequest, *, key: str | None, body: bytes
 ) -> JobRequest | AcceptedJob:
-    """Return the request to decide; or the job that was accepted under this key, if the request cannot be prepared now."""
+    """Return the request to decide; if it cannot be prepared now, the job that was accepted under this key."""
     if not server.services.submit.needs_preparation(request):
         return request
     try:
