@@ -129,5 +129,5 @@ def test_attributes_of_compspec_that_nodes_tell_are_needs(
     ],
 )
 def test_documents_that_break_their_form_are_refused(kind: str, body: bytes) -> None:
-    with pytest.raises(Malformed, match="^the artifact"):
+    with pytest.raises(Malformed, match=r"^the artifact"):
         read_document(kind, body, where="the artifact")
