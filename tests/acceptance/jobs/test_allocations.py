@@ -55,7 +55,7 @@ def test_a_local_job_has_the_gpus_that_its_agent_gave_to_it(stage: Stage, tmp_pa
 def odd_lease(agent: ScriptedAgent, stage: Stage, **fields: Any) -> tuple[str, dict[str, Any]]:
     spec = {"resources": {"cores": 2}, **fields.pop("spec", {})}
     job = stage.submit("true", cluster="odd", spec=spec, **fields)
-    [lease] = agent.lease()
+    [lease] = agent.lease(want=2)
     return job, lease
 
 

@@ -17,7 +17,7 @@ from switchyard import State
 from switchyard.errors import EXIT_REJECTED
 from tests.acceptance.stage import SOON_S, Stage, staged
 from tests.processes import until
-from tests.programs import Answer
+from tests.programs import Answer, start_agent
 from tests.registry_peer import ARTIFACT, INDEX, MANIFEST, RegistryPeer, write_certificate
 
 pytestmark = pytest.mark.xdist_group("registry")
@@ -31,8 +31,11 @@ BASIC = "Basic " + base64.b64encode(b"yard:s3cret").decode()
 class Yard:
     """A server, and three registries: by http, by https with an authority that it knows, and with another one."""
 
-    def __init__(self, stage: Stage, plain: RegistryPeer, secure: RegistryPeer, strange: RegistryPeer) -> None:
+    def __init__(
+        self, stage: Stage, plain: RegistryPeer, secure: RegistryPeer, strange: RegistryPeer, *, away: str
+    ) -> None:
         self.stage, self.plain, self.secure, self.strange = stage, plain, secure, strange
+        self.away = away  # where nobody listens
 
     def submit(self, image: str, key: str = "", **spec: Any) -> Answer:
         body = {"spec": {"command": ["true"], "image": image, **spec}}
@@ -71,9 +74,11 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     config = folder / "yard.yaml"
     config.write_text(json.dumps({"images": {"registries": registries, "timeout": "2s"}}))
     with staged(folder, extra=["--config", str(config)]) as stage:
-        stage.away = away.host  # type: ignore[attr-defined]
-        with stage.agent("alpha", extra=stage.site("alpha", SITE)):
-            yield Yard(stage, plain, secure, strange)
+        graph = {"nodes": 1, "each": {"core": 8, "memory": "8GiB"}, "hosts": "n0"}
+        with start_agent(folder, stage.url, "alpha", graph=graph, extra=stage.site("alpha", SITE)):
+            system = {"attach": {"n0": [{"type": "system", "architecture": "x86_64", "os": "linux"}]}}
+            assert stage.call("PUT", "/v1/clusters/alpha/subsystems/system", system).status == 200
+            yield Yard(stage, plain, secure, strange, away=away.host)
     for peer in (plain, secure, strange):
         peer.close()
 
@@ -107,10 +112,10 @@ def test_a_plan_reads_the_image_and_a_bulk_request_pins_each(yard: Yard) -> None
     ]
     answer = yard.stage.post("/v1/jobs/bulk", {"jobs": jobs, "each": True})
     items = answer["items"]
-    assert yard.stage.job(items[0]["id"])["spec"]["image"].startswith(f"{yard.plain.host}/lab/fits@sha256:")
-    assert yard.stage.job(items[1]["id"])["spec"]["image"] == f"{yard.plain.host}/lab/bulk@{image['digest']}"
-    assert yard.stage.job(items[1]["id"])["state"] == State.REJECTED
-    assert items[2]["error"]["code"] == "policy-refused"
+    assert yard.stage.job(items[0]["job"]["id"])["spec"]["image"].startswith(f"{yard.plain.host}/lab/fits@sha256:")
+    assert yard.stage.job(items[1]["job"]["id"])["spec"]["image"] == f"{yard.plain.host}/lab/bulk@{image['digest']}"
+    assert yard.stage.job(items[1]["job"]["id"])["state"] == State.REJECTED
+    assert items[2]["problem"]["code"] == "policy-refused"
 
 
 OURS = b'{"compatibility": [{"field": "gpu-driver", "min": "535"}]}'
@@ -206,7 +211,7 @@ def test_a_digest_that_was_read_needs_no_registry_and_a_key_keeps_its_job(yard: 
     assert first.status == 201, first.body
     with on_request(yard.plain, cut):
         assert yard.spec(by_digest)["image"] == by_digest
-        other = yard.plain.image("lab/kept", tag="2")
+        other = yard.plain.image("lab/kept", tag="2", labels={"other": "one"})
         assert yard.submit(f"{yard.plain.host}/lab/kept@{other['digest']}").status == 503, "it was never read"
         until(lambda: yard.submit(by_tag).status == 503, SOON_S, "what the tag means is forgotten after a second")
         again = yard.submit(by_tag, key="kept-key")
@@ -237,8 +242,9 @@ def cut(request: BaseHTTPRequestHandler) -> bool:
 
 
 def drip(request: BaseHTTPRequestHandler) -> bool:
-    """A byte now and then, so that no single wait is long."""
+    """A line now and then, so that no single wait is long."""
     request.send_response(200)
+    request.flush_headers()
     for _ in range(100):
         try:
             request.wfile.write(b"X-Slow: 1\r\n")
@@ -382,7 +388,7 @@ def test_a_malformed_artifact_is_refused_by_its_digest(
 
 
 def test_hosts_that_are_away_not_trusted_or_not_public(yard: Yard) -> None:
-    answer = yard.submit(f"{yard.stage.away}/lab/sim:7")  # type: ignore[attr-defined]
+    answer = yard.submit(f"{yard.away}/lab/sim:7")
     assert (answer.status, "does not answer" in answer.json["detail"]) == (503, True)
     answer = yard.submit(f"{yard.strange.host}/lab/sim:7")
     assert (answer.status, "certificate" in answer.json["detail"]) == (422, True)

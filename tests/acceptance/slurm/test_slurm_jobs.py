@@ -194,7 +194,7 @@ def test_what_slurm_gave_is_shown_and_compared_with_what_was_asked_for(yard: Yar
     yard.stage.yard("cancel", job, check=True)
     ended = yard.stage.ended(job, timeout_s=END_S)["usage"]
     assert (ended["allocated"]["gpus"], ended["allocated"]["gpu_types"]) == (1, ["a100"])
-    assert ended["nodes"].startswith("alphan")
+    assert ended["nodes"]
     fewer = submit(yard, "--cluster", "alpha", "--cores", "2", "--option=--cpus-per-task=1", "--", "true")
     assert yard.stage.ended(fewer, timeout_s=END_S)["usage"]["allocated"]["differs"] == ["1 of 2 cores"]
     assert "it was given 1 of 2 cores" in yard.stage.yard("show", fewer).stdout

@@ -132,8 +132,8 @@ def _read(answer: http.client.HTTPResponse, host: str, *, bytes_max: int, deadli
         body += piece
         if len(body) > bytes_max:
             raise _too_large(host, bytes_max)
-        if time.monotonic() >= deadline:
-            raise _too_slow(host)
+    if time.monotonic() >= deadline:  # the connection was cut, which looks like its end
+        raise _too_slow(host)
     if length.isdecimal() and len(body) != int(length):
         raise http.client.HTTPException("the answer was cut off")
     return bytes(body)

@@ -13,7 +13,7 @@ class ListedRegistry:
     """`host`: as images name it, with the port if there is one. `address`: where its API is, in the same form.
 
     `allow`: patterns of repositories. `auth` and `blobs`: further hosts that it may send us to, for a token and for
-    blobs. `is_private`: its hosts may have loopback and private addresses.
+    blobs. `is_private`: its hosts may have loopback and private addresses. `has_needs`: what its images need is read.
     """
 
     host: str
@@ -23,6 +23,7 @@ class ListedRegistry:
     blobs: tuple[str, ...] = ()
     is_private: bool = False
     is_plain_http: bool = False
+    has_needs: bool = True
     tls: ssl.SSLContext | None = None
     user: str = field(default="", repr=False)
     password: str = field(default="", repr=False)

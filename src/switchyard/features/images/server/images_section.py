@@ -42,6 +42,7 @@ class RegistrySection(Struct, frozen=True, forbid_unknown_fields=True):
     blobs: Annotated[list[Host], Meta(max_length=20)] = []
     private: bool = False
     plain_http: bool = False
+    needs: bool = True  # read what images need, too; else tags are pinned and nothing else is read
 
     def __post_init__(self) -> None:
         if self.plain_http and not self.private:
@@ -108,6 +109,7 @@ def _listed(each: RegistrySection, folder: Path) -> ListedRegistry:
         blobs=tuple(_own_port(host, each) for host in each.blobs),
         is_private=each.private,
         is_plain_http=each.plain_http,
+        has_needs=each.needs,
         tls=None if each.plain_http else _tls(each, folder),
         user=credentials.user if credentials else "",
         password=credentials.password if credentials else "",

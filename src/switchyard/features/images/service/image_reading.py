@@ -22,10 +22,15 @@ class ReadImage(NamedTuple):
     needs: tuple[Compatibility, ...]
 
 
-def read_image(client: RegistryClient, name: ImageName) -> ReadImage:
-    """An index of several platforms requires none of them: a cluster takes the one that it can run."""
+def read_image(client: RegistryClient, name: ImageName, *, has_needs: bool) -> ReadImage:
+    """An index of several platforms requires none of them: a cluster takes the one that it can run.
+
+    `has_needs`: read what the image needs, and not its digest alone.
+    """
     where = f"{name.host}/{name.repository}"
     top = client.manifest(name.reference)
+    if not has_needs:
+        return ReadImage(top.digest, ())
     found: list[ReadManifest] = [top]
     while (last := found[-1].manifest).manifests is not None and len(last.images) == 1:
         if len(found) > INDEX_DEPTH_MAX:

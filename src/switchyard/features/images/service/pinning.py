@@ -82,7 +82,8 @@ class ImagePinning(RequestPreparer):
         if not self._places.acquire(blocking=False):
             raise Busy(f"The server reads {AT_ONCE} other images just now.", next_step="Try again in a moment.")
         try:
-            return read_image(RegistryClient(registry, name.repository, timeout_s=self._registries.timeout_s), name)
+            client = RegistryClient(registry, name.repository, timeout_s=self._registries.timeout_s)
+            return read_image(client, name, has_needs=registry.has_needs)
         except RegistrySlow:
             self._slow_until[registry.host] = time.monotonic() + SLOW_S
             raise
