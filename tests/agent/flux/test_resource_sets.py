@@ -149,8 +149,8 @@ def test_nodes_with_different_systems_have_their_own_free_resources() -> None:
 def test_what_a_job_had_is_read_from_its_resource_set() -> None:
     assert read_allocation(R_OF_JOB["execution"]["R_lite"]) == Allocation(cores=4, gpus=0)
     assert read_allocation(R["execution"]["R_lite"]) == Allocation(cores=24, gpus=6)
-    for nothing in (None, [], "x", [{"children": {}}], [{"rank": "x"}]):
-        assert read_allocation(nothing) is None
+    unreadable: list[Any] = [None, [], "x", [{"children": {}}], [{"rank": "x"}]]
+    assert [read_allocation(ranks) for ranks in unreadable] == [None] * 5
 
 
 @pytest.mark.parametrize(
