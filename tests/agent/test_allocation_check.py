@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from switchyard.agent.loop.allocation_check import checked_usage
 from switchyard.agent.loop.attempt_reports import without_allocation
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
@@ -21,7 +21,9 @@ TWO_A100 = {"cores": 2, "gpus": 2, "gpu_type": "a100"}
 def found(
     asked: dict[str, Any], *, nodes: str = "n1", demand: dict[str, Any] | None = None, **given: Any
 ) -> tuple[str, ...]:
-    usage = checked_usage(a_lease(resources=asked, demand=demand), Usage(nodes=nodes, allocated=Allocation(**given)))
+    usage = checked_usage(
+        a_lease(resources=asked, demand=demand), Usage(nodes=nodes, allocated=GivenResources(**given))
+    )
     assert usage is not None
     assert usage.allocated is not None
     return usage.allocated.differs
@@ -81,7 +83,7 @@ def test_what_was_not_told_is_reported_as_it_was() -> None:
 
 
 def test_a_server_that_does_not_take_allocations_gets_the_rest() -> None:
-    usage = Usage(elapsed_s=3, nodes="n1", allocated=Allocation(cores=2))
+    usage = Usage(elapsed_s=3, nodes="n1", allocated=GivenResources(cores=2))
     report = Report("0" * 26, 1, ObservedState.SUCCEEDED, usage=usage)
     assert without_allocation(report).usage == Usage(elapsed_s=3, nodes="n1")
     plain = replace(report, usage=None)

@@ -21,7 +21,7 @@ from switchyard.features.flux.agent.cluster.resource_sets import (
     with_queues,
     with_types,
 )
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.graph.attach import attach_subsystems
 from switchyard.model.job.job import JobSpec, Resources, Usage
@@ -147,8 +147,8 @@ def test_nodes_with_different_systems_have_their_own_free_resources() -> None:
 
 
 def test_what_a_job_had_is_read_from_its_resource_set() -> None:
-    assert read_allocation(R_OF_JOB["execution"]["R_lite"]) == Allocation(cores=4, gpus=0)
-    assert read_allocation(R["execution"]["R_lite"]) == Allocation(cores=24, gpus=6)
+    assert read_allocation(R_OF_JOB["execution"]["R_lite"]) == GivenResources(cores=4, gpus=0)
+    assert read_allocation(R["execution"]["R_lite"]) == GivenResources(cores=24, gpus=6)
     unreadable: list[Any] = [None, [], "x", [{"children": {}}], [{"rank": "x"}]]
     assert [read_allocation(ranks) for ranks in unreadable] == [None] * 5
 
@@ -167,5 +167,5 @@ def test_the_types_of_its_gpus_are_properties_of_its_nodes(
     properties: dict[str, str], hosts: str, types: tuple[str, ...]
 ) -> None:
     nodes = nodes_of(r_with(properties), allocated=None, down=None)
-    usage = with_types(Usage(nodes=hosts, allocated=Allocation(gpus=2)), nodes, COMMON_NAMES)
-    assert usage.allocated == Allocation(gpus=2, gpu_types=types)
+    usage = with_types(Usage(nodes=hosts, allocated=GivenResources(gpus=2)), nodes, COMMON_NAMES)
+    assert usage.allocated == GivenResources(gpus=2, gpu_types=types)

@@ -21,7 +21,7 @@ from switchyard.features.slurm.agent.commands.parse import (
     split_handle,
 )
 from switchyard.features.slurm.agent.commands.states import SlurmJobFacts
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_the_queue_in_one_answer() -> None:
             nodes="n1",
             reason="None",
             restarts=3,
-            allocated=Allocation(cores=2),
+            allocated=GivenResources(cores=2),
         ),
         "9/yard-big": SlurmJobFacts(state="PENDING", reason="(ReqNodeNotAvail, UnavailableNodes:n[1-2])"),
         "7_4/yard-arr": SlurmJobFacts(state="PENDING", reason="Job|Array|TaskLimit"),

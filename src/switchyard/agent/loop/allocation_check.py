@@ -12,7 +12,7 @@ import msgspec
 
 from switchyard.agent.loop.need import spec_of
 from switchyard.errors import Malformed
-from switchyard.model.cluster.allocation import DIFFERENCES_MAX, WORDS_CHARS_MAX, Allocation
+from switchyard.model.cluster.allocation import DIFFERENCES_MAX, WORDS_CHARS_MAX, GivenResources
 from switchyard.model.cluster.hardware import GPU, read_hardware
 from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
 from switchyard.model.cluster.poll import Lease
@@ -37,7 +37,7 @@ def checked_usage(lease: Lease, usage: Usage | None) -> Usage | None:
     return msgspec.structs.replace(usage, allocated=allocated)
 
 
-def _differences(spec: JobSpec, usage: Usage, allocated: Allocation) -> Iterator[str]:
+def _differences(spec: JobSpec, usage: Usage, allocated: GivenResources) -> Iterator[str]:
     resources = typed_resources(spec)
     gpus = [device for device in devices_of(resources) if device.kind == GPU]
     asked_gpus = sum(device.count for device in gpus) * resources.tasks

@@ -18,7 +18,7 @@ from switchyard.cli.terminal.table import (
     print_table,
 )
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.files.files import JobFiles, OutputSet, OutputState
 from switchyard.model.job.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.job.retry import Retry
@@ -316,7 +316,7 @@ def format_resources(resources: Resources) -> str:
     return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")
 
 
-def format_allocation(allocated: Allocation) -> str:
+def format_allocation(allocated: GivenResources) -> str:
     """`4 cores, 16GiB memory, 2 gpus a100 (0,3)`; what was not told is left out."""
     types, ids = " ".join(allocated.gpu_types), f"({allocated.gpu_ids})" if allocated.gpu_ids else ""
     gpus = f"{allocated.gpus} gpu{'' if allocated.gpus == 1 else 's'}" if allocated.gpus else ""

@@ -17,7 +17,7 @@ _Words = Annotated[str, Meta(max_length=WORDS_CHARS_MAX, pattern=TEXT_PATTERN)]
 _Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
-class Allocation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class GivenResources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is None or empty was not told. `differs`: where it is less or other than what the job asked for."""
 
     cores: Annotated[float, Meta(ge=0, le=1e9)] | None = None  # Kubernetes counts parts of them
@@ -29,6 +29,6 @@ class Allocation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=
 
 
 def shown_types(types: set[str]) -> tuple[str, ...]:
-    """Names of types as they may stand in an `Allocation`."""
+    """Names of types as they may stand in an `GivenResources`."""
     names = sorted(printable_line(name)[:TYPE_CHARS_MAX] for name in types if name)
     return tuple(names[:GPU_TYPES_MAX])

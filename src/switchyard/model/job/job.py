@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from switchyard.errors import ImpossibleValue
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.cluster.native_grammars import DEVICE_PATTERN, GPU_TYPE, NATIVE_GRAMMARS
 from switchyard.model.cluster.pod_part import PodPart
@@ -366,7 +366,7 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     elapsed_s: Annotated[int, Meta(ge=0, le=2**40)] = 0
     memory_bytes_max: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # of the task or node that used most
     nodes: Annotated[str, Meta(max_length=4096)] = ""  # by name, as the cluster writes them
-    allocated: Allocation | None = None  # what the cluster gave to it
+    allocated: GivenResources | None = None  # what the cluster gave to it
 
     @property
     def differences(self) -> str:

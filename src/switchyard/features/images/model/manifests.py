@@ -23,7 +23,7 @@ Annotations = Annotated[dict[str, str], Meta(max_length=ANNOTATIONS_MAX)]
 MediaType = Annotated[str, Meta(max_length=TYPE_CHARS_MAX)]
 
 
-class Platform(Struct, frozen=True):
+class ImagePlatform(Struct, frozen=True):
     architecture: str = ""
     os: str = ""
 
@@ -35,7 +35,7 @@ class ImageDescriptor(Struct, frozen=True, rename="camel"):
     size: Annotated[int, Meta(ge=0)]
     media_type: MediaType = ""
     artifact_type: MediaType = ""
-    platform: Platform | None = None
+    platform: ImagePlatform | None = None
 
 
 class ImageManifest(Struct, frozen=True, rename="camel"):

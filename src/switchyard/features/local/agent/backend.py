@@ -60,7 +60,7 @@ from switchyard.features.local.agent.launch import (
     start_files,
 )
 from switchyard.features.local.agent.supervisor_program import SupervisorProgram, start_failure
-from switchyard.model.cluster.allocation import WORDS_CHARS_MAX, Allocation, shown_types
+from switchyard.model.cluster.allocation import WORDS_CHARS_MAX, GivenResources, shown_types
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.hardware import GPU, Hardware
 from switchyard.model.cluster.poll import Lease
@@ -419,7 +419,7 @@ class LocalBackend(OptionalCalls):
         return Usage(
             elapsed_s=elapsed_us // 1_000_000,
             nodes=self._host,
-            allocated=Allocation(
+            allocated=GivenResources(
                 cores=need.cores,
                 memory_bytes=need.memory_bytes or None,
                 gpus=len(gpus) or None,

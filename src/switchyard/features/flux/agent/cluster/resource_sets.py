@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from switchyard.errors import Unavailable
-from switchyard.model.cluster.allocation import Allocation, shown_types
+from switchyard.model.cluster.allocation import GivenResources, shown_types
 from switchyard.model.cluster.hardware import SiteNames, is_known
 from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
 from switchyard.model.cluster.idset import IdSet
@@ -59,7 +59,7 @@ def read_ranks(resource_set: Mapping[str, Any] | None) -> dict[int, RankResource
     return ranks
 
 
-def read_allocation(ranks: object) -> Allocation | None:
+def read_allocation(ranks: object) -> GivenResources | None:
     """The cores and GPUs of a job, from R_lite of its resource set. None: it tells nothing."""
     try:
         had = read_ranks({"execution": {"R_lite": ranks}}).values()
@@ -68,7 +68,7 @@ def read_allocation(ranks: object) -> Allocation | None:
     if not had:
         return None
     cores, gpus = sum(rank.cores for rank in had), sum(rank.gpus for rank in had)
-    return Allocation(cores=cores, gpus=gpus)
+    return GivenResources(cores=cores, gpus=gpus)
 
 
 def with_types(usage: Usage, nodes: Iterable[FluxNode], names: SiteNames) -> Usage:

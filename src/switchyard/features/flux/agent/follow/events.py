@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from switchyard.features.flux.agent.cluster.resource_sets import read_allocation
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 
 FATAL_SEVERITY = 0
 WAIT_STATUS_MAX = 0xFFFF  # an exit code or a signal, in two bytes
@@ -48,7 +48,7 @@ class FluxJobFacts:
     is_taskless: bool = False  # the job shell ended before it started a task
     exception: JobException | None = None  # the first fatal one
     nodes: str = ""
-    allocated: Allocation | None = None
+    allocated: GivenResources | None = None
 
     @property
     def is_over(self) -> bool:

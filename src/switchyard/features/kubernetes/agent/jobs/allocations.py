@@ -13,7 +13,7 @@ from switchyard.features.kubernetes.agent.namespaces.objects import PodContainer
 from switchyard.features.kubernetes.agent.nodes.device_labels import device_of_resource, told_properties
 from switchyard.features.kubernetes.agent.nodes.node_objects import KubernetesNode
 from switchyard.features.kubernetes.agent.pods.pod_facts import seconds
-from switchyard.model.cluster.allocation import Allocation, shown_types
+from switchyard.model.cluster.allocation import GivenResources, shown_types
 from switchyard.model.cluster.hardware import GPU, SiteNames
 from switchyard.model.cluster.pod_part import MAIN_CONTAINER
 from switchyard.model.job.job import Usage
@@ -47,7 +47,7 @@ def usage_of_pods(
             types.add(names.common(str(told_properties(node, GPU, site, names).get("type", ""))))
     return Usage(
         nodes=",".join(sorted({pod.spec.node_name for pod in last})[:NODES_SHOWN_MAX])[:4096],
-        allocated=Allocation(
+        allocated=GivenResources(
             cores=float(sum(cores)) if mains and all(cores) else None,
             memory_bytes=min(int(sum(memory)), 2**62) if mains and all(memory) else None,
             gpus=min(gpus, AMOUNT_MAX) if mains else None,

@@ -18,7 +18,7 @@ from switchyard.features.slurm.agent.commands.command_runner import CommandRunne
 from switchyard.features.slurm.agent.commands.parse import split_handle
 from switchyard.features.slurm.agent.commands.states import SlurmJobFacts
 from switchyard.features.slurm.agent.commands.tres import COUNT_MAX
-from switchyard.model.cluster.allocation import WORDS_CHARS_MAX, Allocation, shown_types
+from switchyard.model.cluster.allocation import WORDS_CHARS_MAX, GivenResources, shown_types
 
 ASKED_MAX = 16  # jobs in one round: each is a call of scontrol. The others come with the next round
 _GPUS = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*))?:([0-9]{1,9})(?=\(|,|\Z)")
@@ -34,7 +34,7 @@ class GpuDetails:
     def __init__(self, caller: CommandRunner, *, has_gpus: Callable[[str], bool]) -> None:
         """`has_gpus`: whether the job of a handle asked for GPUs."""
         self._caller, self._has_gpus = caller, has_gpus
-        self._told: dict[str, Allocation] = {}  # by handle; an empty one: Slurm does not tell
+        self._told: dict[str, GivenResources] = {}  # by handle; an empty one: Slurm does not tell
 
     def complete(self, rows: Mapping[str, SlurmJobFacts]) -> dict[str, SlurmJobFacts]:
         """Return the rows that change: those of begun jobs, with their GPUs."""
@@ -52,24 +52,24 @@ class GpuDetails:
             if (told := self._told.get(handle)) is not None and told.gpus is not None
         }
 
-    def _ask(self, handle: str) -> Allocation:
+    def _ask(self, handle: str) -> GivenResources:
         native, name = split_handle(handle)
         result = self._caller.call(command_lines.show_job(native))
-        return read_job_gpus(result.text, name) if result.code == 0 else Allocation()
+        return read_job_gpus(result.text, name) if result.code == 0 else GivenResources()
 
 
-def _lacks_types(allocated: Allocation | None) -> bool:
+def _lacks_types(allocated: GivenResources | None) -> bool:
     return allocated is None or allocated.gpus is None or not allocated.gpu_types
 
 
-def _with_gpus(allocated: Allocation | None, told: Allocation) -> Allocation:
+def _with_gpus(allocated: GivenResources | None, told: GivenResources) -> GivenResources:
     return msgspec.structs.replace(
-        allocated or Allocation(), gpus=told.gpus, gpu_types=told.gpu_types, gpu_ids=told.gpu_ids
+        allocated or GivenResources(), gpus=told.gpus, gpu_types=told.gpu_types, gpu_ids=told.gpu_ids
     )
 
 
 @lru_cache(maxsize=1024)
-def read_job_gpus(text: str, name: str) -> Allocation:
+def read_job_gpus(text: str, name: str) -> GivenResources:
     """The GPUs in a line of `scontrol -o show job -d`: `JOB_GRES=gpu:a100:2`, and their numbers if it has one node.
 
     Words of users, such as the comment, come behind what is read here.
@@ -79,11 +79,11 @@ def read_job_gpus(text: str, name: str) -> Allocation:
     match = _JOB_GRES.search(line)
     counts = _GPUS.findall(match[1]) if match else []
     if not counts:
-        return Allocation()
+        return GivenResources()
     on_nodes = _ON_NODE.findall(line)
     told = [type_ for _, gres in on_nodes for type_, _ in _GPUS.findall(gres)]
     ids = _INDEX.findall(on_nodes[0][1]) if len(on_nodes) == 1 else []
-    return Allocation(
+    return GivenResources(
         gpus=min(sum(int(count) for _, count in counts), COUNT_MAX),
         gpu_types=shown_types({type_ for type_, _ in counts} | set(told)),
         gpu_ids=",".join(ids)[:WORDS_CHARS_MAX],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from switchyard.agent.backends import Status, signal_name
 from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
-from switchyard.model.cluster.allocation import Allocation
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -83,7 +83,7 @@ class SlurmJobFacts:
     reason: str = ""
     memory_bytes_max: int | None = None
     restarts: int = 0  # by Slurm itself
-    allocated: Allocation | None = None  # of one that waits: what it asks for
+    allocated: GivenResources | None = None  # of one that waits: what it asks for
 
     @property
     def is_over(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from switchyard.model.cluster.allocation import Allocation, shown_types
+from switchyard.model.cluster.allocation import GivenResources, shown_types
 
 COUNT_MAX = 2**31 - 1
 _SIZE = {"": 2**20, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}  # no unit: megabytes
@@ -14,7 +14,7 @@ _GPU, _GPU_OF_TYPE = "gres/gpu", "gres/gpu:"
 
 
 @lru_cache(maxsize=4096)  # most jobs of a site have one of a few texts
-def read_tres(text: str) -> Allocation | None:
+def read_tres(text: str) -> GivenResources | None:
     """None: it tells nothing. Unreadable amounts are left out."""
     amounts = dict(part.split("=", 1) for part in text.strip().split(",") if "=" in part)
     cores, gpus = _count(amounts.get("cpu", "")), _count(amounts.get(_GPU, ""))
@@ -22,7 +22,7 @@ def read_tres(text: str) -> Allocation | None:
         return None
     memory = _MEMORY.match(amounts.get("mem", ""))
     types = {key.removeprefix(_GPU_OF_TYPE): _count(value) for key, value in amounts.items() if _GPU_OF_TYPE in key}
-    return Allocation(
+    return GivenResources(
         cores=cores,
         memory_bytes=int(float(memory[1]) * _SIZE[memory[2]]) if memory else None,
         gpus=gpus,
