@@ -251,7 +251,7 @@ def drip(request: BaseHTTPRequestHandler) -> bool:
             request.wfile.flush()
         except OSError:
             break
-        time.sleep(0.1)
+        time.sleep(0.1)  # the pace of a slow registry
     return True
 
 
@@ -376,7 +376,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("content", "kind", "layer"), MALFORMED)
+@pytest.mark.parametrize(("content", "kind", "layer"), MALFORMED, ids=range(len(MALFORMED)))
 def test_a_malformed_artifact_is_refused_by_its_digest(
     yard: Yard, content: bytes, kind: str, layer: str, request: Any
 ) -> None:
