@@ -47,10 +47,11 @@ def _differences(spec: JobSpec, usage: Usage, allocated: GivenResources) -> Iter
     for device in gpus:
         if words := _other_type(device, allocated.gpu_types, is_mixed=len(gpus) > 1 or is_more):
             yield words
-    asked_cores = float(parse_amount(resources.asked.cores) * resources.tasks)
-    if allocated.cores is not None and allocated.cores < asked_cores - ROUNDING:
-        yield f"{allocated.cores:g} of {asked_cores:g} cores"
-    if usage.nodes and (node := _forbidden_node(spec, usage.nodes)):
+    if allocated.cores is not None:
+        asked_cores = float(parse_amount(resources.asked.cores)) * resources.tasks
+        if allocated.cores < asked_cores - ROUNDING:
+            yield f"{allocated.cores:g} of {asked_cores:g} cores"
+    if usage.nodes and spec.demand is not None and (node := _forbidden_node(spec, usage.nodes)):
         yield printable_line(f"node {node}, which its constraint excludes")
 
 

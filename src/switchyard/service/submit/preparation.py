@@ -31,7 +31,7 @@ class RequestPreparers:
     items: tuple[RequestPreparer, ...] = ()
 
     def concerns(self, request: JobRequest) -> bool:
-        return any(item.concerns(request) for item in self.items)
+        return bool(self.items) and any(item.concerns(request) for item in self.items)
 
 
 def needs_preparation(context: Context, request: JobRequest) -> bool:
