@@ -379,7 +379,8 @@ class Bridge:
         def take_nodes(answer: Any) -> None:
             if not isinstance(answer, OSError):
                 message["nodes"] = node_list(answer)
-                message["ranks"] = rank_list(answer)
+                if (ranks := rank_list(answer)) is not None:
+                    message["ranks"] = ranks
             gather.put(0, None)
 
         def take_log(answer: Any) -> None:
