@@ -75,6 +75,8 @@ def test_less_than_was_asked_for_is_a_warning_an_event_and_a_count(stage: Stage,
     events = json.loads(stage.yard("events", job, "-o", "json").stdout)
     assert [event["reason"] for event in events if event["kind"] == "differs"] == ["; ".join(DIFFERS)]
     assert "was given 1 of 2 GPUs" in stage.yard("explain", job).stdout
+    page = stage.call("GET", f"/jobs/{job}").body.decode()
+    assert ("1 v100 (3)" in page, "It was given 1 of 2 GPUs; GPUs v100 instead of a100." in page) == (True, True)
     assert f"{METRIC} 1.0" in stage.call("GET", "/metrics").body.decode()
 
 
