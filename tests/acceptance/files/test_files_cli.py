@@ -304,6 +304,6 @@ def test_whatever_a_function_does_is_told_and_never_ends_the_caller(client: Clie
 
 
 def test_another_python_is_told_plainly(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("switchyard.sdk.jobs.function_calls.python_version", lambda: "2.99")
+    monkeypatch.setattr("switchyard.features.functions.sdk.function_calls.python_version", lambda: "2.99")
     with pytest.raises(RuntimeError, match=r"sent from Python 2\.99, but this cluster runs it with Python 3"):
         client.run(len, "abc").result(PATIENCE_S)

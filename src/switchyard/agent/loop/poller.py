@@ -332,6 +332,7 @@ class Poller:
         """Store the leases, cancels and stops of an answer. A lease that cannot be stored comes again with a sync."""
         receivers = self._receivers
         self._takes_allocations = answer.head.takes_allocations
+        self.session.is_graph_by_operator = answer.head.is_graph_by_operator
         self._outbox.set_bytes_max(answer.output_bytes_max)
         self._journal.note_event_mark(answer.head.event_mark)  # before the leases: it is written with them
         receivers.note_resources(
@@ -404,6 +405,7 @@ class PollAnswerHead(Struct, frozen=True, kw_only=True):
     cluster_resources: str = ""  # version of the objects of all namespaces
     is_closing: bool = False
     is_rotation_asked: bool = False
+    is_graph_by_operator: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
     event_mark: str = ""
     takes_allocations: bool = False
@@ -517,6 +519,7 @@ class PollSession:
         self._lock = threading.Lock()
         self._state = SessionState.ABSENT
         self.number = 0  # of the last sync; 0: the server has not accepted this process
+        self.is_graph_by_operator = False  # as the server said last
 
     @property
     def is_accepted(self) -> bool:

@@ -29,9 +29,7 @@ from switchyard.agent.backends import (
     WorkFolder,
     marker_of,
 )
-from switchyard.agent.backends.shared.container_removal import remove_containers
 from switchyard.agent.backends.shared.work_folders import WorkFolders
-from switchyard.agent.doctor.discover import host_name
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.log import line
 from switchyard.agent.loop.clock import Stamp, boot_id
@@ -45,10 +43,11 @@ from switchyard.agent.loop.need import (
     spec_of,
     total_need,
 )
+from switchyard.agent.site.discover import host_name
 from switchyard.agent.site.images import container_programs, graph_with_images
 from switchyard.errors import Unavailable, YardError
 from switchyard.features.local.agent import local_status, proctable, supervisor
-from switchyard.features.local.agent.containment import Containments
+from switchyard.features.local.agent.containment import Containments, remove_containers
 from switchyard.features.local.agent.job_mounts import release_mounts
 from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Seals, SupervisorClaim
 from switchyard.features.local.agent.launch import (

@@ -95,6 +95,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
         quotes=questions,
         files=server.wakeups.file_asks.take(agent.id) if message.wait_s else [],
         cluster_resources=server.agents.tell_resources(agent),
+        is_graph_by_operator=_is_graph_by_operator(server, agent),
         is_closing=server.wakeups.hub.is_closing,
         is_rotation_asked=_is_rotation_asked(server, agent),
         output_bytes_max=server.settings.config.logs.bytes_max,
@@ -297,6 +298,11 @@ def _backends(server: ServerRuntime, agent: AgentEntry) -> frozenset[str]:
 def _is_rotation_asked(server: ServerRuntime, agent: AgentEntry) -> bool:
     now = server.context.snapshots.fleet.agents.get(agent.id)
     return now is not None and now.is_rotation_asked
+
+
+def _is_graph_by_operator(server: ServerRuntime, agent: AgentEntry) -> bool:
+    member = server.context.snapshots.world.by_id.get(agent.cluster_id)
+    return member is not None and member.graph is not None and member.graph.is_by_operator
 
 
 def _cluster_name(server: ServerRuntime, agent: AgentEntry) -> str:

@@ -15,7 +15,7 @@ from switchyard.model.job.job import JobRequest, State
 from switchyard.model.wire.api import BULK_JOBS_MAX, BulkAnswer, BulkRequest, CreatedJob
 from switchyard.model.wire.decode import JsonReader
 from switchyard.model.wire.decode_pieces import split_bulk_body
-from switchyard.server.bulk_turns import commit_bulk
+from switchyard.server.commits import commit_bulk
 from switchyard.server.http.bodies.body_bounds import BULK_BODY, INLINE_BYTES, JOB_BODY, QUICK_DEMAND_BYTES
 from switchyard.server.http.bodies.body_decoding import decode_body, read_bounded, read_within_bound
 from switchyard.server.http.call import Call, read_idempotency_key

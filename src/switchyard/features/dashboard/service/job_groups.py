@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from switchyard.features.dashboard.store import job_windows
 from switchyard.model.job.job import Job
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.queue import Lane
@@ -14,10 +15,9 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.job.jobs import job_view
 from switchyard.service.lifecycle.visibility import HIDDEN, Visibility, visible_filter
-from switchyard.store.jobs import job_windows
 from switchyard.store.jobs.jobs import JobFilter
 
-READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are (store/jobs/job_windows.py)
+READ_MAX = 20_000  # matching jobs read: tens of milliseconds, however many there are
 GROUPS_MAX = 1000  # read; of more groups the largest are counted
 GROUPED_BY = tuple(job_windows.GROUP_COLUMNS)
 NONE = ""  # the name of jobs that have no value, such as pending jobs without a cluster

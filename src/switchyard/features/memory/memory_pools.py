@@ -25,6 +25,7 @@ from switchyard.model.rules.tokens import (
     check_quota,
     checked_lease_s,
 )
+from switchyard.server.config.config import ResourceManagerSection
 from switchyard.tokens.pools import (
     JOB_ID_PREFIX,
     LEASE_S_MAX,
@@ -42,6 +43,16 @@ from switchyard.tokens.pools import (
 TICKS_PER_S = 10  # a lease may last up to one tick longer than requested
 TokenKey = tuple[str, str, str]  # project, domain, token
 Holding = tuple[int, int, float, str]  # units, the tick in which the lease ends, held since, owner
+
+
+class MemoryKind:
+    """It is a `server.config.token_pools_section.PoolsKind`."""
+
+    def mistakes(self, _section: ResourceManagerSection) -> list[str]:
+        return []
+
+    def make(self, section: ResourceManagerSection, *, lease_s_max: int) -> TokenPools:
+        return MemoryPools(quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
 
 
 @dataclass(slots=True)

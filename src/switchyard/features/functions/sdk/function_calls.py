@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 from switchyard.errors import BadRequest, Conflict, NotFound, YardError
+from switchyard.features.functions.sdk import function_runner
 from switchyard.model.job.job import State
-from switchyard.sdk.jobs import function_runner
 from switchyard.sdk.jobs.handle import JobHandle
 
 P = ParamSpec("P")

@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from switchyard.agent.backends import TERMINAL_STATES, Backend, Status, native_name
+from switchyard.agent.feature import CanaryAdvice, SmallJob
 from switchyard.errors import YardError
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.job.job import JobSpec, Resources
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.wire.ids import make_id
 
+COMMON_PLACE = SmallJob()
 CANARY_TEXT = "the canary sings"
 MARKER_SEEN = "it sees the marker"
 CANARY_POLL_S = 0.2
 # for a job that was cancelled to be gone, and for its output to be seen over a network's file system
 CANARY_CLEANUP_S = 30.0
 OUTPUT_MAX = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryAdvice:
-    """What to do if the small job fails, in the words of one system. `{name}` in `cancel` is the job.
-
-    `waits`: by how the system's reason begins.
-    """
-
-    output: str = "See what the batch system says of the job, and whether this machine sees where it writes."
-    cancel: str = "Cancel it by hand."
-    silent: str = "See whether the batch system runs."
-    slow: str = "See the nodes and their logs."
-    queued: str = "See what the batch system says of the job."
-    waits: Mapping[str, str] = field(default_factory=dict)
-    is_always: bool = False  # `output` is the advice whatever the backend itself said
-
-    @classmethod
-    def of(cls, text: str) -> CanaryAdvice:
-        """The same advice for every failure."""
-        return cls(output=text, cancel=text, silent=text, slow=text, queued=text, is_always=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +40,11 @@ def run_canary(
     owner: str,
     wait_s: float,
     marker: Path | None = None,
-    project: str = "default",
-    domain: str = "development",
+    place: SmallJob = COMMON_PLACE,
     advice: CanaryAdvice,
 ) -> CanaryResult:
     """Submit the job, wait for its end, read its output, and clean up. The job says whether it sees `marker`."""
-    lease = _make_lease(owner, marker, project=project, domain=domain)
+    lease = _make_lease(owner, marker, place)
     result = _follow_canary(backend, lease, wait_s=wait_s, marker=marker, advice=advice)
     is_advised = advice.is_always and result.is_ok is not True and result.advice
     return replace(result, advice=advice.output) if is_advised else result
@@ -102,7 +81,7 @@ def _follow_canary(
     return result
 
 
-def _make_lease(owner: str, marker: Path | None, *, project: str, domain: str) -> Lease:
+def _make_lease(owner: str, marker: Path | None, place: SmallJob) -> Lease:
     # The text comes last: who reads it has read the line before it, too.
     script = f'if [ -e "$0" ]; then echo {MARKER_SEEN}; fi; echo {CANARY_TEXT}'
     command = ["/bin/sh", "-c", script, str(marker)] if marker is not None else ["/bin/echo", CANARY_TEXT]
@@ -115,8 +94,8 @@ def _make_lease(owner: str, marker: Path | None, *, project: str, domain: str) -
         name="yard-doctor",
         owner=owner,
         is_owner_admin=True,  # the doctor runs under the agent's account
-        project=project,
-        domain=domain,
+        project=place.project,
+        domain=place.domain,
         spec=spec,
     )
 

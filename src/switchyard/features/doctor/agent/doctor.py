@@ -7,8 +7,12 @@ that is written there is removed.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
+import json
+import logging
+import os
 import shutil
 import socket
 import sqlite3
@@ -23,25 +27,25 @@ from pathlib import Path
 import msgspec
 
 from switchyard.agent.backends import Backend, Setting
-from switchyard.agent.backends.registry import load_backend
-from switchyard.agent.doctor.canary import run_canary
-from switchyard.agent.doctor.discover import discover_graph
-from switchyard.agent.feature import Finding, feature_of
+from switchyard.agent.backends.registry import BACKENDS, load_backend
+from switchyard.agent.feature import Finding, SmallJob, feature_of
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.files.inputs.folder_writer import FICLONE, NO_CLONE_ERRNOS
 from switchyard.agent.files.inputs.room import nearest_folder
 from switchyard.agent.journal.journal_rows import check_schema, find_damage
 from switchyard.agent.loop.loop import FREE_BYTES_MIN
 from switchyard.agent.server import credential as credentials
-from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.server.client import URL_DEFAULT, Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.discover import discover_graph
 from switchyard.agent.site.images import problem_here
 from switchyard.agent.site.job_accounts import JobAccounts
-from switchyard.agent.site.site import Site
-from switchyard.connection import refuse_plain_http
-from switchyard.errors import YardError
+from switchyard.agent.site.site import Site, read_site
+from switchyard.connection import PLAIN_HTTP_VARIABLE, is_plain_http_allowed, refuse_plain_http
+from switchyard.errors import EXIT_ERROR, EXIT_OK, YardError
+from switchyard.features.doctor.agent.canary import COMMON_PLACE, CanaryResult, run_canary
 from switchyard.model.cluster.cluster import Agent
-from switchyard.model.jobspec.quantity import show_bytes
+from switchyard.model.jobspec.quantity import parse_duration_s, show_bytes
 from switchyard.model.wire.api import Version
 
 CHECK_S_MAX = 5.0  # for one step of the connection to a server
@@ -57,6 +61,83 @@ SHARED_ADVICE = (
 )
 NOT_FROM_HERE = "its agent reaches the cluster over ssh, so it gives jobs no files"
 CONTENT = b"doctor" * 1000
+
+
+EXAMPLES = """\
+examples:
+  yard agent doctor --server https://yard.example --backend local     before the first join
+  yard agent doctor --cluster alpha                                   the agent that joined from here
+  yard agent doctor --backend slurm --config site.yaml                runs a small job at the cluster
+  yard agent doctor --backend flux                                    the same in the Flux instance of FLUX_URI
+  yard agent doctor --backend kubernetes --config site.yaml --namespace physics-development
+  yard agent doctor --data ./alpha -o json
+
+exit codes:  0 all is well, 1 something is wrong
+"""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="yard agent doctor",
+        description="Look at all that an agent needs, and say what is wrong and what to do. A batch system is given "
+        "one small job; nothing else is changed.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--server", action="append", metavar="URL", help="default: the one the agent joined, or YARD_URL"
+    )
+    parser.add_argument("--cluster", metavar="NAME", help="the agent of this cluster, in its usual folder")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="the agent's folder")
+    parser.add_argument("--backend", metavar="KIND", help=f"what runs the jobs: {', '.join(BACKENDS.names())}")
+    parser.add_argument("--config", type=Path, metavar="FILE", help="the site's file, as the agent gets it")
+    parser.add_argument(
+        "--namespace", action="append", default=[], metavar="NAME", help="of Kubernetes: check this one (repeatable)"
+    )
+    parser.add_argument("--user", metavar="NAME", help="whose small job it is, where the site maps users to accounts")
+    parser.add_argument("--wait", default="60s", metavar="T", help="for the small job's end (default: 60s)")
+    parser.add_argument("--ca-file", metavar="FILE", help="certificates to trust instead of the system's")
+    parser.add_argument("-o", "--output", choices=("json",), metavar="FORM", help="print as json")
+    arguments = parser.parse_args(argv[argv[:1] == ["doctor"] :])
+    try:
+        wait_s = parse_duration_s(arguments.wait)
+    except ValueError as exc:
+        parser.error(f"--wait: {exc}")
+    logging.getLogger("switchyard").addHandler(logging.NullHandler())  # the findings say what a backend logs
+    directory = arguments.data or (credentials.default_data_folder(arguments.cluster) if arguments.cluster else None)
+    target = DoctorTarget(
+        servers=DoctorServers(
+            urls=arguments.server or _known_servers(directory),
+            ca_file=arguments.ca_file,
+            is_plain_allowed=is_plain_http_allowed(os.environ.get(PLAIN_HTTP_VARIABLE)),
+        ),
+        directory=directory.absolute() if directory else None,
+        backend=arguments.backend,
+        environment=dict(os.environ),
+        site=read_site(arguments.config),
+        cluster=arguments.cluster or "",
+        job=DoctorJob(owner=arguments.user, wait_s=wait_s),
+        namespaces=arguments.namespace,
+    )
+    findings = run_checks(target)
+    if arguments.output:
+        print(json.dumps([msgspec.to_builtins(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            mark = "-" if finding.is_ok is None else "✔" if finding.is_ok else "✘"
+            print(f"{mark} {finding.check:<10}  {finding.detail}")
+            if finding.advice:
+                print(f"{'':<14}{finding.advice}")
+    return EXIT_ERROR if any(finding.is_ok is False for finding in findings) else EXIT_OK
+
+
+def _known_servers(directory: Path | None) -> list[str]:
+    with contextlib.suppress(YardError):  # the doctor reports what is wrong with the credential
+        credential = credentials.load_credential(directory) if directory else None
+        if credential is not None and "YARD_URL" not in os.environ:
+            return [credential.server]
+    return [os.environ.get("YARD_URL") or URL_DEFAULT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,15 +374,12 @@ def _backend(target: DoctorTarget, kind: str | None, folders: FilesFolders | Non
                 feature = feature_of(kind)
                 if kind != "fake" and feature.has_local_accounts:
                     yield _accounts(target.site, advice=feature.accounts_advice)
-                result = feature.run_small_job(
-                    target.site,
-                    backend,
-                    owner=target.job.owner or "doctor",
-                    wait_s=target.job.wait_s,
-                    namespaces=target.namespaces,
-                )
-                if result is not None:
-                    yield result
+                job = feature.small_job(target.site, target.namespaces)
+                if isinstance(job, Finding):
+                    yield job
+                elif job is not None:
+                    result = _run_canary(target, backend, place=job)
+                    yield Finding("canary", result.is_ok, result.detail, result.advice)
                 elif backend.has_queue:
                     yield from _canary(target, backend, folders)
         except (YardError, OSError) as exc:
@@ -329,16 +407,23 @@ def _canary(target: DoctorTarget, backend: Backend, folders: FilesFolders | None
         return
     is_remote = target.site.is_elsewhere
     with seen_by_nodes(None if is_remote else folders) as marker:
-        result = run_canary(
-            backend,
-            owner=target.job.owner or "doctor",
-            wait_s=target.job.wait_s,
-            marker=marker,
-            advice=feature_of(backend.kind).canary_advice,
-        )
+        result = _run_canary(target, backend, marker=marker)
     yield Finding("canary", result.is_ok, result.detail, result.advice)
     if folders is not None and not is_remote:
         yield check_shared(target.site, folders, is_seen=result.is_marker_seen if marker is not None else None)
+
+
+def _run_canary(
+    target: DoctorTarget, backend: Backend, *, marker: Path | None = None, place: SmallJob = COMMON_PLACE
+) -> CanaryResult:
+    return run_canary(
+        backend,
+        owner=target.job.owner or "doctor",
+        wait_s=target.job.wait_s,
+        marker=marker,
+        place=place,
+        advice=feature_of(backend.kind).canary_advice,
+    )
 
 
 def check_images(site: Site, kind: str | None, environment: Mapping[str, str]) -> list[Finding]:

@@ -16,6 +16,7 @@ from threading import Lock
 import msgspec
 
 from switchyard.errors import Denied
+from switchyard.features.rainbow.service.handovers import handover_row, refuse_number_overflow
 from switchyard.model.cluster.cluster import POLLING_BACKEND
 from switchyard.model.cluster.poll import BATCH_MAX, Lease, Report
 from switchyard.model.job.lifecycle import FINAL_STATES, ObservedState, ReportAnswer, assign, return_lease
@@ -25,7 +26,6 @@ from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.core.writes.committer import BatchCall
-from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.lifecycle.transitions import (
     HANDED_OVER_REASON,
