@@ -37,6 +37,7 @@ from switchyard.server.config.config_positions import with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
 from switchyard.server.config.flyte_sections import FlyteReading, read_flyte_keys
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
+from switchyard.server.config.probation_section import ProbationSection
 from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part
 from switchyard.server.config.storage_section import StorageSection
 from switchyard.service.core.file_storage import FileLimits
@@ -362,6 +363,7 @@ class Config(Section, frozen=True):
     match: MatchSection = MatchSection()
     selection: SelectionSection = SelectionSection()
     moving: MovingSection = MovingSection()
+    probation: ProbationSection = ProbationSection()
     spill: SpillSection = SpillSection()
     logs: LogsSection = LogsSection()
     retention: RetentionSection = RetentionSection()

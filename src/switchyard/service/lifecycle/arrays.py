@@ -82,6 +82,7 @@ class BatchArrays:
             self._jobs[row.id] = ArrayJob.of(row, is_tolerant=is_tolerant)
         for row in ranges.range_live(self._batch.tx, [row.id for row in new_rows]) if new_rows else []:
             state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
+            state.leased_us = row.leased_us
             self._jobs[row.job_id].ranges[row.fence] = state
         for row in new_rows:
             if not replaced_columns(row).isdisjoint(TALLY_COLUMNS):

@@ -1,0 +1,86 @@
+"""What a server keeps in memory of probation: empty on most days, so that it costs leases and reports nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from switchyard.route.probation import ON_PROBATION, Evidence
+from switchyard.store.clusters import probations as store
+from switchyard.store.clusters.probations import EvidenceRow, ProbationRow
+from switchyard.store.engine.database import Tx
+
+ClusterReasons = tuple[tuple[str, str], ...]  # cluster ids, each with a reason
+EvidenceKey = tuple[str, str, str, str]  # owner, cluster, subject, node
+
+
+@dataclass(frozen=True)
+class ProbationSnapshot:
+    """Probations and evidence at one version.
+
+    `watched`: owners and subjects that failed quickly somewhere: their successes count. `reasons`: of clusters that are
+    on probation for all. `by_owner`: those that are so for one owner. `gated`: all clusters on probation.
+    """
+
+    version: int = -1
+    rows: tuple[ProbationRow, ...] = ()
+    evidence: Mapping[EvidenceKey, EvidenceRow] = field(default_factory=dict)
+    watched: frozenset[tuple[str, str]] = frozenset()
+    suspects: frozenset[str] = frozenset()
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    by_owner: Mapping[str, ClusterReasons] = field(default_factory=dict)
+    gated: frozenset[str] = frozenset()
+    exempt: frozenset[str] = frozenset()
+    nodes: Mapping[str, tuple[ProbationRow, ...]] = field(default_factory=dict)  # to avoid, by cluster
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.rows or self.evidence)
+
+    def since_us(self, cluster_id: str, owner_id: str) -> int | None:
+        """Return since when the cluster is on probation for jobs of this owner. None: it is not."""
+        since = [row.since_us for row in self.rows if is_about(row, cluster_id, owner_id)]
+        return max(since, default=None)
+
+    @staticmethod
+    def of(version: int, rows: list[ProbationRow], evidence: list[EvidenceRow]) -> ProbationSnapshot:
+        by_owner: dict[str, ClusterReasons] = {}
+        nodes: dict[str, tuple[ProbationRow, ...]] = {}
+        on = [row for row in rows if row.state == "on"]
+        of_clusters = [row for row in on if not row.node]
+        for row in of_clusters:
+            if row.owner_id:
+                why = f"{ON_PROBATION} for your jobs: {row.reason}"
+                by_owner[row.owner_id] = (*by_owner.get(row.owner_id, ()), (row.cluster_id, why))
+        for row in on:
+            if row.node:
+                nodes[row.cluster_id] = (*nodes.get(row.cluster_id, ()), row)
+        return ProbationSnapshot(
+            version,
+            tuple(rows),
+            {key_of(row): row for row in evidence},
+            watched=frozenset((row.owner_id, row.subject) for row in evidence if row.subject),
+            suspects=frozenset(row.cluster_id for row in evidence if row.fails),
+            reasons={row.cluster_id: f"{ON_PROBATION}: {row.reason}" for row in of_clusters if not row.owner_id},
+            by_owner={owner: tuple(sorted(by_owner[owner])) for owner in sorted(by_owner)},
+            gated=frozenset(row.cluster_id for row in of_clusters),
+            exempt=frozenset(row.cluster_id for row in rows if row.state == "off"),
+            nodes=nodes,
+        )
+
+
+NO_PROBATION = ProbationSnapshot()
+
+
+def key_of(row: EvidenceRow) -> EvidenceKey:
+    return row.owner_id, row.cluster_id, row.subject, row.node
+
+
+def is_about(row: ProbationRow, cluster_id: str, owner_id: str) -> bool:
+    """Whether this probation holds jobs of the owner back from the cluster."""
+    is_on = row.state == "on" and not row.node
+    return is_on and row.cluster_id == cluster_id and row.owner_id in ("", owner_id)
+
+
+def load_probation(tx: Tx, version: int) -> ProbationSnapshot:
+    return ProbationSnapshot.of(version, store.probation_all(tx), store.evidence_all(tx))
