@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.model.cluster.cluster import Cluster
+from switchyard.model.rules.access import Role
 from switchyard.service.cluster.clusters import cluster_view
 from switchyard.service.core.agents.cluster_state import sample_of
+from switchyard.service.core.agents.probation_views import probation_views
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
@@ -26,7 +28,9 @@ def cluster_get(context: Context, actor: Actor, name: str) -> Cluster:
         held = backlog.cluster_leased_count(tx, member.id)
         unsent = file_outputs.unsent_count(tx, member.id, None, now_us=context.now_us())
         in_line = backlog.backlog_count(tx, member.id, most=BACKLOG_MAX)
-    return msgspec.structs.replace(cluster, held=held, unsent=unsent, in_line=in_line)
+    may_see = None if actor.may_cluster(Role.OPERATE, member) else actor.id
+    probations = probation_views(context, member.id, owner_id=may_see)
+    return msgspec.structs.replace(cluster, held=held, unsent=unsent, in_line=in_line, probations=probations)
 
 
 def cluster_history(context: Context, actor: Actor, name: str, *, since_s: int) -> list[ClusterSample]:

@@ -25,6 +25,7 @@ from switchyard.service.core.agents.cluster_state import set_manual_values, stat
 from switchyard.service.core.agents.credential import lock_parent_token, make_credential
 from switchyard.service.core.agents.fleet import ClusterEntry
 from switchyard.service.core.agents.visible_clusters import visible_cluster
+from switchyard.service.core.agents.probation_views import probation_views
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.audit import record_audit
@@ -91,6 +92,8 @@ def _view(context: Context, member: Member, row: ClusterEntry, state: list[State
         totals=member.graph.totals if member.graph else {},
         load=context.snapshots.load_of(member.id),
         state=state,
+        probations=probation_views(context, member.id),
+        is_probation_off=member.id in context.snapshots.probation.exempt,
         created_us=row.created_us,
         seen_us=max(seen_times_us, default=None),
     )

@@ -44,6 +44,19 @@ def begin_probation(
     )
 
 
+def confirm_probation(row: ProbationRow) -> ProbationRow:
+    """An operator knows that the cluster is broken: no canaries, and no end by itself."""
+    return replace(row, is_confirmed=True, canaries="[]")
+
+
+def exempt_cluster(cluster_id: str, reason: str, now_us: int) -> ProbationRow:
+    """Return the row of a cluster that is never put on probation."""
+    row = begin_probation(
+        None, key=(cluster_id, "", ""), subject="", reason=reason, terms=ProbationTerms(), now_us=now_us
+    )
+    return replace(row, state="off")
+
+
 def end_probation(row: ProbationRow, now_us: int) -> ProbationRow:
     return replace(row, state="ended", last_us=now_us, canaries="[]", is_confirmed=False)
 
