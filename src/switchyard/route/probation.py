@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from switchyard.model.cluster.poll import AVOIDED_NODES_SHARE
+
 ON_PROBATION = "on probation"  # the beginning of the reason in a verdict
-NODES_SHARE = 4  # at most one in so many nodes is avoided; beyond it is the cluster that is at fault
 DOUBLINGS_MAX = 20
 
 
@@ -46,6 +47,8 @@ class Evidence(Protocol):
     def fails(self) -> int: ...
     @property
     def ok_us(self) -> int: ...
+    @property
+    def last_us(self) -> int: ...
 
 
 class Fault(Enum):
@@ -83,10 +86,11 @@ def find_fault(rows: Iterable[Evidence], cluster_id: str, terms: ProbationTerms,
     # Half as many failures elsewhere are enough: this cluster had the first turn.
     if not has_success_elsewhere and 2 * max(elsewhere.values(), default=0) >= terms.failures:
         return Finding(Fault.JOB)
-    does_well = any(row.ok_us and not row.fails for row in here)
+    recent_us = max(row.last_us for row in failing) - terms.pause_us
+    does_well = any(row.ok_us > max(0, recent_us) and not row.fails for row in here)
     nodes = tuple(sorted(row.node for row in failing if row.node and row.fails >= terms.failures))
     is_of_nodes = all(row.node for row in failing) and (does_well or len(failing) == 1)
-    if is_of_nodes and nodes and len(nodes) * NODES_SHARE <= node_count:
+    if is_of_nodes and nodes and len(nodes) * AVOIDED_NODES_SHARE <= node_count:
         return Finding(Fault.NODES, nodes)
     return NO_FAULT if does_well else Finding(Fault.CLUSTER)
 

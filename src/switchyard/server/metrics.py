@@ -129,6 +129,8 @@ class Metrics(Collector):
         server, snapshots = self._server, self._server.context.snapshots
         healths = Counter(member.health.value for member in snapshots.world.members)
         yield _gauge("clusters", "Clusters, by health.", "health", healths)
+        about = "Clusters on probation: for all jobs, or for those of some owners; and nodes that jobs avoid."
+        yield _gauge("clusters_on_probation", about, "whose", snapshots.probation.counts)
         live = sum(snapshots.is_live(agent) for agent in snapshots.fleet.agents)
         agents = {"live": live, "silent": len(snapshots.fleet.agents) - live}
         yield _gauge("agents", "Agents: live, or silent for too long.", "state", agents)

@@ -57,8 +57,8 @@ class Sites:
             agent.seen()
         rig.context.snapshots.refresh()
         rig.leader.take(rig.context)
-        self.care.go(rig.context, rig.leader)
         self.lessees.look(rig.context, rig.leader)
+        self.care.go(rig.context, rig.leader)
         route_pending(rig.context, rig.leader)
 
     def wait(self, seconds: float) -> None:

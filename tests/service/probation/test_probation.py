@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from switchyard.errors import Conflict
+from switchyard.model.cluster.poll import AttemptRef
+from switchyard.model.cluster.probation import ProbationAction, ProbationChange
+from switchyard.model.job.job import State
+from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.rules.access import GrantTarget, Role
-from tests.builders import a_request
+from switchyard.server.config.config import Config
+from switchyard.server.config.probation_section import ProbationSection
+from switchyard.service.cluster import graphs, probation
+from switchyard.service.run.evidence_round import ROWS_MAX
+from switchyard.store.clusters import probations as store
+from tests.builders import a_graph, a_request
 from tests.service.probation.sites import Sites
-from tests.service.rig import Rig
+from tests.service.rig import ADMIN, Rig, running
 
 
 def test_a_black_hole_gets_three_tasks_of_an_array(rig: Rig) -> None:
@@ -79,4 +94,175 @@ def test_one_user_closes_a_cluster_only_for_themselves(rig: Rig) -> None:
         sites.round()
     assert sites.probations("hole") == [(zed.id, "")]
     rig.submit(a_request(array="0-99"), actor=amy)
-    assert sum(lease.hi - lease.lo + 1 for lease in sites.turn("hole", want=50)) == 50
+    assert sum(lease.hi - lease.lo + 1 for lease in sites.turn("hole", want=50)) == 10, "as many as may queue there"
+
+
+def test_two_owners_close_a_cluster_for_all_but_not_while_a_third_does_well(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    people = [rig.user(name, (Role.SUBMIT, GrantTarget.PLATFORM, "all")) for name in ("ann", "bob", "cat")]
+    sites.is_broken = lambda name, lease: name == "hole" and lease.owner != "cat"
+    for actor in people[:2]:
+        rig.submit(a_request(array="0-5"), actor=actor)
+    for turn in range(40):
+        if turn in (4, 8):
+            rig.submit(a_request(cluster="hole", priority=9), actor=people[2])
+        sites.turn("hole")
+        sites.round()
+    assert [owner for owner, _ in sites.probations("hole")] == sorted(actor.id for actor in people[:2])
+    probation.probation_change(rig.context, ADMIN, "hole", ProbationChange(ProbationAction.CLEAR))
+    for actor in people[:2]:
+        rig.submit(a_request(array="0-5"), actor=actor)
+    for _ in range(20):
+        sites.turn("hole")
+    assert sites.probations("hole")[0] == ("", ""), "now nobody does well there"
+    rig.submit(a_request(name="third"), actor=people[2])
+    assert [lease.owner for lease in sites.turn("hole") if lease.owner == "cat"] == []
+
+
+def test_all_clusters_on_probation_take_tasks_as_always(rig: Rig) -> None:
+    sites = Sites(rig, "one", "two")
+    for name in ("one", "two"):
+        probation.probation_change(rig.context, ADMIN, name, ProbationChange(ProbationAction.CONFIRM, "smoke"))
+    sites.wait(1)
+    job = rig.submit(a_request(array="0-19")).id
+    plain = rig.submit(a_request()).id
+    sites.round()
+    assert sum(len(sites.turn(name, want=50)) for name in ("one", "two", "one")) >= 2
+    for _ in range(6):
+        sites.turn("one", want=10)
+        sites.turn("two", want=10)
+    assert (rig.job(job).state, rig.job(plain).state) == (State.SUCCEEDED, State.SUCCEEDED)
+
+
+def test_a_job_that_may_run_nowhere_else_runs_on_probation(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    before = rig.submit(a_request(cluster="hole")).id
+    probation.probation_change(rig.context, ADMIN, "hole", ProbationChange(ProbationAction.CONFIRM))
+    later = rig.submit(a_request(cluster="hole")).id
+    sites.wait(0.1)
+    sites.turn("hole", want=5)
+    assert {rig.job(job).state for job in (before, later)} == {State.SUCCEEDED}
+
+
+def test_flapping_makes_the_pauses_longer(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    rig.submit(a_request(array="0-999"))
+    levels = []
+    for _ in range(3):
+        sites.breaks("hole")
+        for _ in range(6):
+            sites.turn("hole")
+        levels.append(rig.context.snapshots.probation.rows[0].level)
+        sites.breaks()
+        for _ in range(4):
+            sites.wait(130)
+            sites.turn("hole")
+        assert sites.probations("hole") == []
+    assert levels == [0, 1, 2]
+
+
+def test_one_broken_node_is_avoided_and_its_cluster_is_not(rig: Rig) -> None:
+    sites = Sites(rig, "good")
+    many = rig.join("many")
+    graphs.store_agent_graph(rig.context, many.id, a_graph(count=8))
+    many.sync()
+    sites.agents["many"] = many
+    rig.submit(a_request(array="0-99"))
+    sites.breaks("many")
+    for _ in range(4):
+        sites.turn("many", node="n3")
+    assert sites.probations("many") == [("local-admin", "n3")]
+    sites.breaks()
+    (lease,) = sites.turn("many", want=4, node="n1")
+    assert lease.avoid_nodes == ["n3"]
+    sites.wait(31)
+    (lease,) = sites.turn("many", node="n3")
+    assert lease.avoid_nodes == [], "the node is tried again"
+    sites.wait(31)
+    sites.breaks("many")
+    for node in ("n1", "n2", "n4", "n5"):
+        for _ in range(3):
+            sites.turn("many", node=node)
+    assert ("local-admin", "") in sites.probations("many"), "so many nodes: it is the cluster"
+
+
+def test_a_cluster_that_an_operator_exempts_takes_everything(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("hole")
+    probation.probation_change(rig.context, ADMIN, "hole", ProbationChange(ProbationAction.OFF))
+    rig.submit(a_request(array="0-19"))
+    for _ in range(20):
+        sites.turn("hole")
+    assert (sites.lost("hole"), sites.probations("hole")) == (20, [])
+    with pytest.raises(Conflict, match="exempt"):
+        probation.probation_change(rig.context, ADMIN, "hole", ProbationChange(ProbationAction.CONFIRM))
+    probation.probation_change(rig.context, ADMIN, "hole", ProbationChange(ProbationAction.ON))
+    rig.submit(a_request(array="0-19"))
+    for _ in range(20):
+        sites.turn("hole")
+    assert sites.lost("hole") == 23
+
+
+def test_a_canary_that_runs_for_long_has_done_well(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("hole")
+    rig.submit(a_request(array="0-99"))
+    for _ in range(4):
+        sites.turn("hole")
+    for _ in range(2):
+        sites.wait(31)
+        agent = sites.agents["hole"]
+        (lease,) = agent.lease(1)
+        agent.report(AttemptRef(lease.job, lease.fence), ObservedState.RUNNING, native_id="7")
+        assert agent.lease(1) == []
+        sites.wait(5)
+        assert sites.probations("hole"), "it has not run for long"
+        sites.wait(6)
+    assert sites.probations("hole") == []
+
+
+def test_a_restarted_agent_is_still_on_probation(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("hole")
+    rig.submit(a_request(array="0-99"))
+    for _ in range(4):
+        sites.turn("hole")
+    sites.agents["hole"].sync()
+    assert sites.agents["hole"].lease(5) == []
+
+
+def test_evidence_about_one_user_is_bounded_and_forgotten(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("good", "hole")
+    for number in range(50):
+        rig.submit(a_request(name=f"job-{number}"))
+    for _ in range(60):
+        sites.turn("hole")
+        sites.turn("good")
+    with rig.context.database.read() as tx:
+        rows = store.evidence_all(tx)
+    assert 0 < len(rows) <= 2 * ROWS_MAX
+    sites.wait(3601)
+    sites.wait(61)
+    with rig.context.database.read() as tx:
+        assert (store.evidence_all(tx), rig.context.snapshots.probation.gated) == ([], frozenset())
+
+
+def test_without_quick_failures_nothing_is_stored(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    rig.submit(a_request(array="0-5"))
+    for _ in range(3):
+        sites.turn("hole")
+        sites.turn("good")
+    assert rig.context.snapshots.probation.is_empty
+
+
+def test_switched_off_nothing_is_held_back(store_url: str, tmp_path: Path) -> None:
+    config = msgspec.structs.replace(Config(), probation=ProbationSection(enabled=False))
+    with running(store_url, tmp_path, config=config) as rig:
+        sites = Sites(rig, "good", "hole")
+        sites.breaks("hole")
+        rig.submit(a_request(array="0-39"))
+        for _ in range(40):
+            sites.turn("hole")
+        assert sites.lost("hole") == 40

@@ -23,7 +23,7 @@ from switchyard.model.job.task_states import count_running, live_positions
 from switchyard.model.job.taskset import TaskSet
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.route.router import Eligibility
-from switchyard.route.spread import probation_names, spread_names
+from switchyard.route.spread import spread_names
 from switchyard.route.world import World
 
 AVOIDED_TASKS_MAX = 1000  # tasks that a cluster leaves to others; further tasks may come back to it
@@ -67,8 +67,7 @@ def spread_text(
     """Return the column `spread` of an array that is assigned to `cluster`. None: this cluster alone leases it."""
     if not may_spread(bounds, sticky_pools):
         return None
-    names = [*spread_names(eligibility, cluster, seed=seed), *probation_names(eligibility, world)]
-    ids = (world.by_name[name].id for name in dict.fromkeys(names) if name in world.by_name)
+    ids = (world.by_name[name].id for name in spread_names(eligibility, cluster, seed=seed) if name in world.by_name)
     return ",".join(ids)
 
 

@@ -31,6 +31,7 @@ class CanaryGate:
         # Those that another transaction changes now are missing: such a cluster gets its canary a moment later.
         rows = store.probation_try_lock(batch.tx, self._gated) if self._gated else []
         self._rows = {(row.cluster_id, row.owner_id, row.node): row for row in rows}
+        self.has_held = False  # then jobs behind those that were held are looked at
         self._changed: set[tuple[str, str, str]] = set()
 
     def limit(self, row: LeaseCandidate, cluster_id: str, size: int) -> int:
@@ -53,6 +54,7 @@ class CanaryGate:
             free = [terms.canaries - len(read_canaries(one)) for one in stored if one and is_due(one, terms, now_us)]
             allowed = min(size, *free) if len(free) == len(known) else 0
         if allowed < size:
+            self.has_held = True
             self._context.tally.probation_held.add(self._name(cluster_id), amount=size - allowed)
         return allowed
 
@@ -84,3 +86,13 @@ class CanaryGate:
     def _name(self, cluster_id: str) -> str:
         entry = self._context.snapshots.fleet.rows.get(cluster_id) if self._context is not None else None
         return entry.name if entry is not None else cluster_id
+
+
+def avoided_nodes(context: Context | None, cluster: str, owner_id: str) -> list[str]:
+    """Return the nodes of a cluster that jobs of an owner avoid now."""
+    if context is None or not context.snapshots.probation.nodes:
+        return []
+    member = context.snapshots.world.by_name.get(cluster)
+    rows = context.snapshots.probation.nodes.get(member.id, ()) if member is not None else ()
+    now_us = context.now_us()
+    return sorted({row.node for row in rows if row.owner_id in ("", owner_id) and row.next_us > now_us})

@@ -36,7 +36,7 @@ from switchyard.service.lifecycle.arrays import BatchArrays, lease_tasks
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
-from switchyard.service.run.canaries import CanaryGate
+from switchyard.service.run.canaries import CanaryGate, avoided_nodes
 from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.store.clusters import clusters
 from switchyard.store.engine import ranges
@@ -217,7 +217,9 @@ class Leasing:
     def _lease(self, row: LeaseSource, cluster: str, *, job: str) -> Lease:
         native = queue_named(self._layout().queues, Lane.read(row.lane).queue).native.get(cluster)
         is_admin = self._access is not None and row.owner_id in self._access().platform_admins
-        return build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
+        lease = build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
+        avoided = avoided_nodes(self._context, cluster, row.owner_id or row.owner)
+        return replaced(lease, avoid_nodes=avoided) if avoided else lease
 
     def _repeated_lease(self, row: LeasedJob | HeldRange, cluster: str) -> Lease:
         """Return the lease of an attempt, or of a whole range, that its agent may not have received."""
@@ -332,6 +334,7 @@ def choose_jobs(
             has_misfits = True  # another agent of the cluster goes on for longer
             continue
         size = round_.size(row, request)
+        has_misfits |= round_.gate.has_held
         count = min(size, want, _count_fitting(row, room), spec_bytes // len(row.spec) + 1)
         if count:
             spec_bytes -= count * len(row.spec)

@@ -14,6 +14,7 @@ from switchyard.route.probation import ON_PROBATION
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.snapshots.probation_snapshot import ProbationSnapshot
 from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.probation import (
     CANARY_US_MAX,
     end_probation,
@@ -101,7 +102,7 @@ def leave_clusters(context: Context, leadership: Leadership, snapshot: Probation
 
 
 def send_canary(context: Context, leadership: Leadership, row: ProbationRow) -> int:
-    """Move one job that waits elsewhere to a cluster that is due for a canary. Arrays send their tasks by themselves."""
+    """Move one job that waits elsewhere to a cluster that is due for a canary, or let it lease a task of one array."""
     world = context.snapshots.world
     member = world.by_id.get(row.cluster_id)
     if member is None:
@@ -115,6 +116,10 @@ def send_canary(context: Context, leadership: Leadership, row: ProbationRow) -> 
             continue
 
         def change(batch: Batch, locked: JobRow, fence: int = job.fence) -> JobUpdate | None:
+            if locked.spread is not None and locked.is_ready:
+                batch.clusters.add(member.id)
+                lessees = lessee_ids(locked)
+                return None if member.id in lessees else JobUpdate(spread=",".join([*lessees, member.id]))
             if locked.fence != fence or locked.state != State.ASSIGNED.value or not locked.is_ready:
                 return None
             step = reassign(life_of(locked), f"canary of {member.name}, which is {ON_PROBATION}")

@@ -110,8 +110,8 @@ class LeaderRound:
 
         self.chores = (
             chore(take_back_unleased, "moved"),
-            Chore("probation", lambda: probation.go(context, leadership), counted="moved"),
             Chore("refresh lessees", lambda: lessees.look(context, leadership), rest, "moved"),
+            Chore("probation", lambda: probation.go(context, leadership), counted="moved"),
             chore(lose_silent_attempts, "lost"),
             chore(lose_silent_tasks, "lost"),
             chore(end_backoffs),

@@ -138,9 +138,13 @@ def ready_before(tx: Tx, cluster_id: str, *, before_us: int, limit: int) -> list
 
 
 def jobs_waiting_elsewhere(tx: Tx, cluster_id: str, *, owner_id: str, limit: int) -> list[SpreadArray]:
-    """List jobs that wait at other clusters for their lease, the oldest first. `owner_id`: empty for all owners."""
+    """List jobs, and arrays that several clusters may lease, that wait for their lease elsewhere, the oldest first.
+
+     `owner_id`: empty for all owners."""
     query = sa.select(*columns_of(SpreadArray, jobs)).where(
-        sa.text(READY), jobs.c.cluster_id != cluster_id, jobs.c.array.is_(None), jobs.c.state == "ASSIGNED"
+        sa.text(READY),
+        jobs.c.cluster_id != cluster_id,
+        sa.or_(jobs.c.array.is_(None), jobs.c.spread.is_not(None)),
     )
     if owner_id:
         query = query.where(jobs.c.owner_id == owner_id)

@@ -37,6 +37,12 @@ class ProbationSnapshot:
     def is_empty(self) -> bool:
         return not (self.rows or self.evidence)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """How much is on probation, for the metrics."""
+        of_some = {cluster_id for reasons in self.by_owner.values() for cluster_id, _ in reasons}
+        return {"all": len(self.reasons), "owner": len(of_some), "node": sum(map(len, self.nodes.values()))}
+
     def since_us(self, cluster_id: str, owner_id: str) -> int | None:
         """Return since when the cluster is on probation for jobs of this owner. None: it is not."""
         since = [row.since_us for row in self.rows if is_about(row, cluster_id, owner_id)]
