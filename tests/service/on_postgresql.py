@@ -83,6 +83,12 @@ TESTS = {
         "test_one_that_asks_for_more_than_there_is_keeps_nobody_waiting",
         "test_one_that_registers_again_after_a_restart_opens_nothing_early",
     ),
+    "probation/test_probation.py": (
+        "test_evidence_about_one_user_is_bounded_and_forgotten",
+        "test_it_comes_back_when_canaries_do_well",
+        "test_plain_jobs_leave_a_black_hole",
+        "test_two_owners_close_a_cluster_for_all_but_not_while_a_third_does_well",
+    ),
     "upkeep/test_chores.py": (
         "test_a_waiting_job_that_turns_out_to_fit_nowhere_is_rejected",
         "test_an_agent_that_leased_and_was_never_seen_again_is_judged_too",

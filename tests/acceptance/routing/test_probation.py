@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from switchyard import Client, State
-from switchyard.errors import EXIT_CONFLICT, EXIT_NOT_FOUND, EXIT_USAGE
 from tests.processes import PATIENCE_S, until
-from tests.programs import Agent, isolated_env, start_agent, start_server, yard
+from tests.programs import Agent, call, isolated_env, start_agent, start_server, yard
 
 pytestmark = pytest.mark.xdist_group("probation")
 CONFIG = "probation: {pause_s: 1, successes: 1}\n"
@@ -103,6 +102,82 @@ def test_a_cluster_without_the_program_loses_few_of_forty_tasks(bed: Bed) -> Non
     assert "probation" in shown
     assert "tasks in a row failed there within 10 s, and not elsewhere" in shown
     assert "probation" not in bed.show("good")
-    explained = bed.run("explain", bed.client.submit(["simulate"]).id).stdout
-    assert "comes last: on probation for your jobs" in explained
-    assert "on probation" in json.dumps(json.loads(bed.run("cluster", "show", "hole", "-o", "json").stdout)) or True
+    assert "comes last: on probation for your jobs" in bed.run("submit", "--plan", "--", "simulate").stdout
+    (probation,) = json.loads(bed.run("cluster", "show", "hole", "-o", "json").stdout)["probations"]
+    assert "exit code 127" in probation["reason"] or "not found" in probation["reason"]
+    metrics = call("GET", f"{bed.client.url}/metrics").body.decode()
+    assert 'switchyard_clusters_on_probation{whose="owner"} 1.0' in metrics
+    assert 'switchyard_probations_total{cluster="hole"}' in metrics
+    assert "cluster.probation-begin" in bed.run("audit").stdout
+
+
+def test_it_comes_back_by_canaries_also_after_a_restart_of_its_agent(bed: Bed) -> None:
+    bed.array(8)
+    assert "probation" in bed.show("hole")
+    bed.agents["hole"].kill()
+    bed.agents["hole"].start()
+    assert "probation" in bed.show("hole")
+    bed.mend()
+    bed.client.submit(["simulate"], array="0-29")
+    until(lambda: "probation" not in bed.show("hole"), PATIENCE_S, "canaries did well")
+
+
+def test_jobs_that_fail_everywhere_close_nothing(bed: Bed) -> None:
+    ended = bed.array(12, command="absent")
+    assert ended.tasks.failed == 12
+    assert len(bed.failed_on(ended.id)) == 2, "both clusters ran them"
+    until(lambda: not any("probation" in bed.show(name) for name in ("good", "hole")), PATIENCE_S, "it is the job")
+
+
+def test_plain_jobs_leave_and_all_clusters_on_probation_take_jobs(bed: Bed) -> None:
+    for name in ("good", "hole"):
+        assert bed.run("cluster", "probation", name, "--confirm", "--reason", "smoke").returncode == 0
+    assert "confirmed by local-admin: smoke" in bed.show("good")
+    jobs = [bed.client.submit(["true"]) for _ in range(4)]
+    assert {job.wait(timeout_s=PATIENCE_S).state for job in jobs} == {State.SUCCEEDED}
+    bed.clear("good")
+    assert bed.client.submit(["true"]).wait(timeout_s=PATIENCE_S).cluster == "good"
+    assert bed.client.submit(["true"], cluster="hole").wait(timeout_s=PATIENCE_S).cluster == "hole"
+
+
+def test_an_exempt_cluster_takes_what_it_fails(bed: Bed) -> None:
+    assert "never put on probation" in bed.run("cluster", "probation", "hole", "--off").stdout
+    assert "switched off by an operator" in bed.run("cluster", "probation", "hole").stdout
+    refused = bed.run("cluster", "probation", "hole", "--confirm")
+    assert refused.returncode != 0
+    assert "--on" in refused.stderr
+    assert bed.run("cluster", "probation", "hole", "--on").returncode == 0
+
+
+BAD_COMMANDS = (
+    (("probation",), "NAME"),
+    (("probation", "nowhere"), "nowhere"),
+    (("probation", "nowhere", "--clear"), "nowhere"),
+    (("probation", "hole", "--clear", "--off"), "not allowed with"),
+    (("probation", "hole", "--confirm", "--reason", "x" * 5000), "reason"),
+    (("probation", "hole", "--banish"), "--banish"),
+)
+
+
+def test_bad_commands_say_what_is_wrong(bed: Bed) -> None:
+    for words, expected in BAD_COMMANDS:
+        done = bed.run("cluster", *words)
+        assert done.returncode != 0, words
+        assert expected in done.stderr, (words, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+BAD_BODIES: tuple[object, ...] = (
+    {},
+    {"action": "banish"},
+    {"action": None},
+    {"action": "off", "node": "n1"},
+    [],
+    "off",
+)
+
+
+def test_bad_bodies_are_refused(bed: Bed) -> None:
+    for body in BAD_BODIES:
+        assert call("POST", f"{bed.client.url}/v1/clusters/hole/probation", body).status == 400, body
+    assert call("POST", f"{bed.client.url}/v1/clusters/nowhere/probation", {"action": "off"}).status == 404

@@ -92,7 +92,10 @@ def _row(cluster: Cluster, now: int) -> list[str]:
         show_bytes(totals["memory"]) if totals.get("memory") else "",
         str(load.running) if load and load.silent_s is None else "",
         format_age(cluster.seen_us, now),
-        _silence_text(load) or cluster.reason or probation_text(cluster) or (load.trouble or load.files_trouble if load else ""),
+        _silence_text(load)
+        or cluster.reason
+        or probation_text(cluster)
+        or (load.trouble or load.files_trouble if load else ""),
     ]
 
 

@@ -41,7 +41,9 @@ def _text(probation: Probation, now: int) -> str:
     if not probation.is_confirmed and probation.node:
         after = f"until {format_timestamp(probation.next_us, now)}"
     elif not probation.is_confirmed:
-        due = "next canary now" if probation.next_us <= now else f"next canary {format_timestamp(probation.next_us, now)}"
+        due = (
+            "next canary now" if probation.next_us <= now else f"next canary {format_timestamp(probation.next_us, now)}"
+        )
         after = f"{due}, {probation.passed} of {probation.needed} did well"
     return f"{what}: {probation.reason} (since {format_timestamp(probation.since_us, now)}; {after})"
 
@@ -70,9 +72,7 @@ def _arguments(parser: Parser) -> None:
         (ProbationAction.OFF, "never put it on probation"),
         (ProbationAction.ON, "put it on probation again when jobs fail there"),
     ):
-        actions.add_argument(
-            f"--{action.value}", dest="action", action="store_const", const=action.value, help=about
-        )
+        actions.add_argument(f"--{action.value}", dest="action", action="store_const", const=action.value, help=about)
     parser.add_argument("--reason", default="", metavar="TEXT", help="why; users see it")
 
 

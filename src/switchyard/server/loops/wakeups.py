@@ -32,9 +32,7 @@ SNAPSHOT_TOPICS = frozenset(
     }
 )
 # May make a pending job eligible.
-ROUTING_TOPICS = frozenset(
-    {Topic.PENDING, Topic.CLUSTERS, Topic.LAYOUT, Topic.ACCESS, Topic.PROBATION, Topic.TOKENS}
-)
+ROUTING_TOPICS = frozenset({Topic.PENDING, Topic.CLUSTERS, Topic.LAYOUT, Topic.ACCESS, Topic.PROBATION, Topic.TOKENS})
 # Each step of an execution sends this topic, which says nothing of what is kept in memory.
 NOT_REFRESHED = frozenset({Topic.EXECUTIONS})
 PROMOTION_TOPICS = frozenset({Topic.QUEUES})  # may free a place in a limited queue

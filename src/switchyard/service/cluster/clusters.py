@@ -24,8 +24,8 @@ from switchyard.service.cluster.served_namespaces import encode_patterns, need_r
 from switchyard.service.core.agents.cluster_state import set_manual_values, state_values
 from switchyard.service.core.agents.credential import lock_parent_token, make_credential
 from switchyard.service.core.agents.fleet import ClusterEntry
-from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.agents.probation_views import probation_views
+from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.audit import record_audit

@@ -137,9 +137,7 @@ def _ending_of(item: Report, lasted_us: int | None, quick_us: int) -> Ending:
     return Ending.OTHER
 
 
-def _lasted_us(
-    batch: Batch, arrays: BatchArrays, row: JobRow, item: Report, began_ago_us: int | None
-) -> int | None:
+def _lasted_us(batch: Batch, arrays: BatchArrays, row: JobRow, item: Report, began_ago_us: int | None) -> int | None:
     """Return how long the attempt ran, or an upper bound; None: unknown."""
     if item.seen is not ObservedState.FAILED:
         return None
@@ -164,5 +162,3 @@ def _is_pinned(row: JobRow, outcome: Outcome) -> bool:
         return decode_bounds(row.bounds).is_one_cluster
     except UNREADABLE_ERRORS:  # others log it, and set the row aside
         return True
-
-

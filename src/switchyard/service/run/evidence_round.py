@@ -63,7 +63,7 @@ class EvidenceRound:
 
     def note_success(self, key: EvidenceKey) -> None:
         """Count a success of jobs that failed somewhere; of others only that their owner does well here."""
-        owner_id, cluster_id, subject, node = key
+        owner_id, cluster_id, subject, _ = key
         if not any(row.subject == subject for row in self._evidence.values() if row.owner_id == owner_id):
             key = owner_id, cluster_id, "", ""
         row, now_us = self._row(key), self._batch.now_us

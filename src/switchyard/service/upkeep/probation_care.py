@@ -108,7 +108,8 @@ def send_canary(context: Context, leadership: Leadership, row: ProbationRow) -> 
     if member is None:
         return 0
     with context.database.read() as tx:
-        candidates = store.jobs_waiting_elsewhere(tx, row.cluster_id, owner_id=row.owner_id, limit=CANDIDATES_MAX)
+        others = [one.id for one in world.members if one.id != member.id]
+        candidates = store.jobs_waiting_at(tx, others, owner_id=row.owner_id, limit=CANDIDATES_MAX)
         specs = jobs.spec_get_many(tx, (job.spec_hash for job in candidates))
     for job in candidates:
         verdicts = evaluate_again(context, world, job, specs[job.spec_hash]).verdicts

@@ -17,6 +17,7 @@ from switchyard.store.tables.schema import READY, jobs
 
 EVIDENCE_READ_MAX = 10_000  # newest rows of a snapshot
 PROBATIONS_READ_MAX = 10_000
+WAITING_READ_MAX = 1000
 StateName = Literal["on", "ended", "off"]
 
 
@@ -137,18 +138,17 @@ def ready_before(tx: Tx, cluster_id: str, *, before_us: int, limit: int) -> list
     return fetch_all(tx, AssignedJob, query.limit(limit))
 
 
-def jobs_waiting_elsewhere(tx: Tx, cluster_id: str, *, owner_id: str, limit: int) -> list[SpreadArray]:
-    """List jobs, and arrays that several clusters may lease, that wait for their lease elsewhere, the oldest first.
+def jobs_waiting_at(tx: Tx, cluster_ids: Collection[str], *, owner_id: str, limit: int) -> list[SpreadArray]:
+    """List jobs that wait at these clusters for their lease, and arrays that several clusters may lease.
 
-     `owner_id`: empty for all owners."""
-    query = sa.select(*columns_of(SpreadArray, jobs)).where(
-        sa.text(READY),
-        jobs.c.cluster_id != cluster_id,
-        sa.or_(jobs.c.array.is_(None), jobs.c.spread.is_not(None)),
-    )
+    `owner_id`: empty for all owners. Of very many jobs that wait, only some are looked at.
+    """
+    is_movable = sa.or_(jobs.c.array.is_(None), jobs.c.spread.is_not(None))
+    ready = sa.select(jobs.c.id).where(jobs.c.cluster_id.in_(sorted(cluster_ids)), sa.text(READY))
+    query = sa.select(*columns_of(SpreadArray, jobs)).where(jobs.c.id.in_(ready.limit(WAITING_READ_MAX)), is_movable)
     if owner_id:
         query = query.where(jobs.c.owner_id == owner_id)
-    return fetch_all(tx, SpreadArray, query.order_by(jobs.c.id).limit(limit))
+    return fetch_all(tx, SpreadArray, query.limit(limit))
 
 
 def _put(tx: Tx, table: sa.Table, rows: Sequence[dict[str, object]]) -> None:

@@ -12,9 +12,7 @@ def probation_views(context: Context, cluster_id: str, owner_id: str | None = ""
     rows = [
         row
         for row in context.snapshots.probation.rows
-        if row.cluster_id == cluster_id
-        and row.state == "on"
-        and (owner_id is None or row.owner_id in ("", owner_id))
+        if row.cluster_id == cluster_id and row.state == "on" and (owner_id is None or row.owner_id in ("", owner_id))
     ]
     return [_view(context, row) for row in sorted(rows, key=lambda row: (row.owner_id, row.node))]
 

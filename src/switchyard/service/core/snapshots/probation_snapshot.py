@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from switchyard.route.probation import ON_PROBATION, Evidence
+from switchyard.route.probation import ON_PROBATION
 from switchyard.store.clusters import probations as store
 from switchyard.store.clusters.probations import EvidenceRow, ProbationRow
 from switchyard.store.engine.database import Tx
