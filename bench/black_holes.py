@@ -19,10 +19,10 @@ TASKS = int(os.environ.get("BENCH_BLACK_HOLES_TASKS", "1000"))
 TASK_S = float(os.environ.get("BENCH_BLACK_HOLES_TASK_S", "1"))
 ENDS_S = 3600.0
 ABOUT = (
-    f"An array of {TASKS:,} tasks that sleep {TASK_S:g} s on three clusters of {CORES} cores (local backend, one machine, "
-    "SQLite). On one of them the program is missing, so each task fails there at once. *Before*: `probation: {enabled: "
-    "false}`. *All well*: the program is on all three. *Good time* is the time that the successful tasks would take on "
-    f"the two good clusters, {2 * CORES} at a time."
+    f"An array of {TASKS:,} tasks that sleep {TASK_S:g} s on three clusters of {CORES} cores (local backend, one "
+    "machine, SQLite). On one of them the program is missing, so each task fails there at once. *Before*: "
+    "`probation: {enabled: false}`. *All well*: the program is on all three. Ideal for all tasks: "
+    f"{TASKS * TASK_S / (2 * CORES):.0f} s on two clusters, {TASKS * TASK_S / (3 * CORES):.0f} s on three."
 )
 
 

@@ -11,7 +11,7 @@ from switchyard.route.probation import ProbationTerms, pause_us
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.store.clusters.probations import ProbationRow
 
-CANARY_US_MAX = 3_600_000_000  # without a result by then, another task is tried
+CANARY_US_MAX = 600_000_000  # without a result by then, another task is tried: it may wait in a batch system
 LEVEL_MAX = 20
 
 

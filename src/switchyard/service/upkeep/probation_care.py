@@ -69,7 +69,7 @@ class ProbationCare:
         now_us = context.now_us()
         changing = [row.cluster_id for row in snapshot.rows if _changed(context, row, now_us) is not None]
         # The canaries of a snapshot may be old: leases and reports change them without a new version.
-        changing += [row.cluster_id for row in snapshot.rows if row.state == "on" and now_us >= row.next_us]
+        changing += [row.cluster_id for row in snapshot.rows if row.state == "on" and not row.is_confirmed]
         if not changing:
             return 0
         due: list[ProbationRow] = []
@@ -81,7 +81,7 @@ def leave_clusters(context: Context, leadership: Leadership, snapshot: Probation
     """Unassign jobs that were assigned to a cluster before its probation: they are routed again."""
     moved = 0
     for row in snapshot.rows:
-        if row.state != "on" or row.node:
+        if row.state != "on" or row.node or row.since_us > context.now_us():  # the clock was set back
             continue
         with context.database.read() as tx:
             waiting = store.ready_before(tx, row.cluster_id, before_us=row.since_us, limit=ROUND_MAX)

@@ -34,6 +34,7 @@ from switchyard.features.slurm.agent.slurm_site import slurm_of
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.hardware import SiteNames, types_of_vertex
 from switchyard.model.cluster.hostlist import compress_hosts
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
