@@ -108,6 +108,8 @@ def test_a_cluster_without_the_program_loses_few_of_forty_tasks(bed: Bed) -> Non
     metrics = call("GET", f"{bed.client.url}/metrics").body.decode()
     assert 'switchyard_clusters_on_probation{whose="owner"} 1.0' in metrics
     assert 'switchyard_probations_total{cluster="hole"}' in metrics
+    for page in ("", "clusters", "clusters/hole"):
+        assert b"robation" in call("GET", f"{bed.client.url}/{page}").body, page
     assert "cluster.probation-begin" in bed.run("audit").stdout
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from switchyard.errors import Conflict
+from switchyard.errors import Conflict, Denied
 from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.cluster.probation import ProbationAction, ProbationChange
 from switchyard.model.job.job import State
@@ -16,11 +16,12 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.server.config.config import Config
 from switchyard.server.config.probation_section import ProbationSection
 from switchyard.service.cluster import graphs, probation
+from switchyard.service.cluster.cluster_show import cluster_get
 from switchyard.service.run.evidence_round import ROWS_MAX
 from switchyard.store.clusters import probations as store
 from tests.builders import a_graph, a_request
 from tests.service.probation.sites import Sites
-from tests.service.rig import ADMIN, Rig, running
+from tests.service.rig import ADMIN, Rig, RigAgent, running
 
 
 def test_a_black_hole_gets_three_tasks_of_an_array(rig: Rig) -> None:
@@ -266,3 +267,31 @@ def test_switched_off_nothing_is_held_back(store_url: str, tmp_path: Path) -> No
         for _ in range(40):
             sites.turn("hole")
         assert sites.lost("hole") == 40
+
+
+def test_owners_see_their_own_and_operators_all(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    zed, amy = (rig.user(name, (Role.SUBMIT, GrantTarget.PLATFORM, "all")) for name in ("zed", "amy"))
+    sites.breaks("hole")
+    rig.submit(a_request(array="0-9"), actor=zed)
+    for _ in range(4):
+        sites.turn("hole")
+    seen = {actor.name: cluster_get(rig.context, actor, "hole").probations for actor in (zed, amy, ADMIN)}
+    assert [one.owner for one in seen["zed"]] == [one.owner for one in seen[ADMIN.name]] == ["zed"]
+    assert seen["amy"] == []
+    with pytest.raises(Denied, match="operate"):
+        probation.probation_change(rig.context, zed, "hole", ProbationChange(ProbationAction.CLEAR))
+
+
+def test_servers_share_probation_through_their_database(postgres_url: str, tmp_path: Path) -> None:
+    with running(postgres_url, tmp_path / "one") as one, running(postgres_url, tmp_path / "two") as two:
+        sites = Sites(one, "good", "hole")
+        sites.breaks("hole")
+        one.submit(a_request(array="0-39"))
+        for _ in range(4):
+            sites.turn("hole")
+        two.context.snapshots.refresh()
+        there = RigAgent(two, sites.agents["hole"].id, "hole", sites.agents["hole"].session)
+        there.seen()
+        assert there.lease(5) == []
+        assert two.context.snapshots.world.owner_probations.keys() == {"local-admin"}
