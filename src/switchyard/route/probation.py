@@ -115,5 +115,5 @@ def reason_of(fails: int, terms: ProbationTerms, last: str) -> str:
     return f"{words}; the last: {last}" if last else words
 
 
-def reason_for_all(owners: Collection[str]) -> str:
-    return f"tasks of {len(owners)} owners fail there at once, and not elsewhere"
+def reason_for_all(owners: Collection[object]) -> str:
+    return f"tasks of {len(owners)} owners fail there at once, and do well elsewhere"

@@ -100,24 +100,27 @@ def test_one_user_closes_a_cluster_only_for_themselves(rig: Rig) -> None:
 
 def test_two_owners_close_a_cluster_for_all_but_not_while_a_third_does_well(rig: Rig) -> None:
     sites = Sites(rig, "good", "hole")
-    people = [rig.user(name, (Role.SUBMIT, GrantTarget.PLATFORM, "all")) for name in ("ann", "bob", "cat")]
+    ann, bob, cat = (rig.user(name, (Role.SUBMIT, GrantTarget.PLATFORM, "all")) for name in ("ann", "bob", "cat"))
     sites.is_broken = lambda name, lease: name == "hole" and lease.owner != "cat"
-    for actor in people[:2]:
-        rig.submit(a_request(array="0-5"), actor=actor)
-    for turn in range(40):
-        if turn in (4, 8):
-            rig.submit(a_request(cluster="hole", priority=9), actor=people[2])
-        sites.turn("hole")
-        sites.round()
-    assert [owner for owner, _ in sites.probations("hole")] == sorted(actor.id for actor in people[:2])
+
+    def work(*, is_third_there: bool) -> list[tuple[str, str]]:
+        for actor in (ann, bob):
+            rig.submit(a_request(array="0-9"), actor=actor)
+        for _ in range(20):
+            sites.wait(0.01)
+            if is_third_there:
+                rig.submit(a_request(cluster="hole"), actor=cat)
+            sites.turn("hole", want=3)
+            sites.turn("good")
+        return sites.probations("hole")
+
+    assert work(is_third_there=True) == sorted((actor.id, "") for actor in (ann, bob))
     probation.probation_change(rig.context, ADMIN, "hole", ProbationChange(ProbationAction.CLEAR))
-    for actor in people[:2]:
-        rig.submit(a_request(array="0-5"), actor=actor)
-    for _ in range(20):
-        sites.turn("hole")
-    assert sites.probations("hole")[0] == ("", ""), "now nobody does well there"
-    rig.submit(a_request(name="third"), actor=people[2])
+    assert work(is_third_there=False)[0] == ("", ""), "nobody does well there, and both do elsewhere"
+    sites.wait(1)
+    rig.submit(a_request(name="third"), actor=cat)
     assert [lease.owner for lease in sites.turn("hole") if lease.owner == "cat"] == []
+    assert [lease.owner for lease in sites.turn("good", want=9) if lease.owner == "cat"] == ["cat"]
 
 
 def test_all_clusters_on_probation_take_tasks_as_always(rig: Rig) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.probation import Canary
 from switchyard.service.core.context import Context
-from switchyard.service.core.snapshots.probation_snapshot import NO_PROBATION, is_about
+from switchyard.service.core.snapshots.probation_snapshot import NO_PROBATION
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.probation import is_due, read_canaries, write_canaries
@@ -78,10 +78,10 @@ class CanaryGate:
         store.probation_put(self._batch.tx, [self._rows[key] for key in sorted(self._changed)])
 
     def _known(self, row: LeaseCandidate, cluster_id: str) -> list[ProbationRow]:
-        return [one for one in self._snapshot.rows if is_about(one, cluster_id, row.owner_id or row.owner)]
+        return self._snapshot.about(cluster_id, row.owner_id or row.owner)
 
     def _is_held(self, cluster_id: str, row: LeaseCandidate) -> bool:
-        return self._snapshot.since_us(cluster_id, row.owner_id or row.owner) is not None
+        return bool(self._snapshot.about(cluster_id, row.owner_id or row.owner))
 
     def _name(self, cluster_id: str) -> str:
         entry = self._context.snapshots.fleet.rows.get(cluster_id) if self._context is not None else None

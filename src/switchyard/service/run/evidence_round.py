@@ -106,6 +106,9 @@ class EvidenceRound:
             about = [row for row in self._evidence.values() if (row.owner_id, row.subject) == (owner_id, subject)]
             for cluster_id in sorted({row.cluster_id for row in about}):
                 self._decide_cluster(about, cluster_id, owner_id, subject)
+        if self._dirty:
+            for cluster_id in sorted({row.cluster_id for row in self._probations.values()}):
+                self._close_for_all(cluster_id)
 
     def _decide_cluster(self, about: list[EvidenceRow], cluster_id: str, owner_id: str, subject: str) -> None:
         finding = find_fault(about, cluster_id, self._terms, node_count=self._node_count(cluster_id))
@@ -123,27 +126,36 @@ class EvidenceRound:
             for one in failing:
                 if one.node in finding.nodes:
                     self._begin((cluster_id, owner_id, one.node), subject, self._reason([one]))
-        elif finding.fault is Fault.CLUSTER and self._begin(key, subject, self._reason(failing)):
-            self._close_for_all(cluster_id)
+        elif finding.fault is Fault.CLUSTER:
+            self._begin(key, subject, self._reason(failing))
 
     def _reason(self, failing: list[EvidenceRow]) -> str:
         last = max(failing, key=lambda row: row.last_us)
         return reason_of(sum(row.fails for row in failing), self._terms, last.reason)
 
     def _close_for_all(self, cluster_id: str) -> None:
-        """Put the cluster on probation for all, if jobs of enough owners fail there, and those of no other do well."""
+        """Put the cluster on probation for all, if jobs of enough owners fail there and have done well elsewhere, and
+        if those of no other owner do well there."""
         failing = {
-            row.owner_id: row.since_us
+            row.owner_id: row
             for row in self._probations.values()
             if row.cluster_id == cluster_id and row.state == "on" and row.owner_id and not row.node
         }
-        did_well = [
-            row.ok_us
-            for row in self._context.snapshots.probation.evidence.values()
-            if row.cluster_id == cluster_id and row.owner_id not in failing
-        ]
-        if is_fault_of_all(list(failing.values()), did_well, self._terms):
-            self._begin((cluster_id, "", ""), "", reason_for_all(failing))
+        if len(failing) < self._terms.owners:
+            return
+        evidence = {**self._context.snapshots.probation.evidence, **self._evidence}.values()
+        well_elsewhere = {
+            row.owner_id
+            for row in evidence
+            if row.ok_us
+            and row.cluster_id != cluster_id
+            and row.owner_id in failing
+            and failing[row.owner_id].subject == row.subject
+        }
+        since = [failing[owner_id].since_us for owner_id in sorted(well_elsewhere)]
+        here = [row.ok_us for row in evidence if row.cluster_id == cluster_id and row.owner_id not in failing]
+        if is_fault_of_all(since, here, self._terms):
+            self._begin((cluster_id, "", ""), "", reason_for_all(since))
 
     def _begin(self, key: ProbationKey, subject: str, reason: str) -> bool:
         """Begin a probation. Returns false if it is on already, or an operator exempted the cluster."""
@@ -169,7 +181,7 @@ class EvidenceRound:
         )
 
     def _is_on(self, cluster_id: str, owner_id: str) -> bool:
-        return self._context.snapshots.probation.since_us(cluster_id, owner_id) is not None
+        return bool(self._context.snapshots.probation.about(cluster_id, owner_id))
 
     def _node_count(self, cluster_id: str) -> int:
         member = self._context.snapshots.world.by_id.get(cluster_id)

@@ -6,6 +6,8 @@ from switchyard.model.cluster.probation import Probation
 from switchyard.service.core.context import Context
 from switchyard.store.clusters.probations import ProbationRow
 
+SHOWN_MAX = 100  # of one cluster
+
 
 def probation_views(context: Context, cluster_id: str, owner_id: str | None = "") -> list[Probation]:
     """Return the probations of a cluster: that of all first. `owner_id`: and those of this owner; None: of each."""
@@ -14,7 +16,7 @@ def probation_views(context: Context, cluster_id: str, owner_id: str | None = ""
         for row in context.snapshots.probation.rows
         if row.cluster_id == cluster_id and row.state == "on" and (owner_id is None or row.owner_id in ("", owner_id))
     ]
-    return [_view(context, row) for row in sorted(rows, key=lambda row: (row.owner_id, row.node))]
+    return [_view(context, row) for row in sorted(rows, key=lambda row: (row.owner_id, row.node))[:SHOWN_MAX]]
 
 
 def _view(context: Context, row: ProbationRow) -> Probation:

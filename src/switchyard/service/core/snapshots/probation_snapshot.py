@@ -32,6 +32,7 @@ class ProbationSnapshot:
     gated: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
     nodes: Mapping[str, tuple[ProbationRow, ...]] = field(default_factory=dict)  # to avoid, by cluster
+    on: Mapping[tuple[str, str], ProbationRow] = field(default_factory=dict)  # by cluster and owner; none: of all
 
     @property
     def is_empty(self) -> bool:
@@ -43,10 +44,10 @@ class ProbationSnapshot:
         of_some = {cluster_id for reasons in self.by_owner.values() for cluster_id, _ in reasons}
         return {"all": len(self.reasons), "owner": len(of_some), "node": sum(map(len, self.nodes.values()))}
 
-    def since_us(self, cluster_id: str, owner_id: str) -> int | None:
-        """Return since when the cluster is on probation for jobs of this owner. None: it is not."""
-        since = [row.since_us for row in self.rows if is_about(row, cluster_id, owner_id)]
-        return max(since, default=None)
+    def about(self, cluster_id: str, owner_id: str) -> list[ProbationRow]:
+        """Return the probations that hold jobs of this owner back from the cluster: of all, and of the owner's own."""
+        found = (self.on.get((cluster_id, key)) for key in dict.fromkeys(("", owner_id)))
+        return [row for row in found if row is not None]
 
     @staticmethod
     def of(version: int, rows: list[ProbationRow], evidence: list[EvidenceRow]) -> ProbationSnapshot:
@@ -72,6 +73,7 @@ class ProbationSnapshot:
             gated=frozenset(row.cluster_id for row in of_clusters),
             exempt=frozenset(row.cluster_id for row in rows if row.state == "off"),
             nodes=nodes,
+            on={(row.cluster_id, row.owner_id): row for row in of_clusters},
         )
 
 
@@ -80,12 +82,6 @@ NO_PROBATION = ProbationSnapshot()
 
 def key_of(row: EvidenceRow) -> EvidenceKey:
     return row.owner_id, row.cluster_id, row.subject, row.node
-
-
-def is_about(row: ProbationRow, cluster_id: str, owner_id: str) -> bool:
-    """Whether this probation holds jobs of the owner back from the cluster."""
-    is_on = row.state == "on" and not row.node
-    return is_on and row.cluster_id == cluster_id and row.owner_id in ("", owner_id)
 
 
 def load_probation(tx: Tx, version: int) -> ProbationSnapshot:
