@@ -8,7 +8,7 @@ import pytest
 
 from switchyard.route.probation import (
     Fault,
-    Finding,
+    FoundFault,
     ProbationTerms,
     find_fault,
     is_fault_of_all,
@@ -63,7 +63,7 @@ def test_the_fault_follows_from_what_was_counted(rows: list[Row], fault: Fault) 
 
 def test_only_nodes_with_enough_failures_are_avoided_and_few_of_them() -> None:
     rows = [row("here", 3, node="n1"), row("here", 1, node="n2"), row("here", ok=True, node="n3")]
-    assert find_fault(rows, "here", TERMS, node_count=8) == Finding(Fault.NODES, ("n1",))
+    assert find_fault(rows, "here", TERMS, node_count=8) == FoundFault(Fault.NODES, ("n1",))
     assert find_fault([row("here", 3, node="n1")], "here", TERMS, node_count=3).fault is Fault.CLUSTER
     assert find_fault([row("here", 3, node="n1")], "here", TERMS).fault is Fault.CLUSTER, "nodes are not known"
 

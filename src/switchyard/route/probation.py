@@ -60,15 +60,15 @@ class Fault(Enum):
     CLUSTER = "cluster"
 
 
-class Finding(NamedTuple):
+class FoundFault(NamedTuple):
     fault: Fault
     nodes: tuple[str, ...] = ()
 
 
-NO_FAULT = Finding(Fault.NOBODY)
+NO_FAULT = FoundFault(Fault.NOBODY)
 
 
-def find_fault(rows: Iterable[Evidence], cluster_id: str, terms: ProbationTerms, *, node_count: int = 0) -> Finding:
+def find_fault(rows: Iterable[Evidence], cluster_id: str, terms: ProbationTerms, *, node_count: int = 0) -> FoundFault:
     """Return who is at fault at a cluster. `rows`: all evidence about one subject of one owner."""
     here: list[Evidence] = []
     elsewhere: dict[str, int] = {}
@@ -85,14 +85,14 @@ def find_fault(rows: Iterable[Evidence], cluster_id: str, terms: ProbationTerms,
         return NO_FAULT
     # Half as many failures elsewhere are enough: this cluster had the first turn.
     if not has_success_elsewhere and 2 * max(elsewhere.values(), default=0) >= terms.failures:
-        return Finding(Fault.JOB)
+        return FoundFault(Fault.JOB)
     recent_us = max(row.last_us for row in failing) - terms.pause_us
     does_well = any(row.ok_us > max(0, recent_us) and not row.fails for row in here)
     nodes = tuple(sorted(row.node for row in failing if row.node and row.fails >= terms.failures))
     is_of_nodes = all(row.node for row in failing) and (does_well or len(failing) == 1)
     if is_of_nodes and nodes and len(nodes) * AVOIDED_NODES_SHARE <= node_count:
-        return Finding(Fault.NODES, nodes)
-    return NO_FAULT if does_well else Finding(Fault.CLUSTER)
+        return FoundFault(Fault.NODES, nodes)
+    return NO_FAULT if does_well else FoundFault(Fault.CLUSTER)
 
 
 def is_fault_of_all(failing_since: Sequence[int], did_well: Iterable[int], terms: ProbationTerms) -> bool:

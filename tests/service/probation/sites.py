@@ -19,6 +19,11 @@ OK = (ObservedState.SUCCEEDED, {"exit_code": 0})
 Outcome = tuple[ObservedState, dict[str, Any]]
 
 
+def tasks_in(leases: list[Lease]) -> int:
+    """How many tasks were leased."""
+    return sum(1 if lease.lo is None or lease.hi is None else lease.hi - lease.lo + 1 for lease in leases)
+
+
 class Sites:
     """Some clusters. `broken`: whose tasks fail there, by the cluster's name; by default everybody's."""
 
@@ -38,16 +43,17 @@ class Sites:
         agent.seen()
         leases = agent.lease(want)
         for lease in leases:
-            for position in range(1 if lease.lo is None else (lease.hi or 0) - lease.lo + 1):
+            for position in range(tasks_in([lease])):
                 self.end(agent, name, lease, lease.fence + position, node=node)
         return leases
 
     def end(self, agent: RigAgent, name: str, lease: Lease, fence: int, *, node: str = "") -> None:
         is_broken = self.is_broken(name, lease)
         seen, fields = FAIL if is_broken else OK
-        usage = {"usage": Usage(elapsed_s=0, nodes=node)} if node else {}
+        usage = Usage(elapsed_s=0, nodes=node) if node else None
         running = Report(lease.job, fence, ObservedState.RUNNING, native_id="7")
-        self.rig.committer.do(agent.write(running, Report(lease.job, fence, seen, native_id="7", **fields, **usage)))
+        end = Report(lease.job, fence, seen, native_id="7", usage=usage, **fields)
+        self.rig.committer.do(agent.write(running, end))
         self.ends[name, not is_broken] += 1
 
     def round(self) -> None:

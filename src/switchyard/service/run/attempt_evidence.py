@@ -39,7 +39,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AttemptOutcome:
     """What became of an attempt at a cluster."""
 
     cluster_id: str
@@ -65,7 +65,7 @@ class AttemptEvidence:
         agent_id: str,
         reports: Sequence[Report],
         answers: Sequence[ReportAnswer],
-    ) -> list[Outcome]:
+    ) -> list[AttemptOutcome]:
         """Return what these reports say of their cluster, if it counts. Their changes are made, but not yet written."""
         snapshot = self._context.snapshots.probation
         if snapshot.is_empty and not any(item.seen is ObservedState.FAILED for item in reports):
@@ -86,7 +86,7 @@ class AttemptEvidence:
                 outcomes.append(outcome)
         return outcomes
 
-    def apply(self, batch: Batch, outcomes: list[Outcome]) -> None:
+    def apply(self, batch: Batch, outcomes: list[AttemptOutcome]) -> None:
         """Count these outcomes, and begin or end probations."""
         round_ = EvidenceRound(self._context, batch, {(one.cluster_id, one.owner_id) for one in outcomes})
         for one in outcomes:
@@ -104,14 +104,16 @@ class AttemptEvidence:
         round_.decide()
         round_.write()
 
-    def _outcome(self, cluster_id: str, row: JobRow, item: Report, lasted_us: int | None) -> Outcome:
+    def _outcome(self, cluster_id: str, row: JobRow, item: Report, lasted_us: int | None) -> AttemptOutcome:
         subject = row.id if row.array is not None else row.name[:SUBJECT_CHARS_MAX] or "-"
         node = item.usage.nodes if item.usage is not None and NODE_NAME.match(item.usage.nodes) else ""
         ending = _ending_of(item, lasted_us, self._context.probation.quick_us)
         reason = printable_line(item.reason)[:REASON_CHARS_MAX] if ending is Ending.QUICK else ""
-        return Outcome(cluster_id, row.owner_id or row.owner, subject, node, item.job, item.fence, ending, reason)
+        return AttemptOutcome(
+            cluster_id, row.owner_id or row.owner, subject, node, item.job, item.fence, ending, reason
+        )
 
-    def _counts(self, one: Outcome, now_us: int) -> bool:
+    def _counts(self, one: AttemptOutcome, now_us: int) -> bool:
         """Whether the outcome says anything new: most reports of most days do not."""
         snapshot = self._context.snapshots.probation
         if one.cluster_id in snapshot.gated:
@@ -154,11 +156,12 @@ def _lasted_us(batch: Batch, arrays: BatchArrays, row: JobRow, item: Report, beg
     return None if since_us is None else max(0, batch.now_us - item.ago_us - since_us)
 
 
-def _is_pinned(row: JobRow, outcome: Outcome) -> bool:
+def _is_pinned(row: JobRow, outcome: AttemptOutcome) -> bool:
     """Whether the failure of a job says nothing, since the job may run on this cluster alone: nothing compares."""
     if outcome.ending is not Ending.QUICK:
         return False
     try:
-        return decode_bounds(row.bounds).is_one_cluster
+        bounds = decode_bounds(row.bounds)
+        return bounds.is_one_cluster or bounds.begun_on is not None
     except UNREADABLE_ERRORS:  # others log it, and set the row aside
         return True

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from msgspec.structs import replace
 
 from switchyard.model.cluster.probation import Canary
+from switchyard.model.job.job import State
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.probation_snapshot import NO_PROBATION
 from switchyard.service.core.writes.batch import Batch
@@ -44,10 +45,10 @@ class CanaryGate:
         now_us = self._batch.now_us
         allowed = size
         if not row.spread:
-            # Whoever was assigned here later is a canary, or may run nowhere else.
+            # Whoever was assigned here later is a canary, or may run nowhere else, as an array that has begun here.
             since_us = max(one.since_us for one in known)
-            is_left = row.assigned_us is None or row.assigned_us > since_us or now_us - since_us > MOVE_US_MAX
-            allowed = size if is_left else 0
+            is_new = row.assigned_us is None or row.assigned_us > since_us or now_us - since_us > MOVE_US_MAX
+            allowed = size if is_new or row.state == State.RUNNING.value else 0
         elif any(not self._is_held(other, row) for other in lessee_ids(row)):
             terms = self._context.probation
             stored = [self._rows.get((one.cluster_id, one.owner_id, one.node)) for one in known]

@@ -42,7 +42,7 @@ from switchyard.service.lifecycle.transitions import (
     step_update,
     tolerates_preemption,
 )
-from switchyard.service.run.attempt_evidence import AttemptEvidence, Outcome
+from switchyard.service.run.attempt_evidence import AttemptEvidence, AttemptOutcome
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_columns import replaced_columns
@@ -114,7 +114,7 @@ def apply_reports(
     round_ = _ReportRound(batch)
     round_.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
-    outcomes: list[Outcome] = []
+    outcomes: list[AttemptOutcome] = []
     for write in writes:
         # Store the output before the reports: a report of an end also closes the log.
         usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.output, usage))

@@ -131,9 +131,13 @@ class AssignedJob(StoredRow, frozen=True):
 
 
 def ready_before(tx: Tx, cluster_id: str, *, before_us: int, limit: int) -> list[AssignedJob]:
-    """List jobs that wait at a cluster for their lease and were assigned until then."""
+    """List jobs that wait at a cluster for their lease, have not begun and were assigned until then."""
     query = sa.select(*columns_of(AssignedJob, jobs)).where(
-        jobs.c.cluster_id == cluster_id, sa.text(READY), jobs.c.assigned_us <= before_us, jobs.c.spread.is_(None)
+        jobs.c.cluster_id == cluster_id,
+        sa.text(READY),
+        jobs.c.assigned_us <= before_us,
+        jobs.c.state == "ASSIGNED",
+        jobs.c.spread.is_(None),
     )
     return fetch_all(tx, AssignedJob, query.limit(limit))
 
