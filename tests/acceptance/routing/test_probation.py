@@ -120,8 +120,9 @@ def test_it_comes_back_by_canaries_also_after_a_restart_of_its_agent(bed: Bed) -
     bed.agents["hole"].start()
     assert "probation" in bed.show("hole")
     bed.mend()
-    bed.client.submit(["simulate"], array="0-29")
+    job = bed.client.submit(["simulate"], array="0-29")
     until(lambda: "probation" not in bed.show("hole"), PATIENCE_S, "canaries did well")
+    job.wait(timeout_s=PATIENCE_S)
 
 
 def test_jobs_that_fail_everywhere_close_nothing(bed: Bed) -> None:

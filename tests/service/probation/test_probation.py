@@ -300,3 +300,18 @@ def test_servers_share_probation_through_their_database(postgres_url: str, tmp_p
         there.seen()
         assert there.lease(5) == []
         assert two.context.snapshots.world.owner_probations.keys() == {"local-admin"}
+
+
+def test_after_the_first_failure_few_tasks_are_in_hand_until_one_runs_for_long(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("hole")
+    rig.submit(a_request(array="0-99"))
+    sites.turn("hole")
+    agent = sites.agents["hole"]
+    leases = agent.lease(8)
+    assert (tasks_in(leases), agent.lease(8)) == (2, []), "as many as may still fail"
+    agent.report(AttemptRef(leases[0].job, leases[0].fence), ObservedState.RUNNING, native_id="7")
+    sites.wait(5)
+    assert agent.lease(8) == []
+    sites.wait(6)
+    assert tasks_in(agent.lease(8)) == 8, "one has run for long"

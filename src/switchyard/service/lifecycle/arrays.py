@@ -325,6 +325,8 @@ def lease_tasks(batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, c
         RangeState(cut.job_id, cut.fence, cut.lo, cut.hi, agent_id, cluster_id, new_task_states(cut.hi - cut.lo + 1))
         for cut in leased
     ]
+    for range_ in new:
+        range_.leased_us = batch.now_us
     array.ranges |= {range_.fence: range_ for range_ in new}
     ranges.range_insert(
         batch.tx,

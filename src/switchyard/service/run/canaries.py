@@ -8,9 +8,11 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.probation import Canary
 from switchyard.model.job.job import State
+from switchyard.model.job.task_states import count_running, live_positions
 from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.probation_snapshot import NO_PROBATION
 from switchyard.service.core.writes.batch import Batch
+from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.probation import is_due, read_canaries, write_canaries
 from switchyard.store.clusters import probations as store
@@ -35,8 +37,10 @@ class CanaryGate:
         self.has_held = False  # then jobs behind those that were held are looked at
         self._changed: set[tuple[str, str, str]] = set()
 
-    def limit(self, row: LeaseCandidate, cluster_id: str, size: int) -> int:
-        """Return how many of `size` tasks the cluster may lease."""
+    def limit(self, row: LeaseCandidate, cluster_id: str, size: int, array: ArrayJob | None = None) -> int:
+        """Return how many of `size` tasks the cluster may lease. `array`: with its live ranges."""
+        if array is not None and cluster_id in self._snapshot.suspects and size:
+            size = self._doubtful(row, cluster_id, size, array)
         if cluster_id not in self._gated or not size:
             return size
         known = self._known(row, cluster_id)
@@ -57,6 +61,24 @@ class CanaryGate:
         if allowed < size:
             self.has_held = True
             self._context.tally.probation_held.add(self._name(cluster_id), amount=size - allowed)
+        return allowed
+
+    def _doubtful(self, row: LeaseCandidate, cluster_id: str, size: int, array: ArrayJob) -> int:
+        """Return how many tasks of an array to lease after its first quick failures here: as many as may fail until the
+        cluster goes on probation, or until one has run for longer than that."""
+        owner_id = row.owner_id or row.owner
+        fails, _ = self._snapshot.doubts.get((cluster_id, owner_id, row.id), (0, 0))
+        others = [other for other in lessee_ids(row) if other != cluster_id and not self._is_held(other, row)]
+        if self._context is None or not 0 < fails < self._context.probation.failures or not others:
+            return size
+        terms, live = self._context.probation, 0
+        for range_ in array.ranges.values():
+            if range_.cluster_id == cluster_id:
+                live += len(live_positions(range_.tasks))
+                if self._batch.now_us - range_.leased_us >= terms.quick_us and count_running(range_.tasks):
+                    return size
+        allowed = min(size, max(0, terms.failures - fails - live))
+        self.has_held |= allowed < size
         return allowed
 
     def note(self, row: LeaseCandidate, cluster_id: str, fences: Iterable[int]) -> None:

@@ -55,7 +55,8 @@ class EvidenceRound:
 
     def note_failure(self, key: EvidenceKey, reason: str) -> None:
         row = self._row(key)
-        self._is_news |= row.fails == 0
+        # Until the cluster goes on probation, each failure lets it lease fewer tasks of the array.
+        self._is_news |= row.fails < self._terms.failures or row.fails == 2 * self._terms.failures
         now_us = self._batch.now_us
         self._evidence[key] = replace(row, fails=min(row.fails + 1, FAILS_MAX), last_us=now_us, reason=reason)
         self._dirty.add(key)

@@ -300,7 +300,7 @@ class _LeaseRound:
         count = min(len(array.split_todo(request.cluster_id)[0]), array.spare)
         if request.room is None and len(lessee_ids(row)) > 1:
             count = min(count, queue_room(array.ranges.values(), request.cluster_id))
-        return self.groups.limit(row, self.gate.limit(row, request.cluster_id, count))
+        return self.groups.limit(row, self.gate.limit(row, request.cluster_id, count, array))
 
     def is_busy(self, agent_id: str) -> bool:
         """Return whether the agent has leased jobs, whose end will free resources."""

@@ -70,10 +70,18 @@ class ProbationCare:
         changing = [row.cluster_id for row in snapshot.rows if _changed(context, row, now_us) is not None]
         # The canaries of a snapshot may be old: leases and reports change them without a new version.
         changing += [row.cluster_id for row in snapshot.rows if row.state == "on" and not row.is_confirmed]
-        if not changing:
+        # A task that has run for long removes the doubt that the first failures raised: the agents ask again.
+        fresh_us = now_us - 3 * context.probation.quick_us
+        doubtful = {cluster_id for (cluster_id, _, _), (_, at_us) in snapshot.doubts.items() if at_us > fresh_us}
+        if not changing and not doubtful:
             return 0
         due: list[ProbationRow] = []
-        leadership.commit(context, lambda batch: _change_rows(context, batch, set(changing), due))
+
+        def change(batch: Batch) -> int:
+            batch.clusters |= doubtful
+            return _change_rows(context, batch, set(changing), due)
+
+        leadership.commit(context, change)
         return sum(send_canary(context, leadership, row) for row in due)
 
 

@@ -32,6 +32,8 @@ class ProbationSnapshot:
     gated: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
     nodes: Mapping[str, tuple[ProbationRow, ...]] = field(default_factory=dict)  # to avoid, by cluster
+    # Quick failures in a row of an array at a cluster, by cluster, owner and array; and when the last one was.
+    doubts: Mapping[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
     on: Mapping[tuple[str, str], ProbationRow] = field(default_factory=dict)  # by cluster and owner; none: of all
 
     @property
@@ -53,6 +55,12 @@ class ProbationSnapshot:
     def of(version: int, rows: list[ProbationRow], evidence: list[EvidenceRow]) -> ProbationSnapshot:
         by_owner: dict[str, ClusterReasons] = {}
         nodes: dict[str, tuple[ProbationRow, ...]] = {}
+        doubts: dict[tuple[str, str, str], tuple[int, int]] = {}
+        for one in evidence:
+            if one.fails:
+                key = one.cluster_id, one.owner_id, one.subject
+                fails, last_us = doubts.get(key, (0, 0))
+                doubts[key] = fails + one.fails, max(last_us, one.last_us)
         on = [row for row in rows if row.state == "on"]
         of_clusters = [row for row in on if not row.node]
         for row in of_clusters:
@@ -73,6 +81,7 @@ class ProbationSnapshot:
             gated=frozenset(row.cluster_id for row in of_clusters),
             exempt=frozenset(row.cluster_id for row in rows if row.state == "off"),
             nodes=nodes,
+            doubts=doubts,
             on={(row.cluster_id, row.owner_id): row for row in of_clusters},
         )
 
