@@ -23,8 +23,8 @@ DONE = {
 def probation_text(cluster: Cluster) -> str:
     """Why the cluster gets few tasks, in a line; empty: it gets all."""
     for probation in cluster.probations:
-        if not (probation.owner or probation.node):
-            return f"on probation: {probation.reason}"
+        if not probation.node:
+            return f"on probation{f' for {probation.owner}' if probation.owner else ''}: {probation.reason}"
     return ""
 
 

@@ -107,7 +107,7 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     load: Load | None = None
     state: list[StateValue] = []  # what selection goes by; not in lists
     quotes: QuoteRecord | None = None  # how well its quotes were kept, once some were; not in lists
-    probations: list[Probation] = []  # why it gets few tasks: of all; of one's own jobs not in lists
+    probations: list[Probation] = []  # why it gets few tasks: that of all, and those that the reader may see
     is_probation_off: bool = False  # an operator exempted it
     held: int | None = None  # jobs, and ranges of arrays, that its agents have; not in lists
     unsent: int | None = None  # ended attempts of which its agents still send output files; not in lists

@@ -5,10 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from switchyard.model.cluster.cluster import Cluster
-from switchyard.model.rules.access import Role
 from switchyard.service.cluster.clusters import cluster_view
 from switchyard.service.core.agents.cluster_state import sample_of
-from switchyard.service.core.agents.probation_views import probation_views
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
@@ -23,14 +21,12 @@ SAMPLES_MAX = 5000  # a week of samples, every five minutes, and many changes of
 
 def cluster_get(context: Context, actor: Actor, name: str) -> Cluster:
     member = visible_cluster(context, actor, name)
-    cluster = cluster_view(context, member)
+    cluster = cluster_view(context, member, actor)
     with context.database.read() as tx:
         held = backlog.cluster_leased_count(tx, member.id)
         unsent = file_outputs.unsent_count(tx, member.id, None, now_us=context.now_us())
         in_line = backlog.backlog_count(tx, member.id, most=BACKLOG_MAX)
-    may_see = None if actor.may_cluster(Role.OPERATE, member) else actor.id
-    probations = probation_views(context, member.id, owner_id=may_see)
-    return msgspec.structs.replace(cluster, held=held, unsent=unsent, in_line=in_line, probations=probations)
+    return msgspec.structs.replace(cluster, held=held, unsent=unsent, in_line=in_line)
 
 
 def cluster_history(context: Context, actor: Actor, name: str, *, since_s: int) -> list[ClusterSample]:

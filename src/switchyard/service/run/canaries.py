@@ -113,9 +113,9 @@ class CanaryGate:
 
 def avoided_nodes(context: Context | None, cluster: str, owner_id: str) -> list[str]:
     """Return the nodes of a cluster that jobs of an owner avoid now."""
-    if context is None or not context.snapshots.probation.nodes:
+    if context is None or not context.snapshots.probation.by_cluster:
         return []
     member = context.snapshots.world.by_name.get(cluster)
-    rows = context.snapshots.probation.nodes.get(member.id, ()) if member is not None else ()
+    rows = context.snapshots.probation.by_cluster.get(member.id, ()) if member is not None else ()
     now_us = context.now_us()
-    return sorted({row.node for row in rows if row.owner_id in ("", owner_id) and row.next_us > now_us})
+    return sorted({row.node for row in rows if row.node and row.owner_id == owner_id and row.next_us > now_us})

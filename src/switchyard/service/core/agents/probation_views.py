@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from switchyard.model.cluster.probation import Probation
+from switchyard.model.rules.access import Role
+from switchyard.route.member import Member
 from switchyard.service.core.context import Context
+from switchyard.service.core.rights import Actor
 from switchyard.store.clusters.probations import ProbationRow
 
 SHOWN_MAX = 100  # of one cluster
 
 
-def probation_views(context: Context, cluster_id: str, owner_id: str | None = "") -> list[Probation]:
-    """Return the probations of a cluster: that of all first. `owner_id`: and those of this owner; None: of each."""
-    rows = [
-        row
-        for row in context.snapshots.probation.rows
-        if row.cluster_id == cluster_id and row.state == "on" and (owner_id is None or row.owner_id in ("", owner_id))
-    ]
-    return [_view(context, row) for row in sorted(rows, key=lambda row: (row.owner_id, row.node))[:SHOWN_MAX]]
+def probation_views(context: Context, member: Member, reader: Actor | None = None) -> list[Probation]:
+    """Return the probations of a cluster: that of all, and those of the reader, or for its operators of each owner."""
+    rows = context.snapshots.probation.by_cluster.get(member.id, ())
+    if rows and not (reader is not None and reader.may_cluster(Role.OPERATE, member)):
+        rows = tuple(row for row in rows if row.owner_id == "" or (reader is not None and row.owner_id == reader.id))
+    return [_view(context, row) for row in rows[:SHOWN_MAX]]
 
 
 def _view(context: Context, row: ProbationRow) -> Probation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from switchyard.route.probation import ON_PROBATION
 from switchyard.store.clusters import probations as store
@@ -31,7 +32,7 @@ class ProbationSnapshot:
     by_owner: Mapping[str, ClusterReasons] = field(default_factory=dict)
     gated: frozenset[str] = frozenset()
     exempt: frozenset[str] = frozenset()
-    nodes: Mapping[str, tuple[ProbationRow, ...]] = field(default_factory=dict)  # to avoid, by cluster
+    by_cluster: Mapping[str, tuple[ProbationRow, ...]] = field(default_factory=dict)  # that are on, also of nodes
     # Quick failures in a row of an array at a cluster, by cluster, owner and array; and when the last one was.
     doubts: Mapping[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
     on: Mapping[tuple[str, str], ProbationRow] = field(default_factory=dict)  # by cluster and owner; none: of all
@@ -44,7 +45,8 @@ class ProbationSnapshot:
     def counts(self) -> dict[str, int]:
         """How much is on probation, for the metrics."""
         of_some = {cluster_id for reasons in self.by_owner.values() for cluster_id, _ in reasons}
-        return {"all": len(self.reasons), "owner": len(of_some), "node": sum(map(len, self.nodes.values()))}
+        nodes = {(row.cluster_id, row.node) for rows in self.by_cluster.values() for row in rows if row.node}
+        return {"all": len(self.reasons), "owner": len(of_some), "node": len(nodes)}
 
     def about(self, cluster_id: str, owner_id: str) -> list[ProbationRow]:
         """Return the probations that hold jobs of this owner back from the cluster: of all, and of the owner's own."""
@@ -54,7 +56,7 @@ class ProbationSnapshot:
     @staticmethod
     def of(version: int, rows: list[ProbationRow], evidence: list[EvidenceRow]) -> ProbationSnapshot:
         by_owner: dict[str, ClusterReasons] = {}
-        nodes: dict[str, tuple[ProbationRow, ...]] = {}
+        by_cluster: dict[str, tuple[ProbationRow, ...]] = {}
         doubts: dict[tuple[str, str, str], tuple[int, int]] = {}
         for one in evidence:
             if one.fails:
@@ -67,9 +69,8 @@ class ProbationSnapshot:
             if row.owner_id:
                 why = f"{ON_PROBATION} for your jobs: {row.reason}"
                 by_owner[row.owner_id] = (*by_owner.get(row.owner_id, ()), (row.cluster_id, why))
-        for row in on:
-            if row.node:
-                nodes[row.cluster_id] = (*nodes.get(row.cluster_id, ()), row)
+        for cluster_id, rows_of in groupby(sorted(on, key=_place), key=lambda row: row.cluster_id):
+            by_cluster[cluster_id] = tuple(rows_of)
         return ProbationSnapshot(
             version,
             tuple(rows),
@@ -80,13 +81,17 @@ class ProbationSnapshot:
             by_owner={owner: tuple(sorted(by_owner[owner])) for owner in sorted(by_owner)},
             gated=frozenset(row.cluster_id for row in of_clusters),
             exempt=frozenset(row.cluster_id for row in rows if row.state == "off"),
-            nodes=nodes,
+            by_cluster=by_cluster,
             doubts=doubts,
             on={(row.cluster_id, row.owner_id): row for row in of_clusters},
         )
 
 
 NO_PROBATION = ProbationSnapshot()
+
+
+def _place(row: ProbationRow) -> tuple[str, str, str]:
+    return row.cluster_id, row.owner_id, row.node
 
 
 def key_of(row: EvidenceRow) -> EvidenceKey:
