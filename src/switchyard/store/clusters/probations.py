@@ -136,7 +136,7 @@ def ready_before(tx: Tx, cluster_id: str, *, before_us: int, limit: int) -> list
         jobs.c.cluster_id == cluster_id,
         sa.text(READY),
         jobs.c.assigned_us <= before_us,
-        jobs.c.state == "ASSIGNED",
+        jobs.c.state != "RUNNING",
         jobs.c.spread.is_(None),
     )
     return fetch_all(tx, AssignedJob, query.limit(limit))
