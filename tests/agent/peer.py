@@ -48,7 +48,7 @@ class Peer:
         self.retry_after: str | None = None
         self.lose: Callable[[Poll, PollAnswer], bool] = lambda _poll, _answer: False  # break off instead of answering
         self.stop_reports = False  # answer STOP to every report
-        self.takes_failures = True  # False: as a server of an older version
+        self.takes_details = True  # False: as a server of an older version
 
     # What a test does with it.
 
@@ -188,7 +188,7 @@ class Peer:
             cancels=[AttemptRef(*key) for key in self.cancels if key in self.held],
             stops=[Stop(*key, "not leased to this agent") for key in sorted(inventory - set(self.held))],
             answers=answers,
-            takes_failures=self.takes_failures,
+            takes_details=self.takes_details,
         )
 
     def _give(self, poll: Poll, answers: list[ReportAnswer]) -> PollAnswer:
@@ -208,7 +208,7 @@ class Peer:
                         leases=given,
                         cancels=cancels,
                         answers=answers,
-                        takes_failures=self.takes_failures,
+                        takes_details=self.takes_details,
                     )
                 self._changed.wait(min(left, 0.1))
         finally:

@@ -128,12 +128,12 @@ def test_a_report_names_the_kind_of_a_failure_alone() -> None:
 
 
 def test_a_server_of_an_older_version_is_told_no_kinds(peer: Peer, agent: Starter) -> None:
-    peer.takes_failures = False
+    peer.takes_details = False
     agent(peer.url)
     first, last = (a_lease("sh", "-c", "echo MemoryError >&2; exit 1") for _ in range(2))
     peer.lease(first)
     assert peer.wait_end(first).failure is None
-    peer.takes_failures = True
+    peer.takes_details = True
     peer.wait_parked()
     peer.lease(last)
     assert peer.wait_end(last).failure == OOM

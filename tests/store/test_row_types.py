@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import switchyard.features.dashboard.store
 import switchyard.features.flyte.store
 import switchyard.features.kubernetes.store
 import switchyard.store
+from switchyard.features.dashboard.store import job_windows
 from switchyard.features.flyte.store.entities import entities, entity_names
 from switchyard.features.flyte.store.executions import (
     child_executions,
@@ -41,6 +43,7 @@ from switchyard.store.clusters import (
     graphs,
     group_invites,
     layout,
+    probations,
     quotes,
     route_counts,
 )
@@ -56,7 +59,6 @@ from switchyard.store.jobs import (
     failed_attempts,
     fetch,
     handovers,
-    job_windows,
     jobs,
     leases,
     retention,
@@ -150,6 +152,13 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     backlog.backlog_page: lambda tx: backlog.backlog_page(tx, "c1", "l", after=None, limit=9),
     backlog.backlog_demands: lambda tx: backlog.backlog_demands(tx, "c1", limit=9),
     cluster_samples.samples_since: lambda tx: cluster_samples.samples_since(tx, "c1", since_us=1, limit=9),
+    probations.evidence_lock: lambda tx: probations.evidence_lock(tx, ["ann"]),
+    probations.evidence_all: probations.evidence_all,
+    probations.probation_all: probations.probation_all,
+    probations.probation_lock: lambda tx: probations.probation_lock(tx, ["c1"]),
+    probations.probation_try_lock: lambda tx: probations.probation_try_lock(tx, ["c1"]),
+    probations.ready_before: lambda tx: probations.ready_before(tx, "c1", before_us=9, limit=9),
+    probations.jobs_waiting_at: lambda tx: probations.jobs_waiting_at(tx, ["c1"], owner_id="ann", limit=9),
     clusters.cluster_all: clusters.cluster_all,
     clusters.cluster_by_name: lambda tx: clusters.cluster_by_name(tx, "c"),
     clusters.cluster_by_id: lambda tx: clusters.cluster_by_id(tx, "c1"),
@@ -285,7 +294,8 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    packages = (switchyard.store, switchyard.features.flyte.store, switchyard.features.kubernetes.store)
+    features = switchyard.features
+    packages = (switchyard.store, features.dashboard.store, features.flyte.store, features.kubernetes.store)
     modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
     for info in modules:
         if ".migrations" in info.name:

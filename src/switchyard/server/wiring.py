@@ -13,6 +13,7 @@ from switchyard.policy.resolve import empty_policy
 from switchyard.server.config.platform_config import layout_of, platform_of
 from switchyard.server.config.selection_section import read_selection
 from switchyard.server.config.settings import Settings
+from switchyard.server.config.storage_section import open_store
 from switchyard.server.config.token_pools_section import make_token_pools
 from switchyard.server.feature import server_features
 from switchyard.server.services import Services
@@ -31,13 +32,13 @@ from switchyard.service.core.writes.committer import Applier, BatchCall, Committ
 from switchyard.service.core.writes.event_watermark import begin_watermark
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.rules.kinds import load_kinds
+from switchyard.service.run.attempt_evidence import AttemptEvidence
 from switchyard.service.run.lease import Leasing
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.submit.bulk import BulkInsert, BulkSubmit
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.quarantine import Quarantine
-from switchyard.storage.opening import open_store
 from switchyard.store.engine.database import Database, create_schema, read_revisions
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.files.directory_logs import DirectoryLogs
@@ -61,11 +62,16 @@ def make_services(settings: Settings, database: Database) -> Services:
         lambda: context.snapshots.laid.layout,
         access=lambda: context.snapshots.access,
         is_stopped=lambda: watermark.is_turned_back,
+        context=context,
     )
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=context.logs, usage=context.usage)
     appliers[ReportWrite] = partial(
-        apply_reports, logs=context.logs, usage=context.usage, rules=lambda: context.snapshots.policy
+        apply_reports,
+        logs=context.logs,
+        usage=context.usage,
+        rules=lambda: context.snapshots.policy,
+        evidence=AttemptEvidence(context),
     )
     appliers[BatchCall] = apply_calls
     appliers[SyncRequest] = leasing.apply_syncs
@@ -123,6 +129,7 @@ def make_context(
         engines=engines,
         selections=read_selection(config.selection)[0],
         moving=config.moving.terms,
+        probation=config.probation.terms,
         tokens=make_token_pools(config.resourcemanager),
         tally=tally,
         files=FileStorage(

@@ -111,7 +111,7 @@ class Status:
     began_ago_us: int | None = None  # of an ended job: when it began to run, if it did
     cause: Cause = Cause.JOB  # of a failure: what caused it
     failure: FailureKind | None = None  # of a failure: its kind; None: what `cause`, code and signal say
-    usage: Usage | None = None  # of an ended job
+    usage: Usage | None = None  # of an ended job; of a running one what it was given, if it has devices
     # Of a failure by the cluster: nothing of the job ran or will run. The job goes to another cluster, if there is one.
     is_unbegun: bool = False
 

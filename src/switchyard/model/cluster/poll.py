@@ -18,6 +18,7 @@ from switchyard.model.job.retry import Cause
 from switchyard.model.rules.names import Name
 
 BATCH_MAX = 1000
+AVOIDED_NODES_SHARE = 4  # at most one in so many nodes is avoided: beyond, it is the cluster that is at fault
 BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?(?!\n)$"
 CHUNK_BYTES_MAX = 256 * 1024
 UNBEGUN_MAX = 10_000
@@ -119,9 +120,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     signal: Annotated[int, Meta(ge=0, le=255)] | None = None
     reason: AgentText = ""
     cause: Cause = Cause.JOB  # of a failure
-    usage: Usage | None = None  # of an end
-    # The kind of a failure (`FailureKind`), for servers that take it (`PollAnswer.takes_failures`). An unknown word, of
-    # a newer agent, says nothing.
+    usage: Usage | None = None  # of an end, and of a start what the cluster gave
+    # The kind of a failure (`FailureKind`). An unknown word, of a newer agent, says nothing.
     failure: Annotated[str, Meta(max_length=40)] | None = None
 
 
@@ -205,6 +205,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster: str = ""
     queue: str = ""
     native_queue: str | None = None  # what the cluster's batch system calls the job's queue; none: its own default
+    avoid_nodes: list[str] = []  # on which tasks of this owner failed quickly, and not on others
     lo: int | None = None
     hi: int | None = None
     known: int | None = None  # the server was restored: what ran from this fence up to the lease's own it does not know
@@ -233,6 +234,9 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Version of the objects of all namespaces (`GET /v1/agents/cluster-resources`). Only for agents of Kubernetes.
     cluster_resources: str = ""
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
+    # An operator has set the cluster's graph: what the agent finds on the cluster keeps no job from starting.
+    is_graph_by_operator: bool = False
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own
     event_mark: str = ""  # the number of the last event, with a signature; comes back with every poll
-    takes_failures: bool = False  # reports may say the kind of a failure: older servers refuse such reports
+    # Reports may say what the cluster gave, and the kind of a failure: older servers refuse such reports.
+    takes_details: bool = False

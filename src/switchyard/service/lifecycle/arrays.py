@@ -83,6 +83,7 @@ class BatchArrays:
             self._jobs[row.id] = ArrayJob.of(row, is_tolerant=is_tolerant)
         for row in ranges.range_live(self._batch.tx, [row.id for row in new_rows]) if new_rows else []:
             state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
+            state.leased_us = row.leased_us
             self._jobs[row.job_id].ranges[row.fence] = state
         for row in new_rows:
             if not replaced_columns(row).isdisjoint(TALLY_COLUMNS):
@@ -211,6 +212,20 @@ class BatchArrays:
                 reason=reason,
                 is_of_task=True,
             )
+        if (is_returned or state in FINAL_STATES) and item.usage is not None and item.usage.differences:
+            self._note_differences(array, range_, item, f"task {index}: {printable_line(item.usage.differences)}")
+
+    def _note_differences(self, array: ArrayJob, range_: RangeState, item: Report, reason: str) -> None:
+        self._batch.event(
+            array.row.id,
+            EventKind.DIFFERS,
+            state=array.state.value,
+            attempt=array.row.attempt,
+            fence=item.fence,
+            cluster_id=range_.cluster_id,
+            reason=reason,
+            is_of_task=True,
+        )
 
     def _leave_to_others(self, array: ArrayJob, range_: RangeState, index: int, item: Report, step: Transition) -> None:
         """Note that the cluster gave this task back, lost it or refused it, unless the task itself is at fault."""
@@ -332,6 +347,8 @@ def lease_tasks(batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, c
         RangeState(cut.job_id, cut.fence, cut.lo, cut.hi, agent_id, cluster_id, new_task_states(cut.hi - cut.lo + 1))
         for cut in leased
     ]
+    for range_ in new:
+        range_.leased_us = batch.now_us
     array.ranges |= {range_.fence: range_ for range_ in new}
     ranges.range_insert(
         batch.tx,

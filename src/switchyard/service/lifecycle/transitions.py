@@ -161,7 +161,7 @@ def step_update(
         state=state, reason=_step_reason(row, step), fence=step.life.fence, is_ready=False, native_id=native_id
     )
     if state is State.RUNNING:
-        return replace(update, started_us=at_us)
+        return replace(update, started_us=at_us, usage=_stored_usage(item))
     if (failure := failure_of_step(step, item)) is not None:
         usage = item.usage if item is not None else None
         note_failure(batch, row, failure, fence=row.fence, cluster_id=row.cluster_id, usage=usage)
@@ -176,7 +176,7 @@ def step_update(
             failure=UNSET if failure is None else failure.value,
         )
     if state is State.PENDING:
-        archive_attempt(batch, row, step, failure=failure, asked=asked_by_attempt(batch, row, grant))
+        archive_attempt(batch, row, step, item, failure=failure, asked=asked_by_attempt(batch, row, grant))
         batch.free(row)
         batch.topics.add(Topic.PENDING)
         return update.then(_requeue_update(batch, row, step, item, grant))
@@ -206,6 +206,7 @@ def _requeue_update(
         cluster_id=None,
         agent_id=None,
         native_id=None,
+        usage=None,
         assigned_us=None,
         leased_us=None,
         started_us=None if row.array is None else UNSET,  # an array began with its first task, which may have ended
@@ -260,9 +261,16 @@ def read_avoided_clusters(text: str | None) -> dict[str, AvoidedCluster]:
 
 
 def archive_attempt(
-    batch: Batch, row: JobRow, step: Transition, *, failure: FailureKind | None = None, asked: str | None = None
+    batch: Batch,
+    row: JobRow,
+    step: Transition,
+    item: Report | None = None,
+    *,
+    failure: FailureKind | None = None,
+    asked: str | None = None,
 ) -> None:
-    """Store the ended attempt of a job that goes on."""
+    """Store the ended attempt of a job that goes on. `item`: the report of its end."""
+    usage = _stored_usage(item)
     jobs.attempt_archive(
         batch.tx,
         [
@@ -279,6 +287,7 @@ def archive_attempt(
                 leased_us=row.leased_us,
                 started_us=row.started_us,
                 ended_us=batch.now_us,
+                usage=row.usage if usage is UNSET else usage,
                 failure=None if failure is None else failure.value,
                 asked=asked,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from dataclasses import replace as replace_step
 from typing import Any
 
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import BATCH_MAX, Leave, OutputChunk, Report
 from switchyard.model.job.bounds import decode_bounds
+from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import (
     LifecycleState,
@@ -41,6 +43,7 @@ from switchyard.service.lifecycle.transitions import (
     refused_clusters,
     step_update,
 )
+from switchyard.service.run.attempt_evidence import AttemptEvidence, AttemptOutcome
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_columns import replaced_columns
@@ -107,6 +110,7 @@ def apply_reports(
     logs: LogStore = _LOGS,
     usage: UserUsage = _USAGE,
     rules: Rules | None = None,
+    evidence: AttemptEvidence | None = None,
 ) -> list[Any]:
     """Apply the reports of all polls in order of arrival, and store their output. `rules`: they bound what retries
     may ask for."""
@@ -114,14 +118,20 @@ def apply_reports(
     round_ = _ReportRound(batch, rules)
     round_.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
+    outcomes: list[AttemptOutcome] = []
     for write in writes:
         # Store the output before the reports: a report of an end also closes the log.
         usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.output, usage))
-        results.append(ReportAnswers([_apply(round_, write.agent_id, item) for item in write.reports]))
+        answers = [_apply(round_, write.agent_id, item) for item in write.reports]
+        results.append(ReportAnswers(answers))
+        if evidence is not None:
+            outcomes += evidence.outcomes(batch, round_.arrays, write.agent_id, write.reports, answers)
     jobs.job_update_many(batch.tx, round_.updates)
     for array in round_.arrays.refused_arrays():
         leave_refusing_cluster(batch, array)
     round_.arrays.flush()
+    if evidence is not None and outcomes:
+        evidence.apply(batch, outcomes)
     return results
 
 
@@ -174,6 +184,8 @@ def _apply(round_: _ReportRound, agent_id: str, item: Report) -> ReportAnswer:
     )
     if step is not None:
         round_.record(item.job, step, step_update(round_.batch, row, step, item, grant=grant))
+        if step.event is not EventKind.RUNNING and item.usage is not None and (words := item.usage.differences):
+            record_step(round_.batch, row, replace_step(step, event=EventKind.DIFFERS, reason=printable_line(words)))
     elif _is_same_state(life, item):
         earlier = round_.updates.get(item.job, JobUpdate())
         reason = row.reason if earlier.reason is UNSET else earlier.reason

@@ -171,6 +171,7 @@ class AttemptRow(StoredRow, frozen=True):
     leased_us: int | None
     started_us: int | None
     ended_us: int
+    usage: str | None
     failure: str | None = None
     asked: str | None = None
 

@@ -62,6 +62,7 @@ class LeaseCandidate(StoredRow, frozen=True):
     task_avoid: str | None
     agent_id: str | None
     is_ready: bool
+    assigned_us: int | None
     spec: str
 
 

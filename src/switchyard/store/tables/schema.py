@@ -251,6 +251,7 @@ attempts = Table(
     Column("leased_us", BigInteger, nullable=True),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=False),
+    Column("usage", Text, nullable=True),
     Column("failure", Text, nullable=True),  # the kind of its failure
     Column("asked", Text, nullable=True),  # what it asked for, if a retry of the job asks for more
 )
