@@ -110,6 +110,8 @@ class ProcessMetrics:
     leases: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))
     # Executions of Flyte's that reached a phase. `cluster` is empty for one that has none yet, or is spread.
     moves: LabeledCounter = field(default_factory=lambda: LabeledCounter("from_cluster", "to_cluster"))
+    # Of jobs with alternatives: which set, by its number, they got at which cluster.
+    alternatives: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster", "alternative"))
     requests: LabeledCounter = field(default_factory=lambda: LabeledCounter("method", "route", "code"))
     pause_s: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS_S, "loop"))  # of an event loop
     quotes: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster", "said"))

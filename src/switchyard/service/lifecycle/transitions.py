@@ -29,6 +29,7 @@ from switchyard.model.rules.names import printable_line
 from switchyard.model.rules.queue import counted_lane
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch, Topic
+from switchyard.service.lifecycle.chosen_sets import number_at
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.arrays import read_on_lost
 from switchyard.store.clusters import clusters
@@ -241,6 +242,7 @@ def _requeue_update(
         started_us=None if row.array is None else UNSET,  # an array began with its first task, which may have ended
         lane=counted_lane(row.lane),
         spread=None,
+        alternatives=None,
     )
     if again_us is not None:
         update = _with_backoff(replace(update, tries=row.tries + 1), row, again_us)
@@ -306,6 +308,7 @@ def archive_attempt(batch: Batch, row: JobRow, step: Transition) -> None:
                 leased_us=row.leased_us,
                 started_us=row.started_us,
                 ended_us=batch.now_us,
+                alternative=number_at(row, row.cluster_id),
             )
         ],
     )

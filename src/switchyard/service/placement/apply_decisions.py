@@ -24,6 +24,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_spread import WAITS, free_from_cluster
 from switchyard.service.lifecycle.arrays import drop_unleased_tasks, read_on_lost
+from switchyard.service.lifecycle.chosen_sets import chosen_update
 from switchyard.service.lifecycle.decision_history import (
     EarlierVerdicts,
     is_same_reason,
@@ -38,7 +39,7 @@ from switchyard.service.lifecycle.transitions import (
     retry_due_us,
 )
 from switchyard.service.placement.decision import JobNeeds, Placement, Reservations, decide, spread_of
-from switchyard.service.placement.decision_counts import count_rerouted
+from switchyard.service.placement.decision_counts import count_rerouted, count_set
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.reserve.inquiries import ask_for_pending
 from switchyard.service.reserve.queue_places import enqueue_for_place, leave_queue
@@ -103,6 +104,10 @@ def apply_decisions(
                 update, spread=spread_of(context, eligibility, bounds=decode_bounds(row.bounds), world=world, plan=plan)
             )
             batch.clusters.update(update.spread.split(",") if update.spread else ())
+        if placement is Placement.ASSIGN and eligibility.sets is not None and plan.chosen is not None:
+            spread = update.spread if isinstance(update.spread, str) else None
+            update = update.then(chosen_update(eligibility.sets, world, plan.chosen, spread))
+            count_set(context.tally, batch, eligibility.sets, plan.chosen)
         update = leave_queue(row, places.get(job_id)).then(update)
         if placement is Placement.ASK_QUOTES:
             asking.append((row, eligibility))

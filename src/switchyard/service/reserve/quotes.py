@@ -58,6 +58,7 @@ def shape_of(spec: JobSpec) -> tuple[str, str]:
     asked = JobSpec(
         PLACEHOLDER_COMMAND,
         resources=spec.resources,
+        alternatives=spec.alternatives,
         compatibility=spec.compatibility,
         demand=spec.demand,
         task_type=spec.task_type,
@@ -92,8 +93,13 @@ def gather_quotes(
         refusing = store.ask_refusing_clusters(tx, shape, now_us=now_us)
         known = [(row, world.by_id.get(row.cluster_id)) for row in rows]
         answers = [(member, row) for row, member in known if member and member.name in eligible_names]
-        asks = demand_of_spec(spec).cores_total
-        quotes_by_name = {member.name: _quote_now(context, tx, member, row, asks) for member, row in answers}
+        asks, sets = demand_of_spec(spec).cores_total, eligibility.sets
+        quotes_by_name = {
+            member.name: _quote_now(
+                context, tx, member, row, asks if sets is None else sets.demand(member.name).cores_total
+            )
+            for member, row in answers
+        }
     answered = {member.name for member, row in answers if member.id not in refusing}
     return GatheredQuotes(
         quotes_by_name, names, tuple(name for name in names if name in world.by_name and name not in answered)

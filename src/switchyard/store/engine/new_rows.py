@@ -76,6 +76,7 @@ class NewJobRow(StoredRow, frozen=True):
     tasks_cancelled: int | None = None
     spread: str | None = None
     task_avoid: str | None = None
+    alternatives: str | None = None
 
 
 class EventRow(StoredRow, frozen=True):

@@ -79,6 +79,7 @@ class JobRow(StoredRow, frozen=True):
     tasks_cancelled: int | None
     spread: str | None
     task_avoid: str | None
+    alternatives: str | None
 
 
 class RepairedJobRow(JobRow, frozen=True):
@@ -169,6 +170,7 @@ class AttemptRow(StoredRow, frozen=True):
     leased_us: int | None
     started_us: int | None
     ended_us: int
+    alternative: int | None
 
 
 class AttemptOnCluster(AttemptRow, frozen=True):

@@ -51,3 +51,7 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     tasks_cancelled: int | UnsetType | None = UNSET
     spread: str | UnsetType | None = UNSET
     task_avoid: str | UnsetType | None = UNSET
+    alternatives: str | UnsetType | None = UNSET
+    cores: int | UnsetType = UNSET
+    gpus: int | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET

@@ -133,6 +133,9 @@ jobs = Table(
     # tasks that each of these clusters leaves to the others, because it gave them back or lost them.
     Column("spread", Text, nullable=True),
     Column("task_avoid", Text, nullable=True),
+    # Of a job with alternatives: the number of its set at each cluster that may lease it, by id, as JSON. The columns
+    # `cores`, `gpus` and `memory_bytes` are those of its own cluster's set; before there is one, the largest.
+    Column("alternatives", Text, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(NOT_FINAL), postgresql_where=text(NOT_FINAL))
@@ -219,6 +222,7 @@ ranges = Table(
     Column("is_cancelling", Boolean, nullable=False),
     Column("leased_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger, nullable=True),
+    Column("alternative", Integer, nullable=True),  # the number of the set that these tasks were leased with
 )
 Index("ix_ranges_live", ranges.c.agent_id, sqlite_where=text(LIVE_RANGE), postgresql_where=text(LIVE_RANGE))
 
@@ -249,6 +253,7 @@ attempts = Table(
     Column("leased_us", BigInteger, nullable=True),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=False),
+    Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
 )
 
 events = Table(
