@@ -86,14 +86,12 @@ def job_file_schema() -> dict[str, Any]:
     nested = [parts.pop(kind.__name__) for kind in (JobRequest, JobSpec, Resources)]
     request, spec, resources = (dict(part["properties"]) for part in nested)
     del request["spec"], spec["resources"]
-    sets = {"type": "array", "items": _object(resources), "minItems": 1, "maxItems": ALTERNATIVES_MAX}
     either = {"anyOf": [{"type": "string", "minLength": 1}, _object(resources)]}
     spec["alternatives"] = {"type": "array", "items": either, "maxItems": ALTERNATIVES_MAX - 1}
-    one_or_more = {"anyOf": [_object(resources), sets]}
     command = {"anyOf": [{"type": "string", "minLength": 1}, spec.pop("command")]}
     flat = {"command": command, **request, **spec, **resources}
-    inner = {"command": command, **spec, **resources, "resources": one_or_more}
-    properties = {**flat, **LOCAL_FILES, "spec": _object(inner), "resources": one_or_more}
+    inner = {"command": command, **spec, **resources, "resources": _object(resources)}
+    properties = {**flat, **LOCAL_FILES, "spec": _object(inner), "resources": _object(resources)}
     return {
         "$schema": DIALECT,
         "title": TITLE,

@@ -35,23 +35,6 @@ def split_gpu_choices(text: str) -> list[str]:
     return choices or [""]
 
 
-def take_sets(flat: FlatFields, *, where: str) -> None:
-    """Replace `resources: [{…}, {…}]` by the fields of the first set and `alternatives`."""
-    sets = flat.get("resources")
-    if not isinstance(sets, list):
-        return
-    if "alternatives" in flat:
-        raise Malformed(f"{where}: both resources and alternatives list sets; leave one of both out.")
-    if not sets or not all(isinstance(item, Mapping) for item in sets):
-        raise Malformed(f"{where}: resources: expected one set of resources, or a list of them: [{{gpus: 2}}, …].")
-    del flat["resources"]
-    for name, value in sets[0].items():
-        if name in flat:
-            raise Malformed(f"{where}: the field {str(name)[:80]!r} is given twice.")
-        flat[name] = value
-    flat["alternatives"] = [dict(item) for item in sets[1:]]
-
-
 def whole_sets(flat: FlatFields, laid_over: Mapping[str, Any], *, where: str) -> list[Any]:
     """Return the job's alternatives as whole sets. `laid_over`: flags, which win over the sets of a file."""
     alternatives = flat["alternatives"]

@@ -15,7 +15,7 @@ from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec
 from switchyard.model.jobspec.jobspec import from_jobspec, is_jobspec
 from switchyard.model.rules.names import KEY_PATTERN
 from switchyard.model.wire.decode import convert
-from switchyard.sdk.transport.alternatives import RESOURCE_FIELDS, FlatFields, take_sets, whole_sets
+from switchyard.sdk.transport.alternatives import RESOURCE_FIELDS, FlatFields, whole_sets
 
 REQUEST_FIELDS = tuple(name for name in JobRequest.__struct_fields__ if name != "spec")
 SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resources")
@@ -124,7 +124,6 @@ def flatten(form: Mapping[str, Any], *, where: str) -> FlatFields:
             if key in flat:
                 raise Malformed(f"{where}: the field {key!r} is given twice.")
             flat[key] = item
-    take_sets(flat, where=where)
     return flat
 
 
