@@ -81,7 +81,8 @@ def with_chosen_set(row: Source, cluster_id: str) -> Source:
 
     Only for rows whose column `alternatives` is set: others are what they are.
     """
-    spec = spec_for_cluster(msgspec.json.decode(row.spec, type=JobSpec), number_at(row, cluster_id) or 1)
+    number = number_at(row, cluster_id)
+    spec = spec_for_cluster(msgspec.json.decode(row.spec, type=JobSpec), 1 if number is None else number)
     body = _SORTED.encode(spec).decode()
     return replace(row, spec=body, **largest_update([demand_of_spec(spec)]).columns())
 
