@@ -32,9 +32,9 @@ class Alternative:
 
 def combine_alternatives(alternatives: Sequence[Alternative], *, is_preferring: bool) -> Eligibility:
     """`is_preferring`: only clusters that take the most preferred set that any cluster takes are candidates."""
-    is_now = _numbers(alternatives, is_last=False)
-    numbers = _numbers(alternatives, is_last=True) | is_now
-    candidates = is_now or numbers
+    first = _numbers(alternatives, is_last=False)
+    numbers = _numbers(alternatives, is_last=True) | first
+    candidates = first or numbers
     preferred = min(candidates.values(), default=1)
     if is_preferring:
         candidates = {cluster: number for cluster, number in candidates.items() if number == preferred}
@@ -55,7 +55,8 @@ def _numbers(alternatives: Sequence[Alternative], *, is_last: bool) -> dict[str,
     for number, each in enumerate(alternatives, 1):
         for verdict, names in each.eligibility.verdicts.groups:
             if verdict.say is Answer.YES and (verdict.step == LAST_STEP) is is_last:
-                numbers = dict.fromkeys(names, number) | numbers
+                for name in names:
+                    numbers.setdefault(name, number)
     return numbers
 
 

@@ -44,21 +44,25 @@ def set_names(spec: JobSpec) -> tuple[str, ...]:
 
 
 def _words(resources: Resources) -> dict[str, str]:
-    asked, plural = resources.asked, lambda count, word: f"{count} {word}{'' if str(count) == '1' else 's'}"
+    asked = resources.asked
     memory = f" of {resources.gpu_memory}" if resources.gpu_memory is not None else ""
     gpus = f"{resources.gpu_type or 'gpu'}:{asked.gpus}{memory}" if asked.gpus else "no gpu"
     limits = ", ".join(f"{name} {value}" for name in Limits.__struct_fields__ if (value := _limit(resources, name)))
     return {
         "gpus": gpus,
         "devices": " ".join(resources.devices),
-        "tasks": plural(resources.tasks, "task"),
-        "nodes": "" if resources.nodes is None else plural(resources.nodes, "node"),
-        "cores": plural(asked.cores, "core"),
+        "tasks": _count(resources.tasks, "task"),
+        "nodes": "" if resources.nodes is None else _count(resources.nodes, "node"),
+        "cores": _count(asked.cores, "core"),
         "memory": f"{asked.memory} memory" if asked.memory else "",
         "storage": f"{asked.ephemeral_storage} storage" if asked.ephemeral_storage else "",
         "limits": f"limits {limits}" if limits else "",
         "time": "" if resources.time_limit is None else f"time limit {resources.time_limit}",
     }
+
+
+def _count(count: int | float | str, word: str) -> str:
+    return f"{count} {word}{'' if str(count) == '1' else 's'}"
 
 
 def _limit(resources: Resources, name: str) -> str:
