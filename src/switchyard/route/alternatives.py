@@ -32,8 +32,10 @@ class Alternative:
 
 def combine_alternatives(alternatives: Sequence[Alternative], *, is_preferring: bool) -> Eligibility:
     """`is_preferring`: only clusters that take the most preferred set that any cluster takes are candidates."""
-    first = _numbers(alternatives, is_last=False)
-    numbers = _numbers(alternatives, is_last=True) | first
+    fitting = _fitting(alternatives, is_last=False)
+    first = {cluster: numbers[0] for cluster, numbers in fitting.items()}
+    fitting = _fitting(alternatives, is_last=True) | fitting
+    numbers = {cluster: numbers[0] for cluster, numbers in fitting.items()}
     candidates = first or numbers
     preferred = min(candidates.values(), default=1)
     if is_preferring:
@@ -45,19 +47,19 @@ def combine_alternatives(alternatives: Sequence[Alternative], *, is_preferring: 
         eligible=_candidates(alternatives, candidates),
         verdicts=_verdicts(alternatives, numbers, preferred if is_preferring else len(alternatives)),
         reason=reason,
-        sets=ChosenSets(numbers, tuple(each.demand for each in alternatives)),
+        sets=ChosenSets(numbers, fitting, tuple(each.demand for each in alternatives)),
     )
 
 
-def _numbers(alternatives: Sequence[Alternative], *, is_last: bool) -> dict[str, int]:
-    """Return the first set that each cluster takes. `is_last`: clusters that take it only if no other one does."""
-    numbers: dict[str, int] = {}
+def _fitting(alternatives: Sequence[Alternative], *, is_last: bool) -> dict[str, tuple[int, ...]]:
+    """Return the sets that each cluster takes, in order. `is_last`: if it takes them only where no other cluster does."""
+    fitting: dict[str, tuple[int, ...]] = {}
     for number, each in enumerate(alternatives, 1):
         for verdict, names in each.eligibility.verdicts.groups:
             if verdict.say is Answer.YES and (verdict.step == LAST_STEP) is is_last:
                 for name in names:
-                    numbers.setdefault(name, number)
-    return numbers
+                    fitting[name] = (*fitting.get(name, ()), number)
+    return fitting
 
 
 def _candidates(alternatives: Sequence[Alternative], numbers: Mapping[str, int]) -> WeightedCandidates:

@@ -36,10 +36,11 @@ GroupVerdicts = list[tuple[GroupVerdict, MemberIndexes]]
 class ChosenSets:
     """Of a job with alternatives: the number of the set, from 1, for each cluster that could take the job now.
 
-    `demands`: of each set.
+    `fitting`: the numbers of all sets that fit there now, in order. `demands`: of each set.
     """
 
     by_cluster: Mapping[str, int]
+    fitting: Mapping[str, tuple[int, ...]]
     demands: tuple[Demand, ...]
 
     def number(self, cluster: str) -> int:

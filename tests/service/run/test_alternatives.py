@@ -164,8 +164,29 @@ def test_quotes_are_asked_for_the_set_of_each_cluster_and_the_best_is_taken(rig:
     }
     quote(agents["hopper"], request, eta_us=600_000_000)
     quote(agents["ampere"], request, eta_us=1_000_000)
+    rig.clock.wait(1)
     soonest = rig.submit(request)
     assert (soonest.cluster, rig.job(soonest.id).alternative) == ("ampere", 2)
+
+
+def test_one_cluster_is_asked_about_every_set_that_fits_there(rig: Rig) -> None:
+    mixed, plain = a_cluster(rig, "mixed", "h100", "a100"), rig.cluster("plain")
+    request = a_choice(select=Select("soonest"))
+    assert rig.submit(request).reason == "waiting for quotes of mixed"
+    delivery, entries = InquiryDelivery(rig.context), rig.context.snapshots.fleet.agents
+    asked = [msgspec.json.decode(bytes(ask.spec), type=JobSpec) for ask in delivery.next(entries[mixed.id])]
+    assert [spec.resources for spec in asked] == [A100, H100], "the one that the job waits for comes last"
+    assert delivery.next(entries[plain.id]) == []
+    quote(mixed, request, eta_us=600_000_000, cost=1.0)
+    quote(mixed, a_request(resources=A100), eta_us=1_000_000, cost=2.0)
+    rig.clock.wait(1)
+    sooner = rig.submit(request)
+    assert (sooner.cluster, rig.job(sooner.id).alternative) == ("mixed", 2)
+    cheaper = rig.submit(a_choice(select=Select("cheapest")))
+    assert (cheaper.cluster, rig.job(cheaper.id).alternative) == ("mixed", 1)
+    quote(mixed, request, said="no", reason="its nodes are reserved")
+    rig.clock.wait(1)
+    assert rig.job(rig.submit(a_choice(select=Select("cheapest"))).id).alternative == 2
 
 
 @pytest.mark.parametrize("number", [0, 3])

@@ -24,7 +24,7 @@ from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.demands import demand_of_spec
-from switchyard.service.quote.quoted_sets import body_for_cluster
+from switchyard.service.quote.quoted_sets import body_for_cluster, has_sets
 from switchyard.service.reserve.inquiries import OPEN_INQUIRIES_MAX
 from switchyard.service.reserve.quotes import time_limit_s
 from switchyard.store.clusters import quotes as store
@@ -67,6 +67,7 @@ class InquiryDelivery:
             oldest_us = now_us - INQUIRY_LOOK_US
             self._sent = {key: at_us for key, at_us in self._sent.items() if at_us > oldest_us}
             self._sent |= {(agent.id, row.shape): row.asked_us for row in new}
+        new.sort(key=lambda row: has_sets(row.body))  # a job waits for this answer alone, so it comes last
         bodies = {row.shape: body_for_cluster(self._context, agent.cluster_id, row.body) for row in new}
         return [QuoteAsk(shape, msgspec.Raw(body.encode())) for shape, body in bodies.items()]
 

@@ -14,9 +14,14 @@ _SORTED = msgspec.json.Encoder(order="sorted")
 _HAS_SETS = '"alternatives"'
 
 
+def has_sets(body: str) -> bool:
+    """Whether a question may be about a job with alternatives, or by its words seems so."""
+    return _HAS_SETS in body
+
+
 def body_for_cluster(context: Context, cluster_id: str, body: str) -> str:
     """Return the question about a shape as this cluster gets it. Without alternatives it is the same for all."""
-    if _HAS_SETS not in body:
+    if not has_sets(body):
         return body
     spec = msgspec.json.decode(body, type=JobSpec)
     world = context.snapshots.world

@@ -35,7 +35,7 @@ from switchyard.service.lifecycle.array_spread import lessee_ids
 from switchyard.service.lifecycle.chosen_sets import INTEGER_MAX, chosen_update, largest_update
 from switchyard.service.placement.decision import Placement, PlacementDecision
 from switchyard.service.placement.eligibility_cache import CachedEligibility
-from switchyard.service.reserve.inquiries import JobInquiry, inquiry_of
+from switchyard.service.reserve.inquiries import JobInquiry, further_inquiries, inquiry_of
 from switchyard.service.reserve.quotes import quote_use_row
 from switchyard.store.clusters import quotes
 from switchyard.store.engine.database import Tx
@@ -245,11 +245,13 @@ def with_quote_wait(write: JobInsert, spec: JobSpec, world: World) -> JobInsert:
     """Add the inquiry of a job that waits for quotes, or the quotes that chose its cluster."""
     eligibility, row = write.cached.eligibility, write.row
     if eligibility.asks and row.blocked is None:
-        inquiry = inquiry_of(spec, eligibility.asks, world, owner=write.actor.id)
+        asks, owner = eligibility.asks, write.actor.id
+        inquiry = inquiry_of(spec, asks, world, owner=owner)
+        further = further_inquiries(spec, eligibility, asks, world, owner=owner)
         return replace(
             write,
             row=msgspec.structs.replace(row, blocked=Blocker.QUOTES.value),
-            asking=JobInquiry(row.id, inquiry),
+            asking=JobInquiry(row.id, inquiry, further),
             pending_at_versions=None,
         )
     if eligibility.quoted and write.created.cluster is not None:
