@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from switchyard.match.demand import Demand
 from switchyard.model.job.job import JobSpec
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.jobspec.alternatives import read_set, spec_for_cluster
 from switchyard.route.router import ChosenSets
 from switchyard.route.world import World
@@ -64,8 +65,16 @@ def read_chosen_sets(text: str | None) -> dict[str, int]:
 
 
 def number_at(row: RowWithSets, cluster_id: str | None) -> int | None:
-    """Return the number of the set that the job has at this cluster. None: it has no alternatives, or no set there."""
-    return read_chosen_sets(row.alternatives).get(cluster_id or "") if row.alternatives else None
+    """Return the number of the set that the job has at this cluster. None: it has no alternatives, or no set there.
+
+    A column that cannot be read names none: it must not keep an attempt from its end. A lease reads it strictly.
+    """
+    if not row.alternatives:
+        return None
+    try:
+        return read_chosen_sets(row.alternatives).get(cluster_id or "")
+    except UNREADABLE_ERRORS:
+        return None
 
 
 def check_sets(row: RowWithSets, spec: str) -> None:
@@ -81,8 +90,8 @@ def with_chosen_set(row: Source, cluster_id: str) -> Source:
 
     Only for rows whose column `alternatives` is set: others are what they are.
     """
-    number = number_at(row, cluster_id)
-    spec = spec_for_cluster(msgspec.json.decode(row.spec, type=JobSpec), 1 if number is None else number)
+    number = read_chosen_sets(row.alternatives).get(cluster_id, 1)
+    spec = spec_for_cluster(msgspec.json.decode(row.spec, type=JobSpec), number)
     body = _SORTED.encode(spec).decode()
     return replace(row, spec=body, **largest_update([demand_of_spec(spec)]).columns())
 
