@@ -23,7 +23,9 @@ from tests.match import brute
 H100, A100 = Resources(gpus=2, gpu_type="h100"), Resources(gpus=4, gpu_type="a100")
 
 
-def decided(world: World, *sets: Resources, is_preferring: bool = True, by: str = "shapes", **ask: object) -> Eligibility:
+def decided(
+    world: World, *sets: Resources, is_preferring: bool = True, by: str = "shapes", **ask: object
+) -> Eligibility:
     names = set_names(a_spec(resources=sets[0], alternatives=sets[1:]))
     alternatives = []
     for resources, name in zip(sets, names, strict=True):
@@ -118,7 +120,10 @@ def test_sets_are_named_by_what_they_differ_in(sets: tuple[Resources, ...], name
 def random_set(chance: random.Random) -> Resources:
     type_ = chance.choice(["h100", "a100", "a100-80gb", ""])
     return Resources(
-        tasks=chance.randint(1, 2), cores=chance.randint(1, 2), gpus=chance.randint(0 if not type_ else 1, 2), gpu_type=type_
+        tasks=chance.randint(1, 2),
+        cores=chance.randint(1, 2),
+        gpus=chance.randint(0 if not type_ else 1, 2),
+        gpu_type=type_,
     )
 
 

@@ -52,7 +52,7 @@ def combine_alternatives(alternatives: Sequence[Alternative], *, is_preferring: 
 
 
 def _fitting(alternatives: Sequence[Alternative], *, is_last: bool) -> dict[str, tuple[int, ...]]:
-    """Return the sets that each cluster takes, in order. `is_last`: if it takes them only where no other cluster does."""
+    """Return the sets that each cluster takes, in order. `is_last`: those for which it comes after other clusters."""
     fitting: dict[str, tuple[int, ...]] = {}
     for number, each in enumerate(alternatives, 1):
         for verdict, names in each.eligibility.verdicts.groups:

@@ -1,4 +1,4 @@
-"""Jobs with alternatives: the set that is decided is the one that is stored, leased and shown; each attempt has its own."""
+"""Jobs with alternatives: the set that is decided is the one that is stored, leased and shown."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import Lease, Room
+from switchyard.model.cluster.quote import QuoteAsk
 from switchyard.model.cluster.selection import Select
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.job import JobSpec, Resources, State
@@ -49,8 +50,8 @@ def a_cluster(rig: Rig, name: str, *cards: str) -> RigAgent:
     return rig.cluster(name, graph=a_graph_of(*cards))
 
 
-def spec_of(lease: Lease) -> JobSpec:
-    return msgspec.json.decode(msgspec.json.encode(lease.spec), type=JobSpec)
+def spec_of(asked: Lease | QuoteAsk) -> JobSpec:
+    return msgspec.json.decode(msgspec.json.encode(asked.spec), type=JobSpec)
 
 
 def test_a_cluster_is_handed_the_set_that_was_decided_and_nothing_of_the_others(rig: Rig) -> None:
@@ -119,7 +120,7 @@ def test_every_cluster_leases_tasks_of_an_array_with_its_own_set(rig: Rig) -> No
     assert {name: len(attempts(leases)) for name, leases in given.items()} == {"ampere": 2, "hopper": 4}
     assert {name: spec_of(leases[0]).env[VARIABLE] for name, leases in given.items()} == {"ampere": "2", "hopper": "1"}
     listed, _ = tasks.task_list(rig.context, ADMIN, job, states=frozenset(), after=-1, limit=10)
-    assert {(task.cluster, task.alternative) for task in listed} == {("ampere", 2), ("hopper", 1), (None, None)}
+    assert {(task.cluster, task.alternative) for task in listed} == {("ampere", 2), ("hopper", 1), ("hopper", None)}
     # What a cluster becomes later changes the set of further tasks alone.
     graphs.store_agent_graph(rig.context, agents["ampere"].id, a_graph_of("h100"))
     LesseeRefresh().look(rig.context, rig.leader)
@@ -157,7 +158,7 @@ def test_quotes_are_asked_for_the_set_of_each_cluster_and_the_best_is_taken(rig:
     delivery = InquiryDelivery(rig.context)
     entries = rig.context.snapshots.fleet.agents
     asked = {name: delivery.next(entries[agent.id])[0] for name, agent in agents.items()}
-    specs = {name: msgspec.json.decode(bytes(ask.spec), type=JobSpec) for name, ask in asked.items()}
+    specs = {name: spec_of(ask) for name, ask in asked.items()}
     assert {name: (spec.resources, spec.alternatives) for name, spec in specs.items()} == {
         "ampere": (A100, ()),
         "hopper": (H100, ()),
@@ -174,7 +175,7 @@ def test_one_cluster_is_asked_about_every_set_that_fits_there(rig: Rig) -> None:
     request = a_choice(select=Select("soonest"))
     assert rig.submit(request).reason == "waiting for quotes of mixed"
     delivery, entries = InquiryDelivery(rig.context), rig.context.snapshots.fleet.agents
-    asked = [msgspec.json.decode(bytes(ask.spec), type=JobSpec) for ask in delivery.next(entries[mixed.id])]
+    asked = [spec_of(ask) for ask in delivery.next(entries[mixed.id])]
     assert [spec.resources for spec in asked] == [A100, H100], "the one that the job waits for comes last"
     assert delivery.next(entries[plain.id]) == []
     quote(mixed, request, eta_us=600_000_000, cost=1.0)

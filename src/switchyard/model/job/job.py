@@ -266,8 +266,8 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
         for field_name, value in (("demand", self.demand), ("pod", self.pod)):
             if value is not None:
                 raise ImpossibleValue(
-                    f"alternatives: they are sets of plain resources, and `{field_name}` says what is needed in its own "
-                    "way; leave one of both out"
+                    f"alternatives are sets of plain resources, and `{field_name}` says what is needed in its own way; "
+                    "leave one of both out"
                 )
         if self.native is not None and self.native.gpu_type:
             raise ImpossibleValue("native.gpu_type would hold for all alternatives; write gpu_type in each of them")

@@ -62,7 +62,7 @@ FIELD_DESCRIPTIONS = {
     "memory": "memory of a task, as in 8GiB",
     "ephemeral_storage": "scratch space of a task, as in 100GiB",
     "limits": "the most a task may use; absent means the request",
-    "alternatives": "further choices after the fields here, in order of preference: whole sets, or what differs as text",
+    "alternatives": "further choices after the fields here, the preferred first: whole sets, or texts of what differs",
     "time_limit": "ended after this: 90, 15m, 1h30m, 2d or 1:30:00",
     "on_lost": "if its cluster falls silent: wait, requeue or fail (default wait)",
     "lost_after": "silent for how long",

@@ -66,5 +66,6 @@ def _count(count: int | float | str, word: str) -> str:
 
 
 def _limit(resources: Resources, name: str) -> str:
+    """A limit that is not just the request: rules make limits of requests."""
     value = getattr(resources.limits, name)
-    return "" if value is None else str(value)
+    return "" if value is None or str(value) == str(getattr(resources.asked, name)) else str(value)

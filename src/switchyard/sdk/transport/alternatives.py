@@ -25,14 +25,20 @@ HOW = 'Write what differs from the first choice, as in "gpu=a100-80gb:4" or "gpu
 def split_gpu_choices(text: str) -> list[str]:
     """Split `h100:2 or a100-80gb:4`. Each choice is checked by the caller."""
     if not text.isprintable():
-        raise ValueError("there is a line end or another hidden character in it; write h100:2 or a100-80gb:4 in one line")
-    words = [word for word in text.split(" ") if word]
-    choices, between = words[::2], words[1::2]
-    if "or" in choices or (words and len(words) % 2 == 0):
+        raise ValueError(
+            "there is a line end or another hidden character in it; write h100:2 or a100-80gb:4 in one line"
+        )
+    choices: list[list[str]] = [[]]
+    for word in filter(None, text.split(" ")):
+        if word == "or":
+            choices.append([])
+        else:
+            choices[-1].append(word)
+    if len(choices) > 1 and not all(choices):
         raise ValueError("a choice is missing beside `or`; write it as in: h100:2 or a100-80gb:4")
-    if any(word != "or" for word in between):
+    if any(len(words) > 1 for words in choices):
         raise ValueError("write `or` between two choices, and one type in each, as in: h100:2 or a100-80gb:4")
-    return choices or [""]
+    return ["".join(words) for words in choices]
 
 
 def whole_sets(flat: FlatFields, laid_over: Mapping[str, Any], *, where: str) -> list[Any]:

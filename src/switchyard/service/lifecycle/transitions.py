@@ -29,9 +29,9 @@ from switchyard.model.rules.names import printable_line
 from switchyard.model.rules.queue import counted_lane
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.chosen_sets import number_at
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.arrays import read_on_lost
+from switchyard.service.lifecycle.chosen_sets import number_at
 from switchyard.store.clusters import clusters
 from switchyard.store.engine import ranges
 from switchyard.store.jobs import jobs

@@ -99,15 +99,8 @@ def apply_decisions(
         if placement is Placement.WAIT_TOKENS:
             batch.topics.add(Topic.PENDING)
         update = _decision_update(batch, world, row, plan=plan, placement=placement, earlier_verdicts=earlier_verdicts)
-        if placement is Placement.ASSIGN and row.array is not None:
-            update = replace(
-                update, spread=spread_of(context, eligibility, bounds=decode_bounds(row.bounds), world=world, plan=plan)
-            )
-            batch.clusters.update(update.spread.split(",") if update.spread else ())
-        if placement is Placement.ASSIGN and eligibility.sets is not None and plan.chosen is not None:
-            spread = update.spread if isinstance(update.spread, str) else None
-            update = update.then(chosen_update(eligibility.sets, world, plan.chosen, spread))
-            count_set(context.tally, batch, eligibility.sets, plan.chosen)
+        if placement is Placement.ASSIGN and (row.array is not None or eligibility.sets is not None):
+            update = update.then(_lessees_update(context, batch, world, row, eligibility=eligibility, plan=plan))
         update = leave_queue(row, places.get(job_id)).then(update)
         if placement is Placement.ASK_QUOTES:
             asking.append((row, eligibility))
@@ -176,6 +169,21 @@ def _decision_update(
         assigned_us=batch.now_us,
         is_ready=row.array is None or bool(row.todo),
     )
+
+
+def _lessees_update(
+    context: Context, batch: Batch, world: World, row: JobRow, *, eligibility: Eligibility, plan: Plan
+) -> JobUpdate:
+    """Return which clusters may lease an array, and which of its sets a job with alternatives has at each cluster."""
+    update, spread = JobUpdate(), None
+    if row.array is not None:
+        spread = spread_of(context, eligibility, bounds=decode_bounds(row.bounds), world=world, plan=plan)
+        batch.clusters.update(spread.split(",") if spread else ())
+        update = JobUpdate(spread=spread)
+    if eligibility.sets is None or plan.chosen is None:
+        return update
+    count_set(context.tally, batch, eligibility.sets, plan.chosen)
+    return update.then(chosen_update(eligibility.sets, world, plan.chosen, spread))
 
 
 def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate | None:

@@ -116,9 +116,7 @@ def evaluate_again(
         bounds = msgspec.structs.replace(
             bounds, by_token=(), by_saved_token=()
         )  # tokens of a missing owner open no cluster
-    _, eligibility = evaluate_job(
-        context, world, stored_job(context, row, spec, bounds), is_preferring=is_preferring
-    )
+    _, eligibility = evaluate_job(context, world, stored_job(context, row, spec, bounds), is_preferring=is_preferring)
     if missing:
         return replace(eligibility, outcome=Outcome.REJECT, eligible=world.rosters.candidates([]), reason=missing)
     is_held = eligibility.outcome is Outcome.HOLD
