@@ -81,10 +81,6 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
         lambda tx: execution_due.executions_of_jobs(tx, ["j1", "j2"]),
         "ix_execution_attempts_live",
     ),
-    "jobs that executions wait for": (
-        lambda tx: execution_due.jobs_awaited(tx, ["j1", "j2"]),
-        "ix_execution_attempts_live",
-    ),
     "late": (lambda tx: jobs.job_ids_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
     "decisions of a job": (
         lambda tx: decision_events.decision_list(tx, an_id(1), states=["PENDING"], but=[EventKind.LEASED], limit=9),

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import switchyard.features.dashboard.store
 import switchyard.features.flyte.store
 import switchyard.features.kubernetes.store
 import switchyard.store
+from switchyard.features.dashboard.store import job_windows
 from switchyard.features.flyte.store.entities import entities, entity_names
 from switchyard.features.flyte.store.executions import (
     child_executions,
@@ -56,7 +58,6 @@ from switchyard.store.jobs import (
     events,
     fetch,
     handovers,
-    job_windows,
     jobs,
     leases,
     retention,
@@ -288,7 +289,8 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    packages = (switchyard.store, switchyard.features.flyte.store, switchyard.features.kubernetes.store)
+    features = switchyard.features
+    packages = (switchyard.store, features.dashboard.store, features.flyte.store, features.kubernetes.store)
     modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
     for info in modules:
         if ".migrations" in info.name:

@@ -109,7 +109,7 @@ class Status:
     ago_us: int = 0
     began_ago_us: int | None = None  # of an ended job: when it began to run, if it did
     cause: Cause = Cause.JOB  # of a failure: what caused it
-    usage: Usage | None = None  # of an ended job
+    usage: Usage | None = None  # of an ended job; of a running one what it was given, if it has devices
     # Of a failure by the cluster: nothing of the job ran or will run. The job goes to another cluster, if there is one.
     is_unbegun: bool = False
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from switchyard.agent.backends import Status, native_name
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.loop.allocation_check import checked_usage
 from switchyard.agent.loop.clock import stamp
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.lifecycle import ObservedState
@@ -37,9 +40,16 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         signal=status.signal,
         reason=(status.note or status.reason)[:REASON_CHARS_MAX],
         cause=status.cause,
-        usage=status.usage,
+        usage=checked_usage(attempt.lease, status.usage),
     )
     return (TimedReport(report, stamp(ago_us=status.ago_us)),)
+
+
+def without_allocation(report: Report) -> Report:
+    """The report as servers take it that do not know allocations yet."""
+    if report.usage is None or report.usage.allocated is None:
+        return report
+    return msgspec.structs.replace(report, usage=msgspec.structs.replace(report.usage, allocated=None))
 
 
 def end_fields(change: AttemptChange) -> dict[str, object]:

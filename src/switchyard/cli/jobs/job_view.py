@@ -18,6 +18,7 @@ from switchyard.cli.terminal.table import (
     print_table,
 )
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.files.files import JobFiles, OutputSet, OutputState
 from switchyard.model.job.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.job.retry import Retry
@@ -208,6 +209,8 @@ def print_job(job: Job, now: int, *, outputs: str = "") -> None:
         ("late since", format_timestamp(job.late_us, now)),
         ("ran for", format_run_time(job, now)),
         ("on nodes", job.usage.nodes if job.usage else ""),
+        ("was given", format_allocation(job.usage.allocated) if job.usage and job.usage.allocated else ""),
+        ("warning", f"it was given {words}" if job.usage and (words := job.usage.differences) else ""),
         ("most memory", show_bytes(job.usage.memory_bytes_max) if job.usage and job.usage.memory_bytes_max else ""),
     ]
     print_fields(fields)
@@ -311,6 +314,15 @@ def format_resources(resources: Resources) -> str:
     limits = {name: getattr(resources.limits, name) for name in resources.limits.__struct_fields__}
     capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
     return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")
+
+
+def format_allocation(allocated: GivenResources) -> str:
+    """`4 cores, 16GiB memory, 2 gpus a100 (0,3)`; what was not told is left out."""
+    types, ids = " ".join(allocated.gpu_types), f"({allocated.gpu_ids})" if allocated.gpu_ids else ""
+    gpus = f"{allocated.gpus} gpu{'' if allocated.gpus == 1 else 's'}" if allocated.gpus else ""
+    cores = f"{allocated.cores:g} core{'' if allocated.cores == 1 else 's'}" if allocated.cores else ""
+    memory = f"{show_bytes(allocated.memory_bytes)} memory" if allocated.memory_bytes else ""
+    return ", ".join(filter(None, (cores, memory, " ".join(filter(None, (gpus, types, ids)) if gpus else ""))))
 
 
 def print_event(event: Event, form: str | None) -> None:

@@ -350,7 +350,9 @@ def _add_job(parser: Parser) -> None:
     )
     group.add_argument("--cwd", metavar="DIR", help="working directory on the cluster (default: one of its own)")
     group.add_argument(
-        "--image", metavar="IMAGE", help="container image; oci:PATH[:TAG]: an OCI layout on disk, with its needs"
+        "--image",
+        metavar="IMAGE",
+        help="container image, pinned if the server lists its registry; oci:PATH[:TAG]: an OCI layout on disk",
     )
     group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from switchyard.errors import ImpossibleValue
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.cluster.native_grammars import DEVICE_PATTERN, GPU_TYPE, NATIVE_GRAMMARS
 from switchyard.model.cluster.pod_part import PodPart
@@ -365,6 +366,12 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     elapsed_s: Annotated[int, Meta(ge=0, le=2**40)] = 0
     memory_bytes_max: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # of the task or node that used most
     nodes: Annotated[str, Meta(max_length=4096)] = ""  # by name, as the cluster writes them
+    allocated: GivenResources | None = None  # what the cluster gave to it
+
+    @property
+    def differences(self) -> str:
+        """Where the cluster gave less or other than the job asked for; empty: nowhere that is known."""
+        return "" if self.allocated is None else "; ".join(self.allocated.differs)
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -390,7 +397,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     exit_code: int | None = None
     signal: int | None = None
     native_id: str | None = None
-    usage: Usage | None = None  # of an ended one, where its cluster says
+    usage: Usage | None = None  # where its cluster says; of a running one without times
     created_us: int
     assigned_us: int | None = None
     leased_us: int | None = None

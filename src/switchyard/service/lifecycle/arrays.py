@@ -204,6 +204,20 @@ class BatchArrays:
                 reason=reason,
                 is_of_task=True,
             )
+        if (is_returned or state in FINAL_STATES) and item.usage is not None and item.usage.differences:
+            self._note_differences(array, range_, item, f"task {index}: {printable_line(item.usage.differences)}")
+
+    def _note_differences(self, array: ArrayJob, range_: RangeState, item: Report, reason: str) -> None:
+        self._batch.event(
+            array.row.id,
+            EventKind.DIFFERS,
+            state=array.state.value,
+            attempt=array.row.attempt,
+            fence=item.fence,
+            cluster_id=range_.cluster_id,
+            reason=reason,
+            is_of_task=True,
+        )
 
     def _leave_to_others(self, array: ArrayJob, range_: RangeState, index: int, item: Report, step: Transition) -> None:
         """Note that the cluster gave this task back, lost it or refused it, unless the task itself is at fault."""

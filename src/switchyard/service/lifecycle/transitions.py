@@ -195,7 +195,7 @@ def step_update(
         state=state, reason=_step_reason(row, step), fence=step.life.fence, is_ready=False, native_id=native_id
     )
     if state is State.RUNNING:
-        return replace(update, started_us=at_us)
+        return replace(update, started_us=at_us, usage=_stored_usage(item))
     if state in FINAL_STATES:
         batch.free(row)
         return replace(
@@ -206,7 +206,7 @@ def step_update(
             usage=_stored_usage(item),
         )
     if state is State.PENDING:
-        archive_attempt(batch, row, step)
+        archive_attempt(batch, row, step, item)
         batch.free(row)
         batch.topics.add(Topic.PENDING)
         return update.then(_requeue_update(batch, row, step, item, again_us))
@@ -236,6 +236,7 @@ def _requeue_update(
         cluster_id=None,
         agent_id=None,
         native_id=None,
+        usage=None,
         assigned_us=None,
         leased_us=None,
         started_us=None if row.array is None else UNSET,  # an array began with its first task, which may have ended
@@ -288,8 +289,9 @@ def read_avoided_clusters(text: str | None) -> dict[str, AvoidedCluster]:
     return msgspec.json.decode(text, type=dict[str, AvoidedCluster]) if text else {}
 
 
-def archive_attempt(batch: Batch, row: JobRow, step: Transition) -> None:
-    """Store the ended attempt of a job that goes on."""
+def archive_attempt(batch: Batch, row: JobRow, step: Transition, item: Report | None = None) -> None:
+    """Store the ended attempt of a job that goes on. `item`: the report of its end."""
+    usage = _stored_usage(item)
     jobs.attempt_archive(
         batch.tx,
         [
@@ -306,6 +308,7 @@ def archive_attempt(batch: Batch, row: JobRow, step: Transition) -> None:
                 leased_us=row.leased_us,
                 started_us=row.started_us,
                 ended_us=batch.now_us,
+                usage=row.usage if usage is UNSET else usage,
             )
         ],
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from dataclasses import replace as replace_step
 from typing import Any
 
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import BATCH_MAX, Leave, OutputChunk, Report
 from switchyard.model.job.bounds import decode_bounds
+from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import (
     LifecycleState,
@@ -177,6 +179,8 @@ def _apply(round_: _ReportRound, agent_id: str, item: Report) -> ReportAnswer:
     )
     if step is not None:
         round_.record(item.job, step, step_update(round_.batch, row, step, item, again_us=again_us))
+        if step.event is not EventKind.RUNNING and item.usage is not None and (words := item.usage.differences):
+            record_step(round_.batch, row, replace_step(step, event=EventKind.DIFFERS, reason=printable_line(words)))
     elif _is_same_state(life, item):
         earlier = round_.updates.get(item.job, JobUpdate())
         reason = row.reason if earlier.reason is UNSET else earlier.reason

@@ -169,6 +169,7 @@ class AttemptRow(StoredRow, frozen=True):
     leased_us: int | None
     started_us: int | None
     ended_us: int
+    usage: str | None
 
 
 class AttemptOnCluster(AttemptRow, frozen=True):

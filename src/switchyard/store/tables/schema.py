@@ -249,6 +249,7 @@ attempts = Table(
     Column("leased_us", BigInteger, nullable=True),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=False),
+    Column("usage", Text, nullable=True),
 )
 
 events = Table(

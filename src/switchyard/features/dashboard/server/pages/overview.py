@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.features.dashboard.server.charts import draw_columns, draw_flows
+from switchyard.features.dashboard.service import job_groups, queue_shares
+from switchyard.features.dashboard.service.fleet_summary import fleet_summary, troubled_agents
 from switchyard.model.cluster.cluster import Cluster, Health
 from switchyard.model.job.job import State
 from switchyard.model.rules.access import ROLE_RANK, Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.cluster.fleet_summary import fleet_summary, troubled_agents
-from switchyard.service.job import job_groups, live_job_counts, queue_shares, stats
+from switchyard.service.job import live_job_counts, stats
 from switchyard.service.token import pool_calls
 from switchyard.store.jobs.jobs import JobFilter
 

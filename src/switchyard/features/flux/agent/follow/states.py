@@ -153,7 +153,7 @@ def _end(
         ago_us=_ago_us(ended_s, now_s),
         began_ago_us=_ago_us(facts.started_s, now_s) if has_begun else None,
         cause=cause,
-        usage=Usage(elapsed_s=int(elapsed_s), nodes=facts.nodes) if has_begun else None,
+        usage=Usage(elapsed_s=int(elapsed_s), nodes=facts.nodes, allocated=facts.allocated) if has_begun else None,
     )
 
 

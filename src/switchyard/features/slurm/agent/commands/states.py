@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from switchyard.agent.backends import Status, signal_name
 from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -82,10 +83,15 @@ class SlurmJobFacts:
     reason: str = ""
     memory_bytes_max: int | None = None
     restarts: int = 0  # by Slurm itself
+    allocated: GivenResources | None = None  # of one that waits: what it asks for
 
     @property
     def is_over(self) -> bool:
         return self.state in ENDED_STATES
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.nodes) and self.started_s is not None and self.state != "PENDING"
 
     @property
     def is_second_start(self) -> bool:
@@ -110,7 +116,9 @@ def status_of(facts: SlurmJobFacts, *, now_s: float, is_cancel_asked: bool = Fal
     if seen is WAITS:
         return Status(seen=seen, text=facts.state, reason=_pending_reason(facts))
     if seen is RUNS:
-        return Status(seen=seen, text=facts.state, ago_us=_ago_us(facts.started_s, now_s))
+        has_gpus = facts.has_begun and facts.allocated is not None and facts.allocated.gpus
+        usage = Usage(nodes=facts.nodes, allocated=facts.allocated) if has_gpus else None
+        return Status(seen=seen, text=facts.state, ago_us=_ago_us(facts.started_s, now_s), usage=usage)
     if seen is ObservedState.FAILED and facts.exit_code == 0 and facts.signal == 0 and facts.state == "FAILED":
         return _failed(facts, now_s, "the cluster says that it failed, not why" + _reason_suffix(facts), Cause.CLUSTER)
     if seen is ObservedState.FAILED:
@@ -177,7 +185,12 @@ def _end(
         ago_us=_ago_us(facts.ended_s, now_s),
         began_ago_us=_ago_us(facts.started_s, now_s) if has_begun else None,
         cause=cause,
-        usage=Usage(elapsed_s=facts.elapsed_s or 0, memory_bytes_max=facts.memory_bytes_max, nodes=facts.nodes)
+        usage=Usage(
+            elapsed_s=facts.elapsed_s or 0,
+            memory_bytes_max=facts.memory_bytes_max,
+            nodes=facts.nodes,
+            allocated=facts.allocated,
+        )
         if has_begun
         else None,
     )
