@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.loop.allocation_check import checked_usage
-from switchyard.agent.loop.attempt_reports import without_allocation
+from switchyard.agent.loop.attempt_reports import without_details
 from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.job import Usage
@@ -85,6 +85,6 @@ def test_what_was_not_told_is_reported_as_it_was() -> None:
 def test_a_server_that_does_not_take_allocations_gets_the_rest() -> None:
     usage = Usage(elapsed_s=3, nodes="n1", allocated=GivenResources(cores=2))
     report = Report("0" * 26, 1, ObservedState.SUCCEEDED, usage=usage)
-    assert without_allocation(report).usage == Usage(elapsed_s=3, nodes="n1")
+    assert without_details(report).usage == Usage(elapsed_s=3, nodes="n1")
     plain = replace(report, usage=None)
-    assert without_allocation(plain) is plain
+    assert without_details(plain) is plain

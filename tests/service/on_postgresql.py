@@ -83,6 +83,10 @@ TESTS = {
         "test_one_that_asks_for_more_than_there_is_keeps_nobody_waiting",
         "test_one_that_registers_again_after_a_restart_opens_nothing_early",
     ),
+    "run/test_learning_retries.py": (
+        "test_each_attempt_asks_for_more_and_says_so",
+        "test_failures_are_counted_once_by_what_one_asks_for",
+    ),
     "probation/test_probation.py": (
         "test_evidence_about_one_user_is_bounded_and_forgotten",
         "test_it_comes_back_when_canaries_do_well",

@@ -21,6 +21,7 @@ from switchyard.store.jobs import (
     concurrency_groups,
     decision_events,
     events,
+    failed_attempts,
     jobs,
     leases,
     live_job_counts,
@@ -126,6 +127,12 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "output files on their way to a user": (
         lambda tx: file_outputs.uploading_since(tx, "u", since_us=NOW_US),
         "ix_file_outputs_unsent",
+    ),
+    "failures of a time": (
+        lambda tx: failed_attempts.count_failures(
+            tx, since_us=NOW_US, by=None, project=None, projects=None, reader="u", budget=9, limit=9
+        ),
+        "ix_failures_at",
     ),
     "old keys": (lambda tx: jobs.idempotency_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }

@@ -12,6 +12,7 @@ from switchyard.model.cluster.quote import Quotes
 from switchyard.model.cluster.selection import Scalar, Select
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.failures.failure_stats import FailureDimension, FailureStats
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.image_compatibility import Compatibility
 from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Limits, Native, OnLost
@@ -294,6 +295,13 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
     def route_stats(self, *, since_s: int = 3600) -> RouteStats:
         """Count the jobs of the last `since_s` seconds by cluster, pool, label, queue, outcome and reason."""
         return self._get(api_path("stats", "routes"), RouteStats, query={"since_s": since_s})
+
+    def failure_stats(
+        self, *, by: FailureDimension = "cluster", since_s: int = 86_400, project: str | None = None
+    ) -> FailureStats:
+        """Count the attempts that failed in the last `since_s` seconds by cluster, kind, node or owner."""
+        query = {"by": by, "since_s": since_s, "project": project}
+        return self._get(api_path("stats", "failures"), FailureStats, query=query)
 
     def whoami(self) -> Me:
         """Return the user that the token belongs to. Raise Unauthenticated if the token does not hold."""

@@ -67,7 +67,11 @@ def make_services(settings: Settings, database: Database) -> Services:
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=context.logs, usage=context.usage)
     appliers[ReportWrite] = partial(
-        apply_reports, logs=context.logs, usage=context.usage, evidence=AttemptEvidence(context)
+        apply_reports,
+        logs=context.logs,
+        usage=context.usage,
+        rules=lambda: context.snapshots.policy,
+        evidence=AttemptEvidence(context),
     )
     appliers[BatchCall] = apply_calls
     appliers[SyncRequest] = leasing.apply_syncs

@@ -65,7 +65,7 @@ def odd(stage: Stage) -> ScriptedAgent:
 
 
 def test_less_than_was_asked_for_is_a_warning_an_event_and_a_count(stage: Stage, odd: ScriptedAgent) -> None:
-    assert odd.sync()["takes_allocations"] is True
+    assert odd.sync()["takes_details"] is True
     job, lease = odd_lease(odd, stage)
     odd.report(lease, "RUNNING", usage={"nodes": "n7", "allocated": GIVEN})
     assert "was given 1 of 2 GPUs; GPUs v100 instead of a100" in stage.yard("show", job).stdout

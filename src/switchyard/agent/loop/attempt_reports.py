@@ -41,15 +41,19 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         reason=(status.note or status.reason)[:REASON_CHARS_MAX],
         cause=status.cause,
         usage=checked_usage(attempt.lease, status.usage),
+        failure=status.failure.value if status.failure is not None and status.seen is ObservedState.FAILED else None,
     )
     return (TimedReport(report, stamp(ago_us=status.ago_us)),)
 
 
-def without_allocation(report: Report) -> Report:
-    """The report as servers take it that do not know allocations yet."""
-    if report.usage is None or report.usage.allocated is None:
+def without_details(report: Report) -> Report:
+    """The report as servers take it that know neither allocations nor kinds of failures yet."""
+    usage = report.usage
+    if usage is not None and usage.allocated is not None:
+        usage = msgspec.structs.replace(usage, allocated=None)
+    if usage is report.usage and report.failure is None:
         return report
-    return msgspec.structs.replace(report, usage=msgspec.structs.replace(report.usage, allocated=None))
+    return msgspec.structs.replace(report, usage=usage, failure=None)
 
 
 def end_fields(change: AttemptChange) -> dict[str, object]:

@@ -25,8 +25,8 @@ from switchyard.sdk.client import CoreClient
 
 KINDS_HELP = """\
 Kinds: task-resource-attribute, cluster-resource-attribute, execution-queue-attribute, execution-cluster-label,
-quality-of-service, plugin-override, workflow-execution-config, cluster-assignment, job-priority, tokens, and whatever
-else the server knows.
+quality-of-service, plugin-override, workflow-execution-config, cluster-assignment, job-priority, tokens, retry-policy,
+and whatever else the server knows.
 -d D alone is the domain's row, -p P alone the project's."""
 DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 COLUMNS = (

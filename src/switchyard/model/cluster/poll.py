@@ -121,6 +121,8 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     reason: AgentText = ""
     cause: Cause = Cause.JOB  # of a failure
     usage: Usage | None = None  # of an end, and of a start what the cluster gave
+    # The kind of a failure (`FailureKind`). An unknown word, of a newer agent, says nothing.
+    failure: Annotated[str, Meta(max_length=40)] | None = None
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
@@ -236,4 +238,5 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_graph_by_operator: bool = False
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own
     event_mark: str = ""  # the number of the last event, with a signature; comes back with every poll
-    takes_allocations: bool = False  # reports may say what the cluster gave; older servers refuse such reports
+    # Reports may say what the cluster gave, and the kind of a failure: older servers refuse such reports.
+    takes_details: bool = False

@@ -16,9 +16,11 @@ from switchyard.model.cluster.native_grammars import DEVICE_PATTERN, GPU_TYPE, N
 from switchyard.model.cluster.pod_part import PodPart
 from switchyard.model.cluster.selection import NamedValues, Select, refuse_infinite
 from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.failures.asked_resources import AskedResources
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.files.files import JobFiles, OutputCounts, TaskOutputs
 from switchyard.model.job.image_compatibility import CompatibilityList
-from switchyard.model.job.retry import Retry
+from switchyard.model.job.retry import NO_RETRY, Retry
 from switchyard.model.job.site_needs import SiteNeeds
 from switchyard.model.job.spill import SpillTexts, parse_rules
 from switchyard.model.jobspec.quantity import (
@@ -231,7 +233,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     resources: Resources = Resources()
     on_lost: OnLost = OnLost.WAIT
     lost_after: Duration | None = None
-    retry: Retry = Retry()
+    retry: Retry = NO_RETRY
     # What the image needs of the system of the nodes that run it.
     compatibility: CompatibilityList = []
     # Needs that `resources` cannot say, as a jobspec says them: `version`, `resources`, and what bounds them.
@@ -374,6 +376,24 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
         return "" if self.allocated is None else "; ".join(self.allocated.differs)
 
 
+class JobAttempt(Struct, frozen=True, omit_defaults=True):
+    """An attempt of a job that is no array, after which the job went on.
+
+    `ended`: failed, lost, preempted, refused (by the cluster, before the start), returned, or moved. `asked`: what it
+    asked for, where not all attempts ask for the same.
+    """
+
+    attempt: int
+    fence: int
+    cluster: str | None = None
+    ended: str = ""
+    failure: FailureKind | None = None
+    reason: str = ""
+    asked: AskedResources | None = None
+    started_us: int | None = None
+    ended_us: int | None = None
+
+
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A job as the API shows it. Times are µs since 1970, UTC."""
 
@@ -396,6 +416,8 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancel_requested: bool = False
     exit_code: int | None = None
     signal: int | None = None
+    failure: FailureKind | None = None  # of a FAILED one: how its last attempt failed
+    attempts: list[JobAttempt] = []  # those before the present one; not in lists, and of many the last 100
     native_id: str | None = None
     usage: Usage | None = None  # where its cluster says; of a running one without times
     created_us: int

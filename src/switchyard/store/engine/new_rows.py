@@ -76,6 +76,8 @@ class NewJobRow(StoredRow, frozen=True):
     tasks_cancelled: int | None = None
     spread: str | None = None
     task_avoid: str | None = None
+    failure: str | None = None
+    retried: str | None = None
 
 
 class EventRow(StoredRow, frozen=True):

@@ -79,6 +79,8 @@ class JobRow(StoredRow, frozen=True):
     tasks_cancelled: int | None
     spread: str | None
     task_avoid: str | None
+    failure: str | None
+    retried: str | None
 
 
 class RepairedJobRow(JobRow, frozen=True):
@@ -170,9 +172,11 @@ class AttemptRow(StoredRow, frozen=True):
     started_us: int | None
     ended_us: int
     usage: str | None
+    failure: str | None = None
+    asked: str | None = None
 
 
 class AttemptOnCluster(AttemptRow, frozen=True):
     """An attempt that is over, and the name of its cluster."""
 
-    cluster: str | None
+    cluster: str | None = None

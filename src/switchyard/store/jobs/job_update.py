@@ -14,6 +14,8 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     state: State | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     bounds: str | UnsetType = UNSET
+    spec_hash: str | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
     fence: int | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     is_ready: bool | UnsetType = UNSET
@@ -51,3 +53,5 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     tasks_cancelled: int | UnsetType | None = UNSET
     spread: str | UnsetType | None = UNSET
     task_avoid: str | UnsetType | None = UNSET
+    failure: str | UnsetType | None = UNSET
+    retried: str | UnsetType | None = UNSET

@@ -13,7 +13,7 @@ from switchyard.model.rules.access import ROLE_RANK, Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.job import live_job_counts, stats
+from switchyard.service.job import failure_stats, live_job_counts, stats
 from switchyard.service.token import pool_calls
 from switchyard.store.jobs.jobs import JobFilter
 
@@ -66,6 +66,7 @@ def load(call: Call) -> PageValues:
         "by_state": draw_columns([(item.begin_us, item.by_state) for item in recent.spans], STATE_ORDER),
         "by_cluster": draw_columns([(item.begin_us, item.by_cluster) for item in recent.spans]),
         "flows": draw_flows(recent.flows),
+        "failures": failure_stats.failure_stats(context, actor, by="kind", since_s=seconds, project=None),
         "counts": dict(groups.counts),
         "counts_whole": groups.is_whole,
         "counts_read": groups.jobs_read,

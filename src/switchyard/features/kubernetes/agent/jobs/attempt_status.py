@@ -322,7 +322,9 @@ def _wait_order(reading: PodReading, bound_s: float, *, has_begun: bool) -> Stop
     waited = f" (for {bound_s:g} s)" if bound_s else ""
     if reading.rule.wait is WaitKind.NODE and not has_begun:
         return StopOrder(seen=RETURNED, reason=f"{reading.reason}{waited}")  # nothing of it began: it can go elsewhere
-    return StopOrder(seen=FAILED, reason=f"{reading.reason}{waited}", cause=reading.rule.cause)
+    return StopOrder(
+        seen=FAILED, reason=f"{reading.reason}{waited}", cause=reading.rule.cause, failure=reading.rule.failure
+    )
 
 
 def _gang_order(view: JobView, live: Sequence[PodReading], *, now_s: float, bound_s: float) -> StopOrder | None:

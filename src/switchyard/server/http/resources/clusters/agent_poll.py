@@ -100,7 +100,7 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
         is_rotation_asked=_is_rotation_asked(server, agent),
         output_bytes_max=server.settings.config.logs.bytes_max,
         event_mark=server.context.committer.watermark.mark,
-        takes_allocations=True,
+        takes_details=True,
     )
     is_large = len(answer.cancels) + len(answer.stops) > INLINE_ATTEMPTS_MAX or _has_large_specs(answer.leases)
     await send_body(send, 200, await server.workers.in_thread(encode, answer) if is_large else encode(answer), JSON)
