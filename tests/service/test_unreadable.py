@@ -50,6 +50,7 @@ ARRAY_DAMAGE = {
     "todo": "5-",
     "later": '[[1, "x"]]',
     "task_avoid": '{"01": "5-"}',
+    "alternatives": "{",
 }
 
 

@@ -56,7 +56,7 @@ def _resources(request: JobRequest, by_rule: list[UsedValue]) -> object:
         for value in by_rule
         if value.kind == TaskResourcesKind.name and value.field.removeprefix("defaults.") in JOB_FIELDS
     ]
-    if not filled:
+    if not filled or request.spec.alternatives:  # of several sets it is not known which of them were filled
         return request.spec.resources
     nothing = dict.fromkeys(filled)
     limits = msgspec.structs.replace(request.spec.resources.limits, **nothing)

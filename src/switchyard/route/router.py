@@ -10,9 +10,11 @@ The checks are in checks.py, by name, in their order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from switchyard.match.demand import Demand
 from switchyard.model.cluster.quote import Quote
 from switchyard.model.cluster.verdict import Answer, Outcome, Plan
 from switchyard.model.job.spill import opened_pools, parse_rule
@@ -31,6 +33,25 @@ GroupVerdicts = list[tuple[GroupVerdict, MemberIndexes]]
 
 
 @dataclass(frozen=True, slots=True)
+class ChosenSets:
+    """Of a job with alternatives: the number of the set, from 1, for each cluster that could take the job now.
+
+    `fitting`: the numbers of all sets that fit there now, in order. `demands`: of each set.
+    """
+
+    by_cluster: Mapping[str, int]
+    fitting: Mapping[str, tuple[int, ...]]
+    demands: tuple[Demand, ...]
+
+    def number(self, cluster: str) -> int:
+        """A cluster that is not eligible any more, and keeps the job for now, keeps it with the first set."""
+        return self.by_cluster.get(cluster, 1)
+
+    def demand(self, cluster: str) -> Demand:
+        return self.demands[self.number(cluster) - 1]
+
+
+@dataclass(frozen=True, slots=True)
 class Eligibility:
     """The decision except the draw. It is the same for all jobs with the same request, so callers cache it."""
 
@@ -43,6 +64,7 @@ class Eligibility:
     remaining: tuple[str, ...] = ()
     asks: tuple[str, ...] = ()  # of a hold: the clusters whose quotes the job waits for
     quoted: tuple[Quote, ...] = ()  # quotes that the selection used
+    sets: ChosenSets | None = None  # of a job with alternatives (alternatives.py)
 
 
 def route_job(ask: RoutingRequest, world: World, *, seed: str) -> Plan:

@@ -15,7 +15,7 @@ from switchyard.model.executions.execution import ExecutionConfig, QualityOfServ
 from switchyard.model.failures.failure_stats import FailureDimension, FailureStats
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.image_compatibility import Compatibility
-from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Limits, Native, OnLost
+from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Limits, Native, OnLost, Resources
 from switchyard.model.job.retry import Retry
 from switchyard.model.wire.api import BulkAnswer, CreatedJob, Me, Version
 from switchyard.model.wire.ids import is_id
@@ -60,6 +60,7 @@ class JobFields(TypedDict, total=False):
     ephemeral_storage: int | str | None
     limits: Limits | Mapping[str, Any] | None
     time_limit: int | str | None
+    alternatives: Sequence[Resources | Mapping[str, Any] | str] | None
     priority: int | None
     labels: Mapping[str, str] | None
     project: str | None

@@ -59,6 +59,9 @@ COUNTERS = (
     _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
     _MetricSpec("probations", "Probations that began, by cluster.", "probations"),
     _MetricSpec("probation_held", "Tasks that a cluster on probation was not given when it asked.", "probation_held"),
+    _MetricSpec(
+        "alternatives", "Jobs with alternatives that were assigned, by the number of the set they got.", "alternatives"
+    ),
     _MetricSpec("quotes", "Quotes that were answered, refused or missed.", "quotes"),
     _MetricSpec("token_grants", "Claims that were granted, of callers and of jobs.", "token_grants"),
     _MetricSpec("token_refusals", "Claims that were refused; a job that waits counts once.", "token_refusals"),

@@ -196,6 +196,7 @@ def print_job(job: Job, now: int, *, outputs: str = "") -> None:
         ("priority", str(job.priority) if job.priority else ""),
         ("labels", " ".join(f"{key}={value}" for key, value in sorted(job.labels.items()))),
         *(_spec_fields(spec, is_env_hidden=job.is_env_hidden) if spec else []),
+        *(_alternative_fields(spec, job.alternative) if spec and spec.alternatives else []),
         ("output files", outputs),
         ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
         ("retries", str(job.tries) if job.tries else ""),
@@ -228,12 +229,24 @@ def _spec_fields(spec: JobSpec, *, is_env_hidden: bool) -> list[tuple[str, str]]
         ("cwd", spec.cwd or ""),
         ("image", spec.image or ""),
         *_file_fields(spec.files),
-        ("asks for", format_resources(spec.resources)),
+        ("asks for", "" if spec.alternatives else format_resources(spec.resources)),
         ("native", _native_text(spec.native) if spec.native else ""),
-        ("time limit", str(spec.resources.time_limit or "")),
+        ("time limit", "" if spec.alternatives else str(spec.resources.time_limit or "")),
         ("retry", _retry_text(spec.retry)),
         ("on lost", f"{on_lost} after {spec.lost_after}" if on_lost and spec.lost_after else on_lost),
     ]
+
+
+def _alternative_fields(spec: JobSpec, chosen: int | None) -> list[tuple[str, str]]:
+    """Show each set of a job with alternatives, and which of them the job has."""
+    from switchyard.model.jobspec.alternatives import sets_of
+
+    fields = []
+    for number, resources in enumerate(sets_of(spec), 1):
+        limit = f", time limit {resources.time_limit}" if resources.time_limit is not None else ""
+        mark = " (it has this one)" if number == chosen else ""
+        fields.append((f"alternative {number}", f"{format_resources(resources)}{limit}{mark}"))
+    return fields
 
 
 def _file_fields(files: JobFiles | None) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ def print_task(job: Job, task: Task) -> None:
         ("attempts", str(task.attempts) if task.attempts else ""),
         *((f"attempt {number}", format_attempt(attempt)) for number, attempt in numbered_attempts(task)),
         ("fence", str(task.fence) if task.fence else ""),
+        ("alternative", str(task.alternative or "")),
         ("array", f"{job.array} ({job.state.value}): yard show {job.id}"),
     ]
     print_fields(fields)

@@ -132,7 +132,9 @@ def print_plan(plan: Plan) -> None:
     print_verdicts(plan.verdicts, marks=mark_chosen(plan), quotes=plan.quotes)
     print()
     if plan.chosen:
-        print_wrapped_text(f"The job would go to {plan.chosen} (selected by {plan.algorithm}). Nothing was submitted.")
+        with_set = f" with alternative {plan.alternative}" if plan.alternative is not None else ""
+        selected = f"{plan.chosen}{with_set} (selected by {plan.algorithm})"
+        print_wrapped_text(f"The job would go to {selected}. Nothing was submitted.")
     else:
         state = "REJECTED" if plan.outcome == "reject" else "PENDING"
         print_wrapped_text(f"The job would be {state}: {plan.reason or 'no cluster takes it'}. Nothing was submitted.")
@@ -165,7 +167,8 @@ def print_explanation(explanation: Explanation, *, tasks: Mapping[str, int] = NO
         print_verdicts(plan.verdicts, marks=marks, tasks=tasks, quotes=explanation.quotes, since_us=plan.at_us)
         if plan.chosen:
             selected = "Selected" if marks else f"{plan.chosen} was selected"
-            print_wrapped_text(f"{selected} by {plan.algorithm}{DRAW_NOTES.get(plan.algorithm, '')}.")
+            with_set = f" with alternative {plan.alternative}" if plan.alternative is not None else ""
+            print_wrapped_text(f"{selected}{with_set} by {plan.algorithm}{DRAW_NOTES.get(plan.algorithm, '')}.")
     if _has_changed(explanation):
         print(paint("\nNow:", "bold") if explanation.plan else paint("Now:", "bold"))
         print_verdicts(explanation.now)

@@ -46,6 +46,7 @@ EXAMPLES = f"""\
   yard submit -f job.yaml --name again --label team=ml   flags win over the file
   id=$(yard submit -o name -- ./step1) && yard wait $id
   yard submit --array 0-999%50 -- ./one-of-many          SWITCHYARD_ARRAY_INDEX says which; 50 at once
+  yard submit --gpu 'h100:2 or a100-80gb:4' -- ./train    YARD_ALTERNATIVE says which: 1 or 2
   yard submit --retry 3 --retry-on cluster,lost --backoff 30s -- ./fragile
   yard submit --memory 8GiB --retry-on out-of-memory:3,memory=x2,memory-max=64GiB -- ./hungry
   yard submit --image oci:./sim:7 -- ./simulate          only where the image can run
@@ -84,6 +85,16 @@ FLAG_FIELDS = (
     *("ephemeral_storage", "time_limit", "on_lost", "lost_after", "array", "together", "hold", "expires_after"),
     *("workflow", "launch_plan", "pool", "cluster_label", "task_type", "match_engine"),
 )
+
+
+def parse_gpu_choices(text: str) -> list[tuple[str, int]]:
+    """`h100:2`, or `h100:2 or a100-80gb:4`."""
+    from switchyard.sdk.transport.alternatives import split_gpu_choices
+
+    try:
+        return [parse_gpus(choice) for choice in split_gpu_choices(text)]
+    except ValueError as exc:
+        raise ArgumentTypeError(str(exc)) from exc
 
 
 def parse_gpus(text: str) -> tuple[str, int]:
@@ -141,7 +152,9 @@ def job_fields_of(args: Namespace) -> dict[str, Any]:
     if args.gpu is not None:
         if args.gpus is not None or args.gpu_type is not None:
             raise BadRequest("--gpu TYPE:N says the type and the number; leave out --gpus and --gpu-type.")
-        fields["gpu_type"], fields["gpus"] = args.gpu
+        (fields["gpu_type"], fields["gpus"]), *others = args.gpu
+        args.alternatives = [*(f"gpu={kind}:{count}" for kind, count in others), *args.alternatives]
+    fields["alternatives"] = args.alternatives or None
     fields["labels"] = dict(args.label) or None
     fields["env"] = dict(args.env) or None
     fields["limits"] = {name.replace("-", "_"): int_or_text(value) for name, value in args.limit} or None
@@ -370,7 +383,12 @@ def _add_needs(parser: Parser) -> None:
     group.add_argument("-N", "--nodes", type=int, metavar="N", help="spread over this many nodes (default: any)")
     group.add_argument("-c", "--cores", type=int_or_text, metavar="N", help="cores (default 1); 500m is half of one")
     group.add_argument("-g", "--gpus", type=int, metavar="N", help="GPUs")
-    group.add_argument("--gpu", type=parse_gpus, metavar="TYPE[:N]", help="GPUs of this type: h100:2, a100-80gb")
+    group.add_argument(
+        "--gpu",
+        type=parse_gpu_choices,
+        metavar="TYPE[:N]",
+        help="GPUs of this type: h100:2, a100-80gb; 'h100:2 or a100-80gb:4': in order of preference",
+    )
     group.add_argument(
         "--gpu-type", type=parse_gpu_type, metavar="TYPE", help="the type of the GPUs, by any of its names"
     )
@@ -384,6 +402,13 @@ def _add_needs(parser: Parser) -> None:
     )
     group.add_argument("-m", "--memory", type=int_or_text, metavar="SIZE", help="memory, as in 8GiB")
     group.add_argument("--ephemeral-storage", type=int_or_text, metavar="SIZE", help="scratch space, as in 100GiB")
+    add_repeatable(
+        group,
+        "--or",
+        dest="alternatives",
+        metavar="K=V,…",
+        help="else the same with these changes: gpu=a100:4,memory=64GiB; repeatable, in order of preference",
+    )
     add_repeatable(group, "--limit", type=key_value, metavar="K=V", help="the most it may use: cores=2, memory=16GiB")
     group.add_argument("-t", "--time-limit", metavar="T", help="end it after this time: 90, 15m, 1h30m, 2d or 1:30:00")
     group.add_argument(

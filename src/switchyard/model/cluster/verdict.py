@@ -60,6 +60,8 @@ class Plan(Struct, frozen=True, omit_defaults=True):
     quotes: list[Quote] = []
     policy: JobPolicy | None = None
     stale_tokens: list[str] = []  # names in `submit_tokens` whose token opened no cluster
+    # Of a job with alternatives: the number, from 1, of the set that it has at the chosen cluster.
+    alternative: int | None = None
 
 
 class FitRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -23,6 +23,8 @@ from switchyard.model.jobspec.quantity import (
 )
 
 _OF_ARRAY = "the tasks of an array all ask for the same: no retry can ask for more. Leave out the raise, or the array"
+_OF_SETS = "a job with `alternatives` says itself what it may get: no retry can ask for more. Leave out one of both"
+_OF_ALTERNATIVES = "a job with alternatives asks for one of its sets as it is. Leave out the raise, or the alternatives"
 
 
 class MemoryBound(NamedTuple):
@@ -117,8 +119,10 @@ def _memory_problem(request: JobRequest, rule: RetryRule) -> str:
     if rule.memory is None:
         return ""
     asked = asked_of(request.spec.resources).memory
-    if request.array is not None:
-        return _OF_ARRAY
+    if request.array is not None or request.spec.alternatives:
+        return _OF_SETS if request.array is None else _OF_ARRAY
+    if request.spec.alternatives:
+        return _OF_ALTERNATIVES
     if request.spec.demand is not None:
         return "memory cannot be raised of a job that says in `demand` what it asks for"
     if asked is None:
@@ -132,8 +136,10 @@ def _time_problem(request: JobRequest, rule: RetryRule) -> str:
     if rule.time is None:
         return ""
     asked = request.spec.resources.time_limit
-    if request.array is not None:
-        return _OF_ARRAY
+    if request.array is not None or request.spec.alternatives:
+        return _OF_SETS if request.array is None else _OF_ARRAY
+    if request.spec.alternatives:
+        return _OF_ALTERNATIVES
     if asked is None:
         return "the time limit is to be raised, and the job has none: give it a `time_limit`"
     if rule.time_max is not None and parse_duration_s(rule.time_max) < parse_duration_s(asked):

@@ -51,6 +51,7 @@ Cores = (
 WORD_PATTERN = r"^[^\u0000]*$"
 WORD_CHARS_MAX = 131_072
 Word = Annotated[str, Meta(max_length=WORD_CHARS_MAX, pattern=WORD_PATTERN)]
+ENV_MAX = 10_000
 EnvKey = Annotated[str, Meta(max_length=256, pattern=r"^[^\u0000=\n]+(?!\n)$")]
 # Of a command: the program.
 PROGRAM_SCHEMA = {
@@ -104,6 +105,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 GPU_MEMORY_MIN = 10**6
+ALTERNATIVES_MAX = 16  # sets of resources of one job, the first one counted: each is matched with every cluster
 # Kinds of vertices that have a field of their own.
 FIELDS_OF_KINDS = {
     "core": "cores",
@@ -190,6 +192,8 @@ class Resources(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
             raise ImpossibleValue(f"limits.gpus ({self.limits.gpus}) must be the request ({self.gpus})")
 
 
+NO_RESOURCES = Resources()
+
 NativeOption = Annotated[
     str, Meta(max_length=1024, pattern=r"^--[a-z][a-z0-9-]*(=[^\u0000-\u001f\u007f-\u009f\u2028\u2029]*)?(?!\n)$")
 ]
@@ -227,7 +231,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
 
     SCHEMA: ClassVar[dict[str, Any]] = requires_field("site", "files")
     command: Annotated[list[Word], Meta(min_length=1, max_length=10_000, extra_json_schema=PROGRAM_SCHEMA)]
-    env: Annotated[dict[EnvKey, Word], Meta(max_length=10_000)] = {}
+    env: Annotated[dict[EnvKey, Word], Meta(max_length=ENV_MAX)] = {}
     cwd: Word | None = None
     image: Annotated[str, Meta(max_length=1024, pattern=r"^[^\u0000-\u0020]+(?!\n)$")] | None = None
     resources: Resources = Resources()
@@ -245,6 +249,8 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     files: JobFiles | None = None  # go to the cluster before the start, and come back at the end
     site: SiteNeeds | None = None  # what the cluster's site file gives to it: a place for data, and secrets
     pod: PodPart | None = None  # further parts of its pod; only Kubernetes clusters take it
+    # Further whole sets, in order of preference after `resources`: the job runs with one of all these sets.
+    alternatives: Annotated[tuple[Resources, ...], Meta(max_length=ALTERNATIVES_MAX - 1)] = ()
 
     def __post_init__(self) -> None:
         if not self.command[0]:
@@ -255,6 +261,30 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
             raise ValueError("site: what a site gives is put into the folder of the job's files, so give `files`, too")
         if self.lost_after is not None:
             parse_duration_s(self.lost_after)
+        if self.alternatives:
+            self._check_alternatives()
+
+    def _check_alternatives(self) -> None:
+        """`resources` is the first alternative, so the next one is number 2."""
+        for field_name, value in (("demand", self.demand), ("pod", self.pod)):
+            if value is not None:
+                raise ImpossibleValue(
+                    f"alternatives are sets of plain resources, and `{field_name}` says what is needed in its own way; "
+                    "leave one of both out"
+                )
+        if self.native is not None and self.native.gpu_type:
+            raise ImpossibleValue("native.gpu_type would hold for all alternatives; write gpu_type in each of them")
+        if len(self.env) >= ENV_MAX:
+            raise ImpossibleValue(f"env: a job with alternatives is told which it got, so it has less than {ENV_MAX}")
+        numbers: dict[Resources, int] = {}
+        for number, resources in enumerate((self.resources, *self.alternatives), 1):
+            if resources == NO_RESOURCES:
+                place = "resources" if number == 1 else f"alternatives: number {number}"
+                raise ImpossibleValue(
+                    f"{place} is empty; say what it asks for, as in `cores: 1` (number 1 is `resources`)"
+                )
+            if (same := numbers.setdefault(resources, number)) != number:
+                raise ImpossibleValue(f"alternatives: number {number} is the same as number {same} (`resources` is 1)")
 
 
 class ClusterToken(Struct, frozen=True, forbid_unknown_fields=True):
@@ -360,6 +390,7 @@ class Task(Struct, frozen=True, omit_defaults=True):
     earlier: list[TaskAttempt] = []  # attempts before the present one, oldest first; of many, the last ten
     is_unbegun: bool = False  # it failed, and nothing of its last attempt ran: no output files come from that attempt
     outputs: TaskOutputs | None = None  # none: its cluster has not spoken of output files of the last attempt
+    alternative: int | None = None  # of a job with alternatives: the number, from 1, of the set it was leased with
 
 
 class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -444,3 +475,5 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: dict[str, int] = {}  # what it holds while it lives: its own words, and those of rules
     policy: JobPolicy | msgspec.Raw | None = None  # not in lists
     outputs: OutputCounts | None = None  # of a job with `files.out`; not in lists
+    # Of a job with alternatives: the number, from 1, of the set that it has at its cluster. `resources` is number 1.
+    alternative: int | None = None

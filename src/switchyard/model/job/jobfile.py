@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.model.job.job import JobRequest, JobSpec, Resources
+from switchyard.model.job.job import ALTERNATIVES_MAX, JobRequest, JobSpec, Resources
 from switchyard.model.wire.schema import schemas_of
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -62,6 +62,7 @@ FIELD_DESCRIPTIONS = {
     "memory": "memory of a task, as in 8GiB",
     "ephemeral_storage": "scratch space of a task, as in 100GiB",
     "limits": "the most a task may use; absent means the request",
+    "alternatives": "further choices after the fields here, the preferred first: whole sets, or texts of what differs",
     "time_limit": "ended after this: 90, 15m, 1h30m, 2d or 1:30:00",
     "on_lost": "if its cluster falls silent: wait, requeue or fail (default wait)",
     "lost_after": "silent for how long",
@@ -85,6 +86,8 @@ def job_file_schema() -> dict[str, Any]:
     nested = [parts.pop(kind.__name__) for kind in (JobRequest, JobSpec, Resources)]
     request, spec, resources = (dict(part["properties"]) for part in nested)
     del request["spec"], spec["resources"]
+    either = {"anyOf": [{"type": "string", "minLength": 1}, _object(resources)]}
+    spec["alternatives"] = {"type": "array", "items": either, "maxItems": ALTERNATIVES_MAX - 1}
     command = {"anyOf": [{"type": "string", "minLength": 1}, spec.pop("command")]}
     flat = {"command": command, **request, **spec, **resources}
     inner = {"command": command, **spec, **resources, "resources": _object(resources)}

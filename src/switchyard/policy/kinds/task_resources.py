@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from switchyard.model.job.job import COUNT_MAX, Limits, Resources
+from switchyard.model.job.job import COUNT_MAX, JobSpec, Limits, Resources
 from switchyard.model.jobspec.quantity import is_amount_above, parse_amount, parse_kubernetes
 from switchyard.policy.draft import Draft, Entry, RecordOverrides
 from switchyard.policy.kinds.kind import Kind, Merge
@@ -85,9 +85,13 @@ class TaskResourcesKind(Kind):
         return [] if self.flatten(value) else ["give at least one default or limit"]
 
     def amend(self, draft: Draft, fields: Mapping[str, Entry]) -> Draft:
-        filled = _fill(draft.request.spec.resources, fields)
+        spec = draft.request.spec
+        filled = _fill(spec.resources, fields)
+        if spec.alternatives:
+            spec, filled = _fill_alternatives(spec, filled, fields)
+        else:
+            spec = replace(spec, resources=filled.resources)
         overrides: RecordOverrides = {(self.name, field): None for field in filled.unused}
-        spec = replace(draft.request.spec, resources=filled.resources)
         return replace(
             draft,
             request=replace(draft.request, spec=spec),
@@ -128,6 +132,21 @@ def _fill(asked: Resources, fields: Mapping[str, Entry]) -> _Filled:
         return _Filled(asked, tuple(unused), tuple(refusals))
     both = replace(asked.limits, **limits) if not refusals else Limits()
     return _Filled(replace(asked, **requests, limits=both), tuple(unused), tuple(refusals))
+
+
+def _fill_alternatives(spec: JobSpec, first: _Filled, fields: Mapping[str, Entry]) -> tuple[JobSpec, _Filled]:
+    """Fill each set, and hold each to the limits: any of them may be the one that the job gets."""
+    all_filled = (first, *(_fill(resources, fields) for resources in spec.alternatives))
+    numbered = enumerate(all_filled, 1)
+    refusals = [f"alternative {number}: {refusal}" for number, filled in numbered for refusal in filled.refusals]
+    sets = tuple(filled.resources for filled in all_filled)
+    if not refusals and len(set(sets)) < len(sets):
+        same = next(number for number, resources in enumerate(sets) if resources in sets[:number])
+        numbers = f"{sets.index(sets[same]) + 1} and {same + 1}"
+        refusals = [f"alternatives {numbers} are the same once the defaults are filled in"]
+    unused = tuple(name for name in first.unused if all(name in filled.unused for filled in all_filled))
+    spec = spec if refusals else replace(spec, resources=sets[0], alternatives=sets[1:])
+    return spec, _Filled(spec.resources, unused, tuple(refusals))
 
 
 def _demanded_above(demanded: Mapping[str, int], fields: Mapping[str, Entry]) -> tuple[str, ...]:

@@ -11,16 +11,14 @@ import msgspec
 
 from switchyard.errors import Malformed
 from switchyard.model.files.files import JobFiles
-from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Resources
+from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec
 from switchyard.model.jobspec.jobspec import from_jobspec, is_jobspec
 from switchyard.model.rules.names import KEY_PATTERN
 from switchyard.model.wire.decode import convert
-
-FlatFields = dict[str, Any]
+from switchyard.sdk.transport.alternatives import RESOURCE_FIELDS, FlatFields, whole_sets
 
 REQUEST_FIELDS = tuple(name for name in JobRequest.__struct_fields__ if name != "spec")
 SPEC_FIELDS = tuple(name for name in JobSpec.__struct_fields__ if name != "resources")
-RESOURCE_FIELDS = Resources.__struct_fields__
 KNOWN_FIELDS = frozenset((*REQUEST_FIELDS, *SPEC_FIELDS, *RESOURCE_FIELDS))
 KEY_CHARS_MAX = 200  # as the server takes
 # `given` is merged into these fields by key, and replaces the others.
@@ -39,6 +37,9 @@ def build_job_request(
     `saved`: submit tokens of the user's file.
     """
     flat = _flatten_input(base, where=where)
+    laid_over = {name: given[name] for name in RESOURCE_FIELDS if given.get(name) is not None}
+    if given.get("alternatives") is not None:
+        laid_over = {}  # these replace those of a file, and say themselves what they ask for
     for name, value in given.items():
         if value is not None:
             plain: Any = _dependency_texts(value, where=where) if name == "after" else _to_builtins(value, name, where)
@@ -47,6 +48,8 @@ def build_job_request(
             if name in MERGED_FIELDS and not isinstance(plain, Mapping):
                 raise Malformed(f"{where}: {name}: expected a mapping, not {str(value)[:40]!r}.")
             flat[name] = {**(flat.get(name) or {}), **plain} if name in MERGED_FIELDS else plain
+    if flat.get("alternatives"):
+        flat["alternatives"] = whole_sets(flat, laid_over, where=where)
     # Who names the clusters of a job wants no others: saved tokens would only show more secrets.
     if saved and not flat.get("clusters") and not flat.get("submit_tokens"):
         flat["submit_tokens"] = [msgspec.to_builtins(entry) for entry in saved]

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import compress
 
 import msgspec
+from msgspec.structs import replace
 
 from switchyard.match.demand import Demand
 from switchyard.match.engine import Misfit
 from switchyard.model.cluster.verdict import Fit, FitAnswer, FitRequest
+from switchyard.model.jobspec.alternatives import set_names
 from switchyard.model.rules.access import Role
 from switchyard.route.member import Member
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.lifecycle.demands import check_demand, check_jobspec, demand_of_any_jobspec, demand_of_spec
+from switchyard.service.lifecycle.demands import (
+    check_demand,
+    check_jobspec,
+    demand_of_any_jobspec,
+    demand_of_spec,
+    demands_of_sets,
+)
 from switchyard.service.placement.evaluation import fits_now
 
 ANSWERS_MAX = 1024  # in the cache, for all demands and actors
@@ -53,8 +62,7 @@ class FitChecker:
         if (cached := self.cached(actor, request)) is not None:
             return cached
         versions = self._context.snapshots.versions
-        demand, engine = _demand(request), self._engine(request)
-        body = _encoder.encode(self._evaluate(actor, demand, engine, request))
+        body = _encoder.encode(self._answer(actor, request))
         if not request.now:
             with self._lock:
                 if self._cache_versions == versions:
@@ -62,7 +70,9 @@ class FitChecker:
         return body
 
     def _key(self, actor: Actor, request: FitRequest) -> tuple[object, ...]:
-        return (actor.id, _demand(request).key, self._engine(request), request.only_fitting)
+        spec = request.job.spec if request.job is not None else None
+        sets = (spec.resources, spec.alternatives) if spec is not None and spec.alternatives else ()
+        return (actor.id, _demand(request).key, self._engine(request), request.only_fitting, sets)
 
     def _engine(self, request: FitRequest) -> str:
         return self._context.engines.choose(request.match_engine or (request.job.match_engine if request.job else None))
@@ -75,6 +85,20 @@ class FitChecker:
         while len(self._cache) > ANSWERS_MAX or self._cache_bytes > ANSWERS_BYTES_MAX:
             _, evicted = self._cache.popitem(last=False)
             self._cache_bytes -= len(evicted)
+
+    def _answer(self, actor: Actor, request: FitRequest) -> FitAnswer:
+        """Answer for the job's one demand. With alternatives: each cluster answers for the first set that fits it."""
+        engine, spec = self._engine(request), request.job.spec if request.job is not None else None
+        if spec is None or not spec.alternatives:
+            return self._evaluate(actor, _demand(request), engine, request)
+        every = replace(request, only_fitting=False)
+        answers = [self._evaluate(actor, demand, engine, every) for demand in demands_of_sets(spec)]
+        names, items = set_names(spec), []
+        for fits in zip(*(answer.items for answer in answers), strict=True):
+            number = next((place for place, fit in enumerate(fits) if fit.ever is True), 0)
+            if fits[number].ever is True or not request.only_fitting:
+                items.append(_named(fits[number], names[number], [fit.reason for fit in fits], names))
+        return FitAnswer(engine, answers[0].asked, sum(fit.ever is True for fit in items), items)
 
     def _evaluate(self, actor: Actor, demand: Demand, engine: str, request: FitRequest) -> FitAnswer:
         world = self._context.snapshots.world
@@ -112,6 +136,16 @@ class FitChecker:
             now_reason=now_reason,
             health=member.health.value,
         )
+
+
+def _named(fit: Fit, name: str, reasons: Sequence[str], names: Sequence[str]) -> Fit:
+    """Say in the answer of one cluster which set it is about; of a no, why none fits."""
+    if fit.ever is True:
+        return replace(fit, reason=f"{name}: {fit.reason or 'fits'}")
+    if fit.ever is None:
+        return fit
+    told = (f"{set_name}: {reason}" for set_name, reason in zip(names, reasons, strict=True))
+    return replace(fit, reason="; or ".join(told))
 
 
 def _demand(request: FitRequest) -> Demand:

@@ -114,6 +114,8 @@ class ProcessMetrics:
     moves: LabeledCounter = field(default_factory=lambda: LabeledCounter("from_cluster", "to_cluster"))
     probations: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))  # that began
     probation_held: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))  # tasks not leased
+    # Of jobs with alternatives: which set, by its number, they got at which cluster.
+    alternatives: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster", "alternative"))
     requests: LabeledCounter = field(default_factory=lambda: LabeledCounter("method", "route", "code"))
     pause_s: Histogram = field(default_factory=lambda: Histogram(PAUSE_BUCKETS_S, "loop"))  # of an event loop
     quotes: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster", "said"))

@@ -15,6 +15,7 @@ from switchyard.model.job.job import JobSpec, State, Usage
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.job.spill import spill_notes
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.jobspec.alternatives import set_names
 from switchyard.model.rules.access import Role
 from switchyard.model.rules.queue import QueuePosition
 from switchyard.route.checks import TAKES_NO_FILES, TAKES_NOTHING
@@ -28,6 +29,7 @@ from switchyard.service.core.snapshots.snapshots import Snapshots
 from switchyard.service.job.jobs import array_tally, silence_reason, wait_reason
 from switchyard.service.job.task_notes import task_notes
 from switchyard.service.lifecycle.array_spread import lessee_ids, read_avoided_tasks
+from switchyard.service.lifecycle.chosen_sets import number_at, read_chosen_sets
 from switchyard.service.lifecycle.decision_history import history_of
 from switchyard.service.lifecycle.visibility import Visibility, policy_of, visible_job
 from switchyard.service.lifecycle.wait_clock import waited_s
@@ -98,6 +100,7 @@ def job_explain(context: Context, actor: Actor, ref: str) -> Explanation:
             for note in (
                 *_attempt_notes(row, attempts, trouble=silence_reason(context, row) or wait_reason(context, row)),
                 *_image_notes(context, row, spec),
+                *_set_notes(context, row, spec),
                 *_wait_notes(row, dependencies),
                 *_spread_notes(context, row, bounds, by_cluster),
                 *of_tasks,
@@ -174,6 +177,7 @@ def _last_decision(
         reason=row.reason,
         engine=bounds.engine or context.engines.default,
         at_us=history[-1].at_us if history else row.created_us,
+        alternative=number_at(row, row.cluster_id),
     )
 
 
@@ -249,7 +253,9 @@ def _attempt_notes(row: JobDetails, attempts: Sequence[AttemptOnCluster], *, tro
     notes = []
     for attempt in attempts:
         cluster = attempt.cluster or "(removed)"
-        notes.append(f"attempt {attempt.attempt} on {cluster} ended: {attempt.ended} {attempt.reason}".rstrip())
+        with_set = "" if attempt.alternative is None else f" with alternative {attempt.alternative}"
+        ended = f"ended: {attempt.ended} {attempt.reason}".rstrip()
+        notes.append(f"attempt {attempt.attempt} on {cluster}{with_set} {ended}")
         notes += _difference_notes(attempt)
     notes += _difference_notes(row)
     if row.cancel_us is not None and State(row.state) not in FINAL_STATES:
@@ -288,6 +294,17 @@ def _pin_notes(image: str) -> list[str]:
     if "@" in image or not any(mark in host for mark in ".:"):
         return []
     return [f"image {image}: its tag is not pinned; an administrator may list {host} in `images` of the config"]
+
+
+def _set_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:
+    """Say which alternative the job has; of an array, the one at each cluster that may lease its tasks."""
+    if not row.alternatives:
+        return []
+    names, by_id = set_names(spec), context.snapshots.world.by_id
+    chosen = [(by_id[id_].name, number) for id_, number in read_chosen_sets(row.alternatives).items() if id_ in by_id]
+    return [
+        f"alternative {number} of {len(names)} on {cluster}: {names[number - 1]}" for cluster, number in sorted(chosen)
+    ]
 
 
 def _together_note(bounds: Bounds, by_cluster: Mapping[str | None, int], *, is_over: bool) -> str:

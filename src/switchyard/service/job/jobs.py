@@ -28,6 +28,7 @@ from switchyard.service.core.writes.batch import Batch
 from switchyard.service.job.earlier_attempts import earlier_attempts, failure_of_row
 from switchyard.service.lifecycle.array_spread import with_task_count
 from switchyard.service.lifecycle.arrays import BatchArrays, cancel_tasks
+from switchyard.service.lifecycle.chosen_sets import number_at
 from switchyard.service.lifecycle.transitions import cancel_update, life_of
 from switchyard.service.lifecycle.visibility import (
     HIDDEN,
@@ -340,6 +341,7 @@ def _view(row: JobDetails, visibility: Visibility) -> Job:
         tags=list(bounds.tags),
         spill=list(bounds.spill),
         tokens=needs_of_row(row),
+        alternative=number_at(row, row.cluster_id),
     )
 
 

@@ -217,6 +217,8 @@ def _leased_task(row: JobDetails, range_row: ranges.RangeOnCluster, index: int) 
     task = read_task(range_row.tasks, index - range_row.lo)
     fence = range_row.fence + index - range_row.lo
     shown = Task(index, State.PENDING, task.exit_code, task.signal, fence, range_row.cluster)
+    if range_row.alternative is not None:
+        shown = replace(shown, alternative=range_row.alternative)
     if task.state is not None:
         return replace(shown, state=task.state, cancel_requested=task.is_cancelling, is_unbegun=task.is_unbegun)
     if State(row.state) not in FINAL_STATES:

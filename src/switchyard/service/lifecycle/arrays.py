@@ -322,8 +322,13 @@ class LeasedRange:
     attempt: int  # the same for all tasks of the range
 
 
-def lease_tasks(batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, count: int) -> list[LeasedRange]:
-    """Lease the first `count` tasks. A range holds consecutive tasks with the same number of attempts."""
+def lease_tasks(
+    batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, count: int, *, alternative: int | None = None
+) -> list[LeasedRange]:
+    """Lease the first `count` tasks. A range holds consecutive tasks with the same number of attempts.
+
+    `alternative`: the number of the set that they get, of a job with alternatives.
+    """
     leased: list[LeasedRange] = []
     may_have_retries = array.may_have_retries
     leasable, left_to_others = array.split_todo(cluster_id)
@@ -365,6 +370,7 @@ def lease_tasks(batch: Batch, array: ArrayJob, cluster_id: str, agent_id: str, c
                 is_cancelling=False,
                 leased_us=batch.now_us,
                 ended_us=None,
+                alternative=alternative,
             )
             for range_ in new
         ],
@@ -428,6 +434,7 @@ def _insert_cancelled_ranges(batch: Batch, array: ArrayJob, tasks: TaskSet) -> N
                 is_cancelling=False,
                 leased_us=batch.now_us,
                 ended_us=batch.now_us,
+                alternative=None,
             )
         )
         array.fence += size

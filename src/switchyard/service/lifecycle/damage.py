@@ -14,6 +14,7 @@ from switchyard.model.job.job import JobSpec, OnLost, State, Usage
 from switchyard.model.job.taskset import TaskSet, read_delayed_tasks
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.service.lifecycle.array_spread import read_avoided_tasks
+from switchyard.service.lifecycle.chosen_sets import check_sets
 from switchyard.service.lifecycle.transitions import read_avoided_clusters
 from switchyard.store.jobs.job_columns import job_column_damage
 
@@ -35,6 +36,7 @@ _READERS: dict[str, Callable[[Any], object]] = {
     "later": lambda row: None if row.array is None else read_delayed_tasks(row.later, row.array),
     "task_avoid": lambda row: None if row.array is None else read_avoided_tasks(row.task_avoid, row.array),
     "spec": lambda row: msgspec.json.decode(row.spec, type=JobSpec),
+    "alternatives": lambda row: check_sets(row, row.spec),
 }
 
 

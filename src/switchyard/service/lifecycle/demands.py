@@ -18,6 +18,7 @@ from switchyard.match.requirement import Requirement, requirements_of
 from switchyard.model.cluster.hardware import GPU
 from switchyard.model.job.image_compatibility import SYSTEM_SUBSYSTEM, Compatibility, architecture_of
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.alternatives import sets_of, spec_with_set
 from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.jobspec.structure import check_canonical, check_dictionary
 from switchyard.model.jobspec.tasks import check_task_counts, check_task_group
@@ -46,6 +47,11 @@ def demand_of_spec(spec: JobSpec) -> Demand:
         return demand
     asked = requirements_of(devices_of(resources)[0])
     return replace(demand, needs=tuple(_with_gpu_type(need, asked) for need in demand.needs))
+
+
+def demands_of_sets(spec: JobSpec) -> tuple[Demand, ...]:
+    """Return the demand of each alternative, in the job's order; of a job without alternatives: its one demand."""
+    return tuple(demand_of_spec(spec_with_set(spec, number)) for number, _ in enumerate(sets_of(spec), 1))
 
 
 @lru_cache(maxsize=DEMANDS_CACHE_MAX)

@@ -131,6 +131,8 @@ def asked_by_attempt(batch: Batch, row: JobRow, grant: RetryGrant | None) -> str
     except UNREADABLE_ERRORS as exc:
         log_unreadable("jobs", row.id, f"column spec: {exc}")
         return None
+    if spec.alternatives:  # the attempt had one of its sets
+        return None
     return msgspec.json.encode(asked_of(spec.resources)).decode()
 
 

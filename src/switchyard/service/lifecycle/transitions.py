@@ -28,6 +28,7 @@ from switchyard.model.rules.queue import counted_lane
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.arrays import read_on_lost
+from switchyard.service.lifecycle.chosen_sets import number_at
 from switchyard.service.lifecycle.failure_notes import failure_of_step, note_failure
 from switchyard.service.lifecycle.retry_grants import RetryGrant, asked_by_attempt, grant_update
 from switchyard.store.clusters import clusters
@@ -212,6 +213,7 @@ def _requeue_update(
         started_us=None if row.array is None else UNSET,  # an array began with its first task, which may have ended
         lane=counted_lane(row.lane),
         spread=None,
+        alternatives=None,
     )
     if grant is not None:
         update = _with_backoff(update.then(grant_update(batch, row, grant)), row, grant.due_us)
@@ -290,6 +292,7 @@ def archive_attempt(
                 usage=row.usage if usage is UNSET else usage,
                 failure=None if failure is None else failure.value,
                 asked=asked,
+                alternative=number_at(row, row.cluster_id),
             )
         ],
     )

@@ -24,6 +24,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_spread import WAITS, free_from_cluster
 from switchyard.service.lifecycle.arrays import drop_unleased_tasks, read_on_lost
+from switchyard.service.lifecycle.chosen_sets import chosen_update
 from switchyard.service.lifecycle.decision_history import (
     EarlierVerdicts,
     is_same_reason,
@@ -38,7 +39,7 @@ from switchyard.service.lifecycle.transitions import (
     refused_clusters,
 )
 from switchyard.service.placement.decision import JobNeeds, Placement, Reservations, decide, spread_of
-from switchyard.service.placement.decision_counts import count_rerouted
+from switchyard.service.placement.decision_counts import count_rerouted, count_set
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.reserve.inquiries import ask_for_pending
 from switchyard.service.reserve.queue_places import enqueue_for_place, leave_queue
@@ -100,11 +101,8 @@ def apply_decisions(
         update = _decision_update(
             context, batch, world, row, plan=plan, placement=placement, earlier_verdicts=earlier_verdicts
         )
-        if placement is Placement.ASSIGN and row.array is not None:
-            update = replace(
-                update, spread=spread_of(context, eligibility, bounds=decode_bounds(row.bounds), world=world, plan=plan)
-            )
-            batch.clusters.update(update.spread.split(",") if update.spread else ())
+        if placement is Placement.ASSIGN and (row.array is not None or eligibility.sets is not None):
+            update = update.then(_lessees_update(context, batch, world, row, eligibility=eligibility, plan=plan))
         update = leave_queue(row, places.get(job_id)).then(update)
         if placement is Placement.ASK_QUOTES:
             asking.append((row, eligibility))
@@ -150,7 +148,7 @@ def _decision_update(
     if placement is Placement.REJECT and is_refused_everywhere(plan):
         return end_refused_job(batch, world, row, lambda: context.snapshots.policy)
     if placement is Placement.REJECT and row.retried is not None:  # it has run: it is not rejected, it has failed
-        return _failed_update(batch, row, f"no cluster could ever run its next attempt: {plan.reason}")
+        return _failed_update(batch, row, f"its next attempt cannot run: {plan.reason}")
     if placement is Placement.REJECT:
         step = reject(life, plan.reason)
         record_step(batch, row, step)
@@ -189,6 +187,21 @@ def _failed_update(batch: Batch, row: JobRow, reason: str) -> JobUpdate:
     record_step(batch, row, step)
     ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
     return ended.merged(drop_unleased_tasks(row, State.FAILED))
+
+
+def _lessees_update(
+    context: Context, batch: Batch, world: World, row: JobRow, *, eligibility: Eligibility, plan: Plan
+) -> JobUpdate:
+    """Return which clusters may lease an array, and which of its sets a job with alternatives has at each cluster."""
+    update, spread = JobUpdate(), None
+    if row.array is not None:
+        spread = spread_of(context, eligibility, bounds=decode_bounds(row.bounds), world=world, plan=plan)
+        batch.clusters.update(spread.split(",") if spread else ())
+        update = JobUpdate(spread=spread)
+    if eligibility.sets is None or plan.chosen is None:
+        return update
+    count_set(context.tally, batch, eligibility.sets, plan.chosen)
+    return update.then(chosen_update(eligibility.sets, world, plan.chosen, spread))
 
 
 def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate | None:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -18,14 +18,17 @@ from switchyard.model.cluster.verdict import Outcome, Plan
 from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.job import JobSpec
 from switchyard.model.job.spill import opened_pools
+from switchyard.model.jobspec.alternatives import set_names, spec_with_set
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.model.rules.queue import Lane, queue_named
+from switchyard.route.alternatives import Alternative, combine_alternatives
 from switchyard.route.router import Eligibility, evaluate_with_spill, make_plan
 from switchyard.route.routing_request import RoutingRequest
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.lifecycle.array_spread import spread_text
+from switchyard.service.lifecycle.array_spread import may_spread, spread_text
+from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.placement.eligibility_cache import CachedEligibility, cache_eligibility
 from switchyard.service.placement.select_cluster import SelectionCache
 from switchyard.service.reserve.queue_places import hold_plan, queue_full_reason, queue_wait_reason
@@ -60,11 +63,17 @@ class JobToPlace(NamedTuple):
 
 
 def evaluate_job(
-    context: Context, world: World, job: JobToPlace, *, hidden: frozenset[str] | None = None
+    context: Context,
+    world: World,
+    job: JobToPlace,
+    *,
+    hidden: frozenset[str] | None = None,
+    is_preferring: bool = True,
 ) -> tuple[RoutingRequest, Eligibility]:
     """Ask the router: with the owner's current grants, and with the pools that spill rules have opened.
 
-    `hidden`: clusters without a verdict; by default those that the owner may not see.
+    `hidden`: clusters without a verdict; by default those that the owner may not see. `is_preferring`: of a job with
+    alternatives that is drawn, only clusters that take its preferred set are eligible.
     """
     owner, bounds = job.owner, job.bounds
     granted, opened = owner.granted_clusters(world), bounds.opened
@@ -80,7 +89,25 @@ def evaluate_job(
         engine=bounds.engine or context.engines.default,
         time_limit_s=_time_limit_s(job.spec) if world.has_ends else None,
     )
+    if job.spec.alternatives:
+        return request, _evaluate_alternatives(context, world, job, request, is_preferring=is_preferring)
     return request, evaluate_with_spill(request, world)
+
+
+def _evaluate_alternatives(
+    context: Context, world: World, job: JobToPlace, request: RoutingRequest, *, is_preferring: bool
+) -> Eligibility:
+    """Ask the router about each set. All clusters lease the tasks of an array that is spread, each with its own set."""
+    bounds = job.bounds
+    is_drawn = bounds.is_decided or context.selections.is_drawn(bounds.select)
+    is_spread = bounds.is_array and may_spread(bounds, context.snapshots.laid.layout.sticky)
+    alternatives = []
+    for number, name in enumerate(set_names(job.spec), 1):
+        spec = spec_with_set(job.spec, number)
+        limit_s = _time_limit_s(spec) if world.has_ends else None
+        asked = replace(request, demand=demand_of_spec(spec), time_limit_s=limit_s)
+        alternatives.append(Alternative(asked.demand, name, evaluate_with_spill(asked, world)))
+    return combine_alternatives(alternatives, is_preferring=is_preferring and is_drawn and not is_spread)
 
 
 def _time_limit_s(spec: JobSpec) -> int | None:
@@ -138,11 +165,14 @@ class EligibilityCache:
             entries = self._entries = _Entries(versions)
         bounds = job.bounds
         limit_s = _time_limit_s(job.spec) if world.has_ends else None
-        key = (job.owner.id, job.demand.key, bounds, job.last, limit_s)
+        key: tuple[object, ...] = (job.owner.id, job.demand.key, bounds, job.last, limit_s)
+        if job.spec.alternatives:  # the sets as they are written, since verdicts name them
+            key += (job.spec.resources, job.spec.alternatives)
         entry = entries.by_key.get(key)
         if entry is None:
             engine = bounds.engine or self._context.engines.default
-            if is_quick and (job.spec.demand is not None or _is_long(world, job.demand, engine)):
+            is_slow = job.spec.demand is not None or job.spec.alternatives or _is_long(world, job.demand, engine)
+            if is_quick and is_slow:
                 raise TooSlowForLoop
             _, eligibility = evaluate_job(self._context, world, job)
             is_drawn = bounds.is_decided or self._context.selections.is_drawn(bounds.select)

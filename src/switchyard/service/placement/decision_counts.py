@@ -11,6 +11,7 @@ from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.queue import Lane
 from switchyard.route.checks import STEPS
+from switchyard.route.router import ChosenSets
 from switchyard.service.core.process_metrics import OUTCOMES, LabelValues, ProcessMetrics
 from switchyard.service.core.writes.batch import Batch
 from switchyard.store.jobs.job_rows import JobRow
@@ -45,6 +46,13 @@ def count_moved(tally: ProcessMetrics, batch: Batch, moved: Sequence[tuple[JobRo
         tally.moves.add_many(moves)
 
     batch.settled.append(count)
+
+
+def count_set(tally: ProcessMetrics, batch: Batch, sets: ChosenSets | None, cluster: str) -> None:
+    """Count the set that a job with alternatives got. Does nothing for other jobs."""
+    if sets is not None:
+        key = (cluster, str(sets.number(cluster)))
+        batch.settled.append(lambda: tally.alternatives.add(*key))
 
 
 def rejecting_step(verdicts: Iterable[Verdict]) -> str:

@@ -98,18 +98,25 @@ def stored_job(context: Context, row: EvaluatedJob, spec: JobSpec, bounds: Bound
 
 
 def evaluate_again(
-    context: Context, world: World, row: EvaluatedJob, body: str, window: QuoteWindow | None = None
+    context: Context,
+    world: World,
+    row: EvaluatedJob,
+    body: str,
+    window: QuoteWindow | None = None,
+    *,
+    is_preferring: bool = True,
 ) -> Eligibility:
     """Evaluate an accepted job and select among its eligible clusters.
 
-    `window`: the job's clusters were asked for quotes within this window, and it is over.
+    `window`: the job's clusters were asked for quotes within this window, and it is over. `is_preferring`: see
+    `evaluate_job`.
     """
     spec, bounds = msgspec.json.decode(body, type=JobSpec), decode_bounds(row.bounds)
     if missing := missing_owner_reason(context.snapshots.access, row.owner_id, row.owner):
         bounds = msgspec.structs.replace(
             bounds, by_token=(), by_saved_token=()
         )  # tokens of a missing owner open no cluster
-    _, eligibility = evaluate_job(context, world, stored_job(context, row, spec, bounds))
+    _, eligibility = evaluate_job(context, world, stored_job(context, row, spec, bounds), is_preferring=is_preferring)
     if missing:
         return replace(eligibility, outcome=Outcome.REJECT, eligible=world.rosters.candidates([]), reason=missing)
     is_held = eligibility.outcome is Outcome.HOLD

@@ -90,11 +90,13 @@ def select_clusters(
         states = selection_values(snapshots, eligibility.eligible.names, selections, now_us=context.now_us())
     quotes: Mapping[str, Quote] = {}
     silent: tuple[str, ...] = ()
-    if reads_quotes(algorithm) and eligibility.outcome is Outcome.ASSIGN and len(eligibility.eligible.names) > 1:
-        gathered = gather_quotes(context, eligibility, spec, window)
+    if reads_quotes(algorithm) and eligibility.outcome is Outcome.ASSIGN and _has_choice(eligibility):
+        gathered = gather_quotes(context, eligibility, spec, window, is_cheapest=name == "cheapest")
         if gathered.missing and window is None:
             return _hold_for_quotes(eligibility, name, gathered.missing)
         quotes = gathered.quotes
+        if gathered.sets is not None:
+            eligibility = replace(eligibility, sets=gathered.sets)
         silent = () if window is None or not window.was_asked else gathered.missing
     selection = apply_selection(
         eligibility,
@@ -111,6 +113,12 @@ def select_clusters(
     unanswered = {name: Quote(cluster=name, said=QuoteOutcome.NONE, reason="no answer in time") for name in silent}
     quoted = {**unanswered, **quotes}
     return replace(selection, quoted=tuple(quoted[name] for name in sorted(quoted))) if quoted else selection
+
+
+def _has_choice(eligibility: Eligibility) -> bool:
+    """Return whether there are several clusters, or several sets for the one cluster."""
+    names, sets = eligibility.eligible.names, eligibility.sets
+    return len(names) > 1 or (sets is not None and any(len(sets.fitting.get(name, ())) > 1 for name in names))
 
 
 def _hold_for_quotes(eligibility: Eligibility, algorithm: str, names: tuple[str, ...]) -> Eligibility:

@@ -24,6 +24,7 @@ from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.demands import demand_of_spec
+from switchyard.service.quote.quoted_sets import body_for_cluster, has_sets
 from switchyard.service.reserve.inquiries import OPEN_INQUIRIES_MAX
 from switchyard.service.reserve.quotes import time_limit_s
 from switchyard.store.clusters import quotes as store
@@ -66,7 +67,9 @@ class InquiryDelivery:
             oldest_us = now_us - INQUIRY_LOOK_US
             self._sent = {key: at_us for key, at_us in self._sent.items() if at_us > oldest_us}
             self._sent |= {(agent.id, row.shape): row.asked_us for row in new}
-        return [QuoteAsk(row.shape, msgspec.Raw(row.body.encode())) for row in new]
+        new.sort(key=lambda row: has_sets(row.body))  # a job waits for this answer alone, so it comes last
+        bodies = {row.shape: body_for_cluster(self._context, agent.cluster_id, row.body) for row in new}
+        return [QuoteAsk(shape, msgspec.Raw(body.encode())) for shape, body in bodies.items()]
 
 
 def store_answers(context: Context, agent: AgentEntry, given: Sequence[QuoteGiven]) -> None:
@@ -89,7 +92,8 @@ def store_answers(context: Context, agent: AgentEntry, given: Sequence[QuoteGive
     def apply(batch: Batch) -> None:
         asks = store.ask_lock(batch.tx, list(answers))
         asks_by_shape = {row.shape: row for row in asks if row.cluster_id == member.id}
-        bodies = jobs.spec_get_many(batch.tx, asks_by_shape)
+        stored = jobs.spec_get_many(batch.tx, asks_by_shape)
+        bodies = {shape: body_for_cluster(context, member.id, body) for shape, body in stored.items()}
         rows = [
             _quote_row(answers[shape], asks_by_shape[shape], member, bodies.get(shape), price, now_us=batch.now_us)
             for shape in sorted(asks_by_shape)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.alternatives import spec_with_set
 from switchyard.route.router import Eligibility
 from switchyard.route.world import World
 from switchyard.service.core.writes.batch import Batch, Topic
@@ -41,6 +42,24 @@ def inquiry_of(spec: JobSpec, names: Iterable[str], world: World, *, owner: str)
     return Inquiry(shape, body, cluster_ids, owner)
 
 
+def further_inquiries(
+    spec: JobSpec, eligibility: Eligibility, names: Collection[str], world: World, *, owner: str
+) -> tuple[Inquiry, ...]:
+    """Return the questions about the further sets that fit each cluster: `inquiry_of` asks it about the first one.
+
+    No job waits for these answers. They come before the first one's, which agents are asked for last.
+    """
+    if eligibility.sets is None:
+        return ()
+    by_number: dict[int, list[str]] = {}
+    for name in names:
+        for number in eligibility.sets.fitting.get(name, ())[1:]:
+            by_number.setdefault(number, []).append(name)
+    return tuple(
+        inquiry_of(spec_with_set(spec, number), by_number[number], world, owner=owner) for number in sorted(by_number)
+    )
+
+
 class _OpenInquiries:
     """The open inquiries of clusters. A user may open one more while fewer of theirs are open than places are free.
 
@@ -64,10 +83,11 @@ class _OpenInquiries:
 
 @dataclass(frozen=True, slots=True)
 class JobInquiry:
-    """An inquiry and the job that waits for its answers."""
+    """An inquiry and the job that waits for its answers. `further`: questions that it does not wait for."""
 
     job_id: str
     inquiry: Inquiry
+    further: tuple[Inquiry, ...] = ()
 
 
 def ask_clusters(batch: Batch, inquiries: Collection[Inquiry], *, wait_us: int) -> None:
@@ -104,7 +124,7 @@ def ask_clusters(batch: Batch, inquiries: Collection[Inquiry], *, wait_us: int) 
 
 def ask_for_jobs(batch: Batch, waiting: Collection[JobInquiry], *, wait_us: int) -> None:
     """Ask for the quotes of these jobs. A job is due when all clusters have answered, or at its deadline."""
-    ask_clusters(batch, [job.inquiry for job in waiting], wait_us=wait_us)
+    ask_clusters(batch, [asked for job in waiting for asked in (job.inquiry, *job.further)], wait_us=wait_us)
     store.wait_put(
         batch.tx,
         [
@@ -129,8 +149,9 @@ def ask_for_pending(
         return
     bodies = jobs.spec_get_many(batch.tx, {row.spec_hash for row, _ in eligibilities})
     specs = {key: msgspec.json.decode(body, type=JobSpec) for key, body in bodies.items()}
-    waiting = [
-        JobInquiry(row.id, inquiry_of(specs[row.spec_hash], eligibility.asks, world, owner=row.owner_id or row.owner))
-        for row, eligibility in eligibilities
-    ]
+    waiting = []
+    for row, eligibility in eligibilities:
+        spec, asks, owner = specs[row.spec_hash], eligibility.asks, row.owner_id or row.owner
+        inquiry = inquiry_of(spec, asks, world, owner=owner)
+        waiting.append(JobInquiry(row.id, inquiry, further_inquiries(spec, eligibility, asks, world, owner=owner)))
     ask_for_jobs(batch, waiting, wait_us=wait_us)

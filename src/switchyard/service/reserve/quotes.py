@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import inf
 
 import msgspec
 
 from switchyard.model.cluster.quote import CANDIDATES_MAX, Quote, QuoteOutcome, QuoteRecord
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.alternatives import spec_with_set
 from switchyard.model.jobspec.quantity import parse_duration_s
 from switchyard.route.member import Member
 from switchyard.route.quote_estimate import BacklogWork, QuoteAccuracy, backlog_s, clusters_to_ask, expected_start_s
-from switchyard.route.router import Eligibility
+from switchyard.route.router import ChosenSets, Eligibility
 from switchyard.route.select.selector import CandidateQuote
 from switchyard.service.core.context import Context
 from switchyard.service.lifecycle.demands import demand_of_spec
@@ -46,11 +48,15 @@ class QuoteWindow:
 
 @dataclass(frozen=True, slots=True)
 class GatheredQuotes:
-    """Quotes by cluster. `names`: the clusters to ask; `missing`: those of them that have not answered."""
+    """Quotes by cluster. `names`: the clusters to ask; `missing`: those of them that have not answered.
+
+    `sets`: of a job with alternatives, the sets that these quotes are about.
+    """
 
     quotes: Mapping[str, Quote]
     names: tuple[str, ...]
     missing: tuple[str, ...]
+    sets: ChosenSets | None = None
 
 
 def shape_of(spec: JobSpec) -> tuple[str, str]:
@@ -58,6 +64,7 @@ def shape_of(spec: JobSpec) -> tuple[str, str]:
     asked = JobSpec(
         PLACEHOLDER_COMMAND,
         resources=spec.resources,
+        alternatives=spec.alternatives,
         compatibility=spec.compatibility,
         demand=spec.demand,
         task_type=spec.task_type,
@@ -73,10 +80,12 @@ def gather_quotes(
     window: QuoteWindow | None = None,
     *,
     names: tuple[str, ...] = (),
+    is_cheapest: bool = False,
 ) -> GatheredQuotes:
     """Return the quotes of the eligible clusters: those valid now, or those given within `window`.
 
     `names`: the clusters that must answer; by default, those to ask at this time. Quotes of other clusters count, too.
+    `is_cheapest`: of the sets of a job with alternatives the cheapest counts at each cluster, else the soonest.
     """
     shape, _ = shape_of(spec)
     world, now_us, eligible_names = context.snapshots.world, context.now_us(), frozenset(eligibility.eligible.names)
@@ -84,20 +93,64 @@ def gather_quotes(
         eligibility.eligible, seed=f"{shape} {now_us // CANDIDATES_TURN_US}", most=CANDIDATES_MAX
     )
     with context.database.read() as tx:
-        if window is None:
-            rows = store.quote_list_valid(tx, shape, now_us=now_us, limit=QUOTES_PER_SHAPE_MAX)
-        else:
-            times = {"asked_us": window.asked_us, "deadline_us": window.deadline_us}
-            rows = store.quote_list_in_time(tx, shape, **times, limit=QUOTES_PER_SHAPE_MAX)
+        rows = _rows_of_shape(tx, shape, window, now_us)
         refusing = store.ask_refusing_clusters(tx, shape, now_us=now_us)
         known = [(row, world.by_id.get(row.cluster_id)) for row in rows]
         answers = [(member, row) for row, member in known if member and member.name in eligible_names]
-        asks = demand_of_spec(spec).cores_total
-        quotes_by_name = {member.name: _quote_now(context, tx, member, row, asks) for member, row in answers}
+        asks, sets = demand_of_spec(spec).cores_total, eligibility.sets
+        quotes_by_name = {
+            member.name: _quote_now(
+                context, tx, member, row, asks if sets is None else sets.demand(member.name).cores_total
+            )
+            for member, row in answers
+        }
+        if sets is not None:
+            further = _further_quotes(context, tx, eligibility, spec, window)
+            quotes_by_name, sets = _best_quotes(quotes_by_name, further, sets, is_cheapest=is_cheapest)
     answered = {member.name for member, row in answers if member.id not in refusing}
-    return GatheredQuotes(
-        quotes_by_name, names, tuple(name for name in names if name in world.by_name and name not in answered)
-    )
+    missing = tuple(name for name in names if name in world.by_name and name not in answered)
+    return GatheredQuotes(quotes_by_name, names, missing, sets)
+
+
+def _rows_of_shape(tx: Tx, shape: str, window: QuoteWindow | None, now_us: int) -> list[store.QuoteRow]:
+    if window is None:
+        return store.quote_list_valid(tx, shape, now_us=now_us, limit=QUOTES_PER_SHAPE_MAX)
+    times = {"asked_us": window.asked_us, "deadline_us": window.deadline_us}
+    return store.quote_list_in_time(tx, shape, **times, limit=QUOTES_PER_SHAPE_MAX)
+
+
+def _further_quotes(
+    context: Context, tx: Tx, eligibility: Eligibility, spec: JobSpec, window: QuoteWindow | None
+) -> list[tuple[int, Quote]]:
+    """Return the quotes for sets that fit a cluster besides its first one, with the numbers of the sets."""
+    sets, world, now_us = eligibility.sets, context.snapshots.world, context.now_us()
+    assert sets is not None, "only jobs with alternatives have further sets"
+    quotes: list[tuple[int, Quote]] = []
+    eligible = frozenset(eligibility.eligible.names)
+    for number in sorted({number for name in eligible for number in sets.fitting.get(name, ())[1:]}):
+        shape, _ = shape_of(spec_with_set(spec, number))
+        for row in _rows_of_shape(tx, shape, window, now_us):
+            member = world.by_id.get(row.cluster_id)
+            if member is not None and member.name in eligible and number in sets.fitting.get(member.name, ())[1:]:
+                asks = sets.demands[number - 1].cores_total
+                quotes.append((number, _quote_now(context, tx, member, row, asks)))
+    return quotes
+
+
+def _best_quotes(
+    first: Mapping[str, Quote], further: Iterable[tuple[int, Quote]], sets: ChosenSets, *, is_cheapest: bool
+) -> tuple[dict[str, Quote], ChosenSets]:
+    """Return the best quote of each cluster, and the sets these are about. Of equal ones the preferred set counts."""
+
+    def rank(quote: Quote) -> float:
+        value = quote.cost if is_cheapest else quote.starts_s
+        return inf if value is None or quote.said is not QuoteOutcome.YES else value
+
+    best, numbers = dict(first), dict(sets.by_cluster)
+    for number, quote in further:
+        if quote.cluster in best and rank(quote) < rank(best[quote.cluster]):
+            best[quote.cluster], numbers[quote.cluster] = quote, number
+    return best, replace(sets, by_cluster=numbers)
 
 
 def _quote_now(context: Context, tx: Tx, member: Member, row: store.QuoteRow, asks: int) -> Quote:

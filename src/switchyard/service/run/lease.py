@@ -33,6 +33,7 @@ from switchyard.service.core.unreadable_rows import read_each
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_spread import lessee_ids, queue_room
 from switchyard.service.lifecycle.arrays import BatchArrays, lease_tasks
+from switchyard.service.lifecycle.chosen_sets import number_at, with_chosen_set, with_leased_set
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
@@ -157,6 +158,9 @@ class Leasing:
         batch.clusters |= {name for name, times in self._passed_over.items() if times <= ASK_AGAIN_MAX}
         for rows in candidates.values():
             leases.require_readable_candidates(rows)
+        for cluster_id, rows in candidates.items():
+            if any(row.alternatives is not None for row in rows):
+                rows[:] = [row if row.alternatives is None else with_chosen_set(row, cluster_id) for row in rows]
         return candidates if self._owners is None else self._owners.eligible_candidates(batch, candidates)
 
     def _queues(
@@ -206,7 +210,8 @@ class Leasing:
             round_.batch.job_event(row, EventKind.LEASED)
             round_.gate.note(row, request.cluster_id, [row.fence])
             return [lease]
-        cuts = lease_tasks(round_.batch, round_.arrays.job(row.id), request.cluster_id, request.agent_id, count)
+        array, number = round_.arrays.job(row.id), number_at(row, request.cluster_id)
+        cuts = lease_tasks(round_.batch, array, request.cluster_id, request.agent_id, count, alternative=number)
         row = replaced(row, cluster_id=request.cluster_id)  # the events name the cluster that leases the tasks
         for cut in cuts:
             round_.batch.job_event(row, EventKind.LEASED, f"tasks {cut.lo}-{cut.hi}")
@@ -224,7 +229,11 @@ class Leasing:
     def _repeated_lease(self, row: LeasedJob | HeldRange, cluster: str) -> Lease:
         """Return the lease of an attempt, or of a whole range, that its agent may not have received."""
         require_readable(row)
-        return self._lease(row, cluster, job=row.job_id if isinstance(row, HeldRange) else row.id)
+        if isinstance(row, HeldRange):
+            return self._lease(with_leased_set(row), cluster, job=row.job_id)
+        if row.alternatives is not None:
+            row = with_chosen_set(row, row.cluster_id or "")
+        return self._lease(row, cluster, job=row.id)
 
     def apply_syncs(self, batch: Batch, requests: list[SyncRequest]) -> list[Any]:
         """Begin sessions: deliver leases again that never arrived, and list the attempts to stop."""

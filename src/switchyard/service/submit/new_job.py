@@ -26,22 +26,22 @@ from switchyard.model.wire.api import CreatedJob
 from switchyard.policy.admit import AdmittedJob
 from switchyard.policy.draft import Draft
 from switchyard.policy.record import PolicyRecord
+from switchyard.route.router import ChosenSets
 from switchyard.route.select.weighted_draw import draw
 from switchyard.route.world import World
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_spread import lessee_ids
+from switchyard.service.lifecycle.chosen_sets import INTEGER_MAX, chosen_update, largest_update
 from switchyard.service.placement.decision import Placement, PlacementDecision
 from switchyard.service.placement.eligibility_cache import CachedEligibility
-from switchyard.service.reserve.inquiries import JobInquiry, inquiry_of
+from switchyard.service.reserve.inquiries import JobInquiry, further_inquiries, inquiry_of
 from switchyard.service.reserve.quotes import quote_use_row
 from switchyard.store.clusters import quotes
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.new_rows import NewJobRow
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_rows import DependencyCondition, DependencyRow, IdempotencyClaim
-
-INTEGER_MAX = 2**63 - 1  # the largest integer that the database stores
 
 _SORTED = msgspec.json.Encoder(order="sorted")
 
@@ -231,15 +231,27 @@ def _policy_columns(draft: Draft, life: LifecycleState, now_us: int) -> Optional
     return columns
 
 
+def with_set(write: JobInsert, sets: ChosenSets, world: World) -> JobInsert:
+    """Add the set that the job has at its cluster. Before it has a cluster, it counts as the largest of all."""
+    row = write.row
+    if write.created.cluster is not None:
+        update = chosen_update(sets, world, write.created.cluster, row.spread)
+    else:
+        update = largest_update(sets.demands)
+    return replace(write, row=msgspec.structs.replace(row, **update.columns()))
+
+
 def with_quote_wait(write: JobInsert, spec: JobSpec, world: World) -> JobInsert:
     """Add the inquiry of a job that waits for quotes, or the quotes that chose its cluster."""
     eligibility, row = write.cached.eligibility, write.row
     if eligibility.asks and row.blocked is None:
-        inquiry = inquiry_of(spec, eligibility.asks, world, owner=write.actor.id)
+        asks, owner = eligibility.asks, write.actor.id
+        inquiry = inquiry_of(spec, asks, world, owner=owner)
+        further = further_inquiries(spec, eligibility, asks, world, owner=owner)
         return replace(
             write,
             row=msgspec.structs.replace(row, blocked=Blocker.QUOTES.value),
-            asking=JobInquiry(row.id, inquiry),
+            asking=JobInquiry(row.id, inquiry, further),
             pending_at_versions=None,
         )
     if eligibility.quoted and write.created.cluster is not None:

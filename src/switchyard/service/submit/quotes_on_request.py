@@ -14,7 +14,7 @@ from switchyard.route.select.selector import CandidateQuote
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.reserve.inquiries import ask_clusters, inquiry_of
+from switchyard.service.reserve.inquiries import ask_clusters, further_inquiries, inquiry_of
 from switchyard.service.reserve.quotes import QuoteWindow, gather_quotes, quotes_for_selection, shape_of
 from switchyard.service.submit.named_clusters import find_stale_tokens
 from switchyard.service.submit.submit import Submit
@@ -44,11 +44,13 @@ def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRe
     names = gathered.names
     if not gathered.missing:
         return OpenInquiry(shape, spec, eligibility, names, stale_tokens=stale)
-    inquiry = inquiry_of(spec, gathered.missing, context.snapshots.world, owner=actor.id)
+    world, missing = context.snapshots.world, gathered.missing
+    inquiry = inquiry_of(spec, missing, world, owner=actor.id)
+    further = further_inquiries(spec, eligibility, missing, world, owner=actor.id)
     wait_us = context.selections.quote_wait_us
 
     def apply(batch: Batch) -> QuoteWindow:
-        ask_clusters(batch, [inquiry], wait_us=wait_us)
+        ask_clusters(batch, [inquiry, *further], wait_us=wait_us)
         return QuoteWindow(batch.now_us, batch.now_us + wait_us)
 
     window = context.committer.call(apply)

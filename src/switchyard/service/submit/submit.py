@@ -40,7 +40,7 @@ from switchyard.service.placement.decision import (
     evaluate_job,
     spread_of,
 )
-from switchyard.service.placement.decision_counts import decision_key, rejecting_step
+from switchyard.service.placement.decision_counts import count_set, decision_key, rejecting_step
 from switchyard.service.placement.eligibility_cache import CachedEligibility
 from switchyard.service.placement.hints import job_hints
 from switchyard.service.reserve.inquiries import ask_for_jobs
@@ -62,6 +62,7 @@ from switchyard.service.submit.new_job import (
     lane_for,
     new_job,
     with_quote_wait,
+    with_set,
 )
 from switchyard.service.submit.preparation import BULK_US_MAX, needs_preparation, prepare_request
 from switchyard.store.clusters import quotes
@@ -184,12 +185,17 @@ class Submit:
             quotes=list(selection.quoted),
             policy=policy,
             stale_tokens=find_stale_tokens(context.snapshots, request),
+            alternative=selection.sets.number(plan.chosen) if selection.sets is not None and plan.chosen else None,
         )
 
     def eligibility(self, actor: Actor, request: JobRequest) -> JobEligibility:
         """Return the job after the rules, and the clusters that could run it, before one is selected."""
         admitted, bounds = self._admit(actor, request)
-        eligibility = self.eligibilities.eligible(*self._job_now(actor, admitted.request.spec, bounds))
+        world, job, versions = self._job_now(actor, admitted.request.spec, bounds)
+        if job.spec.alternatives:  # a draw would leave the preferred set alone, and all clusters are asked here
+            _, eligibility = evaluate_job(self._context, world, job, is_preferring=False)
+        else:
+            eligibility = self.eligibilities.eligible(world, job, versions)
         return JobEligibility(admitted.request.spec, eligibility, bounds, admitted.record.body)
 
     def _job_now(self, actor: Actor, spec: JobSpec, bounds: Bounds) -> tuple[World, JobToPlace, tuple[int, int]]:
@@ -272,6 +278,8 @@ class Submit:
             body=body,
             now_us=context.now_us(),
         )
+        if eligibility.sets is not None:
+            write = with_set(write, eligibility.sets, world)
         if not eligibility.asks and not eligibility.quoted:
             return write
         return with_quote_wait(write, request.spec, world)
@@ -306,6 +314,9 @@ class Submit:
         quotes.use_put(batch.tx, [write.quoted for write in writes if write.quoted is not None])
         refer_to_trees(batch, writes)
         count_new_jobs(self._context.tally, batch, writes)
+        for write in writes:
+            if write.row.alternatives is not None and write.created.cluster is not None:
+                count_set(self._context.tally, batch, write.cached.eligibility.sets, write.created.cluster)
         self._context.usage.note_new(batch, ((write.row, write.spec_body) for write in writes))
         self.pending_wakeup.note(batch, writes)
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from switchyard.match.demand import Demand
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.job import JobSpec, State
@@ -28,17 +29,18 @@ from switchyard.route.moving import (
     pick_taker,
     rest_time_us,
 )
-from switchyard.route.router import Eligibility
+from switchyard.route.router import ChosenSets, Eligibility
 from switchyard.route.select.selector import reads_quotes
 from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids, spread_text
+from switchyard.service.lifecycle.chosen_sets import chosen_update
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX
 from switchyard.service.lifecycle.transitions import life_of, move_update, record_step, step_update, unassign_waiting
 from switchyard.service.lifecycle.wait_clock import waited_s
-from switchyard.service.placement.decision_counts import count_moved
+from switchyard.service.placement.decision_counts import count_moved, count_set
 from switchyard.service.placement.eligibility_cache import cache_eligibility
 from switchyard.service.placement.evaluation import evaluate_again, fits_now
 from switchyard.service.reserve.quotes import QuoteWindow, quote_use_row
@@ -274,15 +276,19 @@ class _MoveSearch:
         spilled = opened_pools(bounds.spill, waited_s(row, self._now_us)) if bounds.spill else ()
         here = self._world.by_id[row.cluster_id].name
         needs = {"cores": row.cores, "gpus": row.gpus, "memory_bytes": row.memory_bytes}
-        idle = self._clusters_with_room(**needs)
+        # A job with alternatives may need something else at each cluster: that is looked at below.
+        idle = self._clusters_with_room(**needs) if row.alternatives is None else frozenset(self.spares)
         lessees = {self._world.by_id[lessee].name for lessee in lessee_ids(row) if lessee in self._world.by_id}
         allowed = [name for name in self._allowed_idle(row, bounds, spilled, idle) if name not in lessees]
         goes_by_quotes = self._is_quoted and self._goes_by_quotes(row, bounds)
         if not allowed and not goes_by_quotes:
             return
         eligibility = self._evaluate(row, spec, spilled)
-        fitting = [name for name in allowed if self._fits_now(row, spec, name, by=bounds.engine)]
+        if eligibility.sets is not None:
+            allowed = self._with_room_for_set(eligibility, eligibility.sets, allowed)
+        fitting = [name for name in allowed if self._fits_now(row, spec, name, by=bounds.engine, sets=eligibility.sets)]
         if (to := pick_taker(eligibility, fitting, seed=row.id)) is not None:
+            needs = needs if eligibility.sets is None else _needs_of(eligibility.sets.demand(to))
             queued_s = (self._now_us - row.assigned_us) // 1_000_000
             waited = "its tasks wait" if row.is_array else f"it waited {queued_s} s"
             reason = f"{to} has room, and {waited} at {here}"
@@ -299,6 +305,13 @@ class _MoveSearch:
             self.moves.append(
                 PlannedMove(row.id, row.fence, eligibility=eligibility, to=better.to, reason=better.reason)
             )
+
+    def _with_room_for_set(self, eligibility: Eligibility, sets: ChosenSets, names: Iterable[str]) -> list[str]:
+        """Return the clusters with room for the set that the job has there. A draw is among those of the first set."""
+        fitting = (name for name in names if name in sets.by_cluster)
+        with_room = [name for name in fitting if self.spares[name].holds(**_needs_of(sets.demand(name)))]
+        preferred = min((sets.number(name) for name in with_room), default=0)
+        return [name for name in with_room if eligibility.remaining or sets.number(name) == preferred]
 
     def _has_room_here(self, row: backlog.BacklogJob) -> bool:
         """Return whether the job's cluster has room, by a load reported after the job came."""
@@ -328,16 +341,18 @@ class _MoveSearch:
             valid_only = QuoteWindow(self._now_us + 1, self._now_us)
             began = monotonic()
             eligibility = self._eligibilities[key] = evaluate_again(
-                self._context, self._world, row, spec, window=valid_only
+                self._context, self._world, row, spec, window=valid_only, is_preferring=False
             )
             self._spent_s += monotonic() - began
         return eligibility
 
-    def _fits_now(self, row: backlog.BacklogJob, spec: str, name: str, *, by: str | None) -> bool:
+    def _fits_now(
+        self, row: backlog.BacklogJob, spec: str, name: str, *, by: str | None, sets: ChosenSets | None
+    ) -> bool:
         """Return whether the job fits into the free nodes, if the agent reports them. Free totals are not enough."""
         key = (row.spec_hash, name, by)
         if key not in self._fitting:
-            demand = demand_of_spec(msgspec.json.decode(spec, type=JobSpec))
+            demand = sets.demand(name) if sets is not None else demand_of_spec(msgspec.json.decode(spec, type=JobSpec))
             engine = by or self._context.engines.default
             fits, _ = fits_now(self._context, self._world.by_name[name], demand, by=engine)
             self._fitting[key] = fits is not False
@@ -401,6 +416,7 @@ def _apply_page(context: Context, leadership: Leadership, world: World, moves: d
             updates[job_id] = update.then(_new_lessees(context, batch, world, row, move.eligibility, to=move.to))
             source = world.by_id.get(row.cluster_id or "")
             moved.append((row, source.name if source else "", move.to))
+            count_set(context.tally, batch, move.eligibility.sets, move.to)
             if move.eligibility.quoted and row.started_us is None:  # a running array says nothing about its quote
                 quote_uses.append(quote_use_row(job_id, move.eligibility, move.to, cluster_id, now_us=batch.now_us))
         jobs.verdicts_put(batch.tx, bodies, at_us=batch.now_us)
@@ -415,10 +431,17 @@ def _apply_page(context: Context, leadership: Leadership, world: World, moves: d
 def _new_lessees(
     context: Context, batch: Batch, world: World, row: JobRow, eligibility: Eligibility, *, to: str
 ) -> JobUpdate:
-    """Return which clusters may lease an array after its move. Nothing for an array of one cluster, or a plain job."""
+    """Return which clusters may lease an array after its move, and the sets of a job with alternatives.
+
+    Nothing for other jobs that one cluster leases.
+    """
     if row.spread is None:
-        return JobUpdate()
+        return chosen_update(eligibility.sets, world, to)
     bounds, sticky_pools = decode_bounds(row.bounds), context.snapshots.laid.layout.sticky
     spread = spread_text(eligibility, bounds, world, cluster=to, seed=row.id, sticky_pools=sticky_pools)
     batch.clusters.update(spread.split(",") if spread else ())
-    return JobUpdate(spread=spread)
+    return JobUpdate(spread=spread).then(chosen_update(eligibility.sets, world, to, spread))
+
+
+def _needs_of(demand: Demand) -> dict[str, int]:
+    return {"cores": demand.cores_total, "gpus": demand.gpus_total, "memory_bytes": demand.memory_bytes_total}

@@ -19,6 +19,7 @@ from switchyard.route.world import World
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import lessee_ids, may_spread, spread_text
+from switchyard.service.lifecycle.chosen_sets import chosen_update
 from switchyard.service.lifecycle.transitions import life_of, move_update
 from switchyard.service.placement.evaluation import evaluate_again, spilled_of
 from switchyard.service.reserve.quotes import QuoteWindow
@@ -29,16 +30,25 @@ from switchyard.store.jobs.job_rows import JobRow
 from switchyard.store.jobs.job_update import JobUpdate
 
 ARRAYS_MAX = 10_000  # arrays read after one change
+NO_SETS = JobUpdate()
 ROUND_S_MAX = 0.5  # time for evaluations in one round; the rest follows in the next rounds
 
 
 @dataclass(frozen=True, slots=True)
 class NewLessees:
-    """The clusters that may lease an array from now on. `to`: its own cluster, if it needs another one than `at`."""
+    """The clusters that may lease an array from now on. `to`: its own cluster, if it needs another one than `at`.
+
+    `sets`: the columns of its alternatives.
+    """
 
     at: str
     spread: str
     to: str | None = None
+    sets: JobUpdate = NO_SETS
+
+    def changes(self, row: store.SpreadArray) -> bool:
+        is_other_set = self.sets is not NO_SETS and self.sets.alternatives != row.alternatives
+        return (self.spread, self.to) != (row.spread, None) or is_other_set
 
 
 class LesseeRefresh:
@@ -86,7 +96,7 @@ class LesseeRefresh:
             if key not in eligibilities:
                 eligibilities[key] = evaluate_again(context, world, row, specs[row.spec_hash], window=valid_only)
             new = _new_lessees(context, world, row, eligibilities[key])
-            if new is not None and (new.spread, new.to) != (row.spread, None):
+            if new is not None and new.changes(row):
                 changes[row.id] = new
         return changes
 
@@ -102,16 +112,19 @@ def _new_lessees(context: Context, world: World, row: store.SpreadArray, eligibi
     if cluster is None:
         return None
     to = None if cluster == member.name else cluster
-    if not may_spread(bounds, sticky_pools):  # its pool became sticky: the array stays where it is from now on
-        return NewLessees(member.id, world.by_name[cluster].id, to)
-    text = spread_text(eligibility, bounds, world, cluster=cluster, seed=row.id, sticky_pools=sticky_pools)
-    return None if text is None else NewLessees(member.id, text, to)
+    text: str | None = world.by_name[cluster].id  # its pool became sticky: the array stays where it is from now on
+    if may_spread(bounds, sticky_pools):
+        text = spread_text(eligibility, bounds, world, cluster=cluster, seed=row.id, sticky_pools=sticky_pools)
+    if text is None:
+        return None
+    sets = NO_SETS if eligibility.sets is None else chosen_update(eligibility.sets, world, cluster, text)
+    return NewLessees(member.id, text, to, sets)
 
 
 def _change(batch: Batch, world: World, row: JobRow, new: NewLessees) -> JobUpdate | None:
     if row.spread is None or row.ended_us is not None or row.cluster_id != new.at:
         return None  # ended, unassigned or moved meanwhile
-    update = JobUpdate(spread=new.spread)
+    update = JobUpdate(spread=new.spread).then(new.sets)
     if new.to is not None:
         step = reassign(life_of(row), f"{world.by_id[new.at].name} may not run it any more")
         if step is None:

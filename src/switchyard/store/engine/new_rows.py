@@ -78,6 +78,7 @@ class NewJobRow(StoredRow, frozen=True):
     task_avoid: str | None = None
     failure: str | None = None
     retried: str | None = None
+    alternatives: str | None = None
 
 
 class EventRow(StoredRow, frozen=True):

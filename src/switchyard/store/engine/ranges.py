@@ -31,6 +31,7 @@ class RangeRow(StoredRow, frozen=True):
     is_cancelling: bool
     leased_us: int
     ended_us: int | None
+    alternative: int | None
 
 
 class RangeOnCluster(RangeRow, frozen=True):

@@ -47,6 +47,7 @@ class BacklogJob(StoredRow, frozen=True):
     assigned_us: int
     reason: str
     spread: str | None
+    alternatives: str | None
 
 
 class BacklogDemand(StoredRow, frozen=True):

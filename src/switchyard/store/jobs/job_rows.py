@@ -81,6 +81,7 @@ class JobRow(StoredRow, frozen=True):
     task_avoid: str | None
     failure: str | None
     retried: str | None
+    alternatives: str | None
 
 
 class RepairedJobRow(JobRow, frozen=True):
@@ -171,6 +172,7 @@ class AttemptRow(StoredRow, frozen=True):
     leased_us: int | None
     started_us: int | None
     ended_us: int
+    alternative: int | None
     usage: str | None
     failure: str | None = None
     asked: str | None = None

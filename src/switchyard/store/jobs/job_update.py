@@ -55,3 +55,6 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     task_avoid: str | UnsetType | None = UNSET
     failure: str | UnsetType | None = UNSET
     retried: str | UnsetType | None = UNSET
+    alternatives: str | UnsetType | None = UNSET
+    cores: int | UnsetType = UNSET
+    gpus: int | UnsetType = UNSET

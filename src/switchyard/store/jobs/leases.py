@@ -60,6 +60,7 @@ class LeaseCandidate(StoredRow, frozen=True):
     tasks_cancelled: int | None
     spread: str | None
     task_avoid: str | None
+    alternatives: str | None
     agent_id: str | None
     is_ready: bool
     assigned_us: int | None

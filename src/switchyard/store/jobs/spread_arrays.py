@@ -97,6 +97,7 @@ class SpreadArray(StoredRow, frozen=True):
     assigned_us: int | None
     reason: str
     spread: str | None
+    alternatives: str | None
 
 
 _LIVE = sa.select(*columns_of(SpreadArray, jobs)).where(

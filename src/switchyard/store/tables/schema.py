@@ -135,6 +135,9 @@ jobs = Table(
     Column("task_avoid", Text, nullable=True),
     Column("failure", Text, nullable=True),  # of a FAILED job: the kind of its last failure
     Column("retried", Text, nullable=True),  # retries after failures that its policy has rules for, by kind
+    # Of a job with alternatives: the number of its set at each cluster that may lease it, by id, as JSON. The columns
+    # `cores`, `gpus` and `memory_bytes` are those of its own cluster's set; before there is one, the largest.
+    Column("alternatives", Text, nullable=True),
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(NOT_FINAL), postgresql_where=text(NOT_FINAL))
@@ -221,6 +224,7 @@ ranges = Table(
     Column("is_cancelling", Boolean, nullable=False),
     Column("leased_us", BigInteger, nullable=False),
     Column("ended_us", BigInteger, nullable=True),
+    Column("alternative", Integer, nullable=True),  # the number of the set that these tasks were leased with
 )
 Index("ix_ranges_live", ranges.c.agent_id, sqlite_where=text(LIVE_RANGE), postgresql_where=text(LIVE_RANGE))
 
@@ -254,6 +258,7 @@ attempts = Table(
     Column("usage", Text, nullable=True),
     Column("failure", Text, nullable=True),  # the kind of its failure
     Column("asked", Text, nullable=True),  # what it asked for, if a retry of the job asks for more
+    Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
 )
 
 # Attempts that failed, for statistics: those of jobs and of tasks, whether they were retried or not.

@@ -12,6 +12,7 @@ from switchyard.model.cluster.idset import INDEX_MAX
 from switchyard.model.cluster.verdict import Answer, Explanation, Verdict
 from switchyard.model.job.job import Job, JobSpec, State
 from switchyard.model.job.lifecycle import FINAL_STATES
+from switchyard.model.jobspec.alternatives import set_names, spec_with_set
 from switchyard.model.rules.access import Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
@@ -44,7 +45,8 @@ def load(call: Call) -> PageValues:
     return {
         "title": job.name.strip() or job.id,
         "job": job,
-        "spec": _spec(job),
+        "spec": _spec_of_chosen_set(job),
+        "alternatives": _alternatives(job),
         "command": _command(job),
         "told": reasons,
         "verdicts": verdicts[:VERDICTS_MAX],
@@ -77,6 +79,17 @@ def _spec(job: Job) -> JobSpec | None:
     if isinstance(job.spec, msgspec.Raw):
         return msgspec.json.decode(job.spec, type=JobSpec)
     return job.spec
+
+
+def _spec_of_chosen_set(job: Job) -> JobSpec | None:
+    spec = _spec(job)
+    return spec_with_set(spec, job.alternative or 1) if spec is not None and spec.alternatives else spec
+
+
+def _alternatives(job: Job) -> list[str]:
+    """Name the sets of a job that has several."""
+    spec = _spec(job)
+    return list(set_names(spec)) if spec is not None and spec.alternatives else []
 
 
 def _command(job: Job) -> str:
