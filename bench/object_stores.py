@@ -19,8 +19,8 @@ from switchyard.features.buckets.bucket_store import UploadSigner
 from switchyard.features.buckets.signed_uploads import S3Keys, signed_address
 from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
 from switchyard.model.files.files import SignedUpload
+from switchyard.server.config.storage_section import open_store
 from switchyard.storage.object_store import ObjectStore, StorageOptions, check_content
-from switchyard.storage.opening import open_store
 
 LOADS = ((4096, 400), (CHUNK_BYTES, 12))  # bytes of an object, objects
 THREADS = (1, 16)

@@ -11,10 +11,10 @@ import redis
 from tests.redis_service import redis_running
 
 from bench.table import Table
+from switchyard.features.memory.memory_pools import MemoryPools
 from switchyard.features.redis.redis_connections import RedisConnectionPool, encode_word
 from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.model.rules.tokens import AllocateRequest, ResourceConstraintsSpec
-from switchyard.tokens.memory import MemoryPools
 
 SIZES = (10, 1_000, 100_000)
 ROUNDS_S = 0.6  # of each kind, in turn with the others, so that the machine's mood is the same for all

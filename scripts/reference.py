@@ -95,9 +95,9 @@ def help_of(*words: str) -> str:
 def _verbs(name: str, text: str) -> list[str]:
     """The verbs of a noun. `yard agent` is a program with verbs beside it, which its help does not list."""
     if name == "agent":
-        from switchyard.commands import AGENT_VERBS
+        from switchyard.commands import all_agent_verbs
 
-        return sorted([*AGENT_VERBS, "discover", "doctor"])
+        return sorted(all_agent_verbs())
     listed = re.search(r"^(?:verbs:\n(?:  VERB\n)?|  VERB\n)((?: {4}.*\n)+)", text, re.MULTILINE)
     return re.findall(r"^ {4}([a-z][\w-]*)\b", listed[1], re.MULTILINE) if listed else []
 
@@ -252,7 +252,8 @@ def config_page() -> str:
 
 
 def flyte_keys_part() -> list[str]:
-    from switchyard.server.config.flyte_keys import FLYTE_KEYS, UNUSED_KEYS, path_text
+    from switchyard.features.flyte.server.config_keys import FLYTE_KEYS, UNUSED_KEYS
+    from switchyard.server.config.config_reading import path_text
 
     queue_rows = (
         "| `queues.executionQueues`, or `executionQueues` | `queues`: `dynamic` is the name |",

@@ -18,7 +18,7 @@ from pytest_timeout import timeout_sigalrm
 from tests.flux_bed import FluxBed, FluxSpec, flux_running
 from tests.kube_bed import KubernetesBed, kubernetes_running
 from tests.kube_conf import KubernetesSpec
-from tests.order import in_order, unit_of
+from tests.order import in_order, is_fast, unit_of
 from tests.pace import Limit
 from tests.pgbouncer_service import PgBouncer, pgbouncer_running
 from tests.processes import end_strays, pids
@@ -36,42 +36,6 @@ QUICK_S = 2.0  # a test that starts no program
 WORKER_BYTES = 2 * 2**30  # of a worker with its PostgreSQL, its Slurm and a browser
 LIMIT_LOOK_S = 5.0  # between two looks whether a test takes too long
 DATABASES = ("sqlite", "postgresql")
-# Real batch systems, killed services, whole days, every order of events: left out of `make fast`, and so is PostgreSQL
-# where the same is tested on SQLite.
-LONG = (
-    "agent/slurm/test_cluster",
-    "agent/slurm/test_doubt",
-    "agent/slurm/test_forgotten",
-    "agent/slurm/test_hand_over",
-    "agent/slurm/test_lost_state",
-    "agent/test_loop",
-    "contracts/test_backends",
-    "match/test_engines",
-    "match/test_index",
-    "route/test_draw",
-    "service/quote/test_quotes_silent",
-    "service/test_array_machine",
-    "service/test_machine",
-    "service/test_outage",
-    "service/test_snapshots",
-    "service/token/test_token_queues",
-    "service/upkeep/test_moving",
-    "service/upkeep/test_places",
-    "service/upkeep/test_queues",
-    "service/upkeep/test_retention",
-    "simulation/",
-    "store/test_at_once",
-    "store/test_connections",
-    "store/test_indexes",
-    "test_programs",
-    "test_services",
-    "test_slurm_bed",
-    "test_warm",
-    "tokens/test_many",
-    "tokens/test_sentinel",
-    "tokens/test_stress",
-)
-
 # Words of files whose tests start a whole server.
 STARTS_SERVER = ("start_server", "server.flyte_doors", "server.rainbow_door", "server.town")
 
@@ -111,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         file, is_on_postgresql = str(item.path.relative_to(HERE)), "postgresql" in item.name.partition("[")[2]
         if file.startswith("acceptance/"):
             item.add_marker(pytest.mark.acceptance)
-        if file.startswith(LONG) or is_on_postgresql or _starts_server(item.path):
+        if is_on_postgresql or _starts_server(item.path) or not is_fast(f"tests/{file}::{item.name}"):
             item.add_marker(pytest.mark.long)
         if is_on_postgresql and _is_on_sqlite_first(f"{file}::{item.name}"):
             item.add_marker(pytest.mark.slow)

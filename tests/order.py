@@ -25,6 +25,7 @@ SHARING = ('scope="module"', "xdist_group(")  # the second for files that use a 
 EXPECTED = HERE / "expected_times.tsv"
 LONG_S = 2.0  # a test that takes longer has a row of its own
 DEFAULT = (0.3, 0.2)  # of a test that no run has measured yet
+FAST_S = 0.1  # `make fast` leaves out what takes longer: 7,500 tests of this length fit into two minutes of two cores
 COMPUTING_SHARE = 0.7  # a test that computes for more of its time than this belongs to the lane of those that compute
 
 
@@ -63,6 +64,12 @@ def seconds_of(nodeid: str) -> float:
     return _expected_of(nodeid)[0]
 
 
+def is_fast(nodeid: str) -> bool:
+    """Whether `make fast` runs this test. So it is for one that no run has measured yet."""
+    wall_s, _ = _measured(nodeid) or (0.0, 0.0)
+    return wall_s <= FAST_S
+
+
 def _lane(unit: str) -> str:
     if "::" not in unit:
         return "files"
@@ -72,9 +79,12 @@ def _lane(unit: str) -> str:
 
 def _expected_of(nodeid: str) -> tuple[float, float]:
     """Wall and processor seconds of one test: by its name, else by its file."""
+    return _measured(nodeid) or DEFAULT
+
+
+def _measured(nodeid: str) -> tuple[float, float] | None:
     rows = _expected_rows()
-    file = nodeid.partition("::")[0]
-    return rows.get(nodeid.partition("[")[0]) or rows.get(file) or DEFAULT
+    return rows.get(nodeid.partition("[")[0]) or rows.get(nodeid.partition("::")[0])
 
 
 @cache

@@ -25,6 +25,7 @@ HEADING = re.compile(r"^#{1,6}\s+(.*?)\s*#*$")
 TARGET = re.compile(r"^([a-z][a-z-]*):(?!=)", re.MULTILINE)
 # An option in a help text, and the name of its value if it takes one.
 OPTION = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)(?:[ =]([A-Z{\[][^\s,\]]*))?")
+PLACES = ("src/switchyard", ".")  # of what the rows of the founding documents name
 STOPS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
 
 
@@ -125,6 +126,47 @@ def test_every_command_shown_exists() -> None:
             elif program == "yard" and (what := wrong_with(words)):
                 wrong.append(f"{shown.where}: yard {' '.join(words)}: {what}")
     assert not wrong, "\n".join(["", *wrong])
+
+
+def test_the_rows_of_the_founding_documents_name_files_and_tests_that_exist() -> None:
+    text = (ROOT / "docs/explanation/founding-documents.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [A-D]\d+ \|.*\|$", text, re.MULTILINE)
+    assert len(rows) > 160
+    assert not list(filter(None, map(wrong_row, rows)))
+
+
+def wrong_row(row: str) -> str:
+    """What is wrong with a row of a table `| number | asked | where | test | state |`; empty: nothing."""
+    cells = [cell.strip() for cell in row.strip("|").split(" | ")]
+    if len(cells) != 5 or not cells[4].startswith(("done", "otherwise: ", "open: ")):
+        return f"{row}: five cells, the last one done, otherwise or open"
+    where, test = cells[2].strip("`"), cells[3].strip("`")
+    words = where.split()
+    if not (words[0] == "yard" and help_of(words[1])) and not any((ROOT / at / where).is_file() for at in PLACES):
+        return f"{cells[0]}: there is no {where}"
+    file, _, name = test.partition("::")
+    path = ROOT / "tests" / file
+    if not path.is_file() or (name and f"def {name}(" not in path.read_text(encoding="utf-8")):
+        return f"{cells[0]}: there is no {test}"
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("row", "what"),
+    [
+        ("| A1 | a | `main.py` | `test_docs.py` | done |", ""),
+        ("| A1 | a | `yard ls` | `test_docs.py::wrong_row` | open: b |", ""),
+        ("| A1 | a | `mein.py` | `test_docs.py` | done |", "there is no mein.py"),
+        ("| A1 | a | `yard sl` | `test_docs.py` | done |", "there is no yard sl"),
+        ("| A1 | a | `main.py` | `test_dogs.py` | done |", "there is no test_dogs.py"),
+        ("| A1 | a | `main.py` | `test_docs.py::wrong_line` | done |", "there is no test_docs.py::wrong_line"),
+        ("| A1 | a | `main.py` | `test_docs.py` | soon |", "five cells"),
+        ("| A1 | a | `main.py` | done |", "five cells"),
+    ],
+)
+def test_a_row_that_is_wrong_is_told(row: str, what: str) -> None:
+    assert what in wrong_row(row)
+    assert bool(what) == bool(wrong_row(row))
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -145,7 +145,7 @@ def test_no_type_of_a_program_is_loaded_after_its_threads_have_started(entry: st
             for node in nodes_of(path, ["Struct"])
         )
     ]
-    late = ("switchyard.agent.backends.", "switchyard.agent.doctor.doctor")
+    late = ("switchyard.agent.backends.", "switchyard.agent.feature")
     code = f"import sys, {entry}; print(*(name for name in {defines!r} if name not in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert [name for name in done.stdout.split() if not name.startswith(late)] == []

@@ -25,7 +25,7 @@ BAD_WORDS = frozenset({"util", "utils", "helper", "helpers", "common", "manager"
 # Where the environment is read: the doors a person or an operator comes through.
 ENVIRONMENT_PLACES = (
     *("main.py", "cli/", "features/demo/cli/demo.py", "sdk/transport/config.py"),
-    *("agent/command.py", "agent/loop_command.py", "agent/doctor/diagnostic_commands.py"),
+    *("agent/command.py", "features/doctor/agent/doctor.py", "features/doctor/agent/discover.py"),
     *("server/config/settings.py", "server/commands/command.py", "server/commands/db_command.py"),
 )
 # Rooms that share stored times with other servers, and where the one wall clock is read.
@@ -45,8 +45,8 @@ CATCH_ALL_PLACES = (
     "features/kubernetes/agent/pods/logs.py",  # a thread that reads output of many jobs: one must not cost the others
     "server/http/connections/asgi_messages.py",  # the door's last resort: the client gets a problem, the log the place
     "server/grpc/grpc_intake.py",  # the same at the gRPC doors: gRPC itself would say UNKNOWN, to flytekit a bad token
-    "sdk/jobs/function_calls.py",  # unpickling imports modules and calls classes of the user, which may raise anything
-    "sdk/jobs/function_runner.py",  # pickling calls methods of the user's values, which may raise anything
+    "features/functions/sdk/function_calls.py",  # unpickling calls classes of the user, which may raise anything
+    "features/functions/sdk/function_runner.py",  # pickling calls methods of the user's values
     "service/core/writes/committer.py",  # the thread that writes: one bad Write must not cost the others in its batch
     "features/flyte/service/executions/driving/driver.py",  # a damaged execution must not cost the others
     "features/flyte/service/executions/driving/schedules.py",  # the loop over schedules: the same
@@ -67,7 +67,7 @@ DATABASE_MODULES = frozenset({"sqlalchemy", "alembic", "sqlite3", "psycopg"})
 DATABASE_EXCEPTIONS = {
     "agent/journal/journal.py": frozenset({"sqlite3"}),
     "agent/journal/journal_rows.py": frozenset({"sqlite3"}),  # the tables of that journal
-    "agent/doctor/doctor.py": frozenset({"sqlite3"}),  # looks at the journal without opening it as one
+    "features/doctor/agent/doctor.py": frozenset({"sqlite3"}),  # looks at the journal without opening it as one
 }
 
 IMPURE_MODULES = frozenset(

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
         Unavailable,
         YardError,
     )
+    from switchyard.features.functions.sdk.executor import Executor
+    from switchyard.features.functions.sdk.function_calls import FunctionFailed, FunctionRun
     from switchyard.model.files.files import JobFiles
     from switchyard.model.job.job import Job, JobRequest, JobSpec, Limits, Resources, State
     from switchyard.model.rules.scope import Scope
     from switchyard.sdk.files.fetched_files import FetchedFiles
-    from switchyard.sdk.jobs.executor import Executor
-    from switchyard.sdk.jobs.function_calls import FunctionFailed, FunctionRun
     from switchyard.sdk.jobs.handle import JobHandle
     from switchyard.sdk.jobs.job_completion import as_completed
 
@@ -57,9 +57,9 @@ __all__ = [
 _HOMES = {
     "switchyard.client": ("Client",),
     "switchyard.sdk.jobs.job_completion": ("as_completed",),
-    "switchyard.sdk.jobs.executor": ("Executor",),
+    "switchyard.features.functions.sdk.executor": ("Executor",),
     "switchyard.sdk.files.fetched_files": ("FetchedFiles",),
-    "switchyard.sdk.jobs.function_calls": ("FunctionFailed", "FunctionRun"),
+    "switchyard.features.functions.sdk.function_calls": ("FunctionFailed", "FunctionRun"),
     "switchyard.sdk.jobs.handle": ("JobHandle",),
     "switchyard.model.files.files": ("JobFiles",),
     "switchyard.model.job.job": ("Job", "JobRequest", "JobSpec", "Limits", "Resources", "State"),

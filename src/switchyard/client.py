@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from switchyard.features.flyte.sdk.execution_calls import WorkflowClient
+from switchyard.features.functions.sdk.function_client import FunctionClient
 from switchyard.features.kubernetes.sdk.resource_calls import ClusterResourceCalls
 
 
-class Client(WorkflowClient, ClusterResourceCalls):
+class Client(WorkflowClient, ClusterResourceCalls, FunctionClient):
     """Calls one server; threads may share it. Missing arguments come from the environment or the user's file.
 
     >>> with Client() as yard:

@@ -39,8 +39,7 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
             "switchyard.cli.clusters.cluster",
             "List, invite, describe, cordon and remove clusters; ask what fits",
         ),
-        ("pilot", "switchyard.cli.clusters.pilot", "Take nodes of a cluster by one job, as a cluster for a while"),
-        ("loop", "switchyard.agent.loop_command", "Run the jobs of a cluster here until there are none left"),
+        ("loop", "switchyard.agent.command:loop", "Run the jobs of a cluster here until there are none left"),
         ("pool", "switchyard.cli.rules.pool", "List, set and remove pools, which bound where jobs may run"),
         ("queue", "switchyard.cli.rules.queue", "List, set and remove queues: limits, priorities, fair share"),
         (
@@ -93,16 +92,25 @@ COMMAND_GROUPS: dict[str, list[CommandRow]] = {
         ("version", "switchyard.cli.version", "Show the versions of this program and of the server"),
     ],
 }
-# These verbs of `yard agent` ask the server. Everything else under `yard agent` is the agent's own program.
+# These verbs of `yard agent` ask the server, those of features do what they say. Else it is the agent's own program.
 AGENT_VERBS = dict.fromkeys(("ls", "show", "pause", "resume", "rotate", "rm"), "switchyard.cli.clusters.agent")
 
 
 def find_command(words: Sequence[str]) -> str | None:
     """Return the place of the command that these words begin with, or None if there is none."""
-    if words[0] == "agent" and len(words) > 1 and words[1] in AGENT_VERBS:
-        return AGENT_VERBS[words[1]]
+    if words[0] == "agent" and len(words) > 1 and not words[1].startswith("-"):
+        verb = AGENT_VERBS.get(words[1]) or all_agent_verbs().get(words[1])
+        if verb is not None:
+            return verb
     # To look for features costs milliseconds, which commands of the core do not pay.
     return _places(COMMAND_GROUPS).get(words[0]) or _places(all_commands()).get(words[0])
+
+
+def all_agent_verbs() -> dict[str, str]:
+    """The verbs of `yard agent` that are commands of their own: the core's and those of features."""
+    return AGENT_VERBS | {
+        verb: place for feature in installed_features() for verb, place in feature.agent_verbs.items()
+    }
 
 
 def all_commands() -> dict[str, list[CommandRow]]:

@@ -25,7 +25,9 @@ class Feature(NamedTuple):
 
     name: str
     commands: Mapping[str, Sequence[CommandRow]] = {}  # by their heading in `yard --help`
+    agent_verbs: Mapping[str, str] = {}  # of `yard agent`: where their functions are; these get the verb, too
     config: Mapping[str, str] = {}  # sections of the server's config: where their type is
+    config_keys: str = ""  # a function that puts another system's keys of that file into our sections
     site: Mapping[str, str] = {}  # sections of the agent's site file, likewise
     store: str = ""  # a `store.feature.StoreFeature`
     server: str = ""  # a `server.feature.ServerFeature`

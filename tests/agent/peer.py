@@ -48,6 +48,7 @@ class Peer:
         self.retry_after: str | None = None
         self.lose: Callable[[Poll, PollAnswer], bool] = lambda _poll, _answer: False  # break off instead of answering
         self.stop_reports = False  # answer STOP to every report
+        self.takes_details = True  # False: as a server of an older version
 
     # What a test does with it.
 
@@ -187,6 +188,7 @@ class Peer:
             cancels=[AttemptRef(*key) for key in self.cancels if key in self.held],
             stops=[Stop(*key, "not leased to this agent") for key in sorted(inventory - set(self.held))],
             answers=answers,
+            takes_details=self.takes_details,
         )
 
     def _give(self, poll: Poll, answers: list[ReportAnswer]) -> PollAnswer:
@@ -201,7 +203,13 @@ class Peer:
                 cancels = [AttemptRef(*key) for key in self.cancels if key in self.held and key not in known]
                 left = deadline - time.monotonic()
                 if given or cancels or left <= 0 or self.refuse is not None:
-                    return PollAnswer(session=self.session, leases=given, cancels=cancels, answers=answers)
+                    return PollAnswer(
+                        session=self.session,
+                        leases=given,
+                        cancels=cancels,
+                        answers=answers,
+                        takes_details=self.takes_details,
+                    )
                 self._changed.wait(min(left, 0.1))
         finally:
             self.parked -= bool(poll.wait_s)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from switchyard.agent.backends import Status
-from switchyard.agent.doctor.canary import run_canary
 from switchyard.agent.feature import agent_features
 from switchyard.errors import Unavailable
+from switchyard.features.doctor.agent.canary import run_canary
 from switchyard.model.job.lifecycle import ObservedState
 
 

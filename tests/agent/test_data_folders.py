@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import msgspec
 import pytest
 
-from switchyard.agent.data_folders import make_data_folder
 from switchyard.agent.site.accounts import LocalAccount
+from switchyard.agent.site.data_folders import make_data_folder
 from switchyard.agent.site.site import site_type
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.poll import Lease

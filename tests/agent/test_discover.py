@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.doctor import discover
-from switchyard.agent.doctor.discover import (
+from switchyard.agent.site import discover
+from switchyard.agent.site.discover import (
     describe_machine,
     describe_system,
     discover_graph,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from switchyard.agent.doctor import discover
-from switchyard.agent.doctor.discover import run_probe_command, system_facts
+from switchyard.agent.site import discover
+from switchyard.agent.site.discover import run_probe_command, system_facts
 
 SMI = """\
 +---------------------------------------------------------------------------------------+

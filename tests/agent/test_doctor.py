@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from switchyard.agent.doctor.doctor import check_shared
 from switchyard.agent.files.folders import FilesFolders, files_folders
 from switchyard.agent.server import credential as credentials
 from switchyard.agent.server.credential import Credential
 from switchyard.agent.site.site import AccountsSite, Site
+from switchyard.features.doctor.agent.doctor import check_shared
 from switchyard.features.slurm.agent.slurm_site import SlurmSite
 from tests.processes import free_port
 from tests.programs import isolated_env, off_clock, yard

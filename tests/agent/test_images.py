@@ -18,11 +18,11 @@ from switchyard.agent.backends.shared.containers import (
     container_command,
     variables_text,
 )
-from switchyard.agent.doctor.doctor import check_images
 from switchyard.agent.loop.clock import Stamp
 from switchyard.agent.site.images import graph_with_images, image_offers, rule_of
 from switchyard.agent.site.site import ContainerGpus, ContainersSite, ImagePull, ImageRule, Site, read_site
 from switchyard.errors import Malformed, PolicyRefused
+from switchyard.features.doctor.agent.doctor import check_images
 from switchyard.features.local.agent.jobdir import ExitRecord
 from switchyard.features.local.agent.launch import start_files
 from switchyard.features.local.agent.local_status import container_end

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.agent.doctor.doctor import check_journal
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
 from switchyard.agent.journal.journal import Journal
 from switchyard.agent.loop.clock import stamp
+from switchyard.features.doctor.agent.doctor import check_journal
 from switchyard.model.cluster.poll import Lease, Report
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from tests.agent.builders import a_lease

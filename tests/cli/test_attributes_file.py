@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.cli.rules.attributes_file import diff_values, format_attribute_file, read_attribute_file
+from switchyard.cli.rules.attributes import diff_values, format_attribute_file, read_attribute_file
 from switchyard.errors import Malformed, NotFound, YardError
 from switchyard.model.executions.execution import ExecutionConfig
 

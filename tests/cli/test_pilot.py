@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from switchyard.cli.clusters.pilot import agent_command, launch_command
-from switchyard.cli.clusters.pilot import main as pilot
 from switchyard.errors import BadRequest
+from switchyard.features.pilots.cli.pilot import agent_command, launch_command
+from switchyard.features.pilots.cli.pilot import main as pilot
 
 AGENT = ["yard", "agent"]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from switchyard.model.files.file_tree import CHUNK_BYTES, hash_of
+from switchyard.server.config.storage_section import open_store
 from switchyard.storage import object_store
 from switchyard.storage.object_store import ObjectDamaged, ObjectMissing, ObjectStore, StorageOptions
-from switchyard.storage.opening import open_store
 from tests.programs import call
 from tests.s3_service import S3Server, s3_running
 from tests.storage.object_writer import an_object

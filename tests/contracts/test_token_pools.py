@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import BadRequest, Conflict, Malformed, NoSuchPool, Rebuilding
+from switchyard.features.memory.memory_pools import MemoryPools
 from switchyard.features.redis.redis_connections import RedisConnectionPool
 from switchyard.features.redis.redis_pools import MANAGER_ID, RedisPools
 from switchyard.model.rules.tokens import (
@@ -23,7 +24,6 @@ from switchyard.model.rules.tokens import (
     plugin_namespace,
     token_prefix,
 )
-from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
 from switchyard.tokens.pools import JobToken, TokenPools
 from tests.processes import PATIENCE_S, until

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import switchyard
-from switchyard.agent.doctor.diagnostic_commands import discover_command
+from switchyard.features.doctor.agent.discover import main as discover_command
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.features.kubernetes.agent.namespaces.site_access import open_api
 from switchyard.features.kubernetes.agent.nodes.node_systems import DiscoveryJob, describe_node_systems
@@ -61,7 +61,7 @@ def test_a_job_on_each_node_tells_the_rest(alpha: KubernetesCluster, namespace: 
     source = Path(switchyard.__file__).parent
     alpha.load_image(save_python_image(tmp_path / "python.tar", packages, source, Path(yaml.__file__).parent))
     places = f"{packages.parent}:{source.parent}"
-    function = "from switchyard.agent.doctor.diagnostic_commands import discover_command"
+    function = "from switchyard.features.doctor.agent.discover import main as discover_command"
     program = f"import sys; {function}; sys.exit(discover_command(sys.argv[1:]))"
     command = ("env", f"PYTHONPATH={places}", "python3", "-c", program, "--per-node", "-o", "json")
     discovery = DiscoveryJob(namespace, PYTHON_IMAGE, user=0, answer_s=GONE_S, command=command)

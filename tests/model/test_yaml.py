@@ -26,6 +26,10 @@ def test_plain_values_are_read() -> None:
     assert "line" in refusal(text)  # a block inside a flow is no YAML
 
 
+def test_a_field_named_on_is_a_text_and_a_value_is_not() -> None:
+    assert load_yaml("on: {no: on}\n", where="f") == {"on": {"no": True}}
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -27,6 +27,7 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "cluster-assignment": ("cluster_pool_name", lambda word: {"cluster_pool_name": word}),
     "job-priority": ("highest", lambda word: {"highest": 1 + len(word)}),
     "tokens": ("tokens.matlab", lambda word: {"tokens": {"matlab": 1 + len(word)}}),
+    "retry-policy": ("on.lost", lambda word: {"on": {"lost": {"limit": 1 + len(word)}}}),
 }
 
 

@@ -44,9 +44,7 @@ def test_annotations_labels_and_artifacts_add_needs(layout: Layout) -> None:
 def test_artifact_about_another_image_is_not_ours(layout: Layout) -> None:
     one, other = layout.image(tag="one"), layout.image("arm64", tag="other")
     about_other = layout.artifact(other, [{"field": "cuda", "min": "12.2"}])
-    foreign = layout.artifact(
-        one, {"rules": []}, media_type="application/vnd.nfd.image-compatibility.spec.v1alpha1+yaml"
-    )
+    foreign = layout.artifact(one, {"rules": []}, media_type="application/vnd.example.compatibility+yaml")
     name = layout.write(one, other, about_other, foreign)
     assert read_image_compatibility(f"{name}:one") == X86
     assert [need.field for need in read_image_compatibility(f"{name}:other")] == ["architecture", "os", "cuda"]

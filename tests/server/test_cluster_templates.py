@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.features.kubernetes.server.cluster_resources_section import (
+from switchyard.features.kubernetes.server.feature import (
     ClusterResourcesSection,
     templates_of,
 )

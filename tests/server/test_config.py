@@ -200,6 +200,14 @@ resourcemanager: {type: redis}
     assert "unknown tag" not in said
 
 
+def test_the_number_of_mistakes_is_that_of_all_of_them(capsys, tmp_path: Path) -> None:
+    config = tmp_path / "yard.yaml"
+    config.write_text("match: {engin: x}\nclusters: {defaultExecutionLabel: nope}\nselection: {name: nosel}\n")
+    said = complaint(capsys, "--config", str(config), "--data", str(tmp_path))
+    assert f"{config} has 3 mistakes:" in said
+    assert said.count("  - ") == 4, "one for the file"
+
+
 def test_a_name_of_a_section_with_mistakes_is_not_called_unknown(capsys, tmp_path: Path) -> None:
     config = tmp_path / "yard.yaml"
     config.write_text("domains: [{id: moon, hue: 1}]\nclusters: {clusterPoolAssignments: {moon: {pool: p}}}\n")

@@ -7,11 +7,12 @@ import json
 import pytest
 
 from switchyard.errors import Malformed
-from switchyard.server.config.config import config_type, flyte_reading, read_config
-from switchyard.server.config.flyte_keys import FLYTE_KEYS, UNUSED_KEYS, Path
+from switchyard.features.flyte.server.config_keys import FLYTE_KEYS, UNUSED_KEYS
+from switchyard.server.config.config import config_type, read_config
+from switchyard.server.config.config_reading import KeyPath, config_reading
 
 
-def nested(path: Path, value: object) -> dict[str, object]:
+def nested(path: KeyPath, value: object) -> dict[str, object]:
     inner = value if len(path) == 1 else nested(path[1:], value)
     return {path[0].removesuffix("[]"): [inner] if path[0].endswith("[]") else inner}
 
@@ -107,12 +108,12 @@ queues:
 
 
 @pytest.mark.parametrize("path", UNUSED_KEYS, ids=".".join)
-def test_a_key_without_use_is_reported_and_is_no_mistake(path: Path) -> None:
+def test_a_key_without_use_is_reported_and_is_no_mistake(path: KeyPath) -> None:
     value = {"testing": {}, "auth": {"type": "x"}, "kubeClientConfig": {}, "inCluster": True}.get(path[-1], "text")
     written = nested(path, value)
     if path[0] == "clusters":
         written["clusters"]["clusterConfigs"][0]["name"] = "a"  # type: ignore[index]
-    reading = flyte_reading(json.dumps(written))
+    reading = config_reading(json.dumps(written))
     assert list(reading.unused) == [".".join(path)]
     assert read_config(json.dumps(written), where="f")
 
@@ -122,7 +123,7 @@ def test_every_key_of_ours_that_stands_for_one_of_flytes_exists() -> None:
 
 
 def test_a_file_without_keys_of_flyte_is_left_as_it_is() -> None:
-    reading = flyte_reading("clusters: {clusterConfigs: [{name: a}]}\nqueues: [{name: q}]\ncolour: red\n")
+    reading = config_reading("clusters: {clusterConfigs: [{name: a}]}\nqueues: [{name: q}]\ncolour: red\n")
     assert reading.value == {
         "clusters": {"clusterConfigs": [{"name": "a"}]},
         "queues": [{"name": "q"}],

@@ -9,8 +9,8 @@ import pytest
 
 from switchyard.errors import Malformed
 from switchyard.features.rainbow.server.calls import read_request, received_job
+from switchyard.features.rainbow.service.pollers import ANSWER_BYTES, Handover
 from switchyard.model.cluster.poll import Lease
-from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 from tests.server.rainbow_door import JOB
 
 LONG = "x" * 60_000

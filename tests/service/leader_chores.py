@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from switchyard.features.rainbow.service import pollers
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
-from switchyard.service.run import pollers
 from switchyard.service.upkeep import give_places, move_jobs, refresh_lessees, silent_agents, waiting_jobs
 from switchyard.service.upkeep.quarantine import Quarantine
 from switchyard.service.upkeep.round import route_pending

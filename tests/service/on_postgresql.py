@@ -83,6 +83,10 @@ TESTS = {
         "test_one_that_asks_for_more_than_there_is_keeps_nobody_waiting",
         "test_one_that_registers_again_after_a_restart_opens_nothing_early",
     ),
+    "run/test_learning_retries.py": (
+        "test_each_attempt_asks_for_more_and_says_so",
+        "test_failures_are_counted_once_by_what_one_asks_for",
+    ),
     "upkeep/test_chores.py": (
         "test_a_waiting_job_that_turns_out_to_fit_nowhere_is_rejected",
         "test_an_agent_that_leased_and_was_never_seen_again_is_judged_too",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from switchyard.features.rainbow.service.poller_access import authenticate_poller, poller_register
 from switchyard.service.cluster import graphs
-from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
 from switchyard.service.core.agents.fleet import AgentEntry
 from tests.match.known_cases import forms_of
 from tests.service.rig import Rig

@@ -8,9 +8,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from switchyard.features.rainbow.service import pollers
+from switchyard.features.rainbow.service.poller_access import authenticate_poller, poller_register
 from switchyard.service.cluster import graphs
-from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
-from switchyard.service.run import pollers
 from switchyard.store.engine import dialect
 from tests.builders import a_request
 from tests.service.poller_builders import GRAPH, LEASE_US

@@ -18,8 +18,8 @@ import pytest
 
 from switchyard.errors import Unavailable
 from switchyard.model.files.files import SignedUpload
+from switchyard.server.config.storage_section import open_store
 from switchyard.storage.object_store import OBJECT_BYTES_MAX, ObjectDamaged, ObjectMissing, ObjectStore, StorageOptions
-from switchyard.storage.opening import open_store
 from tests.processes import PATIENCE_S, until
 from tests.s3_service import S3Server, s3_running
 from tests.storage.object_writer import an_object

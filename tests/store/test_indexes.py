@@ -21,6 +21,7 @@ from switchyard.store.jobs import (
     concurrency_groups,
     decision_events,
     events,
+    failed_attempts,
     jobs,
     leases,
     live_job_counts,
@@ -73,10 +74,6 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
         lambda tx: execution_due.executions_of_jobs(tx, ["j1", "j2"]),
         "ix_execution_attempts_live",
     ),
-    "jobs that executions wait for": (
-        lambda tx: execution_due.jobs_awaited(tx, ["j1", "j2"]),
-        "ix_execution_attempts_live",
-    ),
     "late": (lambda tx: jobs.job_ids_late(tx, now_us=NOW_US, limit=9), "ix_jobs_late"),
     "decisions of a job": (
         lambda tx: decision_events.decision_list(tx, an_id(1), states=["PENDING"], but=[EventKind.LEASED], limit=9),
@@ -122,6 +119,12 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "output files on their way to a user": (
         lambda tx: file_outputs.uploading_since(tx, "u", since_us=NOW_US),
         "ix_file_outputs_unsent",
+    ),
+    "failures of a time": (
+        lambda tx: failed_attempts.count_failures(
+            tx, since_us=NOW_US, by=None, project=None, projects=None, reader="u", budget=9, limit=9
+        ),
+        "ix_failures_at",
     ),
     "old keys": (lambda tx: jobs.idempotency_clean(tx, before_us=NOW_US, limit=9), "ix_idempotency_created"),
 }

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+import switchyard.features.dashboard.store
 import switchyard.features.flyte.store
 import switchyard.features.kubernetes.store
 import switchyard.store
+from switchyard.features.dashboard.store import job_windows
 from switchyard.features.flyte.store.entities import entities, entity_names
 from switchyard.features.flyte.store.executions import (
     child_executions,
@@ -53,9 +55,9 @@ from switchyard.store.jobs import (
     backlog,
     decision_events,
     events,
+    failed_attempts,
     fetch,
     handovers,
-    job_windows,
     jobs,
     leases,
     retention,
@@ -70,6 +72,8 @@ from switchyard.store.rules import attributes, namespace_resources, queues, toke
 from tests.store.rows import NOW_US, an_id, job_row, put_agent, put_cluster, put_jobs
 
 PAGE: dict[str, Any] = {"after": "", "limit": 9}
+FAILURES: dict[str, Any] = {"since_us": 0, "by": "nodes", "project": "p", "projects": ["p"], "reader": "u"}
+FAILURES |= {"budget": 9, "limit": 9}
 SILENT: dict[str, Any] = {"now_us": NOW_US, "amnesty_us": 0, "bears_s": 9, "silent_us": 9, "limit": 9}
 ATTRIBUTE = attributes.WrittenValue(an_id(1), rank=1, value="{}", etag="e", changed_us=1, changed_by="ann")
 SCOPE = ("", "", "", "")
@@ -239,6 +243,7 @@ QUERIES: dict[Callable[..., Any], Callable[[Tx], Any]] = {
     quotes.backlog_by_spec: lambda tx: quotes.backlog_by_spec(tx, "c1", 9),
     ranges.range_live: lambda tx: ranges.range_live(tx, ["j"]),
     ranges.range_list: lambda tx: ranges.range_list(tx, "j"),
+    failed_attempts.count_failures: lambda tx: failed_attempts.count_failures(tx, **FAILURES),
     job_windows.count_groups: lambda tx: job_windows.count_groups(tx, JobFilter(), by="cluster", budget=9, limit=9),
     ranges.range_list_of_task: lambda tx: ranges.range_list_of_task(tx, "j", 1),
     ranges.range_leased_by: lambda tx: ranges.range_leased_by(tx, "a1"),
@@ -272,6 +277,7 @@ NO_QUERIES = {
     unreadable_jobs.QuarantinedJob,
     AttemptRow,
     EventRow,
+    failed_attempts.FailedAttempt,
     NewJobRow,
     RangeUpdate,
     RepairedJobRow,
@@ -280,7 +286,8 @@ NO_QUERIES = {
 
 
 def store_functions() -> Iterator[Callable[..., Any]]:
-    packages = (switchyard.store, switchyard.features.flyte.store, switchyard.features.kubernetes.store)
+    features = switchyard.features
+    packages = (switchyard.store, features.dashboard.store, features.flyte.store, features.kubernetes.store)
     modules = (info for each in packages for info in pkgutil.walk_packages(each.__path__, f"{each.__name__}."))
     for info in modules:
         if ".migrations" in info.name:

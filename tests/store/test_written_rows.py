@@ -25,7 +25,7 @@ from switchyard.store.engine import ranges
 from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Database
 from switchyard.store.engine.new_rows import EventRow, NewJobRow, RangeUpdate
-from switchyard.store.jobs import handovers, jobs
+from switchyard.store.jobs import failed_attempts, handovers, jobs
 from switchyard.store.jobs.job_update import JobUpdate
 from switchyard.store.rules import token_pools
 from switchyard.store.tables import clusters_tables, quotes_tables, rules_tables, schema
@@ -86,6 +86,7 @@ def test_inserted_rows_have_all_columns_of_their_table() -> None:
         data_files.DataGrantRow: executions_tables.data_grants,
         graphs.GraphSourceRow: clusters_tables.graph_sources,
         layout.LayoutRow: clusters_tables.layout,
+        failed_attempts.FailedAttempt: schema.failures,
         namespace_rows.NamespaceReportRow: schema.namespace_reports,
         quotes.AskRow: quotes_tables.quote_asks,
         quotes.QuoteWaitRow: quotes_tables.quote_waits,

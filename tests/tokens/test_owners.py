@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from switchyard.errors import Denied
+from switchyard.features.memory.memory_pools import MemoryPools
 from switchyard.features.redis.redis_connections import RedisConnectionPool
 from switchyard.features.redis.redis_pools import RedisPools
 from switchyard.model.rules.tokens import AllocateRequest
-from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import TokenPools
 from tests.redis_service import RedisServer
 

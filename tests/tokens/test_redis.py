@@ -7,10 +7,10 @@ import time
 import pytest
 
 from switchyard.errors import Unavailable
+from switchyard.features.memory.memory_pools import MemoryPools
 from switchyard.features.redis.redis_connections import RedisConnectionPool
 from switchyard.features.redis.redis_pools import KEY_PREFIX, RedisPools
 from switchyard.model.rules.tokens import ResourceConstraintsSpec
-from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.pools import JobToken
 from tests.processes import until
 from tests.redis_service import RedisServer

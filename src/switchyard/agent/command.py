@@ -1,4 +1,7 @@
-"""`yard agent`: reads the command line and the environment, joins if needed, and runs the loop until a signal."""
+"""`yard agent` and `yard loop`: read the command line and the environment, join if needed, and run the agent's loop.
+
+`yard loop` is the agent with a backend that suits the place; it leaves when there is no job (`loop/departure.py`).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,6 @@ from pathlib import Path
 
 from switchyard.agent.backends import Backend, Setting, WorkFolder
 from switchyard.agent.backends.registry import BACKENDS, load_backend
-from switchyard.agent.data_folders import make_data_folder
-from switchyard.agent.doctor import diagnostic_commands
-from switchyard.agent.doctor.discover import discover_machine, read_graph
 from switchyard.agent.files.attempt_files import AttemptFiles, FilesPlaces
 from switchyard.agent.files.folders import files_folders
 from switchyard.agent.files.object_client import ObjectClient
@@ -33,8 +33,10 @@ from switchyard.agent.loop.lifetime import Lifetime, check_end_is_known, lifetim
 from switchyard.agent.loop.loop import FREE_BYTES_MIN, AgentLimits, AgentOptions, Loop
 from switchyard.agent.private_files import set_private_umask
 from switchyard.agent.server import credential as credentials
-from switchyard.agent.server.client import Connection, ServerAddress, parse_server_url
+from switchyard.agent.server.client import URL_DEFAULT, Connection, ServerAddress, parse_server_url
 from switchyard.agent.server.credential import AgentCredentials, Credential
+from switchyard.agent.site.data_folders import make_data_folder
+from switchyard.agent.site.discover import discover_machine, read_graph
 from switchyard.agent.site.site import Site, read_site
 from switchyard.agent.site.site_gifts import GiftPath, site_gifts
 from switchyard.agent.site.site_state import SiteState
@@ -46,7 +48,6 @@ from switchyard.errors import (
     Malformed,
     NotFound,
     Unauthenticated,
-    YardError,
 )
 from switchyard.model.cluster.poll import Join, Lease
 from switchyard.model.graph import Graph
@@ -56,6 +57,8 @@ from switchyard.process_arguments import hide_argument
 
 JOBS_MAX = 100_000  # of one agent: bounds the size of a sync
 SIGNAL_POLL_S = 0.2  # how often the main thread checks the others
+FLUX_VARIABLE = "FLUX_URI"  # of every program that runs in a Flux instance
+NODES_VARIABLE = "SLURM_JOB_NUM_NODES"
 
 DESCRIPTION = """\
 Run the agent of one cluster in the foreground: it asks the server for work and runs it by the given backend.
@@ -81,38 +84,57 @@ exit codes:  0 ended by a signal, 1 broken, 2 wrong use, 4 refused,
              69 the server, or something else that the agent needs, is not there
 """
 
+LOOP_DESCRIPTION = """\
+Run the jobs of one cluster here until there is none for it, then exit with 0 and a line of what ran.
+
+Inside a Flux instance jobs run on all of the instance; in a Slurm allocation or a shell they run on this machine. The
+cluster stays registered: jobs that are submitted to it wait for the next loop. The first start needs a join token
+(`yard cluster invite NAME`); later ones find the credential in the data folder.
+
+SIGTERM, SIGINT, SIGHUP and the end of the allocation: jobs that have not begun go back to the server, the others may
+end within --grace. What runs on is ended and lost, and `on_lost` of each job decides. A second signal ends the grace.
+"""
+LOOP_EXAMPLES = """\
+examples:
+  yard loop --cluster alpha --token join_...
+  yard loop --cluster alpha --idle 5m --chooser ./choose.py
+  flux start yard loop --cluster alpha                   a Flux instance that ends with the loop
+  srun --mpi=pmi2 flux start yard loop --cluster alpha   on all nodes of a Slurm allocation
+
+environment: YARD_URL (default of --server), YARD_JOIN_TOKEN (default of --token, and not seen by `ps`),
+             YARD_INSECURE_HTTP=1 (as --insecure-http)
+exit codes:  0 no job is left, or ended by a signal; 1 broken, 2 wrong use, 4 refused,
+             6 removed, the name is taken, or another process has this agent's place,
+             69 the server, or something else that the loop needs, is not there
+"""
+
 log = logging.getLogger(__name__)
 
 
 def main(argv: list[str]) -> int:
-    try:
-        if argv[:1] == ["discover"]:
-            return diagnostic_commands.discover_command(argv[1:])
-        if argv[:1] == ["doctor"]:
-            return diagnostic_commands.doctor_command(argv[1:])
-        arguments = parser().parse_args(argv)
-        set_private_umask()
-        return run(arguments)
-    except YardError as exc:
-        print(f"error: {exc.detail}", file=sys.stderr)
-        if exc.next_step:
-            print(f"next: {exc.next_step}", file=sys.stderr)
-        return exc.exit_code
+    return run(parser().parse_args(argv))
+
+
+def loop(argv: list[str]) -> int:
+    arguments = loop_parser().parse_args(argv)
+    if arguments.backend is None:
+        arguments.backend = "flux" if os.environ.get(FLUX_VARIABLE) else "local"
+    if arguments.backend == "local" and os.environ.get(NODES_VARIABLE, "1") != "1":
+        print(
+            f"note: This allocation has {os.environ[NODES_VARIABLE]} nodes, and jobs run on this one alone.\n"
+            "next: For all of them: srun --mpi=pmi2 flux start yard loop …",
+            file=sys.stderr,
+        )
+    return run(arguments)
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="yard agent",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _make_parser("yard agent", DESCRIPTION, EXAMPLES)
     parser.set_defaults(idle=None)
     parser.add_argument(
         "--backend", required=True, metavar="KIND", help=f"what runs the jobs: {', '.join(BACKENDS.names())}"
     )
-    add_options(parser)
+    _add_options(parser)
     parser.add_argument(
         "--state", type=Path, metavar="FILE", help="names and values to say of the cluster (YAML), read as it changes"
     )
@@ -141,7 +163,43 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def loop_parser() -> argparse.ArgumentParser:
+    parser = _make_parser("yard loop", LOOP_DESCRIPTION, LOOP_EXAMPLES)
+    parser.add_argument(
+        "--idle", default="30s", metavar="T", help="leave when there was no job for it for so long (default: 30s)"
+    )
+    parser.add_argument(
+        "--grace", default="20s", metavar="T", help="how long running jobs may take when it must leave (default: 20s)"
+    )
+    parser.add_argument(
+        "--ends-after", metavar="T", help="leave at the latest then (default: at the end of the allocation, if known)"
+    )
+    parser.add_argument(
+        "--backend", metavar="KIND", help=f"what runs the jobs (default: flux where {FLUX_VARIABLE} is set, else local)"
+    )
+    _add_options(parser)
+    parser.set_defaults(
+        state=None,
+        ephemeral=False,
+        jobs_end_with_agent=False,
+        free_bytes_min=FREE_BYTES_MIN,
+        rotate_after="30d",
+        look_every="5m",
+    )
+    return parser
+
+
+def _make_parser(prog: str, description: str, examples: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        prog=prog,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that `yard agent` and `yard loop` have in common."""
     parser.add_argument("--server", action="append", metavar="URL", help="the server; several are tried in turn")
     parser.add_argument("--cluster", required=True, metavar="NAME", help="the cluster to join")
@@ -175,14 +233,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    set_private_umask()
     set_up_logging(verbose=arguments.verbose)
     if arguments.token and not hide_argument(arguments.token):
         log.warning(line("join-token-seen", advice="every user sees --token in ps; use YARD_JOIN_TOKEN"))
     _check(arguments)
-    servers = [
-        parse_server_url(url)
-        for url in arguments.server or [os.environ.get("YARD_URL") or diagnostic_commands.URL_DEFAULT]
-    ]
+    servers = [parse_server_url(url) for url in arguments.server or [os.environ.get("YARD_URL") or URL_DEFAULT]]
     for server in servers:
         refuse_plain_http(
             server.url,
@@ -195,7 +251,7 @@ def run(arguments: argparse.Namespace) -> int:
     chooser = load_chooser(arguments.chooser)
     site = read_site(arguments.config)
     site_state = SiteState(arguments.state)
-    directory = (arguments.data or diagnostic_commands.default_data_folder(arguments.cluster)).absolute()
+    directory = (arguments.data or credentials.default_data_folder(arguments.cluster)).absolute()
     with closing(credentials.lock_data_folder(directory)):
         described = read_graph(arguments.graph) if arguments.graph else None
         credential = _load_own_credential(directory, arguments.cluster)

@@ -7,15 +7,13 @@ feature's `site`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from switchyard.agent.backends import Backend
-from switchyard.agent.doctor.canary import CanaryAdvice
 from switchyard.agent.site.site import Site
 from switchyard.feature import load_parts
 
@@ -39,6 +37,35 @@ class ClusterCheck:
     is_over: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class CanaryAdvice:
+    """What to do if the small job fails, in the words of one system. `{name}` in `cancel` is the job.
+
+    `waits`: by how the system's reason begins.
+    """
+
+    output: str = "See what the batch system says of the job, and whether this machine sees where it writes."
+    cancel: str = "Cancel it by hand."
+    silent: str = "See whether the batch system runs."
+    slow: str = "See the nodes and their logs."
+    queued: str = "See what the batch system says of the job."
+    waits: Mapping[str, str] = field(default_factory=dict)
+    is_always: bool = False  # `output` is the advice whatever the backend itself said
+
+    @classmethod
+    def of(cls, text: str) -> CanaryAdvice:
+        """The same advice for every failure."""
+        return cls(output=text, cancel=text, silent=text, slow=text, queued=text, is_always=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallJob:
+    """A place for the doctor's small job."""
+
+    project: str = "default"
+    domain: str = "development"
+
+
 class AgentFeature:
     """The part of one kind of backend. A kind overrides what is different there."""
 
@@ -58,10 +85,8 @@ class AgentFeature:
         """Look at the cluster without a job."""
         return ClusterCheck()
 
-    def run_small_job(
-        self, site: Site, backend: Backend, *, owner: str, wait_s: float, namespaces: Sequence[str]
-    ) -> Finding | None:
-        """Run a small job in a way of its own. None: in the common way."""
+    def small_job(self, site: Site, namespaces: Sequence[str]) -> SmallJob | Finding | None:
+        """Where the doctor's small job runs. A finding: why it cannot. None: in the common way, if there is a queue."""
         return None
 
     def describe_systems(self, question: SystemsQuestion) -> tuple[dict[str, Any], dict[str, str]] | None:

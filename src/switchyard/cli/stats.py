@@ -1,4 +1,4 @@
-"""`yard stats`: where jobs went, drawn as bars."""
+"""`yard stats`: where jobs went, drawn as bars, and what fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from switchyard.cli.failure_stats import FAILURES
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, has_colour, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser, Verb, duration_s, run_noun
@@ -81,6 +82,7 @@ VERBS = (
         "  yard stats routes -o json | jq '.by.cluster[]'",
         outputs=("json", "yaml"),
     ),
+    FAILURES,
 )
 
 

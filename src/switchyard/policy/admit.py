@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from switchyard.errors import BadRequest, PolicyRefused, UnknownName
 from switchyard.model.executions.execution import ExecutionConfig, is_server_label, server_label_mistakes
+from switchyard.model.failures.resource_raise import refuse_impossible_raises
 from switchyard.model.job.bounds import Bounds
 from switchyard.model.job.job import JobRequest
 from switchyard.model.job.spill import pools_in_rules
@@ -91,6 +92,8 @@ def admit(
         draft = bound_priority(draft, effective.fields(JOB_PRIORITY), is_operator=is_operator)
     if draft.refusals:
         raise _policy_refusal(draft)
+    if draft.request.spec.retry.on:
+        refuse_impossible_raises(draft.request)
     if policy.platform.spill and not draft.bounds.spill:
         draft = _configured_spill(draft)
     if draft.bounds.spill and request.expires_after is not None:

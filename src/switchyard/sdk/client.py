@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
 
 from switchyard.connection import refuse_plain_http
 from switchyard.errors import BadRequest
@@ -12,6 +12,7 @@ from switchyard.model.cluster.quote import Quotes
 from switchyard.model.cluster.selection import Scalar, Select
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.failures.failure_stats import FailureDimension, FailureStats
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.image_compatibility import Compatibility
 from switchyard.model.job.job import ClusterToken, JobRequest, JobSpec, Limits, Native, OnLost, Resources
@@ -34,11 +35,6 @@ from switchyard.sdk.transport.config import resolve_settings
 from switchyard.sdk.transport.retry_backoff import OnOutage
 from switchyard.sdk.transport.transport import OnRetry, Transport
 
-if TYPE_CHECKING:
-    from switchyard.sdk.jobs.function_calls import FunctionRun
-
-P = ParamSpec("P")
-R = TypeVar("R")
 RETRY_S = 30.0  # counted from the first failure; a server restarts within seconds
 
 FILE_FIELDS = ("files", "workdir", "out", "out_required")
@@ -223,54 +219,6 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
         own_key = os.urandom(16).hex() if key is None else check_idempotency_key(key)
         return submit_batches(self, requests, send=send, key=own_key, batch=batch, on_progress=on_progress)
 
-    def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> FunctionRun[R]:
-        """Run a Python function as a job of one core, and return a handle with its `result`.
-
-        Raise BadRequest if the function or its arguments cannot be sent. It needs the extra `functions` (cloudpickle)
-        here, and the same Python version on the cluster.
-
-        >>> yard.run(sum, [1, 2, 3]).result()
-        6
-        """
-        return self.function(function)(*args, **kwargs)
-
-    def function(
-        self, function: Callable[P, R], /, *, key: str | None = None, **fields: Unpack[JobFields]
-    ) -> Callable[P, FunctionRun[R]]:
-        """Return a callable that runs the function as a job with these fields: `yard.function(train, gpus=1)(3)`.
-
-        The callable raises what `run` raises.
-        """
-        from switchyard.model.job.variable_names import copied_variables
-        from switchyard.sdk.files.file_request import from_fields
-        from switchyard.sdk.jobs.function_calls import (
-            COPY_PREFIX,
-            RESULT_FILE,
-            FunctionRun,
-            function_command,
-            function_files,
-        )
-
-        if not callable(function):
-            raise BadRequest(
-                f"Expected a function, not {type(function).__name__} {str(function)[:40]!r}.",
-                next_step="Pass the function and its arguments apart: run(train, 3). A command goes to `submit`.",
-            )
-
-        def run(*args: P.args, **kwargs: P.kwargs) -> FunctionRun[R]:
-            files = fields.get("files")
-            if files is not None and not isinstance(files, Mapping):
-                raise BadRequest("The files of a function are a mapping of names to paths.")
-            together: JobFields = {"name": getattr(function, "__name__", "function"), **fields}
-            together["files"] = {**(files or {}), **function_files(function, args, kwargs)}
-            together["out"] = [*from_fields({"out": fields.get("out")}).out, RESULT_FILE]
-            copies, before = copied_variables(fields.get("env") or {}, prefix=COPY_PREFIX)
-            if copies:
-                together["env"] = {**(fields.get("env") or {}), **copies}
-            return FunctionRun(self.submit(function_command(before), key=key, **together))
-
-        return run
-
     def plan(self, job: Base, **fields: Unpack[JobFields]) -> Plan:
         """Return where the job would go and why, and store nothing. Raise Malformed for a bad field."""
         return self._post(api_path("plan"), Plan, body=self.request(job, **fields), repeatable=True)
@@ -348,6 +296,13 @@ class CoreClient(FileCalls, AdminCalls, RuleCalls, TokenPoolCalls, GraphCalls):
     def route_stats(self, *, since_s: int = 3600) -> RouteStats:
         """Count the jobs of the last `since_s` seconds by cluster, pool, label, queue, outcome and reason."""
         return self._get(api_path("stats", "routes"), RouteStats, query={"since_s": since_s})
+
+    def failure_stats(
+        self, *, by: FailureDimension = "cluster", since_s: int = 86_400, project: str | None = None
+    ) -> FailureStats:
+        """Count the attempts that failed in the last `since_s` seconds by cluster, kind, node or owner."""
+        query = {"by": by, "since_s": since_s, "project": project}
+        return self._get(api_path("stats", "failures"), FailureStats, query=query)
 
     def whoami(self) -> Me:
         """Return the user that the token belongs to. Raise Unauthenticated if the token does not hold."""

@@ -53,6 +53,9 @@ COUNTERS = (
     _MetricSpec("file_uploads_refused", "Uploads of files that a limit refused, by the limit.", "uploads_refused"),
     _MetricSpec("jobs_accepted", "Jobs that were accepted.", "accepted"),
     _MetricSpec("leases", "Attempts that were handed to agents.", "leases"),
+    _MetricSpec(
+        "allocation_differences", "Attempts that were given less or other than their jobs asked for.", "differences"
+    ),
     _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
     _MetricSpec(
         "alternatives", "Jobs with alternatives that were assigned, by the number of the set they got.", "alternatives"

@@ -13,6 +13,7 @@ from switchyard.policy.resolve import empty_policy
 from switchyard.server.config.platform_config import layout_of, platform_of
 from switchyard.server.config.selection_section import read_selection
 from switchyard.server.config.settings import Settings
+from switchyard.server.config.storage_section import open_store
 from switchyard.server.config.token_pools_section import make_token_pools
 from switchyard.server.feature import server_features
 from switchyard.server.services import Services
@@ -37,7 +38,6 @@ from switchyard.service.submit.bulk import BulkInsert, BulkSubmit
 from switchyard.service.submit.new_job import JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.quarantine import Quarantine
-from switchyard.storage.opening import open_store
 from switchyard.store.engine.database import Database, create_schema, read_revisions
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.files.directory_logs import DirectoryLogs
@@ -64,7 +64,9 @@ def make_services(settings: Settings, database: Database) -> Services:
     )
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=context.logs, usage=context.usage)
-    appliers[ReportWrite] = partial(apply_reports, logs=context.logs, usage=context.usage)
+    appliers[ReportWrite] = partial(
+        apply_reports, logs=context.logs, usage=context.usage, rules=lambda: context.snapshots.policy
+    )
     appliers[BatchCall] = apply_calls
     appliers[SyncRequest] = leasing.apply_syncs
     appliers[LeaseRequest] = leasing.apply_leases

@@ -168,7 +168,7 @@ class StorageOptions:
 
 
 class StoreKind(Protocol):
-    """Stores beside folders: a class without arguments, by the scheme of their addresses (`opening.py`)."""
+    """Stores beside folders: a class without arguments, by the scheme of their addresses (`storage_section.py`)."""
 
     def read_options(
         self, options: StorageOptions, *, credentials_file: Path | None, environment: Mapping[str, str]

@@ -1,1 +1,1 @@
-"""Token pools: what all kinds of them do, and those in memory."""
+"""Token pools: what all kinds of them do, and those that bound nothing."""

@@ -127,6 +127,29 @@ def test_bad_files(stage: Stage, text: str, words: str) -> None:
     assert words in done.stderr
 
 
+def test_with_each_only_the_malformed_jobs_stay_behind(stage: Stage, tmp_path: Path) -> None:
+    """And those that wait for one. The others keep whom they wait for, under the number that is sent."""
+    file = tmp_path / "jobs.jsonl"
+    bad = ['{"comand": ["true"]}', '{"command": ["true"]', '{"command": "a", "command": "b"}', '"text"']
+    rest = ({"after": ["#1"]}, {"after": ["#5:any"]}, {"hold": True}, {"after": ["#0", "#7:ok"]})
+    file.write_text(lines(1) + "\n".join([*bad, *(json.dumps({"command": ["true"], **job}) for job in rest)]))
+    done = stage.yard("submit", "--bulk", str(file), "--each", "-o", "json")
+    assert done.returncode == EXIT_USAGE
+    items = json.loads(done.stdout)
+    assert [bool(item["job"]) for item in items] == [True, *[False] * 6, True, True]
+    for place, words in enumerate(("comand", "not valid JSON", "given twice", "expected fields"), start=1):
+        assert f"jobs[{place}]: {file}, line {place + 1}" in done.stderr
+        assert words in done.stderr
+    assert "jobs[5]: It is to begin after job #1, which is not sent." in done.stderr
+    assert "jobs[6]: It is to begin after job #5, which is not sent." in done.stderr
+    assert "next: Submit the corrected jobs alone" in done.stderr
+    _, held, last = (item["job"]["id"] for item in items if item["job"])
+    stage.yard("cancel", held, "--force", check=True)
+    assert held in stage.ended(last)["reason"]
+    nothing = stage.yard("submit", "--bulk", "-", "--each", stdin="\n".join(bad[:1]))
+    assert (nothing.returncode, "nothing was sent" in nothing.stderr) == (EXIT_USAGE, True)
+
+
 def test_bulk_goes_with_no_other_file(stage: Stage, tmp_path: Path) -> None:
     assert stage.yard("submit", "--bulk", str(tmp_path / "missing")).returncode == EXIT_USAGE
     assert stage.yard("submit", "--bulk", "-", "-f", "-", stdin="x").returncode == EXIT_USAGE

@@ -211,6 +211,14 @@ def test_a_job_never_begins_on_a_cluster_whose_cards_changed_after_it_was_assign
         assert not ran.exists()
 
 
+def test_the_graph_of_an_operator_counts_whatever_the_agent_finds(stage: Stage) -> None:
+    each = {"core": 4, "gpu": 2, "gpu_type": "p100"}
+    with start_agent(stage.folder, stage.url, "relabelled", graph={"nodes": 1, "each": each}):
+        told = {"nodes": 1, "each": {**each, "gpu_type": "gb200"}}
+        assert stage.call("PUT", "/v1/clusters/relabelled/graph", told).status == 200
+        assert ran_on(stage, "--gpu", "gb200") == "relabelled"
+
+
 def test_what_is_free_is_told_by_type(stage: Stage) -> None:
     job = {"spec": {"command": ["x"], "resources": {"gpus": 1, "gpu_type": "h100"}}}
     found = {row["cluster"]: row for row in stage.post("/v1/clusters/fit", {"job": job})["items"]}

@@ -22,7 +22,7 @@ SLOT = {"type": "slot", "count": 1, "label": "t", "with": [{"type": "core", "cou
 
 @pytest.fixture(scope="module")
 def yard(slurm: SlurmBed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    with slurm_yard(tmp_path_factory.mktemp("jobs"), slurm, allow={"options": ["--nice"]}) as made:
+    with slurm_yard(tmp_path_factory.mktemp("jobs"), slurm, allow={"options": ["--nice", "--cpus-per-task"]}) as made:
         yield made
 
 
@@ -182,3 +182,23 @@ def test_what_it_used_is_shown(yard: Yard) -> None:
     assert ended["usage"]["elapsed_s"] >= 2
     assert ended["usage"]["memory_bytes_max"] > 100_000
     assert "on nodes" in yard.stage.yard("show", ended["id"]).stdout
+
+
+def test_what_slurm_gave_is_shown_and_compared_with_what_was_asked_for(yard: Yard) -> None:
+    """Alpha's accounts count GPUs without their type, which only scontrol tells. An option gives fewer cores."""
+    job = submit(yard, "--cluster", "alpha", "--gpus", "1", "--gpu-type", "a100", "--cores", "2", "--", "sleep", "600")
+    yard.stage.until_state(job, State.RUNNING, timeout_s=END_S)
+    given = yard.stage.job(job)["usage"]["allocated"]
+    assert (given["cores"], given["gpus"], given["gpu_types"]) == (2.0, 1, ["a100"])
+    assert "differs" not in given
+    yard.stage.yard("cancel", job, check=True)
+    ended = yard.stage.ended(job, timeout_s=END_S)["usage"]
+    assert (ended["allocated"]["gpus"], ended["allocated"]["gpu_types"]) == (1, ["a100"])
+    assert ended["nodes"]
+    fewer = submit(yard, "--cluster", "alpha", "--cores", "2", "--option=--cpus-per-task=1", "--", "true")
+    assert yard.stage.ended(fewer, timeout_s=END_S)["usage"]["allocated"]["differs"] == ["1 of 2 cores"]
+    assert "it was given 1 of 2 cores" in yard.stage.yard("show", fewer).stdout
+    assert (
+        'switchyard_allocation_differences_total{cluster="alpha"} 1.0'
+        in yard.stage.call("GET", "/metrics").body.decode()
+    )

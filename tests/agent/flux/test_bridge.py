@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from switchyard.errors import Unavailable
@@ -16,8 +17,11 @@ from switchyard.features.flux.agent.follow.events import JobEvent
 from switchyard.features.flux.agent.follow.job_ids import handle_of
 from switchyard.features.flux.agent.follow.job_tracker import FluxJobTracker
 from switchyard.features.flux.agent.follow.states import status_of
+from switchyard.model.cluster.allocation import GivenResources
+from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from tests.agent.flux.builders import facts_of
+from tests.agent.flux.captures import R_OF_JOB
 from tests.processes import PATIENCE_S, started_of, until
 
 GOOD = {"timestamp": 1.0, "name": "shell.task-exit", "context": {"wait_status": 9}}
@@ -73,6 +77,14 @@ def test_an_end_comes_whatever_the_logs_of_the_job_are(capsys: pytest.CaptureFix
         bridge.complete_end(7, "yard-a", {"name": "clean", "timestamp": 1.0})
     ends = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
     assert ends == [{"name": "clean", "timestamp": 1.0, "nodes": ""}] * len(answers)
+
+
+def test_what_a_job_had_comes_with_its_end(capsys: pytest.CaptureFixture[str]) -> None:
+    AnsweredBridge([{"R": json.dumps(R_OF_JOB)}, {}]).complete_end(7, "yard-a", {"name": "clean", "timestamp": 9.0})
+    end = msgspec.json.decode(capsys.readouterr().out, type=BridgeMessage)
+    clean = msgspec.convert(end.event, JobEvent)
+    usage = status_of(facts_of([JobEvent("start", 1.0), JobEvent("finish", 7.0), clean]), now_s=9.0).usage
+    assert usage == Usage(elapsed_s=6, nodes="f1n2", allocated=GivenResources(cores=4, gpus=0))
 
 
 @pytest.mark.parametrize("status", [0x7F, 0xFFFF, -1, 1 << 40, "x", True, [9]])

@@ -13,14 +13,18 @@ from switchyard.features.flux.agent.cluster.resource_sets import (
     RankResources,
     graph_of,
     nodes_of,
+    read_allocation,
     read_drained,
     read_expiration_s,
     read_host_names,
     read_ranks,
     with_queues,
+    with_types,
 )
+from switchyard.model.cluster.allocation import GivenResources
+from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.graph.attach import attach_subsystems
-from switchyard.model.job.job import JobSpec, Resources
+from switchyard.model.job.job import JobSpec, Resources, Usage
 from switchyard.route.moving import FreeCapacity
 from tests.agent.flux.captures import R_OF_JOB, R
 
@@ -140,3 +144,28 @@ def test_nodes_with_different_systems_have_their_own_free_resources() -> None:
     kernels = {kind.shape: [vertex.metadata["kernel"] for vertex in kind.attached] for kind in graph.kinds}
     assert load.free is not None
     assert {tuple(kernels[free.shape]): (free.count, free.core) for free in load.free if free.core} == {(): (2, 8)}
+
+
+def test_what_a_job_had_is_read_from_its_resource_set() -> None:
+    assert read_allocation(R_OF_JOB["execution"]["R_lite"]) == GivenResources(cores=4, gpus=0)
+    assert read_allocation(R["execution"]["R_lite"]) == GivenResources(cores=24, gpus=6)
+    unreadable: list[Any] = [None, [], "x", [{"children": {}}], [{"rank": "x"}]]
+    assert [read_allocation(ranks) for ranks in unreadable] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("properties", "hosts", "types"),
+    [
+        ({"a100": "0-1", "v100": "2", "batch": "0-2"}, "f1n[0-1]", ("a100",)),
+        ({"a100": "0-1", "v100": "2"}, "f1n[1-2]", ("a100", "v100")),
+        ({"a100": "0"}, "f1n[0-1]", ()),  # of one node nobody tells it
+        ({"a100": "0", "v100": "0"}, "f1n0", ()),
+        ({"a100": "0"}, "f1n[0", ()),
+    ],
+)
+def test_the_types_of_its_gpus_are_properties_of_its_nodes(
+    properties: dict[str, str], hosts: str, types: tuple[str, ...]
+) -> None:
+    nodes = nodes_of(r_with(properties), allocated=None, down=None)
+    usage = with_types(Usage(nodes=hosts, allocated=GivenResources(gpus=2)), nodes, COMMON_NAMES)
+    assert usage.allocated == GivenResources(gpus=2, gpu_types=types)

@@ -21,6 +21,7 @@ from switchyard.features.slurm.agent.commands.parse import (
     split_handle,
 )
 from switchyard.features.slurm.agent.commands.states import SlurmJobFacts
+from switchyard.model.cluster.allocation import GivenResources
 
 
 @pytest.mark.parametrize(
@@ -86,16 +87,16 @@ def test_sizes(text: str, size: int | None) -> None:
 
 
 QUEUE = """\
-3_2|m4rk|COMPLETED|0|yard-arr|1794732424|1794732425|n1|0|root|None|
-4|m4rk|COMPLETED|0|yard-old|1794732123|1794732124|n1|0|root|None|
-1|m4rk|FAILED|1792|yard-one|1794732423|1794732424|n[1-2]|0|root|NonZeroExitCode|
-2|m4rk|RUNNING|0:0|yard-two|1794732423|NONE|n1|3|root|None|
-9|m4rk|PENDING|0:0|yard-big|N/A|N/A||0|root|(ReqNodeNotAvail, UnavailableNodes:n[1-2])|
-7_[4-5%2]|m4rk|PENDING|0:0|yard-arr|N/A|N/A||0|root|Job|Array|TaskLimit|
-8|m4rk|RUNNING|0:0|somebody's|1794732423|NONE|n1|0|eve|None|
+3_2|m4rk|COMPLETED|0|yard-arr|1794732424|1794732425|n1|0||root|None|
+4|m4rk|COMPLETED|0|yard-old|1794732123|1794732124|n1|0||root|None|
+1|m4rk|FAILED|1792|yard-one|1794732423|1794732424|n[1-2]|0||root|NonZeroExitCode|
+2|m4rk|RUNNING|0:0|yard-two|1794732423|NONE|n1|3|cpu=2,node=1|root|None|
+9|m4rk|PENDING|0:0|yard-big|N/A|N/A||0||root|(ReqNodeNotAvail, UnavailableNodes:n[1-2])|
+7_[4-5%2]|m4rk|PENDING|0:0|yard-arr|N/A|N/A||0||root|Job|Array|TaskLimit|
+8|m4rk|RUNNING|0:0|somebody's|1794732423|NONE|n1|0||eve|None|
 10|m4rk|RUNNING|0:0|yard-of-eve
-2|COMPLETED|0:0|yard-two|1794732423|1794732424|n1|0|root|None|
-2|none|COMPLETED|0:0|yard-two|1794732423|1794732424|n1|0|root|None||1794732423|NONE|n1|0|eve|None|
+2|COMPLETED|0:0|yard-two|1794732423|1794732424|n1|0||root|None|
+2|none|COMPLETED|0:0|yard-two|1794732423|1794732424|n1|0||root|None||1794732423|NONE|n1|0||eve|None|
 a banner of the site
 """
 
@@ -116,7 +117,14 @@ def test_the_queue_in_one_answer() -> None:
             nodes="n[1-2]",
             reason="NonZeroExitCode",
         ),
-        "2/yard-two": SlurmJobFacts(state="RUNNING", started_s=1794732423, nodes="n1", reason="None", restarts=3),
+        "2/yard-two": SlurmJobFacts(
+            state="RUNNING",
+            started_s=1794732423,
+            nodes="n1",
+            reason="None",
+            restarts=3,
+            allocated=GivenResources(cores=2),
+        ),
         "9/yard-big": SlurmJobFacts(state="PENDING", reason="(ReqNodeNotAvail, UnavailableNodes:n[1-2])"),
         "7_4/yard-arr": SlurmJobFacts(state="PENDING", reason="Job|Array|TaskLimit"),
         "7_5/yard-arr": SlurmJobFacts(state="PENDING", reason="Job|Array|TaskLimit"),
@@ -124,13 +132,13 @@ def test_the_queue_in_one_answer() -> None:
 
 
 ACCOUNTS = """\
-1|yard-one|FAILED|7:0|1794732423|1794732424|n1|
-1.batch|batch|FAILED|7:0|1794732423|1794732424|n1|3224K
-1.extern|extern|COMPLETED|0:0|1794732423|1794732424|n1|0
-2|a|b, c|COMPLETED|0:0|1794732423|1794732424|n1|
-2.batch|batch|COMPLETED|0:0|1794732423|1794732424|n1|99G
-1|yard-other|CANCELLED by 0|0:15|1794732500|1794732501|n2|
-3_[4-5]|yard-arr|PENDING|0:0|Unknown|Unknown|None assigned|
+1|yard-one|FAILED|7:0|1794732423|1794732424|n1|cpu=2,node=1|
+1.batch|batch|FAILED|7:0|1794732423|1794732424|n1||3224K
+1.extern|extern|COMPLETED|0:0|1794732423|1794732424|n1||0
+2|a|b, c|COMPLETED|0:0|1794732423|1794732424|n1||
+2.batch|batch|COMPLETED|0:0|1794732423|1794732424|n1||99G
+1|yard-other|CANCELLED by 0|0:15|1794732500|1794732501|n2||
+3_[4-5]|yard-arr|PENDING|0:0|Unknown|Unknown|None assigned||
 """
 
 

@@ -17,7 +17,7 @@ from switchyard.features.flyte.server.workflows_section import WorkflowsSection
 from switchyard.features.flyte.service.entities import registration
 from switchyard.features.flyte.service.executions.calls import changes, creation
 from switchyard.features.flyte.service.executions.driving import driver, loading, step_plan
-from switchyard.features.flyte.service.executions.driving.due_executions import OwnerTurns
+from switchyard.features.flyte.service.executions.driving.driver import OwnerTurns
 from switchyard.features.flyte.service.executions.nodes import child_executions
 from switchyard.features.flyte.service.executions.nodes.child_executions import CHILDREN_MAX, child_name
 from switchyard.features.flyte.store.executions import execution_nodes

@@ -19,9 +19,9 @@ import pytest
 
 from switchyard.model.files.file_frames import MEDIA, FrameKind, encode_frame
 from switchyard.model.files.file_tree import hash_of
+from switchyard.server.config.storage_section import open_store
 from switchyard.service.core.file_storage import SIGNED_FROM_BYTES, FileStorage
 from switchyard.service.upkeep.collect_files import FileCollection
-from switchyard.storage.opening import open_store
 from switchyard.store.engine.clock import wall_us
 from switchyard.store.files import file_objects
 from tests.processes import PATIENCE_S

@@ -13,6 +13,7 @@ import pytest
 from switchyard.errors import Unavailable
 from switchyard.model.files.file_frames import FrameKind, decode_frames
 from switchyard.model.files.files import JobFiles, ObjectsQuery
+from switchyard.server.config.storage_section import open_store
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import SIGNED_FROM_BYTES, FileLimits, FileStorage
 from switchyard.service.files import possession
@@ -21,7 +22,6 @@ from switchyard.service.files.possession import missing_objects
 from switchyard.service.files.reading import object_frames, plan_job_read
 from switchyard.service.files.seal import seal_tree
 from switchyard.storage.folder_store import FolderStore
-from switchyard.storage.opening import open_store
 from switchyard.store.files import file_objects
 from tests.builders import a_request
 from tests.s3_service import S3Server, s3_running

@@ -12,12 +12,12 @@ import pytest
 from switchyard.errors import Busy, LimitReached, Malformed, YardError
 from switchyard.model.files.file_frames import FrameKind, encode_frame
 from switchyard.model.files.file_tree import hash_of
+from switchyard.server.config.storage_section import open_store
 from switchyard.service.core.context import Context
 from switchyard.service.core.file_storage import SIGNED_FROM_BYTES, FileLimits, FileStorage, UploadGrants
 from switchyard.service.files.intake import ObjectIntake
 from switchyard.service.files.possession import missing_objects, note_losses
 from switchyard.service.upkeep.collect_files import FileCollection
-from switchyard.storage.opening import open_store
 from switchyard.store.files import file_collection, file_objects
 from tests.programs import call
 from tests.s3_service import S3Server, s3_running

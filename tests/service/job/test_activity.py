@@ -7,16 +7,17 @@ from functools import partial
 
 import pytest
 
+from switchyard.features.dashboard.service import job_groups
+from switchyard.features.dashboard.service.job_groups import sorted_jobs
+from switchyard.features.dashboard.service.queue_shares import queue_shares
+from switchyard.features.dashboard.store import job_windows
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import JobChange
 from switchyard.service.core.rights import Actor
-from switchyard.service.job import job_groups, stats, tasks
+from switchyard.service.job import stats, tasks
 from switchyard.service.job.job_control import job_change
-from switchyard.service.job.job_groups import sorted_jobs
 from switchyard.service.job.jobs import job_events, job_list, newest_job_events
-from switchyard.service.job.queue_shares import queue_shares
 from switchyard.service.lifecycle.visibility import HIDDEN
-from switchyard.store.jobs import job_windows
 from switchyard.store.jobs.jobs import JobFilter
 from tests.builders import a_request
 from tests.service.rig import ADMIN, Rig

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from switchyard.features.dashboard.service.scope_rules import ScopeRule, scope_rules, workflow_scopes
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.rules.scope import Level, Scope
 from switchyard.server.config.config import read_config
 from switchyard.service.rules import attributes
-from switchyard.service.rules.scope_rules import ScopeRule, scope_rules, workflow_scopes
 from tests.service.rig import ADMIN, Rig, running
 
 CONFIG = "workflow-execution-config"

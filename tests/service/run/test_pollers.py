@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import PolicyRefused
+from switchyard.features.rainbow.service import pollers
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
@@ -18,7 +19,6 @@ from switchyard.model.job.retry import Retry
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.job import jobs
-from switchyard.service.run import pollers
 from switchyard.store.jobs import handovers
 from switchyard.store.tables import restore_recovery
 from tests.builders import a_request

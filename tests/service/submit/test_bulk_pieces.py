@@ -13,7 +13,7 @@ import pytest
 
 from switchyard.errors import KeyReused, TooLarge, Unavailable
 from switchyard.model.wire.api import BulkRequest
-from switchyard.server.bulk_turns import commit_bulk
+from switchyard.server.commits import commit_bulk
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.submit import bulk
 from switchyard.service.submit.bulk import AcceptedBulk, BulkInsert, BulkPieces
@@ -161,7 +161,7 @@ def test_each_piece_of_a_large_request_waits_for_its_turn(rig: Rig) -> None:
         turns.append(user)
         put_large(write, told, user=user)
 
-    with patch.object(rig.committer, "put_large", noted), patch("switchyard.server.bulk_turns.LARGE_FROM_JOBS", 2):
+    with patch.object(rig.committer, "put_large", noted), patch("switchyard.server.commits.LARGE_FROM_JOBS", 2):
         accepted = asyncio.run(main())
     assert accepted.answer.made == 8
     assert turns == ["col"] * 2, "the last piece is small"

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from switchyard.features.rainbow.service import rainbow
+from switchyard.features.rainbow.service import pollers, rainbow
+from switchyard.features.rainbow.service.poller_access import authenticate_poller, poller_register
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import Report
 from switchyard.model.cluster.selection import Select
@@ -19,11 +20,9 @@ from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.model.wire.api import RetryRequest
 from switchyard.service.access.submit_tokens import create_cluster_token
 from switchyard.service.cluster import clusters, graphs
-from switchyard.service.cluster.poller_access import authenticate_poller, poller_register
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.rights import Actor
 from switchyard.service.job import explanation
-from switchyard.service.run import pollers
 from switchyard.service.submit import retry
 from tests.builders import a_request
 from tests.match.known_cases import forms_of

@@ -33,6 +33,7 @@ from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.hardware import Hardware
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.cluster.quote import QUOTE_VALID_S
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec, Usage
 from switchyard.model.job.lifecycle import ObservedState
@@ -109,7 +110,8 @@ class Status:
     ago_us: int = 0
     began_ago_us: int | None = None  # of an ended job: when it began to run, if it did
     cause: Cause = Cause.JOB  # of a failure: what caused it
-    usage: Usage | None = None  # of an ended job
+    failure: FailureKind | None = None  # of a failure: its kind; None: what `cause`, code and signal say
+    usage: Usage | None = None  # of an ended job; of a running one what it was given, if it has devices
     # Of a failure by the cluster: nothing of the job ran or will run. The job goes to another cluster, if there is one.
     is_unbegun: bool = False
 

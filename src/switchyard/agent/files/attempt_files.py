@@ -33,6 +33,7 @@ from switchyard.agent.journal.attempt import Attempt, AttemptKey, Stage
 from switchyard.agent.loop.need import spec_of
 from switchyard.agent.site.site import FilesSite
 from switchyard.errors import YardError
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.files.file_views import FileAsk
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -158,7 +159,9 @@ class AttemptFiles:
         if not is_judged or record.verdict == "":
             return status
         if record.verdict:
-            return dataclasses.replace(status, seen=ObservedState.FAILED, reason=record.verdict, cause=Cause.JOB)
+            return dataclasses.replace(
+                status, seen=ObservedState.FAILED, reason=record.verdict, cause=Cause.JOB, failure=FailureKind.OTHER
+            )
         if attempt.is_cancel_asked:
             reason = "cancelled while its output files were sent"
             return dataclasses.replace(status, seen=ObservedState.CANCELLED, reason=reason)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from switchyard.agent.backends import Status, native_name
 from switchyard.agent.journal.attempt import Attempt, AttemptChange, Stage, TimedReport
+from switchyard.agent.loop.allocation_check import checked_usage
 from switchyard.agent.loop.clock import stamp
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.lifecycle import ObservedState
@@ -37,9 +40,20 @@ def reports_of(attempt: Attempt, status: Status) -> tuple[TimedReport, ...]:
         signal=status.signal,
         reason=(status.note or status.reason)[:REASON_CHARS_MAX],
         cause=status.cause,
-        usage=status.usage,
+        usage=checked_usage(attempt.lease, status.usage),
+        failure=status.failure.value if status.failure is not None and status.seen is ObservedState.FAILED else None,
     )
     return (TimedReport(report, stamp(ago_us=status.ago_us)),)
+
+
+def without_details(report: Report) -> Report:
+    """The report as servers take it that know neither allocations nor kinds of failures yet."""
+    usage = report.usage
+    if usage is not None and usage.allocated is not None:
+        usage = msgspec.structs.replace(usage, allocated=None)
+    if usage is report.usage and report.failure is None:
+        return report
+    return msgspec.structs.replace(report, usage=usage, failure=None)
 
 
 def end_fields(change: AttemptChange) -> dict[str, object]:

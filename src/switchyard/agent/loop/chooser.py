@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ import msgspec
 
 from switchyard.agent.journal.attempt import AttemptKey
 from switchyard.agent.log import line
+from switchyard.errors import BadRequest
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import AttemptRef, Lease
 from switchyard.plugins import PluginGroup
@@ -126,11 +128,19 @@ class ChoiceCache:
 
 
 def load_chooser(name: str) -> Chooser:
-    """Make the chooser of this name. A text with a path is the command line of a program."""
+    """Make the chooser of this name. A text with a path is the command line of a program, which must be there."""
     if name == "priority":
         return PriorityChooser()
-    argv = shlex.split(name)
+    try:
+        argv = shlex.split(name)
+    except ValueError as exc:
+        raise BadRequest(f"--chooser {name!r} is no command line: {exc}.", next_step="Close its quotes.") from exc
     if argv and "/" in argv[0] and name not in CHOOSERS.names():
+        if shutil.which(argv[0]) is None:
+            raise BadRequest(
+                f"--chooser: {argv[0]} is no program that this account can run.",
+                next_step="Correct the path, or make the file executable (`chmod +x`).",
+            )
         return CommandChooser(argv)
     chooser: Chooser = CHOOSERS.make(name)
     return chooser

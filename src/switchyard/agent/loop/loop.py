@@ -195,7 +195,7 @@ class Loop:
             is_disk_short=self._condition.is_disk_short,
             hold=self._namespaces.hold if self._namespaces is not None else lambda _: "",
             departure=options.departure,
-            graph=lambda: self._graph,
+            graph=lambda: None if self._poller.session.is_graph_by_operator else self._graph,
         )
         if self._namespaces is not None:
             self._namespaces.attach(connect().within_session(), self._on_work)

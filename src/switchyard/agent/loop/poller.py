@@ -30,7 +30,7 @@ from switchyard.agent.backends import Status, native_name
 from switchyard.agent.journal.attempt import AttemptChange, Stage, TimedReport
 from switchyard.agent.journal.journal import Journal, JournalTrouble
 from switchyard.agent.log import attempt_lines, line
-from switchyard.agent.loop.attempt_reports import end_attempt
+from switchyard.agent.loop.attempt_reports import end_attempt, without_details
 from switchyard.agent.loop.clock import stamp
 from switchyard.agent.loop.offers import Offer, Offers
 from switchyard.agent.loop.outbox import Outbox, OutboxBatch
@@ -122,6 +122,7 @@ class Poller:
         self._short_poll_lock = threading.Lock()
         self._parked: _ParkedPoll | None = None
         self._last_sent_values: dict[str, Scalar] | None = None  # the state values that were sent last
+        self._takes_details = False  # whether the server does, by its last answer
 
     def park(self) -> ParkResult | None:
         """Sync if needed, then wait at the server for work. None: `refresh` aborted the poll."""
@@ -310,10 +311,14 @@ class Poller:
             graph=self._graph,
             inventory=inventory,
             cancelling=[attempt.ref for attempt in cancelling if attempt.is_cancel_asked],
-            reports=list(batch.reports) if batch else [],
+            reports=self._readable(batch.reports) if batch else [],
             output=list(batch.output) if batch else [],
             quotes=list(quotes),
         )
+
+    def _readable(self, reports: Sequence[Report]) -> list[Report]:
+        """The reports without what an older server would refuse. The answer to a sync comes before any report."""
+        return list(reports) if self._takes_details else [without_details(report) for report in reports]
 
     def _post(
         self, connection: Connection, poll: Poll, *, wait_s: float = 0.0, on_sent: Callable[[], None] | None = None
@@ -326,6 +331,8 @@ class Poller:
     def _apply_answer(self, answer: DecodedPollAnswer) -> bool:
         """Store the leases, cancels and stops of an answer. A lease that cannot be stored comes again with a sync."""
         receivers = self._receivers
+        self._takes_details = answer.head.takes_details
+        self.session.is_graph_by_operator = answer.head.is_graph_by_operator
         self._outbox.set_bytes_max(answer.output_bytes_max)
         self._journal.note_event_mark(answer.head.event_mark)  # before the leases: it is written with them
         receivers.note_resources(
@@ -398,8 +405,10 @@ class PollAnswerHead(Struct, frozen=True, kw_only=True):
     cluster_resources: str = ""  # version of the objects of all namespaces
     is_closing: bool = False
     is_rotation_asked: bool = False
+    is_graph_by_operator: bool = False
     output_bytes_max: int = OUTPUT_BYTES_MAX
     event_mark: str = ""
+    takes_details: bool = False
 
 
 class _LeaseIdentity(Struct, frozen=True):
@@ -510,6 +519,7 @@ class PollSession:
         self._lock = threading.Lock()
         self._state = SessionState.ABSENT
         self.number = 0  # of the last sync; 0: the server has not accepted this process
+        self.is_graph_by_operator = False  # as the server said last
 
     @property
     def is_accepted(self) -> bool:

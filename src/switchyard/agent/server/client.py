@@ -22,6 +22,7 @@ from switchyard.model.cluster.poll import INCARNATION_HEADER
 from switchyard.model.files.file_frames import MEDIA
 from switchyard.model.wire.api import Problem
 
+URL_DEFAULT = "http://127.0.0.1:8080"
 CONNECT_S = 5.0  # a server that accepts no connection in this time is down
 ANSWER_SLACK_S = 15.0  # beyond the time the server was asked to wait: its work and the network
 SERVER_ANSWER_BYTES_MAX = 256 * 2**20  # more than any real answer; 64 leases of the largest job would be 512 MiB

@@ -161,3 +161,11 @@ def lock_data_folder(directory: Path) -> IO[str]:
         file.write(f"{os.getpid()}\n")
         file.flush()
     return file
+
+
+def default_data_folder(cluster: str) -> Path:
+    """Where an agent stores its data without --data."""
+    try:
+        return Path.home() / ".local/share/switchyard/agents" / cluster
+    except RuntimeError as exc:
+        raise Unavailable("There is no home folder for the agent's state.", next_step="Give --data DIR.") from exc

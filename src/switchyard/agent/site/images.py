@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from switchyard.agent.doctor.discover import host_name
+from switchyard.agent.site.discover import host_name
 from switchyard.agent.site.site import ImageRule, Site
 from switchyard.agent.site.site_gifts import site_offer
 from switchyard.errors import PolicyRefused

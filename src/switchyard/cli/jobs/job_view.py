@@ -18,8 +18,10 @@ from switchyard.cli.terminal.table import (
     print_table,
 )
 from switchyard.errors import EXIT_ERROR, EXIT_OK, EXIT_REJECTED
+from switchyard.model.cluster.allocation import GivenResources
+from switchyard.model.failures.retry_rule import RetryRule
 from switchyard.model.files.files import JobFiles, OutputSet, OutputState
-from switchyard.model.job.job import Job, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
+from switchyard.model.job.job import Job, JobAttempt, JobSpec, Native, Resources, State, Task, TaskAttempt, TaskCounts
 from switchyard.model.job.retry import Retry
 from switchyard.model.jobspec.quantity import show_bytes
 from switchyard.model.rules.names import escape_hidden
@@ -182,6 +184,7 @@ def print_job(job: Job, now: int, *, outputs: str = "") -> None:
         ("tasks on", format_tasks_by_cluster(job.tasks_by_cluster)),
         ("cluster", job.cluster or ""),
         ("exit", format_exit(job)),
+        ("failure", job.failure or ""),
         ("owner", job.owner),
         ("project", f"{job.project} / {job.domain}"),
         ("workflow", " / ".join(filter(None, (job.workflow, job.launch_plan)))),
@@ -197,6 +200,7 @@ def print_job(job: Job, now: int, *, outputs: str = "") -> None:
         ("output files", outputs),
         ("attempt", f"{job.attempt} (fence {job.fence})" if job.attempt else ""),
         ("retries", str(job.tries) if job.tries else ""),
+        *((f"attempt {attempt.attempt}", _format_job_attempt(attempt)) for attempt in job.attempts),
         ("retry of", job.retry_of or ""),
         ("native id", job.native_id or ""),
         ("created", format_timestamp(job.created_us, now)),
@@ -209,6 +213,8 @@ def print_job(job: Job, now: int, *, outputs: str = "") -> None:
         ("late since", format_timestamp(job.late_us, now)),
         ("ran for", format_run_time(job, now)),
         ("on nodes", job.usage.nodes if job.usage else ""),
+        ("was given", format_allocation(job.usage.allocated) if job.usage and job.usage.allocated else ""),
+        ("warning", f"it was given {words}" if job.usage and (words := job.usage.differences) else ""),
         ("most memory", show_bytes(job.usage.memory_bytes_max) if job.usage and job.usage.memory_bytes_max else ""),
     ]
     print_fields(fields)
@@ -296,12 +302,34 @@ def _native_text(native: Native) -> str:
 
 def _retry_text(policy: Retry) -> str:
     """`3 times after job (1,75), lost; waits 10s … 600s`."""
+    rules = "; ".join(f"after {kind}: {_rule_text(policy, rule)}" for kind, rule in policy.on.items())
     if not policy.limit:
-        return ""
+        return rules
     codes = f" ({policy.exit_codes})" if policy.exit_codes else ""
     causes = [cause.value + (codes if cause.value == "job" else "") for cause in policy.causes]
     times = "once" if policy.limit == 1 else f"{policy.limit} times"
-    return f"{times} after {', '.join(causes)}; waits {policy.backoff} … {policy.backoff_max} s"
+    text = f"{times} after {', '.join(causes)}; waits {policy.backoff} … {policy.backoff_max} s"
+    return "; ".join(filter(None, (text, rules)))
+
+
+def _rule_text(policy: Retry, rule: RetryRule) -> str:
+    """`2 times, memory x2 up to 256GiB, elsewhere`."""
+    limit = policy.limit_after(rule)
+    raises = (("memory", rule.memory, rule.memory_max), ("time", rule.time, rule.time_max))
+    parts = [
+        "once" if limit == 1 else f"{limit} times" if limit else "never",
+        *(f"{name} {factor}" + (f" up to {most}" if most else "") for name, factor, most in raises if factor),
+        "elsewhere" if rule.elsewhere else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _format_job_attempt(attempt: JobAttempt) -> str:
+    """`failed on alpha: out-of-memory, with memory 8GiB: killed by SIGKILL`."""
+    where = f" on {attempt.cluster}" if attempt.cluster else ""
+    what = f": {attempt.failure}" if attempt.failure is not None else ""
+    asked = f", with {attempt.asked}" if attempt.asked is not None and str(attempt.asked) else ""
+    return printable(f"{attempt.ended}{where}{what}{asked}" + (f": {attempt.reason}" if attempt.reason else ""))
 
 
 def _gpu_words(resources: Resources) -> str:
@@ -324,6 +352,15 @@ def format_resources(resources: Resources) -> str:
     limits = {name: getattr(resources.limits, name) for name in resources.limits.__struct_fields__}
     capped = ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
     return f"{tasks}{nodes}, each: {', '.join(filter(None, parts))}" + (f" (limits: {capped})" if capped else "")
+
+
+def format_allocation(allocated: GivenResources) -> str:
+    """`4 cores, 16GiB memory, 2 gpus a100 (0,3)`; what was not told is left out."""
+    types, ids = " ".join(allocated.gpu_types), f"({allocated.gpu_ids})" if allocated.gpu_ids else ""
+    gpus = f"{allocated.gpus} gpu{'' if allocated.gpus == 1 else 's'}" if allocated.gpus else ""
+    cores = f"{allocated.cores:g} core{'' if allocated.cores == 1 else 's'}" if allocated.cores else ""
+    memory = f"{show_bytes(allocated.memory_bytes)} memory" if allocated.memory_bytes else ""
+    return ", ".join(filter(None, (cores, memory, " ".join(filter(None, (gpus, types, ids)) if gpus else ""))))
 
 
 def print_event(event: Event, form: str | None) -> None:

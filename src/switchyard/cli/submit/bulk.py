@@ -6,9 +6,12 @@ import json
 import re
 import sys
 from argparse import Namespace
+from bisect import bisect_left
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from switchyard.cli.jobs.job_action import format_job_count
 from switchyard.cli.jobs.job_view import created_job, exit_code_of
@@ -30,13 +33,24 @@ MISTAKES_SHOWN = 20
 JOBS_SHOWN = 3
 
 
+Entry = tuple[JobRequest, FileRequest] | BadRequest  # a job of the file, or what is wrong with it
+
+
 def submit_bulk(yard: CoreClient, args: Namespace, flags: Mapping[str, Any]) -> int:
-    """Submit all jobs of the file. Mistakes in the file are reported before anything is sent."""
-    requests = send_files(yard, read_requests(args.bulk, flags, args))
+    """Submit all jobs of the file. Mistakes in it are told before anything is sent; with --each the other jobs go."""
+    entries = read_requests(args.bulk, flags, args)
+    requests = send_files(yard, [entry for entry in entries if not isinstance(entry, BadRequest)])
     with ProgressBar("submit", len(requests)) as progress:
-        results = yard.submit_many(
-            requests, each=args.each, key=args.key, batch=args.batch, on_progress=lambda done, _: progress.show(done)
+        answers = iter(
+            yard.submit_many(
+                requests,
+                each=args.each,
+                key=args.key,
+                batch=args.batch,
+                on_progress=lambda done, _: progress.show(done),
+            )
         )
+    results = [entry if isinstance(entry, BadRequest) else next(answers) for entry in entries]
     jobs = [result for result in results if isinstance(result, JobHandle)]
     print_stale_tokens(name for job in jobs for name in created_job(job).stale_tokens)
     refused = [(place, result) for place, result in enumerate(results) if isinstance(result, YardError)]
@@ -51,6 +65,8 @@ def submit_bulk(yard: CoreClient, args: Namespace, flags: Mapping[str, Any]) -> 
         print_notice(f"error: jobs[{place}]: {error.detail}")
     if len(refused) > MISTAKES_SHOWN:
         print_notice(f"error: and {len(refused) - MISTAKES_SHOWN} more were refused.")
+    if any(isinstance(entry, BadRequest) for entry in entries):
+        print_notice("next: Submit the corrected jobs alone, with another --key: the others were sent.")
     if rejected:
         print_notice(f"error: {len(rejected)} were REJECTED, the first: {rejected[0].id}: {rejected[0].reason}")
     if refused:
@@ -60,46 +76,88 @@ def submit_bulk(yard: CoreClient, args: Namespace, flags: Mapping[str, Any]) -> 
     return _exit_code(jobs) if args.wait else EXIT_OK
 
 
-def read_requests(file: str, flags: Mapping[str, Any], args: Namespace) -> list[tuple[JobRequest, FileRequest]]:
+def read_requests(file: str, flags: Mapping[str, Any], args: Namespace) -> list[Entry]:
     """Return a request for each job of the file, with the flags laid over it, and its local files.
 
-    Raise with all mistakes at once.
+    Raise with all mistakes at once. With --each, an entry may be its mistake, unless all are.
     """
-    from switchyard.sdk.transport.request import build_job_request
-
-    requests: list[tuple[JobRequest, FileRequest]] = []
-    mistakes: list[str] = []
-    for where, form in read_job_entries(file):
-        try:
-            plain, files = split_files(form, args, file=file, where=where)
-            request = build_job_request(plain, flags, where=where)
-            name_files(request, files)
-            refuse_missing_files(request, files, where=where)
-            requests.append((request, files))
-        except BadRequest as exc:
-            mistakes.append(exc.detail)
-    if mistakes:
+    entries = [_read_request(where, form, file, flags, args) for where, form in read_job_entries(file)]
+    if args.each:
+        entries = _without_malformed(entries)
+    mistakes = [entry.detail for entry in entries if isinstance(entry, BadRequest)]
+    if mistakes and (not args.each or len(mistakes) == len(entries)):
         more = f"\n… and {len(mistakes) - MISTAKES_SHOWN} more" if len(mistakes) > MISTAKES_SHOWN else ""
         lines = "\n".join(mistakes[:MISTAKES_SHOWN]) + more
         raise Malformed(
-            f"{len(mistakes)} of {len(mistakes) + len(requests)} jobs are not well-formed:\n{lines}",
+            f"{len(mistakes)} of {len(entries)} jobs are not well-formed:\n{lines}",
             next_step="Correct them and submit again; nothing was sent.",
         )
-    if not requests:
+    if not entries:
         raise Malformed(
             f"{_source_name(file)} has no jobs.", next_step="It holds a list of jobs, or one JSON object per line."
         )
-    return requests
+    return entries
 
 
-def read_job_entries(file: str) -> list[tuple[str, dict[str, Any]]]:
-    """Return the fields of each job, with its position in the file for error messages."""
+def _read_request(
+    where: str, form: dict[str, Any] | BadRequest, file: str, flags: Mapping[str, Any], args: Namespace
+) -> Entry:
+    from switchyard.sdk.transport.request import build_job_request
+
+    if isinstance(form, BadRequest):
+        return form
+    try:
+        plain, files = split_files(form, args, file=file, where=where)
+        request = build_job_request(plain, flags, where=where)
+        name_files(request, files)
+        refuse_missing_files(request, files, where=where)
+    except BadRequest as exc:
+        return exc
+    return request, files
+
+
+def _without_malformed(entries: list[Entry]) -> list[Entry]:
+    """Leave out jobs that wait for one that is not well-formed, and number the others as they will be sent."""
+    waiting: dict[int, list[int]] = {}
+    for place, entry in enumerate(entries):
+        for number in _numbers_of(entry):
+            waiting.setdefault(number, []).append(place)
+    left_out = [place for place, entry in enumerate(entries) if isinstance(entry, BadRequest)]
+    for place in left_out:  # it grows
+        for dependent in waiting.pop(place, ()):
+            if not isinstance(entries[dependent], BadRequest):
+                entries[dependent] = BadRequest(f"It is to begin after job #{place}, which is not sent.")
+                left_out.append(dependent)
+    gone = sorted(left_out)
+    return [entry if isinstance(entry, BadRequest) or not gone else _renumbered(entry, gone) for entry in entries]
+
+
+def _numbers_of(entry: Entry) -> list[int]:
+    """The places in the file of the jobs that this one waits for."""
+    after = () if isinstance(entry, BadRequest) else entry[0].after
+    return [int(text[1:].partition(":")[0]) for text in after if text.startswith("#")]
+
+
+def _renumbered(entry: tuple[JobRequest, FileRequest], gone: list[int]) -> Entry:
+    request, files = entry
+    if not _numbers_of(entry):
+        return entry
+    after = []
+    for text in request.after:
+        place, colon, condition = text.partition(":")
+        number = f"#{int(place[1:]) - bisect_left(gone, int(place[1:]))}" if place.startswith("#") else place
+        after.append(f"{number}{colon}{condition}")
+    return replace(request, after=after), files
+
+
+def read_job_entries(file: str) -> list[tuple[str, dict[str, Any] | BadRequest]]:
+    """Return the fields of each job, or what is wrong with it, with its position in the file for error messages."""
     text = _read_bytes(file)
     where = _source_name(file)
     start = text.lstrip()[:1]
     if start == b"{":
         lines = [(f"{where}, line {number}", line) for number, line in enumerate(text.splitlines(), start=1)]
-        return [(place, _require_mapping(_parse_json(line, place), place)) for place, line in lines if line.strip()]
+        return [(place, _read_line(line, place)) for place, line in lines if line.strip()]
     is_json = start == b"[" and re.match(rb"\s*\[\s*(\]|\{\s*[\"}])", text) is not None
     entries = _parse_json(text, where) if is_json else load_yaml(text, where=where)
     if entries is None:
@@ -107,9 +165,16 @@ def read_job_entries(file: str) -> list[tuple[str, dict[str, Any]]]:
     if not isinstance(entries, list):
         raise Malformed(f"{where}: expected a list of jobs, or one JSON object per line.")
     return [
-        (f"{where}, jobs[{place}]", _require_mapping(entry, f"{where}, jobs[{place}]"))
+        (f"{where}, jobs[{place}]", _mapping_or_mistake(entry, f"{where}, jobs[{place}]"))
         for place, entry in enumerate(entries)
     ]
+
+
+def _read_line(line: bytes, where: str) -> dict[str, Any] | BadRequest:
+    try:
+        return _mapping_or_mistake(_parse_json(line, where), where)
+    except Malformed as exc:
+        return exc
 
 
 def _parse_json(text: bytes, where: str) -> Any:
@@ -122,9 +187,9 @@ def _parse_json(text: bytes, where: str) -> Any:
         raise Malformed(f"{where}: not valid JSON: {exc}") from exc
 
 
-def _require_mapping(value: Any, where: str) -> dict[str, Any]:
+def _mapping_or_mistake(value: Any, where: str) -> dict[str, Any] | BadRequest:
     if not isinstance(value, dict):
-        raise Malformed(f"{where}: expected fields such as `command`, not {str(value)[:40]!r}.")
+        return Malformed(f"{where}: expected fields such as `command`, not {str(value)[:40]!r}.")
     return value
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from switchyard.cli.jobs.job_view import EXIT_CODES_HELP, created_job, exit_code_of, format_created, format_tally
 from switchyard.cli.jobs.verdicts import print_explanation, print_plan
 from switchyard.cli.jobs.wait_view import wait_for_job, write_output
+from switchyard.cli.submit.retry_options import add_retry, retry_of
 from switchyard.cli.submit.submit_files import add_files, fetch_after_wait, name_files, send_files, split_files
 from switchyard.cli.submit.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.submit.submit_tokens import add_clusters, print_stale_tokens, read_clusters
@@ -47,6 +48,7 @@ EXAMPLES = f"""\
   yard submit --array 0-999%50 -- ./one-of-many          SWITCHYARD_ARRAY_INDEX says which; 50 at once
   yard submit --gpu 'h100:2 or a100-80gb:4' -- ./train    YARD_ALTERNATIVE says which: 1 or 2
   yard submit --retry 3 --retry-on cluster,lost --backoff 30s -- ./fragile
+  yard submit --memory 8GiB --retry-on out-of-memory:3,memory=x2,memory-max=64GiB -- ./hungry
   yard submit --image oci:./sim:7 -- ./simulate          only where the image can run
   yard submit --in train.py --out 'results/*' --wait -- python train.py      files go there, results come back
   yard submit --workdir . --out model.pt -- ./train.sh   the whole folder, without what .yardignore names
@@ -69,7 +71,9 @@ job file (every field but command may be left out):
   in: [train.py, data:input]         # from this file's folder on; and: workdir, out_required
   out: [results/*]                   # kept at the end: `yard fetch`
   array: 0-999%50                    # and: after: [ID:any], hold: true, expires_after: 1h
-  retry: {{limit: 3, causes: [cluster, lost], exit_codes: 1,75, backoff: 10s, backoff_max: 10m}}
+  retry:                             # and: causes: [cluster, lost], exit_codes: 1,75, backoff: 10s, backoff_max: 10m
+    limit: 3
+    on: {{out-of-memory: {{limit: 2, memory: x2, memory_max: 64GiB}}, node-lost: {{elsewhere: true}}}}
 
 {EXIT_CODES_HELP}
   Without --wait: 0 once the job is accepted, 5 if no cluster could ever run it."""
@@ -163,7 +167,7 @@ def job_fields_of(args: Namespace) -> dict[str, Any]:
     fields["parameters"] = parameters_of(args) or None
     fields["tokens"] = dict(args.token) or None
     fields["native"] = native_of(args) or None
-    fields["retry"] = _retry(args) or None
+    fields["retry"] = retry_of(args) or None
     fields["compatibility"] = None if args.compatibility is None else _read_compatibility(args.compatibility)
     return fields
 
@@ -174,18 +178,6 @@ def _read_compatibility(file: str) -> list[Any]:
     from switchyard.model.wire.decode import load_yaml
 
     return list(compatibility_from_document(load_yaml(_read_bytes(file), where=file), where=file))
-
-
-def _retry(args: Namespace) -> dict[str, Any]:
-    causes = [word for text in args.retry_on for word in text.split(",")]
-    retry = {
-        "limit": args.retry,
-        "causes": causes or None,
-        "exit_codes": args.retry_exit_codes,
-        "backoff": args.backoff,
-        "backoff_max": args.backoff_max,
-    }
-    return {name: value for name, value in retry.items() if value is not None}
 
 
 def _bulk(args: Namespace) -> int:
@@ -363,7 +355,9 @@ def _add_job(parser: Parser) -> None:
     )
     group.add_argument("--cwd", metavar="DIR", help="working directory on the cluster (default: one of its own)")
     group.add_argument(
-        "--image", metavar="IMAGE", help="container image; oci:PATH[:TAG]: an OCI layout on disk, with its needs"
+        "--image",
+        metavar="IMAGE",
+        help="container image, pinned if the server lists its registry; oci:PATH[:TAG]: an OCI layout on disk",
     )
     group.add_argument("--compatibility", metavar="FILE", help="what the image needs of a node: architecture, driver …")
     group.add_argument("--cluster", metavar="NAME", help="only this cluster")
@@ -446,13 +440,7 @@ def _add_when(parser: Parser) -> None:
         metavar="RULE",
         help="if it is pending for long: 'after 10m try pool burst', 'reject after 24h'; repeatable",
     )
-    group.add_argument("--retry", type=int, metavar="N", help="at most this many retries")
-    add_repeatable(group, "--retry-on", metavar="CAUSE", help="job, cluster or lost (default all three); repeatable")
-    group.add_argument(
-        "--retry-exit-codes", metavar="CODES", help="retry the job's own failures only with these: 1,75,100-120"
-    )
-    group.add_argument("--backoff", metavar="T", help="pause before the first retry; it doubles (default 10s)")
-    group.add_argument("--backoff-max", metavar="T", help="the longest pause (default 10m)")
+    add_retry(group)
 
 
 def _add_mode_options(parser: Parser) -> None:

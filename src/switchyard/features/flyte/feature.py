@@ -21,6 +21,7 @@ FEATURE = Feature(
         ]
     },
     config={"workflows": "switchyard.features.flyte.server.workflows_section:WorkflowsSection"},
+    config_keys="switchyard.features.flyte.server.config_keys:read_flyte_keys",
     store="switchyard.features.flyte.store.feature:FlyteStore",
     server="switchyard.features.flyte.server.feature:FlyteFeature",
 )

@@ -15,9 +15,7 @@ FEATURE = Feature(
             ),
         ]
     },
-    config={
-        "cluster_resources": "switchyard.features.kubernetes.server.cluster_resources_section:ClusterResourcesSection"
-    },
+    config={"cluster_resources": "switchyard.features.kubernetes.server.feature:ClusterResourcesSection"},
     site={"kubernetes": "switchyard.features.kubernetes.agent.kubernetes_site:KubernetesSite"},
     server="switchyard.features.kubernetes.server.feature:KubernetesServer",
     agent="switchyard.features.kubernetes.agent.feature:KubernetesFeature",

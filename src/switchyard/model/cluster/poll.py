@@ -119,7 +119,9 @@ class Report(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
     signal: Annotated[int, Meta(ge=0, le=255)] | None = None
     reason: AgentText = ""
     cause: Cause = Cause.JOB  # of a failure
-    usage: Usage | None = None  # of an end
+    usage: Usage | None = None  # of an end, and of a start what the cluster gave
+    # The kind of a failure (`FailureKind`). An unknown word, of a newer agent, says nothing.
+    failure: Annotated[str, Meta(max_length=40)] | None = None
 
 
 class OutputChunk(Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,5 +232,9 @@ class PollAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Version of the objects of all namespaces (`GET /v1/agents/cluster-resources`). Only for agents of Kubernetes.
     cluster_resources: str = ""
     is_rotation_asked: bool = False  # an operator wants this agent to have a new credential
+    # An operator has set the cluster's graph: what the agent finds on the cluster keeps no job from starting.
+    is_graph_by_operator: bool = False
     is_closing: bool = False  # this server is going away: reconnect, after a moment of your own
     event_mark: str = ""  # the number of the last event, with a signature; comes back with every poll
+    # Reports may say what the cluster gave, and the kind of a failure: older servers refuse such reports.
+    takes_details: bool = False

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from switchyard.model.jobspec.quantity import Duration, parse_duration_s
 from switchyard.model.rules.names import LABEL_KEY_PATTERN, TEXT_PATTERN, LabelKey, LabelValue
@@ -43,12 +44,19 @@ def server_label_mistakes(keys: Iterable[str]) -> list[str]:
 
 
 class RunAs(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The identity under which the job acts. The job's process gets it; the cluster decides whether to use it."""
+    """The identity under which the job acts. The job's process gets it; the cluster decides whether to use it.
+
+    An empty text, and a client without a field, are the same as none.
+    """
 
     iam_role: IdentityText | None = None
     k8s_service_account: IdentityText | None = None
     execution_identity: IdentityText | None = None
     oauth2_client: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            force_setattr(self, name, getattr(self, name) or None)
 
 
 class SecurityContext(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

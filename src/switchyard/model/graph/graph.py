@@ -90,6 +90,8 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
 
     `images` has the rules for images of jobs, in order; none: not known, so nothing is refused by them. `site` has the
     places for data and the secrets that its site file offers; none: not known, so jobs that need them are refused.
+
+    `is_by_operator`: an operator has set it, whatever the agent finds on its cluster.
     """
 
     shapes: Annotated[list[Shape], Meta(min_length=1, max_length=SHAPES_MAX)]
@@ -97,6 +99,7 @@ class Graph(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True,
     ranks: Annotated[str, Meta(max_length=2**26)] = ""
     images: ImageOffers = None
     site: SiteOffer | None = None
+    is_by_operator: bool = False
 
     def __post_init__(self) -> None:
         _check(self)

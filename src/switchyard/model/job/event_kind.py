@@ -40,6 +40,7 @@ class EventKind(StrEnum):
     SUBMITTED = "submitted"
     SUCCEEDED = "succeeded"
     # The rest.
+    DIFFERS = "differs"  # the cluster gave less or other than the job asked for
     LATE = "late"  # the job is over its time budget
     OUTPUTS_FAILED = "outputs-failed"
     OUTPUTS_READY = "outputs-ready"

@@ -10,14 +10,17 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from switchyard.errors import ImpossibleValue
+from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.idset import ARRAY_PATTERN, TEXT_CHARS_MAX, parse_array
 from switchyard.model.cluster.native_grammars import DEVICE_PATTERN, GPU_TYPE, NATIVE_GRAMMARS
 from switchyard.model.cluster.pod_part import PodPart
 from switchyard.model.cluster.selection import NamedValues, Select, refuse_infinite
 from switchyard.model.executions.execution import ExecutionConfig, QualityOfService
+from switchyard.model.failures.asked_resources import AskedResources
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.files.files import JobFiles, OutputCounts, TaskOutputs
 from switchyard.model.job.image_compatibility import CompatibilityList
-from switchyard.model.job.retry import Retry
+from switchyard.model.job.retry import NO_RETRY, Retry
 from switchyard.model.job.site_needs import SiteNeeds
 from switchyard.model.job.spill import SpillTexts, parse_rules
 from switchyard.model.jobspec.quantity import (
@@ -234,7 +237,7 @@ class JobSpec(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     resources: Resources = Resources()
     on_lost: OnLost = OnLost.WAIT
     lost_after: Duration | None = None
-    retry: Retry = Retry()
+    retry: Retry = NO_RETRY
     # What the image needs of the system of the nodes that run it.
     compatibility: CompatibilityList = []
     # Needs that `resources` cannot say, as a jobspec says them: `version`, `resources`, and what bounds them.
@@ -396,6 +399,30 @@ class Usage(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     elapsed_s: Annotated[int, Meta(ge=0, le=2**40)] = 0
     memory_bytes_max: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None  # of the task or node that used most
     nodes: Annotated[str, Meta(max_length=4096)] = ""  # by name, as the cluster writes them
+    allocated: GivenResources | None = None  # what the cluster gave to it
+
+    @property
+    def differences(self) -> str:
+        """Where the cluster gave less or other than the job asked for; empty: nowhere that is known."""
+        return "" if self.allocated is None else "; ".join(self.allocated.differs)
+
+
+class JobAttempt(Struct, frozen=True, omit_defaults=True):
+    """An attempt of a job that is no array, after which the job went on.
+
+    `ended`: failed, lost, preempted, refused (by the cluster, before the start), returned, or moved. `asked`: what it
+    asked for, where not all attempts ask for the same.
+    """
+
+    attempt: int
+    fence: int
+    cluster: str | None = None
+    ended: str = ""
+    failure: FailureKind | None = None
+    reason: str = ""
+    asked: AskedResources | None = None
+    started_us: int | None = None
+    ended_us: int | None = None
 
 
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -420,8 +447,10 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cancel_requested: bool = False
     exit_code: int | None = None
     signal: int | None = None
+    failure: FailureKind | None = None  # of a FAILED one: how its last attempt failed
+    attempts: list[JobAttempt] = []  # those before the present one; not in lists, and of many the last 100
     native_id: str | None = None
-    usage: Usage | None = None  # of an ended one, where its cluster says
+    usage: Usage | None = None  # where its cluster says; of a running one without times
     created_us: int
     assigned_us: int | None = None
     leased_us: int | None = None

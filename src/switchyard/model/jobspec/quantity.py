@@ -147,3 +147,9 @@ def show_bytes(value: int) -> str:
         if value >= size:
             return f"{value // size}{suffix}" if value % size == 0 else f"{value / size:.1f}{suffix}"
     return f"{value}B"
+
+
+def show_duration(seconds: int) -> str:
+    """A duration as people write it: 10s, 1m30s, 2h."""
+    parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
+    return "".join(f"{count}{unit}" for count, unit in parts if count) or "0s"

@@ -277,8 +277,14 @@ def _construct_checked(construct: Any, words: str, loader: Any, node: Any) -> An
     return value
 
 
+BOOL_TAG, TEXT_TAG = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+
+
 class _YamlChecker:
-    """Refuses what no document may have: too deep nesting, a field given twice, aliases (or too many of them)."""
+    """Refuses what no document may have: too deep nesting, a field given twice, aliases (or too many of them).
+
+    A field named `on` stays a text: YAML 1.1 reads on, off, yes and no as booleans, and a field is never one.
+    """
 
     def __init__(self, where: str, nodes_max: int) -> None:
         self._where, self._nodes_max = where, nodes_max
@@ -307,6 +313,7 @@ class _YamlChecker:
                     at = f"line {key.start_mark.line + 1}, column {key.start_mark.column + 1}"
                     raise Malformed(f"{self._where}: {at}: the field {key.value[:80]!r} is given twice.")
                 keys.add(key.value)
+                key.tag = TEXT_TAG if key.tag == BOOL_TAG else key.tag
             self.refuse(key, depth + 1)
             self.refuse(child, depth + 1)
 

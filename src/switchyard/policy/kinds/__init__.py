@@ -10,6 +10,7 @@ from switchyard.policy.kinds.job_priority import JOB_PRIORITY
 from switchyard.policy.kinds.kind import Kind, Kinds
 from switchyard.policy.kinds.plugin_override import PluginOverrideKind
 from switchyard.policy.kinds.quality_of_service import QualityOfServiceKind
+from switchyard.policy.kinds.retry_policy import RetryPolicyKind
 from switchyard.policy.kinds.task_resources import TaskResourcesKind
 from switchyard.policy.kinds.tokens import TokensKind
 from switchyard.policy.kinds.workflow_execution_config import WorkflowExecutionConfigKind
@@ -26,6 +27,7 @@ BUILTIN_KINDS: tuple[Kind, ...] = (
     ClusterAssignmentKind(),
     JOB_PRIORITY,
     TokensKind(),
+    RetryPolicyKind(),
 )
 
 __all__ = ["BUILTIN_KINDS", "ENTRY_POINT_GROUP", "Kind", "Kinds"]

@@ -2,7 +2,7 @@
 
     index.json → (index →)… manifest → config          architecture and os; labels
                              ▲ subject                  annotations
-                             artifact of type ARTIFACT  layers of type DOCUMENT: the needs as JSON
+                             artifact of ARTIFACT_TYPES layers of DOCUMENT_TYPES: the needs
 
 The layout is untrusted input.
 """
@@ -21,18 +21,16 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from switchyard.errors import Malformed, NotFound
+from switchyard.model.images.compatibility_forms import ARTIFACT_TYPES, DOCUMENT_TYPES, read_document
 from switchyard.model.job.image_compatibility import (
     Compatibility,
     architecture_of,
     compatibility_from_annotations,
-    compatibility_from_document,
     merge_compatibility,
 )
 from switchyard.model.wire.decode import decode_json
 
 IMAGE_SCHEME = "oci:"
-ARTIFACT_TYPE = "application/vnd.oci.image-compatibility.v1"  # the working group's name for such an artifact
-DOCUMENT_TYPE = "application/vnd.switchyard.image-compatibility.v1+json"  # our form of its contents
 INDEX_TYPES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 TAG_ANNOTATION = "org.opencontainers.image.ref.name"
 BLOB_BYTES_MAX = 4 * 2**20  # registries refuse larger manifests; layers of an image are never read
@@ -100,7 +98,7 @@ def read_image_compatibility(image: str) -> list[Compatibility]:
         needs += _manifest_compatibility(layout, manifests[0].manifest, where=str(path))
         subjects.add(manifests[0].descriptor.digest)
     for artifact in layout.artifacts(index, of=subjects):
-        needs += [layout.document(layer) for layer in artifact.layers if layer.mediaType == DOCUMENT_TYPE]
+        needs += [layout.document(layer) for layer in artifact.layers if layer.mediaType in DOCUMENT_TYPES]
     return merge_compatibility(*needs, where=image)
 
 
@@ -122,7 +120,7 @@ def _split(text: str) -> tuple[Path, str | None]:
 
 
 def _choose_images(index: _Index, tag: str | None, *, where: str) -> list[_Descriptor]:
-    images = [image for image in index.manifests if image.artifactType != ARTIFACT_TYPE]
+    images = [image for image in index.manifests if image.artifactType not in ARTIFACT_TYPES]
     if tag is not None:
         tagged = [image for image in images if image.annotations.get(TAG_ANNOTATION) == tag]
         if not tagged:
@@ -157,7 +155,7 @@ class _Layout:
                 yield from self.manifests(self.read(descriptor, _Index).manifests, depth + 1)
                 continue
             manifest = self.read(descriptor, _Manifest)
-            if ARTIFACT_TYPE not in (descriptor.artifactType, manifest.artifactType) and manifest.subject is None:
+            if not _is_artifact(descriptor, manifest) and manifest.subject is None:
                 yield _FoundManifest(descriptor, manifest)
 
     def artifacts(self, index: _Index, *, of: set[str]) -> Iterator[_Manifest]:
@@ -167,12 +165,12 @@ class _Layout:
                 continue
             manifest = self.read(descriptor, _Manifest)
             is_about = manifest.subject is not None and manifest.subject.digest in of
-            if is_about and ARTIFACT_TYPE in (descriptor.artifactType, manifest.artifactType):
+            if is_about and _is_artifact(descriptor, manifest):
                 yield manifest
 
     def document(self, layer: _Descriptor) -> list[Compatibility]:
         where = f"the compatibility {layer.digest[:19]}…"
-        return compatibility_from_document(_decode(self.blob(layer), Any, where), where=where)
+        return read_document(layer.mediaType, self.blob(layer), where=where)
 
     def read(self, descriptor: _Descriptor, kind: Any) -> Any:
         return _decode(self.blob(descriptor), kind, f"the blob {descriptor.digest[:19]}…")
@@ -209,6 +207,10 @@ class _Layout:
         if len(body) > BLOB_BYTES_MAX:
             raise Malformed(f"{self._path}: {name} is over {BLOB_BYTES_MAX} bytes; metadata has few.")
         return body
+
+
+def _is_artifact(descriptor: _Descriptor, manifest: _Manifest) -> bool:
+    return not ARTIFACT_TYPES.isdisjoint((descriptor.artifactType, manifest.artifactType))
 
 
 def _decode(body: bytes, kind: Any, where: str) -> Any:

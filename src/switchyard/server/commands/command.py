@@ -15,8 +15,8 @@ from switchyard.connection import PLAIN_HTTP_VARIABLE, is_loopback, is_plain_htt
 from switchyard.errors import EXIT_USAGE, Malformed, YardError
 from switchyard.server.commands.database_option import add_database_options, data_folder, read_database_url, sqlite_url
 from switchyard.server.config.clusters_section_checks import unlisted_members
-from switchyard.server.config.config import Config, flyte_reading, read_config, valid_parts
-from switchyard.server.config.config_positions import with_positions
+from switchyard.server.config.config import Config, format_mistakes, list_mistakes, read_config, valid_parts
+from switchyard.server.config.config_reading import config_reading
 from switchyard.server.config.platform_config import read_platform
 from switchyard.server.config.selection_section import read_selection
 from switchyard.server.config.settings import Settings, parse_address
@@ -196,22 +196,23 @@ def _config(file: str | None, mistakes: list[str]) -> tuple[Config, dict[str, st
         mistakes.append(f"--config: {exc}")
         return Config(), {}
     try:
-        config = read_config(text, where=str(path))
-    except YardError as exc:
+        wrong = list_mistakes(text, where=str(path))
+    except YardError as exc:  # it is no YAML
         mistakes.append(exc.detail)
-        config = valid_parts(text)
+        return Config(), {}
+    config = valid_parts(text) if wrong else read_config(text, where=str(path))
     references = [
         *read_platform(config)[1],
         *read_selection(config.selection)[1],
         *token_mistakes(config.resourcemanager),
     ]
-    if references or mistakes:
+    if references or wrong or mistakes:
         references += unlisted_members(msgspec.to_builtins(config.clusters))
-    reading = flyte_reading(text)
-    references = [reading.in_file(mistake) for mistake in references]
-    listed = "".join(mistakes)
-    if unlisted := [mistake for mistake in references if mistake not in listed]:
-        mistakes += [f"{path}: {mistake}" for mistake in with_positions(unlisted, text)]
+    reading = config_reading(text)
+    listed = "".join(wrong)
+    wrong += [mistake for mistake in map(reading.in_file, references) if mistake not in listed]
+    if wrong:
+        mistakes.append(format_mistakes(wrong, text, where=str(path)))
     return config, reading.unused
 
 

@@ -33,9 +33,8 @@ from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE, namespace_of
 from switchyard.route.moving import MovingSettings
 from switchyard.sections import with_sections
 from switchyard.server.config.clusters_section_checks import duplicate_clusters, unlisted_members
-from switchyard.server.config.config_positions import with_positions
+from switchyard.server.config.config_reading import config_reading, read_keys, with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
-from switchyard.server.config.flyte_sections import FlyteReading, read_flyte_keys
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
 from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part
 from switchyard.server.config.storage_section import StorageSection
@@ -390,29 +389,29 @@ def config_type() -> type[Config]:
 
 def read_config(text: str, *, where: str) -> Config:
     """Return the config, or raise one error that lists every mistake."""
+    mistakes = list_mistakes(text, where=where)
+    if mistakes:
+        raise Malformed(format_mistakes(mistakes, text, where=where), next_step="Correct them all and start again.")
+    value = load_yaml(text, where=where)
+    return config_type()() if value is None else msgspec.convert(read_keys(value).value, config_type())
+
+
+def list_mistakes(text: str, *, where: str) -> list[str]:
+    """What is wrong with the file's own parts; not with names that they have of each other."""
     value = load_yaml(text, where=where)
     if value is None:
-        return config_type()()
-    reading = read_flyte_keys(value)
-    value = reading.value
-    mistakes = [*reading.mistakes, *map(reading.in_file, find_mistakes(value, config_type(), ""))]
+        return []
+    reading = read_keys(value)
+    mistakes = [*reading.mistakes, *map(reading.in_file, find_mistakes(reading.value, config_type(), ""))]
     if mistakes:
-        clusters = value.get("clusters") if isinstance(value, dict) else None
+        clusters = reading.value.get("clusters") if isinstance(reading.value, dict) else None
         mistakes += [*duplicate_clusters(clusters), *unlisted_members(clusters)]
-        listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
-        raise Malformed(
-            f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}",
-            next_step="Correct them all and start again.",
-        )
-    return msgspec.convert(value, config_type())
+    return mistakes
 
 
-def flyte_reading(text: str) -> FlyteReading:
-    """What the file has of Flyte's keys; nothing for a file that is no YAML."""
-    try:
-        return read_flyte_keys(load_yaml(text, where=""))
-    except Malformed:
-        return FlyteReading(None)
+def format_mistakes(mistakes: list[str], text: str, *, where: str) -> str:
+    listed = "\n".join(f"  - {mistake}" for mistake in with_positions(mistakes[:MISTAKES_MAX], text))
+    return f"{where} has {len(mistakes)} mistake{'s' if len(mistakes) > 1 else ''}:\n{listed}"
 
 
 def valid_parts(text: str) -> Config:
@@ -420,7 +419,7 @@ def valid_parts(text: str) -> Config:
 
     Returns an empty config if a section is invalid whose names other sections use: all those names would seem unknown.
     """
-    value = flyte_reading(text).value
+    value = config_reading(text).value
     hints = typing.get_type_hints(config_type(), include_extras=True)
     sections = {name: section for name, section in value.items() if name in hints} if isinstance(value, dict) else {}
     parts = {name: valid_part(section, hints[name]) for name, section in sections.items()}

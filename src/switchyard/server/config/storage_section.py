@@ -1,4 +1,4 @@
-"""The config section `storage`: where the bytes of files are kept. Each kind of store finds its own mistakes."""
+"""The config section `storage`: where the bytes of files are kept, its mistakes, and the store that it names."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from switchyard.storage.object_store import StorageOptions
-from switchyard.storage.opening import STORE_KINDS, store_kind
+from switchyard.plugins import PluginGroup
+from switchyard.storage.folder_store import FolderStore
+from switchyard.storage.object_store import ObjectStore, StorageOptions, StoreKind
 
+STORE_KINDS = PluginGroup("switchyard.object_stores", "object store")  # beside folders
 Text = Annotated[str, Meta(max_length=2048)]
 
 
@@ -59,6 +61,24 @@ def read_storage(
         known = ", ".join(f"{name}://" for name in STORE_KINDS.names())
         mistakes = [f"url: {options.scheme}:// is not known; there are {known}, or a folder"]
     return options, [f"storage.{mistake}" for mistake in mistakes]
+
+
+def open_store(options: StorageOptions, *, data: Path) -> ObjectStore:
+    """The store, ready for use. `data`: the server's folder.
+
+    A folder that cannot be written raises Unavailable. An object store is not asked: it may be away for a while.
+    """
+    if options.scheme:
+        return store_kind(options.scheme).open(options)
+    store = FolderStore(data / Path(options.url).expanduser())
+    store.prepare()
+    return store
+
+
+def store_kind(scheme: str) -> StoreKind:
+    """The kind of the stores with such addresses. Raises UnknownName."""
+    kind: StoreKind = STORE_KINDS.make(scheme)
+    return kind
 
 
 def _folder_mistakes(section: StorageSection) -> list[str]:

@@ -9,11 +9,10 @@ from switchyard.model.rules.tokens import LEASE_S_MAX, QUOTA_MAX, TOKENS_OF_JOB_
 from switchyard.plugins import PluginGroup
 from switchyard.server.config.config import ResourceManagerSection
 from switchyard.service.core.snapshots.token_settings import TokenSettings
-from switchyard.tokens.memory import MemoryPools
 from switchyard.tokens.noop import NoopPools
 from switchyard.tokens.pools import TokenPools
 
-POOLS_KINDS = PluginGroup("switchyard.token_pools", "kind of token pools")  # beside `noop` and `memory`
+POOLS_KINDS = PluginGroup("switchyard.token_pools", "kind of token pools")  # beside `noop`
 
 
 class PoolsKind(Protocol):
@@ -60,8 +59,6 @@ def make_token_pools(section: ResourceManagerSection) -> TokenSettings:
 
 
 def _pools(section: ResourceManagerSection, lease_s_max: int) -> TokenPools:
-    if section.type == "memory":
-        return MemoryPools(quota_max=section.resourceMaxQuota, lease_s_max=lease_s_max)
     if section.type == "noop":
         return NoopPools()
     return _kind(section).make(section, lease_s_max=lease_s_max)

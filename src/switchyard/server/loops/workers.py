@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from switchyard.errors import Busy, Unavailable, YardError
 from switchyard.policy.limits import exceeds_limit
-from switchyard.server.bulk_turns import BulkTurns
+from switchyard.server.commits import BulkTurns
 from switchyard.server.grpc.limiter import SERVER, Limiter, current_caller
 from switchyard.server.loops.loop_calls import copy_result, run_on_thread
 

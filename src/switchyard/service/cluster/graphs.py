@@ -254,13 +254,15 @@ def compile_sources(context: Context, sources: PackedGraphs, *, where: str) -> G
     sizes = {"": main.size, **{name: source.size for name, source in subsystems.items()}}
     bodies = {name: source.body for name, source in subsystems.items()}
     graph = context.compiler.compile(main.body, bodies, sizes=sizes, where=where)
-    if OPERATOR_SOURCE in sources:
-        reported = _reported_offers(sources.get(AGENT_SOURCE))
-        images = reported.images if graph.images is None else graph.images
-        site = reported.site if graph.site is None else graph.site
-        if (images, site) != (graph.images, graph.site):
-            return msgspec.structs.replace(graph, images=images, site=site)
-    return graph
+    if OPERATOR_SOURCE not in sources:
+        return graph
+    reported = _reported_offers(sources.get(AGENT_SOURCE))
+    return msgspec.structs.replace(
+        graph,
+        images=reported.images if graph.images is None else graph.images,
+        site=reported.site if graph.site is None else graph.site,
+        is_by_operator=True,
+    )
 
 
 def _reported_offers(source: PackedGraph | None) -> _ReportedOffers:

@@ -108,6 +108,8 @@ class ProcessMetrics:
     batch: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZE_BUCKETS))
     commit_s: Histogram = field(default_factory=lambda: Histogram(COMMIT_BUCKETS_S))
     leases: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))
+    # Attempts that ended, and were given less or other than their jobs asked for.
+    differences: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))
     # Executions of Flyte's that reached a phase. `cluster` is empty for one that has none yet, or is spread.
     moves: LabeledCounter = field(default_factory=lambda: LabeledCounter("from_cluster", "to_cluster"))
     # Of jobs with alternatives: which set, by its number, they got at which cluster.

@@ -11,9 +11,10 @@ from switchyard.model.cluster.verdict import Answer, Decision, Explanation, Outc
 from switchyard.model.job.blocker import Blocker, has_blocker, is_held_back
 from switchyard.model.job.bounds import Bounds, decode_bounds
 from switchyard.model.job.image_rules import image_note, image_refusal
-from switchyard.model.job.job import JobSpec, State
+from switchyard.model.job.job import JobSpec, State, Usage
 from switchyard.model.job.lifecycle import FINAL_STATES
 from switchyard.model.job.spill import spill_notes
+from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.jobspec.alternatives import set_names
 from switchyard.model.rules.access import Role
 from switchyard.model.rules.queue import QueuePosition
@@ -255,6 +256,8 @@ def _attempt_notes(row: JobDetails, attempts: Sequence[AttemptOnCluster], *, tro
         with_set = "" if attempt.alternative is None else f" with alternative {attempt.alternative}"
         ended = f"ended: {attempt.ended} {attempt.reason}".rstrip()
         notes.append(f"attempt {attempt.attempt} on {cluster}{with_set} {ended}")
+        notes += _difference_notes(attempt)
+    notes += _difference_notes(row)
     if row.cancel_us is not None and State(row.state) not in FINAL_STATES:
         notes.append("cancel requested; the job is CANCELLED once its cluster confirms")
     if State(row.state) is State.ASSIGNED:
@@ -265,6 +268,15 @@ def _attempt_notes(row: JobDetails, attempts: Sequence[AttemptOnCluster], *, tro
     return notes
 
 
+def _difference_notes(row: JobDetails | AttemptOnCluster) -> list[str]:
+    """Say where the cluster gave less or other than the job asked for."""
+    try:
+        words = "" if row.usage is None else msgspec.json.decode(row.usage, type=Usage).differences
+    except UNREADABLE_ERRORS:
+        return []
+    return [f"attempt {row.attempt} was given {words}"] if words else []
+
+
 def _image_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:
     """Say how the job's cluster runs its image, above all if the command runs on the host."""
     member = context.snapshots.world.by_id.get(row.cluster_id or "")
@@ -273,7 +285,15 @@ def _image_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:
     if member.graph.images is None:
         return [f"image {spec.image}: {member.name} has not said whether it runs images"]
     how = image_note(spec.image, member.graph.images) or image_refusal(spec.image, member.graph.images)
-    return [f"image {spec.image} on {member.name}: {how}"]
+    return [f"image {spec.image} on {member.name}: {how}", *_pin_notes(spec.image)]
+
+
+def _pin_notes(image: str) -> list[str]:
+    """Say that the tag of an image may mean another image at the next attempt, and what would pin it."""
+    host = image.partition("/")[0]
+    if "@" in image or not any(mark in host for mark in ".:"):
+        return []
+    return [f"image {image}: its tag is not pinned; an administrator may list {host} in `images` of the config"]
 
 
 def _set_notes(context: Context, row: JobDetails, spec: JobSpec) -> list[str]:

@@ -25,6 +25,7 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch
+from switchyard.service.job.earlier_attempts import earlier_attempts, failure_of_row
 from switchyard.service.lifecycle.array_spread import with_task_count
 from switchyard.service.lifecycle.arrays import BatchArrays, cancel_tasks
 from switchyard.service.lifecycle.chosen_sets import number_at
@@ -58,7 +59,8 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
         has_outputs = row.spec is not None and HAS_OUTPUTS in row.spec
         outputs = file_outputs.output_counts(tx, row.id) if has_outputs else None
         counts = ranges.tasks_by_cluster(tx, row.id) if row.array is not None else {}
-    visibility = Visibility(context, actor)
+        visibility = Visibility(context, actor)
+        attempts = earlier_attempts(tx, row, visibility)
     job = job_view(row, visibility)
     if counts:
         job = msgspec.structs.replace(job, reason=with_task_count(job.reason, sum(counts.values())))
@@ -69,6 +71,7 @@ def job_get(context: Context, actor: Actor, ref: str) -> Job:
     return msgspec.structs.replace(
         job,
         policy=visibility.policy(row, policy),
+        attempts=attempts,
         outputs=outputs,
         tasks_by_cluster=_by_cluster_name(context, visibility, row, counts),
     )
@@ -315,6 +318,7 @@ def _view(row: JobDetails, visibility: Visibility) -> Job:
         cancel_requested=row.cancel_us is not None,
         exit_code=row.exit_code,
         signal=row.signal,
+        failure=failure_of_row(row),
         native_id=row.native_id,
         usage=msgspec.json.decode(row.usage, type=Usage) if row.usage else None,
         created_us=row.created_us,

@@ -53,13 +53,17 @@ def _has_task(range_: ranges.RangeOnCluster, index: int) -> bool:
 
 def _refusals_and_failures(tx: Tx, row: JobDetails, name_of: ClusterName) -> list[str]:
     grouped: dict[tuple[str, str, str], set[int]] = {}
-    kinds = {kind: events.task_kind(kind) for kind in (EventKind.REFUSED, EventKind.FAILED)}
+    kinds = {kind: events.task_kind(kind) for kind in (EventKind.REFUSED, EventKind.FAILED, EventKind.DIFFERS)}
     for event in events.event_list_of_array(tx, row.id, list(kinds.values()), limit=EVENTS_READ_MAX):
         index, why = read_task_reason(event.reason)
         if index is not None:
             grouped.setdefault((event.kind, name_of(event.cluster_id), why), set()).add(index)
     notes: list[str] = []
-    for kind, words in ((EventKind.REFUSED, "refused {tasks} before the start"), (EventKind.FAILED, "")):
+    for kind, words in (
+        (EventKind.REFUSED, "refused {tasks} before the start"),
+        (EventKind.FAILED, ""),
+        (EventKind.DIFFERS, "gave {tasks} less or other than asked"),
+    ):
         groups = sorted(key for key in grouped if key[0] == kinds[kind])
         for key in groups[:REASONS_TOLD_MAX]:
             _, name, why = key

@@ -48,6 +48,7 @@ from switchyard.service.lifecycle.array_spread import (
     lessee_ids,
     may_run_elsewhere,
 )
+from switchyard.service.lifecycle.failure_notes import failure_of_step, note_failure
 from switchyard.store.engine import ranges
 from switchyard.store.engine.new_rows import RangeUpdate
 from switchyard.store.jobs import jobs
@@ -98,11 +99,13 @@ class BatchArrays:
         *,
         is_preempted: bool = False,
         is_movable: bool = False,
+        is_elsewhere: bool = False,
     ) -> ReportAnswer:
         """Apply a report on one task. `again_at_us`: when a failed task is retried.
 
         `agent_id` is None if the server reports a task as lost because its agent has been silent for too long.
-        `is_movable`: an array of one cluster may go to another one if this cluster refuses it.
+        `is_movable`: an array of one cluster may go to another one if this cluster refuses it. `is_elsewhere`: the
+        retry is left to the other clusters of the array, if any take it.
         """
         if is_preempted:
             again_at_us = self._batch.now_us + PREEMPTED_WAIT_US
@@ -139,6 +142,11 @@ class BatchArrays:
             if is_refused and step.event is EventKind.RETURNED:
                 step = Transition(step.life, EventKind.REFUSED, step.reason)
             self._apply_step(array, range_, position=position, item=item, step=step, again_at_us=again_at_us)
+            if is_elsewhere and step.event is EventKind.RETRYING and range_.cluster_id and array.row.spread:
+                add_avoided_tasks(array.avoided, range_.cluster_id, [range_.lo + position], array=array.row.array)
+            if (failure := failure_of_step(step, item)) is not None:
+                place = range_.cluster_id
+                note_failure(self._batch, array.row, failure, fence=item.fence, cluster_id=place, usage=item.usage)
         array.is_reported = True
         if item.seen is ObservedState.SUBMITTED and read_task(range_.tasks, position).state is State.SUBMITTED:
             array.note_waiting(reason)
@@ -203,6 +211,20 @@ class BatchArrays:
                 reason=reason,
                 is_of_task=True,
             )
+        if (is_returned or state in FINAL_STATES) and item.usage is not None and item.usage.differences:
+            self._note_differences(array, range_, item, f"task {index}: {printable_line(item.usage.differences)}")
+
+    def _note_differences(self, array: ArrayJob, range_: RangeState, item: Report, reason: str) -> None:
+        self._batch.event(
+            array.row.id,
+            EventKind.DIFFERS,
+            state=array.state.value,
+            attempt=array.row.attempt,
+            fence=item.fence,
+            cluster_id=range_.cluster_id,
+            reason=reason,
+            is_of_task=True,
+        )
 
     def _leave_to_others(self, array: ArrayJob, range_: RangeState, index: int, item: Report, step: Transition) -> None:
         """Note that the cluster gave this task back, lost it or refused it, unless the task itself is at fault."""

@@ -10,30 +10,28 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import Report
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.blocker import Blocker, change_blocked
 from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.event_kind import EventKind
-from switchyard.model.job.job import JobSpec, State
+from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import (
-    ATTEMPTS_MAX,
     FINAL_STATES,
     LifecycleState,
-    ObservedState,
     Transition,
     make_transition,
     unassign,
 )
-from switchyard.model.job.retry import Cause, retry_delay_s
-from switchyard.model.job.unreadable import UNREADABLE_ERRORS
+from switchyard.model.job.retry import Cause
 from switchyard.model.rules.names import printable_line
 from switchyard.model.rules.queue import counted_lane
-from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch, Topic
 from switchyard.service.lifecycle.array_job import ArrayJob
 from switchyard.service.lifecycle.arrays import read_on_lost
 from switchyard.service.lifecycle.chosen_sets import number_at
+from switchyard.service.lifecycle.failure_notes import failure_of_step, note_failure
+from switchyard.service.lifecycle.retry_grants import RetryGrant, asked_by_attempt, grant_update
 from switchyard.store.clusters import clusters
-from switchyard.store.engine import ranges
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_rows import AttemptRow, JobRow
 from switchyard.store.jobs.job_update import JobUpdate
@@ -151,42 +149,10 @@ def move_update(batch: Batch, row: JobRow, step: Transition, cluster_id: str, *,
     )
 
 
-def tolerates_preemption(row: JobRow, item: Report) -> bool:
-    """Whether an interruptible job was preempted. Such a job runs again, and no retry is counted."""
-    if item.seen is not ObservedState.FAILED or item.cause is not Cause.PREEMPTED or row.attempt >= ATTEMPTS_MAX:
-        return False
-    try:
-        return decode_bounds(row.bounds).is_interruptible
-    except UNREADABLE_ERRORS as exc:
-        log_unreadable("jobs", row.id, f"column bounds: {exc}")
-        return False
-
-
-def retry_due_us(batch: Batch, row: JobRow, item: Report) -> int | None:
-    """Return when the retry policy allows another try after this report; None: no retry."""
-    if (
-        not row.retries
-        or item.seen not in (ObservedState.FAILED, ObservedState.LOST)
-        or tolerates_preemption(row, item)
-    ):
-        return None
-    cause = Cause.LOST if item.seen is ObservedState.LOST else item.cause
-    try:
-        policy = msgspec.json.decode(jobs.spec_get_many(batch.tx, [row.spec_hash])[row.spec_hash], type=JobSpec).retry
-    except UNREADABLE_ERRORS as exc:  # no retry: the attempt's end still counts
-        log_unreadable("jobs", row.id, f"column spec: {exc}")
-        return None
-    tries = row.tries + 1
-    if row.array is not None:
-        tries = ranges.task_attempts_count(batch.tx, row.id, item.fence)
-    wait_s = retry_delay_s(policy, tries=tries, cause=cause, exit_code=item.exit_code)
-    return None if wait_s is None else batch.now_us + wait_s * 1_000_000
-
-
 def step_update(
-    batch: Batch, row: JobRow, step: Transition, item: Report | None = None, *, again_us: int | None = None
+    batch: Batch, row: JobRow, step: Transition, item: Report | None = None, *, grant: RetryGrant | None = None
 ) -> JobUpdate:
-    """Return the update for a transition. `item`: the report that caused it. `again_us`: time of the retry."""
+    """Return the update for a transition. `item`: the report that caused it. `grant`: the retry, if there is one."""
     at_us = batch.now_us - item.ago_us if item else batch.now_us
     # A time before the lease or the start comes from a wrong clock.
     at_us = max(at_us, row.started_us or row.leased_us or row.created_us)
@@ -196,7 +162,10 @@ def step_update(
         state=state, reason=_step_reason(row, step), fence=step.life.fence, is_ready=False, native_id=native_id
     )
     if state is State.RUNNING:
-        return replace(update, started_us=at_us)
+        return replace(update, started_us=at_us, usage=_stored_usage(item))
+    if (failure := failure_of_step(step, item)) is not None:
+        usage = item.usage if item is not None else None
+        note_failure(batch, row, failure, fence=row.fence, cluster_id=row.cluster_id, usage=usage)
     if state in FINAL_STATES:
         batch.free(row)
         return replace(
@@ -205,12 +174,13 @@ def step_update(
             exit_code=item.exit_code if item else None,
             signal=item.signal if item else None,
             usage=_stored_usage(item),
+            failure=UNSET if failure is None else failure.value,
         )
     if state is State.PENDING:
-        archive_attempt(batch, row, step)
+        archive_attempt(batch, row, step, item, failure=failure, asked=asked_by_attempt(batch, row, grant))
         batch.free(row)
         batch.topics.add(Topic.PENDING)
-        return update.then(_requeue_update(batch, row, step, item, again_us))
+        return update.then(_requeue_update(batch, row, step, item, grant))
     return update
 
 
@@ -230,13 +200,14 @@ def _stored_usage(item: Report | None) -> str | UnsetType:
 
 
 def _requeue_update(
-    batch: Batch, row: JobRow, step: Transition, item: Report | None, again_us: int | None
+    batch: Batch, row: JobRow, step: Transition, item: Report | None, grant: RetryGrant | None
 ) -> JobUpdate:
     """Return the update of a requeued job: when to route it, and which cluster to avoid."""
     update = JobUpdate(
         cluster_id=None,
         agent_id=None,
         native_id=None,
+        usage=None,
         assigned_us=None,
         leased_us=None,
         started_us=None if row.array is None else UNSET,  # an array began with its first task, which may have ended
@@ -244,9 +215,10 @@ def _requeue_update(
         spread=None,
         alternatives=None,
     )
-    if again_us is not None:
-        update = _with_backoff(replace(update, tries=row.tries + 1), row, again_us)
+    if grant is not None:
+        update = _with_backoff(update.then(grant_update(batch, row, grant)), row, grant.due_us)
     is_job_fault = step.event == EventKind.RETRYING and item is not None and item.cause is Cause.JOB
+    is_job_fault = is_job_fault and not (grant is not None and grant.is_elsewhere)
     is_refused = step.event is EventKind.REFUSED
     if row.cluster_id and (row.agent_id or is_refused) and not is_job_fault:  # an array's row names no agent
         avoid = read_avoided_clusters(row.avoid)
@@ -290,8 +262,17 @@ def read_avoided_clusters(text: str | None) -> dict[str, AvoidedCluster]:
     return msgspec.json.decode(text, type=dict[str, AvoidedCluster]) if text else {}
 
 
-def archive_attempt(batch: Batch, row: JobRow, step: Transition) -> None:
-    """Store the ended attempt of a job that goes on."""
+def archive_attempt(
+    batch: Batch,
+    row: JobRow,
+    step: Transition,
+    item: Report | None = None,
+    *,
+    failure: FailureKind | None = None,
+    asked: str | None = None,
+) -> None:
+    """Store the ended attempt of a job that goes on. `item`: the report of its end."""
+    usage = _stored_usage(item)
     jobs.attempt_archive(
         batch.tx,
         [
@@ -309,6 +290,9 @@ def archive_attempt(batch: Batch, row: JobRow, step: Transition) -> None:
                 started_us=row.started_us,
                 ended_us=batch.now_us,
                 alternative=number_at(row, row.cluster_id),
+                usage=row.usage if usage is UNSET else usage,
+                failure=None if failure is None else failure.value,
+                asked=asked,
             )
         ],
     )

@@ -31,12 +31,12 @@ from switchyard.service.lifecycle.decision_history import (
     record_wait_reason,
     thin_wait_events,
 )
+from switchyard.service.lifecycle.retry_grants import Rules, grant_retry, grant_update
 from switchyard.service.lifecycle.transitions import (
     life_of,
     read_avoided_clusters,
     record_step,
     refused_clusters,
-    retry_due_us,
 )
 from switchyard.service.placement.decision import JobNeeds, Placement, Reservations, decide, spread_of
 from switchyard.service.placement.decision_counts import count_rerouted, count_set
@@ -98,7 +98,9 @@ def apply_decisions(
             continue
         if placement is Placement.WAIT_TOKENS:
             batch.topics.add(Topic.PENDING)
-        update = _decision_update(batch, world, row, plan=plan, placement=placement, earlier_verdicts=earlier_verdicts)
+        update = _decision_update(
+            context, batch, world, row, plan=plan, placement=placement, earlier_verdicts=earlier_verdicts
+        )
         if placement is Placement.ASSIGN and (row.array is not None or eligibility.sets is not None):
             update = update.then(_lessees_update(context, batch, world, row, eligibility=eligibility, plan=plan))
         update = leave_queue(row, places.get(job_id)).then(update)
@@ -132,12 +134,21 @@ def _is_stopped(row: JobRow) -> bool:
 
 
 def _decision_update(
-    batch: Batch, world: World, row: JobRow, *, plan: Plan, placement: Placement, earlier_verdicts: EarlierVerdicts
+    context: Context,
+    batch: Batch,
+    world: World,
+    row: JobRow,
+    *,
+    plan: Plan,
+    placement: Placement,
+    earlier_verdicts: EarlierVerdicts,
 ) -> JobUpdate:
     """Return the update of one PENDING job, and record its event."""
     life = life_of(row)
     if placement is Placement.REJECT and is_refused_everywhere(plan):
-        return end_refused_job(batch, world, row)
+        return end_refused_job(batch, world, row, lambda: context.snapshots.policy)
+    if placement is Placement.REJECT and row.retried is not None:  # it has run: it is not rejected, it has failed
+        return _failed_update(batch, row, f"no cluster could ever run its next attempt: {plan.reason}")
     if placement is Placement.REJECT:
         step = reject(life, plan.reason)
         record_step(batch, row, step)
@@ -186,6 +197,13 @@ def _lessees_update(
     return update.then(chosen_update(eligibility.sets, world, plan.chosen, spread))
 
 
+def _failed_update(batch: Batch, row: JobRow, reason: str) -> JobUpdate:
+    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
+    record_step(batch, row, step)
+    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
+    return ended.merged(drop_unleased_tasks(row, State.FAILED))
+
+
 def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate | None:
     """Return the update of an array together whose cluster is gone. None: it is no such array.
 
@@ -204,11 +222,7 @@ def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate 
         batch.job_event(row, EventKind.REQUEUED, f"{reason}; on_lost is requeue: the rest may run on another cluster")
         batch.topics.add(Topic.PENDING)
         return JobUpdate(bounds=free_from_cluster(row.bounds), reason="")
-    reason += f", and on_lost is {on_lost.value}: the rest failed"
-    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
-    record_step(batch, row, step)
-    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
-    return ended.merged(drop_unleased_tasks(row, State.FAILED))
+    return _failed_update(batch, row, f"{reason}, and on_lost is {on_lost.value}: the rest failed")
 
 
 def is_refused_everywhere(plan: Plan) -> bool:
@@ -216,28 +230,26 @@ def is_refused_everywhere(plan: Plan) -> bool:
     return plan.outcome == Outcome.REJECT and any(verdict.step == "refused" for verdict in plan.verdicts)
 
 
-def end_refused_job(batch: Batch, world: World, row: JobRow) -> JobUpdate:
+def end_refused_job(batch: Batch, world: World, row: JobRow, rules: Rules) -> JobUpdate:
     """Return the update of a job that all clusters refused: a retry if its policy grants one, else its failure.
 
     An array retries as a whole: nothing of it began. If it fails, all tasks that no cluster took have failed.
     """
     reason, refusal = _refusal_reason(world, row), Report(row.id, row.fence, ObservedState.FAILED, cause=Cause.CLUSTER)
-    due_us = retry_due_us(batch, replace(row, array=None), refusal)
-    if due_us is not None:
+    grant = grant_retry(batch, replace(row, array=None), refusal, rules)
+    if grant is not None:
+        reason = grant.reason(reason)
         batch.job_event(row, EventKind.RETRYING, reason)
         avoided = read_avoided_clusters(row.avoid).items()
         tried_last = {cluster_id: replace(avoid, is_refused=False) for cluster_id, avoid in avoided}
-        return JobUpdate(
+        return replace(
+            grant_update(batch, row, grant),
             reason=reason,
-            tries=row.tries + 1,
-            wake_us=due_us,
+            wake_us=grant.due_us,
             blocked=change_blocked(row.blocked, add=Blocker.BACKOFF, remove=Blocker.QUEUE),
             avoid=msgspec.json.encode(tried_last).decode(),
         )
-    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
-    record_step(batch, row, step)
-    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
-    return ended.merged(drop_unleased_tasks(row, State.FAILED))
+    return _failed_update(batch, row, reason)
 
 
 def _refusal_reason(world: World, row: JobRow) -> str:

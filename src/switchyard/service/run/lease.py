@@ -429,8 +429,18 @@ def build_lease(row: LeaseSource, cluster: str, *, native: str | None, job: str,
         queue=Lane.read(row.lane).queue,
         native_queue=native,
         known=row.fence_known,
-        spec=msgspec.Raw(row.spec.encode()),
+        spec=msgspec.Raw(_spec_for_agent(row.spec).encode()),
     )
+
+
+def _spec_for_agent(body: str) -> str:
+    """Return the spec without the rules of its retries: an agent needs none, and one of an older version knows none."""
+    if '"on":{' not in body:
+        return body
+    spec = msgspec.json.decode(body)
+    if isinstance(spec.get("retry"), dict):
+        spec["retry"].pop("on", None)
+    return msgspec.json.encode(spec).decode()
 
 
 class ConcurrencyGroups:

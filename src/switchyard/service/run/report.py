@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from dataclasses import replace as replace_step
 from typing import Any
 
 from msgspec import UNSET
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.poll import BATCH_MAX, Leave, OutputChunk, Report
 from switchyard.model.job.bounds import decode_bounds
+from switchyard.model.job.event_kind import EventKind
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import (
     LifecycleState,
@@ -31,6 +33,7 @@ from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.user_usage import UserUsage
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.arrays import BatchArrays, is_refused_before_start
+from switchyard.service.lifecycle.retry_grants import Rules, grant_retry, tolerates_preemption
 from switchyard.service.lifecycle.transitions import (
     adoption_update,
     leave_refusing_cluster,
@@ -38,9 +41,7 @@ from switchyard.service.lifecycle.transitions import (
     noted_reason,
     record_step,
     refused_clusters,
-    retry_due_us,
     step_update,
-    tolerates_preemption,
 )
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.jobs import jobs
@@ -77,8 +78,9 @@ class ReportAnswers:
 class _ReportRound:
     """The current state of each job while the reports of a batch are applied."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, rules: Rules | None) -> None:
         self.batch = batch
+        self.rules = rules
         self.arrays = BatchArrays(batch)
         self.lives: dict[str, LifecycleState] = {}
         self.holders: dict[str, str] = {}  # agent by job, for attempts adopted in this round
@@ -101,11 +103,17 @@ class _ReportRound:
 
 
 def apply_reports(
-    batch: Batch, writes: list[ReportWrite], *, logs: LogStore = _LOGS, usage: UserUsage = _USAGE
+    batch: Batch,
+    writes: list[ReportWrite],
+    *,
+    logs: LogStore = _LOGS,
+    usage: UserUsage = _USAGE,
+    rules: Rules | None = None,
 ) -> list[Any]:
-    """Apply the reports of all polls in order of arrival, and store their output."""
+    """Apply the reports of all polls in order of arrival, and store their output. `rules`: they bound what retries
+    may ask for."""
     _take_reported_fences(batch, writes)
-    round_ = _ReportRound(batch)
+    round_ = _ReportRound(batch, rules)
     round_.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
     for write in writes:
@@ -137,10 +145,12 @@ def _apply(round_: _ReportRound, agent_id: str, item: Report) -> ReportAnswer:
     if row is None:
         return ReportAnswer.STOP
     if row.array is not None:
+        grant = grant_retry(round_.batch, row, item)
         return round_.arrays.report(
             agent_id,
             item,
-            retry_due_us(round_.batch, row, item),
+            None if grant is None else grant.due_us,
+            is_elsewhere=grant is not None and grant.is_elsewhere,
             is_preempted=tolerates_preemption(row, item),
             is_movable=item.cause is Cause.CLUSTER and _may_go_to_others(row),
         )
@@ -154,17 +164,20 @@ def _apply(round_: _ReportRound, agent_id: str, item: Report) -> ReportAnswer:
         return ReportAnswer.TAKEN
     # The reason may be any text: a refused report would be sent again forever.
     is_preempted = tolerates_preemption(row, item)
-    again_us = retry_due_us(round_.batch, row, item)
+    grant = grant_retry(round_.batch, row, item, round_.rules)
+    reason = printable_line(item.reason)
     answer, step = apply_report(
         life,
         fence=item.fence,
         seen=item.seen,
-        reason=printable_line(item.reason),
-        again=is_preempted or again_us is not None,
+        reason=reason if grant is None or life.cancel_requested else grant.reason(reason),
+        again=is_preempted or grant is not None,
         is_preempted=is_preempted,
     )
     if step is not None:
-        round_.record(item.job, step, step_update(round_.batch, row, step, item, again_us=again_us))
+        round_.record(item.job, step, step_update(round_.batch, row, step, item, grant=grant))
+        if step.event is not EventKind.RUNNING and item.usage is not None and (words := item.usage.differences):
+            record_step(round_.batch, row, replace_step(step, event=EventKind.DIFFERS, reason=printable_line(words)))
     elif _is_same_state(life, item):
         earlier = round_.updates.get(item.job, JobUpdate())
         reason = row.reason if earlier.reason is UNSET else earlier.reason

@@ -85,14 +85,16 @@ class BulkSubmit:
         refused |= _bad_references(parsed, len(request.jobs))
         refused |= _dependents_of_refused(parsed, refused)
         self._refuse_many_selections(parsed.values())
+        until_us = self._submit.bulk_until_us()
         for position, job in parsed.items():
             if position in refused:
                 continue
             after = [_resolve_reference(text, ids) for text in job.after]
             try:
+                prepared = self._submit.prepare(actor, job, until_us=until_us)
                 write = self._submit.decide(
                     actor,
-                    msgspec.structs.replace(job, after=after) if after else job,
+                    msgspec.structs.replace(prepared, after=after) if after else prepared,
                     key=None,
                     body=b"",
                     job_id=ids[position],

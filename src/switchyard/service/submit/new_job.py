@@ -149,7 +149,7 @@ def new_job(
         assigned_us=now_us if cluster_id else None,
         is_ready=cluster_id is not None,
         tries=0,
-        retries=request.spec.retry.limit,
+        retries=request.spec.retry.limit_in_all,
         **optional,
     )
     is_waiting_for_cluster = life.state is State.PENDING and row.blocked is None

@@ -34,6 +34,7 @@ class OpenInquiry:
 
 def begin_inquiry(context: Context, submit: Submit, actor: Actor, request: JobRequest) -> OpenInquiry:
     """Ask the eligible clusters whose last quote is no longer valid."""
+    request = submit.prepare(actor, request)
     spec, eligibility, *_ = submit.eligibility(actor, request)
     shape, _ = shape_of(spec)
     stale = tuple(find_stale_tokens(context.snapshots, request))

@@ -64,6 +64,7 @@ from switchyard.service.submit.new_job import (
     with_quote_wait,
     with_set,
 )
+from switchyard.service.submit.preparation import BULK_US_MAX, needs_preparation, prepare_request
 from switchyard.store.clusters import quotes
 from switchyard.store.jobs import jobs
 
@@ -133,6 +134,18 @@ class Submit:
         self._context.tally.decision_s.add(perf_counter() - began)
         return write
 
+    def needs_preparation(self, request: JobRequest) -> bool:
+        """Whether `prepare` has something to do. Asked on the event loop."""
+        return needs_preparation(self._context, request)
+
+    def prepare(self, actor: Actor, request: JobRequest, *, until_us: int | None = None) -> JobRequest:
+        """Return the request that is to be admitted. May wait for seconds, for example for a registry of images."""
+        return prepare_request(self._context, actor, request, until_us=until_us)
+
+    def bulk_until_us(self) -> int:
+        """Until when the jobs of a bulk request may be prepared, by the steady clock."""
+        return self._context.steady_us() + BULK_US_MAX
+
     def is_quick(self, request: JobRequest) -> bool:
         """Whether the job's cluster is selected by a draw, which is fast enough for the event loop."""
         return self._context.selections.is_quick(request.select)
@@ -152,8 +165,8 @@ class Submit:
         return answer
 
     def plan(self, actor: Actor, request: JobRequest) -> Plan:
-        """Return how the job would be decided now. Stores nothing."""
-        context = self._context
+        """Return how the job would be decided now. Stores nothing. May wait, as `prepare` does."""
+        context, request = self._context, self.prepare(actor, request)
         admitted, bounds = self._admit(actor, request)
         world, job, versions = self._job_now(actor, admitted.request.spec, bounds)
         eligibility = self.eligibilities.eligible(world, job, versions)

@@ -11,7 +11,8 @@ from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch
 from switchyard.service.lifecycle.array_spread import free_from_cluster
 from switchyard.service.lifecycle.arrays import BatchArrays, read_on_lost
-from switchyard.service.lifecycle.transitions import life_of, record_step, retry_due_us, step_update
+from switchyard.service.lifecycle.retry_grants import grant_retry
+from switchyard.service.lifecycle.transitions import life_of, record_step, step_update
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.store.clusters import clusters
 from switchyard.store.engine import ranges
@@ -42,6 +43,7 @@ def lose_silent_attempts(context: Context, leadership: Leadership) -> int:
 
     def apply(batch: Batch) -> int:
         updates: dict[str, JobUpdate] = {}
+        rules = context.snapshots.policy
         silent_agents: set[str] = set()
         for job_id, row in jobs.job_lock(batch.tx, lost).items():
             attempt = lost[job_id]
@@ -50,11 +52,14 @@ def lose_silent_attempts(context: Context, leadership: Leadership) -> int:
             reason = lost_reason(attempt, now_us)
             report = Report(job_id, row.fence, ObservedState.LOST, reason=reason)
             # `requeue` needs no retry policy: the job is routed again immediately, and no retry is counted.
-            retry_us = None if row.on_lost == OnLost.REQUEUE.value else retry_due_us(batch, row, report)
+            grant = None if row.on_lost == OnLost.REQUEUE.value else grant_retry(batch, row, report, lambda: rules)
+            life = life_of(row)
+            if grant is not None and not life.cancel_requested:
+                reason = grant.reason(reason)
             is_removed = attempt.deleted_us is not None
-            step = mark_lost(life_of(row), reason, definite=False, again=retry_us is not None, is_removed=is_removed)
+            step = mark_lost(life, reason, definite=False, again=grant is not None, is_removed=is_removed)
             if step is not None:
-                updates[job_id] = step_update(batch, row, step, again_us=retry_us)
+                updates[job_id] = step_update(batch, row, step, grant=grant)
                 record_step(batch, row, step)
                 silent_agents.add(attempt.agent_id)
                 if row.cluster_id:
@@ -94,7 +99,8 @@ def lose_silent_tasks(context: Context, leadership: Leadership) -> int:
         for row in lost:
             for position in live_positions(row.tasks):
                 report = Report(row.job_id, row.fence + position, ObservedState.LOST, reason=lost_reason(row, now_us))
-                retry_us = retry_due_us(batch, locked[row.job_id], report)
+                grant = grant_retry(batch, locked[row.job_id], report)
+                retry_us = None if grant is None else grant.due_us
                 count += arrays.report(None, report, retry_us) is ReportAnswer.TAKEN
             if _may_leave_cluster(context, locked[row.job_id], row.cluster_id):
                 array = arrays.job(row.job_id)

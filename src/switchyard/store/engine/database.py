@@ -39,7 +39,7 @@ WAL_BYTES_MAX = 64 * 2**20
 WRITER_CACHE_KIB = 32 * 1024
 READER_CACHE_KIB = 4 * 1024
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
-HEAD_REVISION = "0058"  # the newest migration
+HEAD_REVISION = "0059"  # the newest migration
 # Alembic's table, as Alembic creates it. It has separate metadata, so that Alembic does not compare it.
 _ALEMBIC_METADATA = sa.MetaData()
 _ALEMBIC_VERSION = sa.Table(

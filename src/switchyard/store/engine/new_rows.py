@@ -77,6 +77,8 @@ class NewJobRow(StoredRow, frozen=True):
     spread: str | None = None
     task_avoid: str | None = None
     alternatives: str | None = None
+    failure: str | None = None
+    retried: str | None = None
 
 
 class EventRow(StoredRow, frozen=True):

@@ -158,11 +158,12 @@ def _time_of_first(tx: Tx, seq: int) -> int | None:
 def event_list_of_tasks(tx: Tx, job_id: str, fences: list[int]) -> list[TaskEvent]:
     """List the events about tasks of an array that ran under these fences, oldest first.
 
-    Events about output files are left out: they come after the end, and would hide why a task failed.
+    Events about output files and about what a task was given are left out: they come after the end, and would hide why
+    the task failed.
     """
-    of_files = [task_kind(EventKind.OUTPUTS_READY), task_kind(EventKind.OUTPUTS_FAILED)]
+    notes = [task_kind(kind) for kind in (EventKind.OUTPUTS_READY, EventKind.OUTPUTS_FAILED, EventKind.DIFFERS)]
     query = sa.select(*columns_of(TaskEvent, events)).where(
-        events.c.job_id == job_id, events.c.fence.in_(fences), events.c.kind.not_in(of_files), sa.text(TASK_EVENT)
+        events.c.job_id == job_id, events.c.fence.in_(fences), events.c.kind.not_in(notes), sa.text(TASK_EVENT)
     )
     # Sorted here: for ORDER BY seq SQLite would read all events of the job in order.
     return sorted(fetch_all(tx, TaskEvent, query), key=lambda row: row.seq)

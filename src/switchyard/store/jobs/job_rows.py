@@ -80,6 +80,8 @@ class JobRow(StoredRow, frozen=True):
     spread: str | None
     task_avoid: str | None
     alternatives: str | None
+    failure: str | None
+    retried: str | None
 
 
 class RepairedJobRow(JobRow, frozen=True):
@@ -171,9 +173,12 @@ class AttemptRow(StoredRow, frozen=True):
     started_us: int | None
     ended_us: int
     alternative: int | None
+    usage: str | None
+    failure: str | None = None
+    asked: str | None = None
 
 
 class AttemptOnCluster(AttemptRow, frozen=True):
     """An attempt that is over, and the name of its cluster."""
 
-    cluster: str | None
+    cluster: str | None = None

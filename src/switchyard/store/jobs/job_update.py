@@ -14,6 +14,8 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     state: State | UnsetType = UNSET
     reason: str | UnsetType = UNSET
     bounds: str | UnsetType = UNSET
+    spec_hash: str | UnsetType = UNSET
+    memory_bytes: int | UnsetType = UNSET
     fence: int | UnsetType = UNSET
     attempt: int | UnsetType = UNSET
     is_ready: bool | UnsetType = UNSET
@@ -54,4 +56,5 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     alternatives: str | UnsetType | None = UNSET
     cores: int | UnsetType = UNSET
     gpus: int | UnsetType = UNSET
-    memory_bytes: int | UnsetType = UNSET
+    failure: str | UnsetType | None = UNSET
+    retried: str | UnsetType | None = UNSET

@@ -19,6 +19,7 @@ from switchyard.store.tables.schema import (
     audit,
     dependencies,
     events,
+    failures,
     jobs,
     ranges,
     specs,
@@ -65,7 +66,8 @@ def job_ids_awaited(tx: Tx, job_ids: Sequence[str]) -> set[str]:
 
 def jobs_delete(tx: Tx, job_ids: Sequence[str]) -> int:
     """Delete ended jobs and all their rows except their output."""
-    for table in (events, attempts, ranges, dependencies, quote_waits, quote_uses, handovers, file_refs, file_outputs):
+    of_jobs = (events, attempts, failures, ranges, dependencies, quote_waits, quote_uses, handovers)
+    for table in (*of_jobs, file_refs, file_outputs):
         tx.execute(sa.delete(table).where(table.c.job_id.in_(job_ids)))
     return tx.execute(sa.delete(jobs).where(jobs.c.id.in_(job_ids), jobs.c.state.in_(FINAL_STATES))).rowcount
 

@@ -136,6 +136,8 @@ jobs = Table(
     # Of a job with alternatives: the number of its set at each cluster that may lease it, by id, as JSON. The columns
     # `cores`, `gpus` and `memory_bytes` are those of its own cluster's set; before there is one, the largest.
     Column("alternatives", Text, nullable=True),
+    Column("failure", Text, nullable=True),  # of a FAILED job: the kind of its last failure
+    Column("retried", Text, nullable=True),  # retries after failures that its policy has rules for, by kind
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(NOT_FINAL), postgresql_where=text(NOT_FINAL))
@@ -254,7 +256,26 @@ attempts = Table(
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=False),
     Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
+    Column("usage", Text, nullable=True),
+    Column("failure", Text, nullable=True),  # the kind of its failure
+    Column("asked", Text, nullable=True),  # what it asked for, if a retry of the job asks for more
 )
+
+# Attempts that failed, for statistics: those of jobs and of tasks, whether they were retried or not.
+failures = Table(
+    "failures",
+    metadata,
+    Column("job_id", Text, primary_key=True),
+    Column("fence", BigInteger, primary_key=True),
+    Column("at_us", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("cluster_id", Text, nullable=True),
+    Column("nodes", Text, nullable=False),  # as its cluster reported them; empty: it did not
+    Column("owner", Text, nullable=False),
+    Column("owner_id", Text, nullable=True),
+    Column("project", Text, nullable=False),
+)
+Index("ix_failures_at", failures.c.at_us)
 
 events = Table(
     "events",

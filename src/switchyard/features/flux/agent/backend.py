@@ -43,6 +43,7 @@ from switchyard.errors import Malformed, PolicyRefused, Unavailable, YardError
 from switchyard.features.flux.agent.broker.connection import BridgeMessage, BrokerConnection, FluxAbsent, FluxRefusal
 from switchyard.features.flux.agent.cluster.cluster import FluxCluster
 from switchyard.features.flux.agent.cluster.quotes import estimate_start, size_refusal
+from switchyard.features.flux.agent.cluster.resource_sets import with_types
 from switchyard.features.flux.agent.flux_site import ACCOUNTS_ADVICE, flux_of
 from switchyard.features.flux.agent.follow.checked_ends import checked_end
 from switchyard.features.flux.agent.follow.job_ids import handle_of, show_job_id, split_handle
@@ -371,6 +372,9 @@ class FluxBackend(OptionalCalls):
     def _completed(self, handle: str, status: Status) -> Status:
         """The status with what the job's events do not tell: why it waits, and whether its command has begun."""
         number, marker = split_handle(handle)
+        if status.usage is not None:
+            usage = with_types(status.usage, self._cluster.nodes, self._setting.site.names)
+            status = dataclasses.replace(status, usage=usage)
         is_waiting = status.text == SCHEDULER_HAS_IT and self._cluster.has_waiting_reasons
         known = self._register.of(marker) if is_waiting or status.seen in CHECKED_ENDS else None
         if known is None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.agent.doctor.canary import CanaryAdvice
-from switchyard.agent.feature import AgentFeature, SystemsQuestion
+from switchyard.agent.feature import AgentFeature, CanaryAdvice, SystemsQuestion
 from switchyard.features.flux.agent.flux_site import ACCOUNTS_ADVICE, flux_of
 
 

@@ -119,6 +119,7 @@ class KubernetesBackend(OptionalCalls):
             site=self._site,
             now_s=self._api.server_time,
             start_problem=self._gates.problem,
+            usage_of=self._cluster.usage_of,
         )
         self._work = WorkFolders(setting.files_folder(setting.directory) / "work", is_for_others=True)
         self._probe.start()

@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from switchyard.agent.backends import Backend
-from switchyard.agent.doctor.canary import CanaryAdvice, run_canary
-from switchyard.agent.feature import AgentFeature, ClusterCheck, Finding, SystemsQuestion
+from switchyard.agent.feature import AgentFeature, CanaryAdvice, ClusterCheck, Finding, SmallJob, SystemsQuestion
 from switchyard.agent.site.site import Site
 from switchyard.features.kubernetes.agent.kubernetes_site import kubernetes_of
 
@@ -26,9 +24,7 @@ class KubernetesFeature(AgentFeature):
         findings = check_kubernetes(kubernetes_of(site), environment, namespaces=namespaces)
         return ClusterCheck(findings, any(each.check == self.kind and each.is_ok is False for each in findings))
 
-    def run_small_job(
-        self, site: Site, backend: Backend, *, owner: str, wait_s: float, namespaces: Sequence[str]
-    ) -> Finding:
+    def small_job(self, site: Site, namespaces: Sequence[str]) -> SmallJob | Finding:
         """In the first namespace that was named, or in that of the project `default`."""
         from switchyard.features.kubernetes.agent.doctor.doctor_kubernetes import project_of
 
@@ -37,11 +33,7 @@ class KubernetesFeature(AgentFeature):
             advice = "Name a small image with /bin/echo in it: `kubernetes: {image: …}` in the site's file."
             return Finding("canary", None, "there is no image for a small job", advice)
         place = project_of(section, namespaces[0]) if namespaces else None
-        project, domain = place or ("default", "development")
-        song = run_canary(
-            backend, owner=owner, wait_s=wait_s, project=project, domain=domain, advice=self.canary_advice
-        )
-        return Finding("canary", song.is_ok, song.detail, song.advice)
+        return SmallJob(*place) if place else SmallJob()
 
     def describe_systems(self, question: SystemsQuestion) -> tuple[dict[str, Any], dict[str, str]]:
         """As the kubelets of all nodes say, and the Jobs on them."""

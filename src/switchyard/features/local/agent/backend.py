@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from switchyard.agent.backends import (
@@ -28,7 +29,6 @@ from switchyard.agent.backends import (
     WorkFolder,
     marker_of,
 )
-from switchyard.agent.backends.shared.container_removal import remove_containers
 from switchyard.agent.backends.shared.work_folders import WorkFolders
 from switchyard.agent.files.folder_removal import remove_folder
 from switchyard.agent.log import line
@@ -43,10 +43,11 @@ from switchyard.agent.loop.need import (
     spec_of,
     total_need,
 )
+from switchyard.agent.site.discover import host_name
 from switchyard.agent.site.images import container_programs, graph_with_images
 from switchyard.errors import Unavailable, YardError
 from switchyard.features.local.agent import local_status, proctable, supervisor
-from switchyard.features.local.agent.containment import Containments
+from switchyard.features.local.agent.containment import Containments, remove_containers
 from switchyard.features.local.agent.job_mounts import release_mounts
 from switchyard.features.local.agent.jobdir import ExitRecord, JobDir, Seals, SupervisorClaim
 from switchyard.features.local.agent.launch import (
@@ -58,11 +59,12 @@ from switchyard.features.local.agent.launch import (
     start_files,
 )
 from switchyard.features.local.agent.supervisor_program import SupervisorProgram, start_failure
+from switchyard.model.cluster.allocation import WORDS_CHARS_MAX, GivenResources, shown_types
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.hardware import GPU, Hardware
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job.job import JobSpec
+from switchyard.model.job.job import JobSpec, Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 from switchyard.model.jobspec.devices import devices_of, typed_resources
@@ -91,6 +93,7 @@ class LocalBackend(OptionalCalls):
         self._setting = setting
         self._graph = graph_with_images(setting.known_graph, setting.site, setting.environment)
         self._gpus = setting.gpus  # by index, of the same look as the graph
+        self._host = host_name()
         self._jobs = setting.directory / "jobs"
         self._jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._mounts = mounts_folder(setting.directory)
@@ -161,6 +164,7 @@ class LocalBackend(OptionalCalls):
             live = self._live.get(name) or live_from_lease(lease)
             if self._gpus and not live.gpus:
                 live.gpus = choose_gpus(lease, self._gpus, self._taken_gpus())
+                live.gpu_types = gpu_types(self._gpus, live.gpus)
             self._live[name] = live
         if live.process is not None and live.process.poll() is None:
             return name
@@ -368,9 +372,10 @@ class LocalBackend(OptionalCalls):
             if claim.is_stopped():
                 claim.send(signal.SIGCONT)
             if live is None or not live.overdue():
-                return local_status.running_status(
+                status = local_status.running_status(
                     job, claim, is_run_reported=live is not None and live.is_run_reported
                 )
+                return replace(status, usage=self._usage(job, live)) if live is not None and live.gpus else status
             return self._over(name, job, claim, None)
         # Read after the supervisor's state: it writes this file before it ends.
         end = job.exit(seal=self._seals.of(name))
@@ -399,9 +404,27 @@ class LocalBackend(OptionalCalls):
         self._drop(name)
         if end is not None:
             site_bytes = self._setting.site.local.output_bytes
-            return local_status.ended_status(job, end, claim, site_output_bytes=site_bytes)
+            status = local_status.ended_status(job, end, claim, site_output_bytes=site_bytes)
+            return status if status.began_ago_us is None else replace(status, usage=self._usage(job, live, status))
         return local_status.status_without_exit(
             job, claim, killed, is_cancelled=live.cancelled_at is not None, is_late=live.overdue() == "time-limit"
+        )
+
+    def _usage(self, job: JobDir, live: LiveAttempt, end: Status | None = None) -> Usage:
+        """What the job was given: the GPUs that it may see, and the cores and memory that are kept for it."""
+        elapsed_us = 0 if end is None or end.began_ago_us is None else max(0, end.began_ago_us - end.ago_us)
+        need = live.need
+        gpus = live.gpus or (job.gpus() if need.gpus else ())  # it ended while no agent ran
+        return Usage(
+            elapsed_s=elapsed_us // 1_000_000,
+            nodes=self._host,
+            allocated=GivenResources(
+                cores=need.cores,
+                memory_bytes=need.memory_bytes or None,
+                gpus=len(gpus) or None,
+                gpu_types=live.gpu_types or gpu_types(self._gpus, gpus),
+                gpu_ids=",".join(map(str, gpus))[:WORDS_CHARS_MAX],
+            ),
         )
 
     def _count_containers_left(self, name: str, job: JobDir) -> int:
@@ -455,7 +478,8 @@ class LiveAttempt:
         self.fd = -1
         self.tries = 0
         self.spawned_at = 0.0
-        self.gpus: tuple[int, ...] = ()  # of this machine, by index
+        self.gpus: tuple[int, ...] = ()  # of this machine, by index …
+        self.gpu_types: tuple[str, ...] = ()  # … and their types, when they were given
         self.limit_s = limit_s
         self.since = time.monotonic()  # when it began to occupy resources
         self.claim: SupervisorClaim | None = None  # as first read: a job under our account could change the file
@@ -517,6 +541,11 @@ def choose_gpus(lease: Lease, gpus: Sequence[Hardware], taken: Collection[int]) 
         chosen += given
         free = [index for index in free if index not in given]
     return tuple(sorted(chosen))
+
+
+def gpu_types(gpus: Sequence[Hardware], chosen: Iterable[int]) -> tuple[str, ...]:
+    """The types of these GPUs, as far as the driver tells them."""
+    return shown_types({gpus[index].name for index in chosen if index < len(gpus)})
 
 
 def gpu_variables(chosen: Collection[int]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Finds and ends all processes of a local attempt, even when its supervisor is dead.
+"""Finds and ends all processes and containers of a local attempt, even when its supervisor is dead.
 
 There are two ways to find a process, and both are used:
 
@@ -7,21 +7,25 @@ There are two ways to find a process, and both are used:
 - a scan of all processes: by the mark in a resource limit (see supervisor.py), by the job's variables in the
   environment, and all descendants of those.
 
-Both follow from the attempt's marker alone, so an agent finds the processes after a restart without any file.
+Both follow from the attempt's marker alone, so an agent finds the processes after a restart without any file. A
+container has the marker as its name, and is removed by it if the supervisor was killed before it could.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from switchyard.agent.backends.shared.containers import removal_command
+from switchyard.agent.log import line
 from switchyard.agent.private_files import replace_file
 from switchyard.agent.site.site import ContainmentMode
 from switchyard.errors import Unavailable
@@ -35,9 +39,13 @@ KILL_POLL_S = 0.01
 CLEAN_SCANS = 3  # scans in a row that find no process: one scan can miss a process that is just being forked
 FREEZE_S_MAX = 1.0  # a group that does not freeze in this time is killed without
 CGROUP_PROBE_S_MAX = 10.0
+REMOVAL_S_MAX = 30.0  # of a container by one runtime; a removal takes about a second
+ERROR_CHARS_MAX = 300
 BASE_MODE = 0o711  # other accounts enter a group by name but cannot list groups: names contain job ids
 # Hierarchies of version 1, in this order: only the freezer can stop processes while they are killed.
 HIERARCHIES = ("freezer", "pids", "name=systemd")
+
+log = logging.getLogger(__name__)
 
 
 def tag_of(marker: str) -> int:
@@ -315,3 +323,27 @@ def _read_text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
+
+
+def remove_containers(name: str, programs: Iterable[str], environment: Mapping[str, str]) -> int:
+    """Remove the container of this name from each runtime. Returns how many runtimes still have it, or do not say."""
+    return sum(not _remove(name, program, environment) for program in programs)
+
+
+def _remove(name: str, program: str, environment: Mapping[str, str]) -> bool:
+    try:
+        result = subprocess.run(
+            removal_command(program, name),
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=REMOVAL_S_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        log.warning(line("container-not-removed", container=name, program=program, error=exc))
+        return False
+    if result.returncode != 0:
+        error = result.stderr.decode(errors="replace").strip()[-ERROR_CHARS_MAX:]
+        log.warning(line("container-not-removed", container=name, program=program, error=error))
+    return result.returncode == 0

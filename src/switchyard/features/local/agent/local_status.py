@@ -24,15 +24,25 @@ from switchyard.agent.loop.clock import boot_id
 from switchyard.agent.loop.need import memory_limit_bytes, spec_of
 from switchyard.features.local.agent.jobdir import NEVER_PID, ExitRecord, JobDir, SupervisorClaim
 from switchyard.features.local.agent.launch import output_limit_bytes
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
-from switchyard.model.jobspec.quantity import parse_duration_s, show_bytes
+from switchyard.model.jobspec.quantity import parse_duration_s, show_bytes, show_duration
 
 LAST_WORDS_BYTES = 4096
 DISK_FULL_BYTES = 2**20  # a disk with less free has no room for what a job writes
 # Handovers of a job whose container cannot be made, with pauses of 30 seconds in all. Then its user is told.
 CONTAINER_STARTS_MAX = 5
 APPTAINER_FAILED_CODE, APPTAINER_WORDS = 255, "FATAL:"  # a command may end so, too: it proves nothing
+PERHAPS_OUT_OF_MEMORY = "perhaps it used more memory than its "
+# Ends that the supervisor brought about, or before the command began.
+FAILURE_BY_CAUSE = {
+    "time-limit": FailureKind.TIME_LIMIT,
+    "output-limit": FailureKind.DISK,
+    "start": FailureKind.START,
+    "group": FailureKind.START,
+    "setup": FailureKind.START,
+}
 UNBEGUN_CAUSES = ("group", "setup")  # of an end before the command began, by a fault of this machine
 # What Python, C++, the C library, shells and Java write when they get no memory.
 NO_MEMORY = re.compile(
@@ -55,7 +65,7 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *,
     cause = Cause.CLUSTER if is_unbegun else Cause.JOB
     if end.container is not None:
         end, cause = container_end(end, last_words=_last_words(job), memory_bytes=_memory_bytes(job))
-    seen, reason = ObservedState.FAILED, end.reason
+    seen, reason, failure = ObservedState.FAILED, end.reason, FAILURE_BY_CAUSE.get(end.cause)
     if end.cause == "cancel":
         seen, reason = ObservedState.CANCELLED, "cancelled"
     elif end.cause == "time-limit":
@@ -70,8 +80,11 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *,
         seen = ObservedState.SUCCEEDED
     elif end.cause == "exit":
         reason = f"exit code {end.code}" if end.signal is None else f"killed by {signal_name(end.signal)}"
-        reason += _memory_words(job, end) + _apptainer_words(job, end) if end.container is None else ""
-        reason += _disk_words(job)
+        memory_words = _memory_words(job, end) if end.container is None else ""
+        disk_words = _disk_words(job)
+        reason += memory_words + (_apptainer_words(job, end) if end.container is None else "") + disk_words
+        is_out_of_memory = memory_words or end.reason.startswith((OUT_OF_MEMORY_REASON, PERHAPS_OUT_OF_MEMORY))
+        failure = FailureKind.OUT_OF_MEMORY if is_out_of_memory else FailureKind.DISK if disk_words else None
     if is_start_failure(end):
         return _returned(job, Status(seen=ObservedState.RETURNED, reason=reason, cause=cause, ago_us=end.at.age_us))
     extra = f"; {end.reason}" if end.reason and end.reason not in reason else ""
@@ -85,6 +98,7 @@ def ended_status(job: JobDir, end: ExitRecord, claim: SupervisorClaim | None, *,
         began_ago_us=started.age_us if started else None,
         cause=cause,
         is_unbegun=is_unbegun,
+        failure=failure,
     )
 
 
@@ -162,6 +176,7 @@ def status_without_exit(
         return Status(
             seen=ObservedState.FAILED,
             reason=f"{time_limit_reason(job)}; its supervisor did not see to it{also}",
+            failure=FailureKind.TIME_LIMIT,
         )
     if not job.path.is_dir():
         return Status(seen=ObservedState.LOST, reason=f"the job's directory is gone{also}")
@@ -186,12 +201,6 @@ def output_limit_reason(job: JobDir, site_bytes: int) -> str:
         limit = site_bytes if lease is None else output_limit_bytes(spec_of(lease), site_bytes)
     whose = "the site's local.output_max" if limit == site_bytes else "its own limits.ephemeral_storage"
     return f"its output is over {show_bytes(limit)} ({whose}); write less, or write to a file of the site"
-
-
-def show_duration(seconds: int) -> str:
-    """A duration as people write it: 10s, 1m30s, 2h."""
-    parts = [(seconds // 86_400, "d"), (seconds // 3600 % 24, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s")]
-    return "".join(f"{count}{unit}" for count, unit in parts if count) or "0s"
 
 
 def is_start_failure(end: ExitRecord) -> bool:
@@ -221,5 +230,5 @@ def container_end(end: ExitRecord, *, last_words: str, memory_bytes: int = 0) ->
         return end, Cause.JOB
     # Some runtimes do not notice that the kernel killed for lack of memory.
     is_doubtful = end.code == 128 + KILL and memory_bytes
-    reason = f"perhaps it used more memory than its {show_bytes(memory_bytes)}" if is_doubtful else end.reason
+    reason = f"{PERHAPS_OUT_OF_MEMORY}{show_bytes(memory_bytes)}" if is_doubtful else end.reason
     return replace(end, code=None, signal=end.code - 128, reason=reason), Cause.JOB

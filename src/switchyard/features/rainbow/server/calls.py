@@ -24,7 +24,8 @@ from switchyard.features.rainbow.server.messages import (
 )
 from switchyard.features.rainbow.server.rainbow_section import RainbowSection, rainbow_section
 from switchyard.features.rainbow.server.secret_guesses import SecretGuessLimiter, caller_address
-from switchyard.features.rainbow.service import rainbow
+from switchyard.features.rainbow.service import poller_access, pollers, rainbow
+from switchyard.features.rainbow.service.pollers import ANSWER_BYTES, Handover
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.hardware import MEMORY_FIELD, OWN_SUBSYSTEM, TYPE_FIELD
 from switchyard.model.cluster.poll import BATCH_MAX, Report
@@ -39,7 +40,7 @@ from switchyard.model.rules.names import NAME_HINT, Title, is_name
 from switchyard.model.wire.decode import JsonReader, convert, load_yaml
 from switchyard.server.grpc.limiter import Limiter
 from switchyard.server.services import Services
-from switchyard.service.cluster import clusters, graphs, poller_access
+from switchyard.service.cluster import clusters, graphs
 from switchyard.service.core.agents.credential import split_credential
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
@@ -47,8 +48,6 @@ from switchyard.service.core.rights import Actor, rights_of
 from switchyard.service.core.writes.committer import BatchCall
 from switchyard.service.lifecycle.transitions import HANDED_OVER_REASON
 from switchyard.service.placement.decision import TooSlowForLoop
-from switchyard.service.run import pollers
-from switchyard.service.run.pollers import ANSWER_BYTES, Handover
 
 MAIN_GRAPH_NAMES = ("", "cluster", "containment")  # subsystem names that mean the cluster itself
 DEFAULT_MATCHER = "match"  # Rainbow's name for its only matcher

@@ -8,12 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from switchyard.features.rainbow.server.rainbow_section import RainbowSection, rainbow_section
+from switchyard.features.rainbow.service import pollers
 from switchyard.features.rainbow.service.rainbow import NumberedInsert, apply_numbered
 from switchyard.server.config.config import SECRET_CHARS_MIN
 from switchyard.server.feature import ServerFeature
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.core.writes.committer import Applier
-from switchyard.service.run import pollers
 from switchyard.service.submit.submit import Submit
 from switchyard.service.upkeep.leadership import Leadership
 from switchyard.service.upkeep.round import Chore

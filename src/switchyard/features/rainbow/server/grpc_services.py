@@ -20,6 +20,7 @@ from switchyard.features.rainbow.server import calls
 from switchyard.features.rainbow.server.calls import RainbowServer
 from switchyard.features.rainbow.server.messages import GRAPH, HANDOVER, SCHEDULER, SatisfyResponse, message
 from switchyard.features.rainbow.server.secret_guesses import SecretGuessLimiter, caller_address
+from switchyard.features.rainbow.service.pollers import ReceivedJobs
 from switchyard.features.rainbow.service.rainbow import NumberedInsert
 from switchyard.server.commits import COMMIT_WAIT_S_MAX, deliver_to_loop, settle_future
 from switchyard.server.grpc.grpc_intake import CallContext, GrpcMethod, MessageIntake, peer_address
@@ -28,7 +29,6 @@ from switchyard.server.loops.loop_calls import run_on_thread
 from switchyard.server.loops.runtime import ServerRuntime
 from switchyard.service.core.writes.committer import DeliverResults, Write
 from switchyard.service.placement.decision import TooSlowForLoop
-from switchyard.service.run.pollers import ReceivedJobs
 
 GRAPH_CALLS = frozenset({"Register", "RegisterSubsystem"})  # calls whose messages may be large
 ANSWERS_MAX = 4096  # cached answers of Satisfy

@@ -1,1 +1,1 @@
-"""Use cases of Rainbow: numbers of jobs."""
+"""Use cases of Rainbow: numbers of jobs, and clusters that poll for them without an agent."""

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from switchyard.errors import Denied, PolicyRefused
+from switchyard.features.rainbow.service.handovers import handover_row, refuse_number_overflow
 from switchyard.model.cluster.verdict import Answer, Outcome
 from switchyard.model.job.bounds import decode_bounds, encode_bounds
 from switchyard.model.job.job import ClusterToken, JobRequest
@@ -18,7 +19,6 @@ from switchyard.service.core.rights import Actor
 from switchyard.service.core.snapshots.snapshots import owner_of, submit_token_owner
 from switchyard.service.core.submit_tokens import find_submit_token
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.handovers import handover_row, refuse_number_overflow
 from switchyard.service.submit.new_job import AcceptedJob, JobInsert
 from switchyard.service.submit.submit import Submit
 from switchyard.store.jobs import handovers

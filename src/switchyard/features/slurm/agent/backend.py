@@ -134,6 +134,7 @@ class SlurmBackend(OptionalCalls):
             has_accounts=lambda: self._cluster.has_accounts,
             sample_s=lambda: self._cluster.sample_s,
             cancelled=self._cancelled,
+            has_gpus=self._has_gpus,
         )
         removals = RemovalJobs(self._caller, setting.site, self._as_account)
         self._containers = ContainerEnds(self._files, self._register, self._site, removals)
@@ -450,12 +451,18 @@ class SlurmBackend(OptionalCalls):
             return self._limit_returns(handle, view.doubted[handle])
         if facts is not None:
             status = status_of(facts, now_s=now_s, is_cancel_asked=is_ours)
+            if status.usage is not None:
+                return dataclasses.replace(status, usage=self._cluster.with_types(status.usage))
             return self._with_closed_nodes(handle, facts, status) if facts.state == "PENDING" else status
         if handle in view.missing:
             return self._limit_returns(handle, view.missing[handle])
         if not split_handle(handle)[1]:
             return Status(seen=ObservedState.LOST, reason="no job of this cluster is called so")
         return Status(seen=ObservedState.SUBMITTED, text=view.silence or "handed over")
+
+    def _has_gpus(self, handle: str) -> bool:
+        record = self._register.get(split_handle(handle)[1])
+        return record is not None and spec_of(record.lease).resources.asked.gpus > 0
 
     def _with_closed_nodes(self, handle: str, facts: SlurmJobFacts, status: Status) -> Status:
         """Say which nodes an operator must open, if the job waits for such nodes."""

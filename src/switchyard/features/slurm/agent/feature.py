@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from switchyard.agent.doctor.canary import CanaryAdvice
-from switchyard.agent.feature import AgentFeature, SystemsQuestion
+from switchyard.agent.feature import AgentFeature, CanaryAdvice, SystemsQuestion
 
 # Why Slurm lets a job wait, by how its word begins, and what to do about it.
 WAITS = {

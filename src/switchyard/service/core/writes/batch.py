@@ -17,6 +17,7 @@ from switchyard.model.files.file_views import FileAsk
 from switchyard.model.job.event_kind import TASK_PREFIX, EventKind
 from switchyard.store.engine.database import Tx
 from switchyard.store.engine.new_rows import EventRow, NewJobRow
+from switchyard.store.jobs.failed_attempts import FailedAttempt
 from switchyard.store.jobs.job_rows import DependencyRow, JobRow
 
 
@@ -73,6 +74,7 @@ class BatchOutput:
     """Rows and notices collected in memory. Rows are inserted last; notices are sent after the commit."""
 
     events: list[EventRow] = field(default_factory=list)
+    failures: list[FailedAttempt] = field(default_factory=list)
     inserts: list[NewJobRow] = field(default_factory=list)
     after: list[DependencyRow] = field(default_factory=list)  # dependencies of the inserted jobs
     clusters: set[str] = field(default_factory=set)

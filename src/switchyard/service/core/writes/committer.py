@@ -39,6 +39,7 @@ from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Database, Tx
 from switchyard.store.engine.new_rows import EventRow, NewJobRow
 from switchyard.store.jobs import concurrency_groups, events, jobs
+from switchyard.store.jobs.failed_attempts import failure_insert_many
 from switchyard.store.jobs.failures import ConnectionLost, Contention, StatementTimeout
 from switchyard.store.jobs.job_rows import DependencyRow
 
@@ -299,6 +300,8 @@ class Committer:
                 is_news = bool(notice.clusters or notice.jobs or notice.versions)
                 sent = msgspec.structs.replace(notice, sender=self.name)
                 text = msgspec.json.encode(sent).decode() if is_news else ""
+                if batch.failures:
+                    failure_insert_many(tx, batch.failures)
                 first = insert_numbered(tx, batch.inserts, batch.events, dependencies=batch.after, notice=text)
                 is_committing = True
         except ConnectionLost as exc:

@@ -10,13 +10,13 @@ from switchyard.features.dashboard.server.history_drawing import WIDTH as HISTOR
 from switchyard.features.dashboard.server.history_drawing import HistoryDrawing, draw_history
 from switchyard.features.dashboard.server.node_map import LEVELS, draw_nodes, draw_tree
 from switchyard.features.dashboard.server.pages.overview import use_of
+from switchyard.features.dashboard.service.fleet_summary import search_clusters, trouble_first
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.rules.access import Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.cluster import agents, cluster_show, clusters, graphs
-from switchyard.service.cluster.fleet_summary import search_clusters, trouble_first
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.job import jobs
 from switchyard.store.clusters.cluster_samples import ClusterSample

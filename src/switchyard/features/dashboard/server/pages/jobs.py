@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from switchyard.features.dashboard.service import job_groups
 from switchyard.model.job.job import State
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import ID_CURSOR, VIEW_FILTERS, QueryParameter
 from switchyard.server.http.resources.jobs.jobs import read_job_filter
 from switchyard.server.pages.formats import count
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.job import job_groups, jobs
+from switchyard.service.job import jobs
 
 ROWS = 50  # a page of jobs on a screen
 READS_MAX = 40  # of 5,000 jobs each: a page reads on until it is full or has read 200,000 jobs

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from switchyard.features.dashboard.server.charts import draw_columns, draw_flows
+from switchyard.features.dashboard.service import job_groups, queue_shares
+from switchyard.features.dashboard.service.fleet_summary import fleet_summary, troubled_agents
 from switchyard.model.cluster.cluster import Cluster, Health
 from switchyard.model.job.job import State
 from switchyard.model.rules.access import ROLE_RANK, Role
 from switchyard.server.http.call import Call
 from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.pages.web_page import PageValues, WebPage
-from switchyard.service.cluster.fleet_summary import fleet_summary, troubled_agents
-from switchyard.service.job import job_groups, live_job_counts, queue_shares, stats
+from switchyard.service.job import failure_stats, live_job_counts, stats
 from switchyard.service.token import pool_calls
 from switchyard.store.jobs.jobs import JobFilter
 
@@ -65,6 +66,7 @@ def load(call: Call) -> PageValues:
         "by_state": draw_columns([(item.begin_us, item.by_state) for item in recent.spans], STATE_ORDER),
         "by_cluster": draw_columns([(item.begin_us, item.by_cluster) for item in recent.spans]),
         "flows": draw_flows(recent.flows),
+        "failures": failure_stats.failure_stats(context, actor, by="kind", since_s=seconds, project=None),
         "counts": dict(groups.counts),
         "counts_whole": groups.is_whole,
         "counts_read": groups.jobs_read,

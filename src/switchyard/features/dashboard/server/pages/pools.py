@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from switchyard.features.dashboard.server.pages.rules import json_text
+from switchyard.features.dashboard.service import queue_shares
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.rules.layout import ClusterSet
 from switchyard.server.http.call import Call
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.cluster import clusters, queue_settings
-from switchyard.service.job import queue_shares, stats
+from switchyard.service.job import stats
 
 DAY_S, SPANS = 86_400, 48
 SETS_MAX = 50  # pools or labels on the page; `yard pool ls` lists all

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from switchyard.features.dashboard.service import scope_rules
 from switchyard.model.rules.names import escape_hidden
 from switchyard.model.rules.scope import Scope
 from switchyard.server.http.call import Call
@@ -13,7 +14,7 @@ from switchyard.server.http.query_parameters import QueryParameter
 from switchyard.server.http.resources.rules.attributes import scope_of
 from switchyard.server.pages.web_page import PageValues, WebPage
 from switchyard.service.access import projects
-from switchyard.service.rules import attributes, scope_rules
+from switchyard.service.rules import attributes
 
 PROJECTS_MAX = 200
 SCOPE_WORDS = ("project", "domain", "workflow", "launch_plan")

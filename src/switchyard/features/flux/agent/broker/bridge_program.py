@@ -54,6 +54,15 @@ def node_list(answer: Any) -> str:
         return ""
 
 
+def rank_list(answer: Any) -> Any:
+    """What the job had on each rank; None if the resource set cannot be read."""
+    try:
+        allotted = json.loads(answer["R"]) if isinstance(answer["R"], str) else answer["R"]
+        return allotted["execution"]["R_lite"]
+    except UNREADABLE_ERRORS:
+        return None
+
+
 def first_task_status(answer: Any) -> Any:
     """The wait status of the first task that ended, from the log that the job's own shell wrote; None if there is none.
 
@@ -370,6 +379,8 @@ class Bridge:
         def take_nodes(answer: Any) -> None:
             if not isinstance(answer, OSError):
                 message["nodes"] = node_list(answer)
+                if (ranks := rank_list(answer)) is not None:
+                    message["ranks"] = ranks
             gather.put(0, None)
 
         def take_log(answer: Any) -> None:

@@ -7,11 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from switchyard.errors import Unavailable
+from switchyard.model.cluster.allocation import GivenResources, shown_types
+from switchyard.model.cluster.hardware import SiteNames, is_known
 from switchyard.model.cluster.hostlist import expand_hosts, parse_hosts
 from switchyard.model.cluster.idset import IdSet
 from switchyard.model.graph import Graph
 from switchyard.model.graph.graph_compiler import compile_graph
+from switchyard.model.job.job import Usage
 from switchyard.model.rules.names import LABEL_KEY_PATTERN
 
 _PROPERTY = re.compile(LABEL_KEY_PATTERN)
@@ -52,6 +57,33 @@ def read_ranks(resource_set: Mapping[str, Any] | None) -> dict[int, RankResource
         has = RankResources(_count(children.get("core")), _count(children.get("gpu")))
         ranks.update(dict.fromkeys(_ids(entry["rank"]), has))
     return ranks
+
+
+def read_allocation(ranks: object) -> GivenResources | None:
+    """The cores and GPUs of a job, from R_lite of its resource set. None: it tells nothing."""
+    try:
+        had = read_ranks({"execution": {"R_lite": ranks}}).values()
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    if not had:
+        return None
+    cores, gpus = sum(rank.cores for rank in had), sum(rank.gpus for rank in had)
+    return GivenResources(cores=cores, gpus=gpus)
+
+
+def with_types(usage: Usage, nodes: Iterable[FluxNode], names: SiteNames) -> Usage:
+    """The usage with the types of its GPUs, if each of its nodes has one property that names a type."""
+    if usage.allocated is None or not usage.allocated.gpus or not usage.nodes:
+        return usage
+    try:
+        hosts = set(expand_hosts(parse_hosts(usage.nodes)))
+    except ValueError:
+        return usage
+    told = [[name for name in node.properties if is_known(names.common(name))] for node in nodes if node.host in hosts]
+    if len(told) < len(hosts) or any(len(types) != 1 for types in told):
+        return usage
+    types = shown_types({names.common(types[0]) for types in told})
+    return replace(usage, allocated=replace(usage.allocated, gpu_types=types))
 
 
 def read_host_names(resource_set: Mapping[str, Any] | None) -> dict[int, str]:

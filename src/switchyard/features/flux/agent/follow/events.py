@@ -8,17 +8,21 @@ from typing import Any
 
 from msgspec import Struct
 
+from switchyard.features.flux.agent.cluster.resource_sets import read_allocation
+from switchyard.model.cluster.allocation import GivenResources
+
 FATAL_SEVERITY = 0
 WAIT_STATUS_MAX = 0xFFFF  # an exit code or a signal, in two bytes
 
 
 class JobEvent(Struct, frozen=True):
-    """One event. The last three fields are added by the agent to the last event of a job that had resources."""
+    """One event. The last four fields are added by the agent to the last event of a job that had resources."""
 
     name: str
     timestamp: float
     context: dict[str, Any] = {}
     nodes: str = ""  # the host list of the job
+    ranks: Any = None  # what it had on each rank: R_lite of its resource set
     task_status: Any = None  # wait status of the first task that failed, from a log that the job can write
     is_taskless: bool = False  # the job shell ended before it started a task
 
@@ -44,6 +48,7 @@ class FluxJobFacts:
     is_taskless: bool = False  # the job shell ended before it started a task
     exception: JobException | None = None  # the first fatal one
     nodes: str = ""
+    allocated: GivenResources | None = None
 
     @property
     def is_over(self) -> bool:
@@ -72,6 +77,7 @@ def apply_event(facts: FluxJobFacts, event: JobEvent) -> FluxJobFacts:
             phase="clean",
             ended_s=event.timestamp,
             nodes=event.nodes,
+            allocated=read_allocation(event.ranks),
             task_status=_wait_status(event.task_status),
             is_taskless=event.is_taskless,
         )

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 
 from switchyard.agent.backends import Status, signal_name
 from switchyard.features.flux.agent.follow.events import FluxJobFacts, JobException
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -46,6 +48,15 @@ EXCEPTIONS: dict[str, tuple[str, Cause]] = {
     "scheduler-restart": ("the scheduler restarted and could not keep it", Cause.CLUSTER),
     "timeout": ("time limit reached", Cause.JOB),
     "validate": ("the cluster did not accept it", Cause.CLUSTER),
+}
+# The kinds of failures that their exceptions tell.
+FAILURES = {
+    "alloc": FailureKind.START,
+    "exec": FailureKind.START,
+    "preempt": FailureKind.PREEMPTED,
+    "prolog": FailureKind.START,
+    "timeout": FailureKind.TIME_LIMIT,
+    "validate": FailureKind.START,
 }
 CANCEL = "cancel"
 DENIED = "alloc"  # the scheduler has no such resources now: nodes are drained, or not up yet, or in another queue
@@ -107,11 +118,14 @@ def _ended_by_exception(facts: FluxJobFacts, exception: JobException, now_s: flo
     code = os.waitstatus_to_exitcode(facts.wait_status) if facts.wait_status is not None else None
     if exception.type == "exec" and code in COMMAND_NOT_RUN_CODES:
         reason = f"its command could not be run{_suffix(exception)}"
-        return _end(facts, now_s, seen=ObservedState.FAILED, reason=reason, cause=Cause.JOB, code=code)
+        end = _end(facts, now_s, seen=ObservedState.FAILED, reason=reason, cause=Cause.JOB, code=code)
+        return replace(end, failure=FailureKind.START)
     reason, cause = EXCEPTIONS.get(exception.type, (f"the cluster ended it ({exception.type})", Cause.CLUSTER))
+    failure = FAILURES.get(exception.type)
     if exception.type == "exec" and facts.started_s is not None:
-        reason = "the cluster could not run it to its end"
-    return _end(facts, now_s, seen=ObservedState.FAILED, reason=f"{reason}{_suffix(exception)}", cause=cause)
+        reason, failure = "the cluster could not run it to its end", FailureKind.CLUSTER
+    end = _end(facts, now_s, seen=ObservedState.FAILED, reason=f"{reason}{_suffix(exception)}", cause=cause)
+    return replace(end, failure=failure)
 
 
 def _ending(facts: FluxJobFacts) -> tuple[int | None, int | None]:
@@ -153,7 +167,7 @@ def _end(
         ago_us=_ago_us(ended_s, now_s),
         began_ago_us=_ago_us(facts.started_s, now_s) if has_begun else None,
         cause=cause,
-        usage=Usage(elapsed_s=int(elapsed_s), nodes=facts.nodes) if has_begun else None,
+        usage=Usage(elapsed_s=int(elapsed_s), nodes=facts.nodes, allocated=facts.allocated) if has_begun else None,
     )
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 
 from switchyard.features.flyte.store.executions.executions import ExecutionRow, ExecutionUpdate
+from switchyard.features.flyte.store.page_bytes import NOTHING, keys_within, size_of
 from switchyard.features.flyte.store.tables.executions_tables import AWAITED_EXECUTION, executions
 from switchyard.store.engine.database import Tx
-from switchyard.store.engine.page_bytes import NOTHING, keys_within, size_of
 from switchyard.store.jobs.fetch import columns_of, fetch_all
 
 FINAL_PHASES = ("SUCCEEDED", "FAILED", "ABORTED")

@@ -131,9 +131,3 @@ def executions_with_ended_jobs(tx: Tx) -> list[str]:
         .distinct()
     )
     return list(tx.execute(query).scalars())
-
-
-def jobs_awaited(tx: Tx, job_ids: Sequence[str]) -> set[str]:
-    """Those of these jobs whose end no step of an execution has stored. Their rows and files must stay."""
-    query = sa.select(execution_attempts.c.job_id).where(_IS_LIVE, execution_attempts.c.job_id.in_(job_ids))
-    return set(tx.execute(query).scalars())

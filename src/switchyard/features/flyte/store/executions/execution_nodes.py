@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from msgspec.structs import asdict
 
 from switchyard.features.flyte.store.entities.entity_filters import condition
+from switchyard.features.flyte.store.page_bytes import keys_within, size_of, without_content
 from switchyard.features.flyte.store.tables.executions_tables import LIVE_ATTEMPT, execution_attempts, execution_nodes
 from switchyard.features.flyte.workflow.lists.list_query import ListFilter
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
-from switchyard.store.engine.page_bytes import keys_within, size_of, without_content
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
 from switchyard.store.tables.clusters_tables import clusters
 from switchyard.store.tables.files_tables import file_outputs

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from switchyard.features.flyte.store.executions.execution_nodes import NodeAttemptRow
+from switchyard.features.flyte.store.page_bytes import without_content
 from switchyard.features.flyte.store.tables.executions_tables import (
     LIVE_EXECUTION,
     cache_waits,
@@ -17,7 +18,6 @@ from switchyard.features.flyte.store.tables.executions_tables import (
     executions,
 )
 from switchyard.store.engine.database import Tx
-from switchyard.store.engine.page_bytes import without_content
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all
 from switchyard.store.tables.clusters_tables import clusters
 from switchyard.store.tables.schema import jobs

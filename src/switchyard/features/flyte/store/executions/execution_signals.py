@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable
 import sqlalchemy as sa
 from msgspec.structs import asdict
 
+from switchyard.features.flyte.store.page_bytes import keys_within, size_of
 from switchyard.features.flyte.store.tables.executions_tables import execution_signals
 from switchyard.store.engine import dialect
 from switchyard.store.engine.database import Tx
-from switchyard.store.engine.page_bytes import keys_within, size_of
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
 
 IDS_MAX = 500  # of one query

@@ -10,12 +10,12 @@ from msgspec.structs import asdict
 
 from switchyard.features.flyte.store.entities.entity_filters import condition
 from switchyard.features.flyte.store.executions.execution_tags import TAG_COLUMNS, tag_conditions
+from switchyard.features.flyte.store.page_bytes import NOTHING, keys_within, size_of, without_content
 from switchyard.features.flyte.store.tables.executions_tables import LIVE_EXECUTION, executions
 from switchyard.features.flyte.workflow.lists.list_query import ListFilter, ListOrder
 from switchyard.store.engine import dialect
 from switchyard.store.engine.column_update import ColumnUpdate
 from switchyard.store.engine.database import Tx
-from switchyard.store.engine.page_bytes import NOTHING, keys_within, size_of, without_content
 from switchyard.store.jobs.fetch import StoredRow, columns_of, fetch_all, fetch_one
 
 CHILD_MODE = "CHILD_WORKFLOW"  # of an execution that a node of another one started

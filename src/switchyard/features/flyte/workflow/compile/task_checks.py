@@ -6,10 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flyteidl.core import tasks_pb2
+from msgspec import ValidationError, convert
 
-from switchyard.errors import ImpossibleValue
+from switchyard.errors import BadRequest, ImpossibleValue
 from switchyard.features.flyte.workflow.tasks.pod_resources import whole_pod
+from switchyard.features.flyte.workflow.tasks.task_retries import RETRY_ON, rules_of
 from switchyard.features.flyte.workflow.values.content import plain_message
+from switchyard.model.job.retry import Retry
 from switchyard.model.jobspec.quantity import is_amount_above, parse_kubernetes
 
 WORDS = {
@@ -53,6 +56,10 @@ def task_mistakes(template: Any, limits: Mapping[str, str]) -> Iterator[str]:
             yield "missing pod_spec"
         yield from _pod_mistakes(template.k8s_pod.pod_spec, limits)
     yield from _variable_mistakes(template.interface)
+    try:
+        convert({"on": rules_of(template.config)}, Retry)
+    except (BadRequest, ValidationError) as exc:
+        yield f"config {RETRY_ON}: {exc}"
 
 
 def _variable_mistakes(interface: Any) -> Iterator[str]:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from switchyard.agent.backends import TERMINAL_STATES, Status
 from switchyard.agent.backends.shared.returns import ATTEMPTS_MAX
 from switchyard.agent.log import line
@@ -35,6 +37,7 @@ from switchyard.features.kubernetes.agent.pods.pod_status import (
     PodReading,
     WaitKind,
 )
+from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 
@@ -61,8 +64,11 @@ class AttemptStatuses:
         site: KubernetesSite,
         now_s: Callable[[], float] = time.time,
         start_problem: Callable[[str], str] = lambda _: "",
+        usage_of: Callable[[Iterable[PodObject]], Usage | None] = lambda _: None,
     ) -> None:
-        """`now_s`: the cluster's clock. `start_problem`: why the pods of a Job cannot be let start; empty: they can."""
+        """`now_s`: the cluster's clock. `start_problem`: why the pods of a Job cannot be let start; empty: they can.
+        `usage_of`: what the cluster gave to these pods."""
+        self._usage_of = usage_of
         self._store, self._watcher, self._output = store, watcher, output
         self._remover, self._cluster, self._site = remover, cluster, site
         self._now_s, self._start_problem = now_s, start_problem
@@ -158,7 +164,7 @@ class AttemptStatuses:
         if status.seen not in TERMINAL_STATES:
             self._output.collect(job, fence, own, gone)
             held = self._start_problem(job.name) if any(map(is_held, own)) else ""
-            return _with_notes(status, restart_note(view), held), LOOK_AGAIN_S
+            return self._with_usage(_with_notes(status, restart_note(view), held), own), LOOK_AGAIN_S
         if view.is_gone and not own and not self._watcher.is_sure(job.name):
             self._remover.doubt(job.name)
             return _not_yet(status, "it is being confirmed that nothing of it is left"), UNSURE_S
@@ -173,7 +179,18 @@ class AttemptStatuses:
             return _not_yet(status, "its output is being taken"), LOOK_AGAIN_S
         if stop is not None:
             problem = ""  # the last words of a pod that is ended may go with it
+        status = self._with_usage(status, [*gone, *own])
         return _with_notes(status, double_start_note([*own, *gone]), restart_note(view), problem), 0.0
+
+    def _with_usage(self, status: Status, pods: Sequence[PodObject]) -> Status:
+        """The status with what the pods were given. Of a running attempt only if it has GPUs: others are not told."""
+        if status.usage is None and status.seen is not ObservedState.RUNNING:
+            return status
+        given = self._usage_of(pods)
+        if given is None or given.allocated is None or (status.usage is None and not given.allocated.gpus):
+            return status
+        usage = given if status.usage is None else msgspec.structs.replace(status.usage, allocated=given.allocated)
+        return replace(status, usage=usage)
 
 
 def _with_notes(status: Status, *notes: str) -> Status:
@@ -305,7 +322,9 @@ def _wait_order(reading: PodReading, bound_s: float, *, has_begun: bool) -> Stop
     waited = f" (for {bound_s:g} s)" if bound_s else ""
     if reading.rule.wait is WaitKind.NODE and not has_begun:
         return StopOrder(seen=RETURNED, reason=f"{reading.reason}{waited}")  # nothing of it began: it can go elsewhere
-    return StopOrder(seen=FAILED, reason=f"{reading.reason}{waited}", cause=reading.rule.cause)
+    return StopOrder(
+        seen=FAILED, reason=f"{reading.reason}{waited}", cause=reading.rule.cause, failure=reading.rule.failure
+    )
 
 
 def _gang_order(view: JobView, live: Sequence[PodReading], *, now_s: float, bound_s: float) -> StopOrder | None:

@@ -36,6 +36,7 @@ from switchyard.features.kubernetes.agent.namespaces.objects import (
 )
 from switchyard.features.kubernetes.agent.pods.pod_facts import PodFacts, seconds, split_code, tidy
 from switchyard.features.kubernetes.agent.pods.pod_status import ENDED, FAILED, RUNS, WAITS, PodReading, read_pod
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -65,6 +66,7 @@ class StopOrder:
     seen: ObservedState
     reason: str
     cause: Cause = Cause.CLUSTER
+    failure: FailureKind | None = None
 
 
 CANCELLED = StopOrder(seen=ObservedState.CANCELLED, reason="cancelled")
@@ -259,11 +261,13 @@ def _job_end(view: JobView, stop: StopOrder | None, readings: Sequence[PodReadin
     if stop is not None:
         return _stopped(stop, readings, now_s)
     words, cause, code, number = _job_words(view, readings)
+    is_late = failed is not None and view.index is None and failed.reason == "DeadlineExceeded"
     return Status(
         seen=FAILED,
         text=failed.reason if failed is not None else "FailedIndexes",
         reason=words,
         cause=cause,
+        failure=FailureKind.TIME_LIMIT if is_late else None,
         exit_code=code,
         signal=number,
         ago_us=ago_us,
@@ -302,6 +306,7 @@ def _stopped(stop: StopOrder, readings: Sequence[PodReading], now_s: float) -> S
         text="deleted",
         reason=stop.reason,
         cause=stop.cause,
+        failure=stop.failure,
         began_ago_us=_began_us(readings, now_s),
     )
 
@@ -351,6 +356,7 @@ def _end(end: PodReading, readings: Sequence[PodReading], now_s: float) -> Statu
         ago_us=_ago_us(ended_s, now_s),
         began_ago_us=_ago_us(began_s, now_s) if began_s is not None else None,
         cause=end.rule.cause,
+        failure=end.rule.failure,
         usage=usage,
     )
 

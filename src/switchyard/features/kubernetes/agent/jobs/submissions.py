@@ -127,7 +127,7 @@ class SubmissionStore:
             new = {f: order for f, order in orders.items() if f not in job.stops and f not in job.ends}
             if not new:
                 return False
-            stops = {f: RecordedStop(order.seen, order.reason, order.cause) for f, order in new.items()}
+            stops = {f: RecordedStop(order.seen, order.reason, order.cause, order.failure) for f, order in new.items()}
             self._append(job, RecordChange(stops=stops))
             if any(order != CANCELLED for order in new.values()):
                 self._unsynced.add(name)

@@ -16,6 +16,7 @@ from switchyard.agent.backends import Status, marker_of
 from switchyard.agent.journal.attempt import split_ranges
 from switchyard.features.kubernetes.agent.jobs.job_status import StopOrder
 from switchyard.model.cluster.poll import Lease
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -34,6 +35,7 @@ class RecordedEnd(Struct, frozen=True, omit_defaults=True):
     began_ago_us: int | None = None
     cause: Cause = Cause.JOB
     usage: Usage | None = None
+    failure: FailureKind | None = None
 
     def status(self) -> Status:
         older_us = max(0, time.time_ns() - self.at_ns) // 1000
@@ -47,6 +49,7 @@ class RecordedEnd(Struct, frozen=True, omit_defaults=True):
             began_ago_us=None if self.began_ago_us is None else self.began_ago_us + older_us,
             cause=self.cause,
             usage=self.usage,
+            failure=self.failure,
         )
 
 
@@ -56,10 +59,11 @@ class RecordedStop(Struct, frozen=True, omit_defaults=True):
     seen: ObservedState
     reason: str
     cause: Cause = Cause.CLUSTER
+    failure: FailureKind | None = None
 
     @property
     def order(self) -> StopOrder:
-        return StopOrder(seen=self.seen, reason=self.reason, cause=self.cause)
+        return StopOrder(seen=self.seen, reason=self.reason, cause=self.cause, failure=self.failure)
 
 
 def record_end(status: Status) -> RecordedEnd:
@@ -74,6 +78,7 @@ def record_end(status: Status) -> RecordedEnd:
         began_ago_us=status.began_ago_us,
         cause=status.cause,
         usage=status.usage,
+        failure=status.failure,
     )
 
 

@@ -28,10 +28,12 @@ from switchyard.errors import PolicyRefused, Unavailable, YardError
 from switchyard.features.kubernetes.agent.api.api import KubernetesApi
 from switchyard.features.kubernetes.agent.api.api_errors import ApiRefusal, ApiUnavailable
 from switchyard.features.kubernetes.agent.api.reflector import Reflector
+from switchyard.features.kubernetes.agent.jobs.allocations import usage_of_pods
 from switchyard.features.kubernetes.agent.jobs.job_status import NodeState
 from switchyard.features.kubernetes.agent.jobs.kueue import object_reader, queue_problem
 from switchyard.features.kubernetes.agent.jobs.quotes import ClusterView, pods_of_manifest, quote_job, taint_refusal
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite, kubernetes_of
+from switchyard.features.kubernetes.agent.namespaces.objects import PodObject
 from switchyard.features.kubernetes.agent.namespaces.quotas import (
     NamespaceQuota,
     graph_of_quotas,
@@ -47,7 +49,7 @@ from switchyard.features.kubernetes.agent.pods.pod_changes import refuse_malform
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
-from switchyard.model.job.job import JobSpec
+from switchyard.model.job.job import JobSpec, Usage
 from switchyard.model.jobspec.devices import devices_of, typed_resources
 from switchyard.model.rules.names import printable_line
 
@@ -111,6 +113,10 @@ class KubernetesCluster:
         if node is None or any(taint.key == OUT_OF_SERVICE for taint in node.taints):
             return NodeState.GONE
         return NodeState.READY if node.is_ready else NodeState.AWAY
+
+    def usage_of(self, pods: Iterable[PodObject]) -> Usage | None:
+        """What the cluster gave to these pods of one attempt."""
+        return usage_of_pods(pods, self._node, site=self._site, names=self._setting.site.names)
 
     def add_trouble(self, source: Callable[[], str]) -> None:
         """Show in the load why another watch of this cluster is cut; the source returns an empty text if it is not."""

@@ -16,6 +16,7 @@ from enum import StrEnum
 from switchyard.agent.backends import signal_name
 from switchyard.features.kubernetes.agent.namespaces.objects import ContainerTerminated, EventObject, PodObject
 from switchyard.features.kubernetes.agent.pods.pod_facts import PodFacts, seconds, split_code, tidy
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
 
@@ -78,6 +79,7 @@ class PodRule:
     words: Callable[[PodFacts], str] = lambda _: ""
     wait: WaitKind | None = None
     has_exit: bool = False  # the exit code or signal is the command's own
+    failure: FailureKind | None = None  # None: what the cause, the exit code and the signal say
 
 
 def _killed_words(facts: PodFacts) -> str:
@@ -133,6 +135,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.reason == "DeadlineExceeded" and f.pod.main.waiting is not None and f.is_unbegun,
         seen=FAILED,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda f: _colon(
             "its time limit passed before its command began", f.waiting.message or f.waiting.reason or f"on {f.node}"
         ),
@@ -142,6 +145,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.reason == "DeadlineExceeded",
         seen=FAILED,
         cause=Cause.JOB,
+        failure=FailureKind.TIME_LIMIT,
         words=lambda _: "time limit reached",
     ),
     PodRule(
@@ -163,6 +167,7 @@ RULES: tuple[PodRule, ...] = (
         _disrupted(NODE_LOST),
         seen=FAILED,
         cause=Cause.CLUSTER,
+        failure=FailureKind.NODE_LOST,
         words=lambda f: _colon(f"its node {f.node} was lost", f.disruption.message if f.disruption else ""),
     ),
     PodRule(
@@ -186,6 +191,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.reason == "Evicted",
         seen=FAILED,
         cause=Cause.JOB,
+        failure=FailureKind.DISK,
         words=lambda f: _colon("evicted", f.pod.status.message),
     ),
     PodRule(
@@ -208,6 +214,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.terminated is None and f.failed_init is not None,
         seen=FAILED,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda f: _colon(
             "a container that prepares its pod failed", f.failed_init.message if f.failed_init else ""
         ),
@@ -231,6 +238,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.is_start_error and _is_command_error(f.terminated),
         seen=FAILED,
         cause=Cause.JOB,
+        failure=FailureKind.START,
         words=lambda f: _start_words(f.terminated),
     ),
     PodRule(
@@ -238,6 +246,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.is_start_doubtful,
         seen=FAILED,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda f: _colon(
             f"its node {f.node} does not know whether its command began", f.terminated.message if f.terminated else ""
         ),
@@ -247,6 +256,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.is_start_error,
         seen=FAILED,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda f: _start_words(f.terminated),
     ),
     PodRule(
@@ -254,6 +264,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.is_failed and f.terminated is not None and f.terminated.reason == "OOMKilled",
         seen=FAILED,
         cause=Cause.JOB,
+        failure=FailureKind.OUT_OF_MEMORY,
         words=_oom_words,
         has_exit=True,
     ),
@@ -281,6 +292,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.waiting.reason == "InvalidImageName",
         seen=WAITS,
         cause=Cause.JOB,
+        failure=FailureKind.IMAGE,
         words=lambda f: _colon("its image name is not valid", f.waiting.message),
         wait=WaitKind.IMAGE_NAME,
     ),
@@ -289,6 +301,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.waiting.reason in IMAGE_REASONS,
         seen=WAITS,
         cause=Cause.CLUSTER,
+        failure=FailureKind.IMAGE,
         words=_image_words,
         wait=WaitKind.IMAGE,
     ),
@@ -297,6 +310,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.waiting.reason in CONFIG_REASONS,
         seen=WAITS,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda f: _colon("its container cannot be created", f.waiting.message),
         wait=WaitKind.CONFIG,
     ),
@@ -305,6 +319,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: bool(f.node) and not f.is_prepared and f.event(MOUNT_EVENTS) is not None,
         seen=WAITS,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=_event_words("its pod cannot be prepared", MOUNT_EVENTS),
         wait=WaitKind.CONFIG,
     ),
@@ -321,6 +336,7 @@ RULES: tuple[PodRule, ...] = (
         lambda f: f.unscheduled is not None,
         seen=WAITS,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda f: _colon("waits for a node", f.unscheduled.message if f.unscheduled else ""),
         wait=WaitKind.NODE,
     ),
@@ -329,6 +345,7 @@ RULES: tuple[PodRule, ...] = (
         lambda _: True,
         seen=WAITS,
         cause=Cause.CLUSTER,
+        failure=FailureKind.START,
         words=lambda _: "waits for the scheduler",
         wait=WaitKind.NODE,
     ),

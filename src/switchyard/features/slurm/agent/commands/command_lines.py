@@ -191,6 +191,11 @@ def _spans(indexes: Iterable[int]) -> str:
     return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in IdSet.of(indexes).spans())
 
 
+def show_job(native: str) -> list[str]:
+    """One job or task with the devices that it has; the controller forgets it some minutes after its end."""
+    return ["scontrol", "-o", "show", "job", "-d", check_word(JOB, native)]
+
+
 def show_nodes() -> list[str]:
     return ["scontrol", "-o", "show", "nodes"]
 

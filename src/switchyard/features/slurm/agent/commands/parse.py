@@ -10,12 +10,13 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
 from switchyard.features.slurm.agent.commands.states import SlurmJobFacts
+from switchyard.features.slurm.agent.commands.tres import read_tres
 
 SQUEUE_FIELDS = (
     *("JobArrayID", "State", "exit_code", "Name", "StartTime", "EndTime", "NodeList"),
-    *("RestartCnt", "UserName", "Reason"),
+    *("RestartCnt", "tres-alloc", "UserName", "Reason"),
 )
-SACCT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "maxrss")
+SACCT_FIELDS = ("jobid", "jobname", "state", "exitcode", "start", "end", "nodelist", "alloctres", "maxrss")
 JOB_NAME_PREFIX = "yard-"  # of the names of all our jobs
 TASKS_MAX = 100_000  # of one array in one row; Slurm itself allows four million
 
@@ -67,9 +68,9 @@ def read_squeue(text: str, names: Container[str], *, mark: str) -> Iterator[Slur
         parts = [number, *fields.split("|")]
         if len(parts) < len(SQUEUE_FIELDS) or parts[3] not in names:
             continue
-        number, state, ending, name, started, ended, nodes, restarts, _user = parts[:9]
+        number, state, ending, name, started, ended, nodes, restarts, tres, _user = parts[:10]
         code, signal = read_wait_status(ending)
-        reason = "|".join(parts[9:]).removesuffix("|")
+        reason = "|".join(parts[10:]).removesuffix("|")
         facts = SlurmJobFacts(
             state=_state_word(state),
             exit_code=code,
@@ -79,6 +80,7 @@ def read_squeue(text: str, names: Container[str], *, mark: str) -> Iterator[Slur
             nodes=_nodes(nodes),
             reason=reason,
             restarts=int(restarts) if restarts.isdigit() else 0,
+            allocated=read_tres(tres),
         )
         for native in read_ids(number):
             yield SlurmJobRow(native, name, facts)
@@ -91,8 +93,8 @@ def read_sacct(text: str, *, prefix: str) -> list[SlurmJobRow]:
         parts = line.split("|")
         if len(parts) < len(SACCT_FIELDS):
             continue
-        state, ending, started, ended, nodes, memory = parts[-6:]
-        name = "|".join(parts[1:-6])
+        state, ending, started, ended, nodes, tres, memory = parts[-7:]
+        name = "|".join(parts[1:-7])
         job_id, dot, _ = parts[0].partition(".")
         if dot:  # a step follows its job
             if rows and rows[-1].native == job_id and (size := read_size(memory)) is not None:
@@ -114,6 +116,7 @@ def read_sacct(text: str, *, prefix: str) -> list[SlurmJobRow]:
             nodes=_nodes(nodes),
             reason=by,
             memory_bytes_max=read_size(memory),
+            allocated=read_tres(tres),
         )
         rows += [SlurmJobRow(native, name, facts) for native in read_ids(job_id)]
     return [row for row in rows if row.native]

@@ -7,10 +7,12 @@ and reported with its text: it is neither success nor failure.
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from switchyard.agent.backends import Status, signal_name
 from switchyard.agent.backends.shared.work_folders import UNENTERED_TEXT
+from switchyard.model.cluster.allocation import GivenResources
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.job import Usage
 from switchyard.model.job.lifecycle import ObservedState
 from switchyard.model.job.retry import Cause
@@ -46,16 +48,16 @@ SEEN_BY_STATE: dict[str, ObservedState] = {
     "REVOKED": ObservedState.CANCELLED,  # in a federation: another cluster ran it
     "TIMEOUT": ObservedState.FAILED,
 }
-# Failures that Slurm names: the reason to show, and the cause.
-FAULTS: dict[str, tuple[str, Cause]] = {
-    "BOOT_FAIL": ("its node could not be booted", Cause.CLUSTER),
-    "DEADLINE": ("its deadline passed before it ended", Cause.JOB),
-    "LAUNCH_FAILED": ("it could not be launched", Cause.CLUSTER),
-    "NODE_FAIL": ("node failure", Cause.CLUSTER),
-    "OUT_OF_MEMORY": ("out of memory", Cause.JOB),
-    "PREEMPTED": ("preempted by another job", Cause.PREEMPTED),
-    "RECONFIG_FAIL": ("its nodes could not be configured", Cause.CLUSTER),
-    "TIMEOUT": ("time limit reached", Cause.JOB),
+# Failures that Slurm names: the reason to show, the cause and the kind.
+FAULTS: dict[str, tuple[str, Cause, FailureKind]] = {
+    "BOOT_FAIL": ("its node could not be booted", Cause.CLUSTER, FailureKind.NODE_LOST),
+    "DEADLINE": ("its deadline passed before it ended", Cause.JOB, FailureKind.OTHER),
+    "LAUNCH_FAILED": ("it could not be launched", Cause.CLUSTER, FailureKind.START),
+    "NODE_FAIL": ("node failure", Cause.CLUSTER, FailureKind.NODE_LOST),
+    "OUT_OF_MEMORY": ("out of memory", Cause.JOB, FailureKind.OUT_OF_MEMORY),
+    "PREEMPTED": ("preempted by another job", Cause.PREEMPTED, FailureKind.PREEMPTED),
+    "RECONFIG_FAIL": ("its nodes could not be configured", Cause.CLUSTER, FailureKind.START),
+    "TIMEOUT": ("time limit reached", Cause.JOB, FailureKind.TIME_LIMIT),
 }
 RERUN_CODE = 96  # exit code of our script when it may not run the command: mostly a second start (script.py)
 NO_CWD_CODE = 1  # exit code of our script when it cannot enter the working directory
@@ -82,10 +84,15 @@ class SlurmJobFacts:
     reason: str = ""
     memory_bytes_max: int | None = None
     restarts: int = 0  # by Slurm itself
+    allocated: GivenResources | None = None  # of one that waits: what it asks for
 
     @property
     def is_over(self) -> bool:
         return self.state in ENDED_STATES
+
+    @property
+    def has_begun(self) -> bool:
+        return bool(self.nodes) and self.started_s is not None and self.state != "PENDING"
 
     @property
     def is_second_start(self) -> bool:
@@ -110,9 +117,12 @@ def status_of(facts: SlurmJobFacts, *, now_s: float, is_cancel_asked: bool = Fal
     if seen is WAITS:
         return Status(seen=seen, text=facts.state, reason=_pending_reason(facts))
     if seen is RUNS:
-        return Status(seen=seen, text=facts.state, ago_us=_ago_us(facts.started_s, now_s))
+        has_gpus = facts.has_begun and facts.allocated is not None and facts.allocated.gpus
+        usage = Usage(nodes=facts.nodes, allocated=facts.allocated) if has_gpus else None
+        return Status(seen=seen, text=facts.state, ago_us=_ago_us(facts.started_s, now_s), usage=usage)
     if seen is ObservedState.FAILED and facts.exit_code == 0 and facts.signal == 0 and facts.state == "FAILED":
-        return _failed(facts, now_s, "the cluster says that it failed, not why" + _reason_suffix(facts), Cause.CLUSTER)
+        words = "the cluster says that it failed, not why" + _reason_suffix(facts)
+        return _failed(facts, now_s, words, Cause.CLUSTER, None)
     if seen is ObservedState.FAILED:
         return _failed(facts, now_s, *_fault(facts))
     if seen is ObservedState.CANCELLED:
@@ -121,30 +131,33 @@ def status_of(facts: SlurmJobFacts, *, now_s: float, is_cancel_asked: bool = Fal
     return _end(facts, now_s, seen=seen, reason="", cause=Cause.JOB, exit_code=0, number=None)
 
 
-def _fault(facts: SlurmJobFacts) -> tuple[str, Cause]:
+def _fault(facts: SlurmJobFacts) -> tuple[str, Cause, FailureKind | None]:
     if facts.state in FAULTS:
         return FAULTS[facts.state]
     if not facts.nodes:
-        return f"the cluster did not start it{_reason_suffix(facts)}", Cause.CLUSTER
+        return f"the cluster did not start it{_reason_suffix(facts)}", Cause.CLUSTER, FailureKind.START
     if facts.signal == LAUNCH_FAILURE_SIGNAL:
-        return "its node could not launch it; often its output folder cannot be written there", Cause.CLUSTER
+        words = "its node could not launch it; often its output folder cannot be written there"
+        return words, Cause.CLUSTER, FailureKind.START
     if facts.reason == RERUN_REASON:
-        return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER
+        return "the cluster started it a second time, which was refused: it may have run in part", Cause.CLUSTER, None
     if facts.reason == NO_CWD_REASON:
-        return UNENTERED_TEXT, Cause.JOB
+        return UNENTERED_TEXT, Cause.JOB, FailureKind.START
     if facts.reason == NO_FOLDER_REASON:
-        return "its node could not enter the folder that the agent made for it: the command did not run", Cause.CLUSTER
+        words = "its node could not enter the folder that the agent made for it: the command did not run"
+        return words, Cause.CLUSTER, FailureKind.START
     code, number = _ending(facts)
     if facts.reason == FORGOTTEN_REASON and number:
-        return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER
-    return (f"killed by {signal_name(number)}" if number else f"exit code {code}"), Cause.JOB
+        return f"the cluster does not know it any more; it was killed by {signal_name(number)}", Cause.CLUSTER, None
+    return (f"killed by {signal_name(number)}" if number else f"exit code {code}"), Cause.JOB, None
 
 
-def _failed(facts: SlurmJobFacts, now_s: float, reason: str, cause: Cause) -> Status:
+def _failed(facts: SlurmJobFacts, now_s: float, reason: str, cause: Cause, failure: FailureKind | None) -> Status:
     is_own_word = facts.reason not in (RERUN_REASON, *UNENTERED_REASONS) and facts.signal != LAUNCH_FAILURE_SIGNAL
     has_own_end = facts.state == "FAILED" and facts.nodes and is_own_word
     code, number = _ending(facts) if has_own_end else (None, None)
-    return _end(facts, now_s, seen=ObservedState.FAILED, reason=reason, cause=cause, exit_code=code, number=number)
+    end = _end(facts, now_s, seen=ObservedState.FAILED, reason=reason, cause=cause, exit_code=code, number=number)
+    return replace(end, failure=failure)
 
 
 def split_shell_code(code: int) -> tuple[int, int]:
@@ -177,7 +190,12 @@ def _end(
         ago_us=_ago_us(facts.ended_s, now_s),
         began_ago_us=_ago_us(facts.started_s, now_s) if has_begun else None,
         cause=cause,
-        usage=Usage(elapsed_s=facts.elapsed_s or 0, memory_bytes_max=facts.memory_bytes_max, nodes=facts.nodes)
+        usage=Usage(
+            elapsed_s=facts.elapsed_s or 0,
+            memory_bytes_max=facts.memory_bytes_max,
+            nodes=facts.nodes,
+            allocated=facts.allocated,
+        )
         if has_begun
         else None,
     )

@@ -34,6 +34,7 @@ from switchyard.features.slurm.agent.jobs.evidence import NODE_FAIL, ScriptStart
 from switchyard.features.slurm.agent.jobs.removal_jobs import RemovalJobs
 from switchyard.features.slurm.agent.jobs.submitted_scripts import SubmittedScript
 from switchyard.features.slurm.agent.slurm_site import SlurmSite
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.lifecycle import ObservedState
 
 REMOVAL_PAUSE_S = 60.0  # until the next small job, if the last one ended and the container is still there
@@ -188,7 +189,8 @@ def _corrected(status: Status, end: _ReportedEnd) -> Status:
     if end.container is None or status.seen is not ObservedState.FAILED:
         return status
     if failure := start_failure(status.exit_code, end.container, last_words=end.last_words):
-        return replace(status, reason=failure[0], cause=failure[1])
+        return replace(status, reason=failure[0], cause=failure[1], failure=FailureKind.START)
     if ran_out_of_memory(end.container) and status.signal == KILL:
-        return replace(status, reason=f"{status.reason}; {OUT_OF_MEMORY_REASON}")
+        words = f"{status.reason}; {OUT_OF_MEMORY_REASON}"
+        return replace(status, reason=words, failure=FailureKind.OUT_OF_MEMORY)
     return status

@@ -14,6 +14,7 @@ from switchyard.agent.backends import Status
 from switchyard.agent.backends.shared.shared_files import ScriptFiles
 from switchyard.errors import YardError
 from switchyard.features.slurm.agent.commands.accounting import Accounting
+from switchyard.features.slurm.agent.commands.allocations import GpuDetails
 from switchyard.features.slurm.agent.commands.command_runner import CommandRunner
 from switchyard.features.slurm.agent.commands.parse import SlurmJobRow, array_job_of, handle_of, split_handle
 from switchyard.features.slurm.agent.commands.poll_pace import PollCost, SqueuePace
@@ -59,9 +60,11 @@ class JobTracker:
         has_accounts: Callable[[], bool],
         sample_s: Callable[[], int],
         cancelled: Container[str] = (),
+        has_gpus: Callable[[str], bool] = lambda _: False,
     ) -> None:
-        """`cancelled`: the jobs whose end we asked for."""
+        """`cancelled`: the jobs whose end we asked for. `has_gpus`: whether the job of a handle asked for GPUs."""
         self._caller = caller
+        self._gpus = GpuDetails(caller, has_gpus=has_gpus)
         self._users = users
         self._accounting = Accounting(caller, settle_s=site.settle_s)
         self._missing = MissingJobs(self._accounting, files, site, has_accounts=has_accounts, cancelled=cancelled)
@@ -100,6 +103,7 @@ class JobTracker:
         rows = {handle: every[handle] for handle in followed if handle in every}
         missing = self._add_missing(rows, followed, look_at, names={row.name for row in listed})
         rows |= self._usage.complete(rows)
+        rows |= self._gpus.complete(rows)
         looking = (
             PollCost.until_now() - spent
         )  # without the cost of ends, which does not depend on how often squeue is called

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting
 from switchyard.agent.backends.shared.cluster_facts import ClusterFactsFile
@@ -30,11 +31,12 @@ from switchyard.features.slurm.agent.nodes.nodes import (
     read_partitions,
 )
 from switchyard.features.slurm.agent.slurm_site import slurm_of
+from switchyard.model.cluster.allocation import shown_types
 from switchyard.model.cluster.cluster import Load
-from switchyard.model.cluster.hardware import SiteNames, types_of_vertex
-from switchyard.model.cluster.hostlist import compress_hosts
+from switchyard.model.cluster.hardware import GPU, SiteNames, types_of_vertex
+from switchyard.model.cluster.hostlist import compress_hosts, expand_hosts, parse_hosts
 from switchyard.model.graph import Graph
-from switchyard.model.job.job import JobSpec
+from switchyard.model.job.job import JobSpec, Usage
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
 from switchyard.model.jobspec.devices import Device, devices_of, typed_resources
 
@@ -106,6 +108,15 @@ class SlurmCluster:
         """What Slurm calls the type of each device of the job; empty: its nodes have such devices without a type."""
         nodes = self._known_nodes() if (devices := typed_devices(spec)) else []
         return {device: find_gres_type(nodes, device, self._setting.site.names) for device in devices}
+
+    def with_types(self, usage: Usage) -> Usage:
+        """The usage with the common names of its GPUs' types. What Slurm does not tell of the job, its nodes may."""
+        allocated = usage.allocated
+        if allocated is None or not allocated.gpus:
+            return usage
+        types = set(allocated.gpu_types) or find_types_of_hosts(self._nodes, usage.nodes)
+        common = shown_types({self._setting.site.names.common(type_) for type_ in types})
+        return replace(usage, allocated=replace(allocated, gpu_types=common))
 
     def _known_nodes(self) -> list[SlurmNode]:
         return self._nodes or read_nodes(self._caller.ask(command_lines.show_nodes()))
@@ -219,6 +230,17 @@ def find_gres_type(nodes: Iterable[SlurmNode], device: Device, names: SiteNames)
     if counts:
         return max(sorted(counts), key=lambda type_: (type_ in enough, counts[type_]))
     return "" if any(not gres.type for gres in alike) else device.spelling
+
+
+def find_types_of_hosts(nodes: Iterable[SlurmNode], hosts: str) -> set[str]:
+    """The types of the GPUs on these hosts. Empty if they are not known, or if one host has several."""
+    try:
+        names = set(expand_hosts(parse_hosts(hosts)))
+    except ValueError:
+        return set()
+    told = [{gres.type for gres in node.told_gres if gres.kind == GPU} for node in nodes if node.name in names]
+    is_known = len(told) == len(names) and all(len(types) == 1 and "" not in types for types in told)
+    return set().union(*told) if is_known else set()
 
 
 def find_untyped_nodes(nodes: Iterable[SlurmNode], graph: Graph, device: Device) -> set[str]:

@@ -11,9 +11,9 @@ from msgspec import Raw
 
 from switchyard.errors import Gone, PlaceAsked, Resync
 from switchyard.model.cluster.cluster import Load
-from switchyard.model.cluster.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Stop
+from switchyard.model.cluster.poll import AttemptRef, Lease, OutputChunk, Poll, PollAnswer, Report, Stop
 from switchyard.model.cluster.quote import QuoteAsk
-from switchyard.model.job.lifecycle import ReportAnswer
+from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.wire.decode import JsonReader
 from switchyard.model.wire.decode_pieces import PieceReader
 from switchyard.server.http.agent_admission import admit_agent, rule_of
@@ -95,10 +95,12 @@ async def agent_poll(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
         quotes=questions,
         files=server.wakeups.file_asks.take(agent.id) if message.wait_s else [],
         cluster_resources=server.agents.tell_resources(agent),
+        is_graph_by_operator=_is_graph_by_operator(server, agent),
         is_closing=server.wakeups.hub.is_closing,
         is_rotation_asked=_is_rotation_asked(server, agent),
         output_bytes_max=server.settings.config.logs.bytes_max,
         event_mark=server.context.committer.watermark.mark,
+        takes_details=True,
     )
     is_large = len(answer.cancels) + len(answer.stops) > INLINE_ATTEMPTS_MAX or _has_large_specs(answer.leases)
     await send_body(send, 200, await server.workers.in_thread(encode, answer) if is_large else encode(answer), JSON)
@@ -160,7 +162,16 @@ async def _report(server: ServerRuntime, agent: AgentEntry, message: Poll) -> tu
         for item, answer in zip(message.reports, settled.answers, strict=True)
         if answer is ReportAnswer.STOP
     ]
+    if differing := sum(map(_has_differences, message.reports, settled.answers)):
+        server.context.tally.differences.add(_cluster_name(server, agent), amount=differing)
     return settled.answers, stops
+
+
+def _has_differences(item: Report, answer: ReportAnswer) -> bool:
+    """Whether an attempt ended that was given less or other than its job asked for."""
+    if item.usage is None or not item.usage.differences:
+        return False
+    return item.seen is not ObservedState.RUNNING and answer is ReportAnswer.TAKEN
 
 
 async def _store_separate_output(server: ServerRuntime, agent: AgentEntry, message: Poll) -> tuple[OutputChunk, ...]:
@@ -287,6 +298,11 @@ def _backends(server: ServerRuntime, agent: AgentEntry) -> frozenset[str]:
 def _is_rotation_asked(server: ServerRuntime, agent: AgentEntry) -> bool:
     now = server.context.snapshots.fleet.agents.get(agent.id)
     return now is not None and now.is_rotation_asked
+
+
+def _is_graph_by_operator(server: ServerRuntime, agent: AgentEntry) -> bool:
+    member = server.context.snapshots.world.by_id.get(agent.cluster_id)
+    return member is not None and member.graph is not None and member.graph.is_by_operator
 
 
 def _cluster_name(server: ServerRuntime, agent: AgentEntry) -> str:

@@ -8,14 +8,14 @@ from functools import partial
 
 from msgspec import Raw
 
-from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused
+from switchyard.errors import BadRequest, Denied, LimitReached, PolicyRefused, YardError
 from switchyard.model.cluster.quote import Quotes
 from switchyard.model.cluster.verdict import Plan
 from switchyard.model.job.job import JobRequest, State
 from switchyard.model.wire.api import BULK_JOBS_MAX, BulkAnswer, BulkRequest, CreatedJob
 from switchyard.model.wire.decode import JsonReader
 from switchyard.model.wire.decode_pieces import split_bulk_body
-from switchyard.server.bulk_turns import commit_bulk
+from switchyard.server.commits import commit_bulk
 from switchyard.server.http.bodies.body_bounds import BULK_BODY, INLINE_BYTES, JOB_BODY, QUICK_DEMAND_BYTES
 from switchyard.server.http.bodies.body_decoding import decode_body, read_bounded, read_within_bound
 from switchyard.server.http.call import Call, read_idempotency_key
@@ -53,6 +53,11 @@ async def submit_job(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
     body = await read_bounded(server.bodies, scope, receive, JOB_BODY)
     request: JobRequest = await decode_body(server.workers, scope, body, _job_request, JOB_BODY)
     key = read_idempotency_key(scope)
+    prepared = await _prepare(server, actor, request, key=key, body=body)
+    if isinstance(prepared, AcceptedJob):
+        await send_json(send, 200, prepared.created)
+        return
+    request = prepared
     try:
         write = await _decide(server, scope, actor, request, key=key, body=body)
         accepted: AcceptedJob = await server.commits.put(write)
@@ -64,6 +69,22 @@ async def submit_job(server: ServerRuntime, scope: AsgiScope, receive: AsgiRecei
             raise
         accepted = earlier
     await send_json(send, 201 if accepted.is_new else 200, accepted.created)
+
+
+async def _prepare(
+    server: ServerRuntime, actor: Actor, request: JobRequest, *, key: str | None, body: bytes
+) -> JobRequest | AcceptedJob:
+    """Return the request to decide; if it cannot be prepared now, the job that was accepted under this key."""
+    if not server.services.submit.needs_preparation(request):
+        return request
+    try:
+        return await server.workers.in_file_thread(server.services.submit.prepare, actor, request)
+    except YardError as exc:
+        earlier = await _accepted_earlier(server, actor, key=key, body=body)
+        if earlier is None:
+            server.context.tally.refusals.add(exc.code, "prepare")
+            raise
+        return earlier
 
 
 async def _accepted_earlier(server: ServerRuntime, actor: Actor, *, key: str | None, body: bytes) -> AcceptedJob | None:

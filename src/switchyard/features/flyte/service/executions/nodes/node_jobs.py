@@ -34,6 +34,7 @@ from switchyard.features.flyte.workflow.tasks.task_command import (
     CommandFailed,
     bundle_addresses,
 )
+from switchyard.features.flyte.workflow.tasks.task_retries import with_retry_rules
 from switchyard.features.flyte.workflow.values.content import content_bytes
 from switchyard.features.flyte.workflow.values.uploaded_files import FILES_MAX, uploaded_paths, with_places
 from switchyard.model.cluster.idset import IdSet
@@ -300,6 +301,7 @@ def job_request(
             array=array,
             cluster=spec.metadata.system_metadata.execution_cluster or None,
         )
+        request = with_retry_rules(request, template, spec.annotations.values)
         return msgspec.convert(msgspec.to_builtins(request), JobRequest)
     except (CommandFailed, ValueError, msgspec.MsgspecError) as exc:
         raise Malformed(f"Task {start.task.name} of node {start.node_id} cannot be a job: {exc}") from exc

@@ -1,1 +1,0 @@
-"""Whether an agent could work here: checks, the test job, what this machine has."""

@@ -1,0 +1,1 @@
+"""Beside a cluster: the commands `yard agent doctor` and `discover`."""

@@ -1,0 +1,1 @@
+"""The part of the client about functions and futures."""

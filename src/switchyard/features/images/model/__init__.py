@@ -1,0 +1,1 @@
+"""Values about images in registries: their names, their manifests."""

@@ -1,0 +1,1 @@
+"""The config section and the part of the server."""

@@ -1,0 +1,1 @@
+"""Token pools in the memory of one server."""

@@ -1,0 +1,1 @@
+"""What travels with container images beside their layers."""

@@ -1,0 +1,1 @@
+"""The feature images, beside its acceptance tests."""
