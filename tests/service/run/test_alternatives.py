@@ -6,16 +6,20 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from switchyard.errors import PolicyRefused
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import Lease, Room
 from switchyard.model.cluster.quote import QuoteAsk
 from switchyard.model.cluster.selection import Select
+from switchyard.model.failures.failure_kind import FailureKind
+from switchyard.model.failures.retry_rule import RetryRule
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.job import JobSpec, Resources, State
 from switchyard.model.job.lifecycle import ObservedState
-from switchyard.model.jobspec.alternatives import VARIABLE
+from switchyard.model.job.retry import Cause, Retry
+from switchyard.model.jobspec.alternatives import VARIABLE, sets_of
 from switchyard.model.rules.scope import Scope
 from switchyard.model.wire.api import RetryRequest
 from switchyard.service.cluster import clusters, graphs
@@ -212,3 +216,17 @@ def test_rules_fill_and_bound_every_set(rig: Rig) -> None:
     alike = Resources(cores=1, gpus=2, gpu_type="h100", memory="2Gi")
     with pytest.raises(PolicyRefused, match="alternatives 1 and 2 are the same once the defaults are filled in"):
         rig.submit(a_request(resources=H100, alternatives=(alike,)))
+
+
+def test_a_retry_that_asks_for_more_asks_for_more_in_each_set(rig: Rig) -> None:
+    ampere = a_cluster(rig, "ampere", "a100")
+    small, large = replace(A100, memory="1GiB"), replace(A100, memory="2GiB")
+    policy = Retry(limit=3, backoff=1, on={FailureKind.OUT_OF_MEMORY: RetryRule(memory="x2", memory_max="2GiB")})
+    job = rig.submit(a_request(resources=small, alternatives=(large, H100), retry=policy)).id
+    (lease,) = ampere.lease()
+    failed = {"cause": Cause.JOB, "failure": FailureKind.OUT_OF_MEMORY.value}
+    ampere.report(attempts_of(lease), ObservedState.FAILED, exit_code=137, **failed)
+    spec = rig.job(job).spec
+    assert isinstance(spec, msgspec.Raw)
+    sets = sets_of(msgspec.json.decode(spec, type=JobSpec))
+    assert [resources.memory for resources in sets] == ["2GiB", None], "sets that become the same are one"
