@@ -18,6 +18,7 @@ from pathlib import Path
 
 from bench import (
     agents,
+    black_holes,
     crowd,
     dashboard,
     decide,
@@ -68,6 +69,7 @@ MEASUREMENTS: dict[str, Callable[[Path], list[Table]]] = {
     "upgrade": upgrade.measure,
     "memory": memory.measure,
     "spread": spread.measure,
+    "black-holes": black_holes.measure,
     "workflows": workflows.measure,
     "large-map": large_map.measure,
 }

@@ -87,6 +87,12 @@ TESTS = {
         "test_each_attempt_asks_for_more_and_says_so",
         "test_failures_are_counted_once_by_what_one_asks_for",
     ),
+    "probation/test_probation.py": (
+        "test_evidence_about_one_user_is_bounded_and_forgotten",
+        "test_it_comes_back_when_canaries_do_well",
+        "test_plain_jobs_leave_a_black_hole",
+        "test_two_owners_close_a_cluster_for_all_but_not_while_a_third_does_well",
+    ),
     "upkeep/test_chores.py": (
         "test_a_waiting_job_that_turns_out_to_fit_nowhere_is_rejected",
         "test_an_agent_that_leased_and_was_never_seen_again_is_judged_too",

@@ -81,8 +81,8 @@ def test_what_was_decided_on_arrival_is_told_the_same_for_ever(store: Database) 
             leased_us=None,
             started_us=None,
             ended_us=NOW_US + 5,
-            alternative=None,
             usage=None,
+            alternative=None,
         )
         jobs.attempt_archive(tx, [archived])
         jobs.job_update_many(tx, {an_id(1): moved})

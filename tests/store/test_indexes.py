@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from switchyard.features.flyte.store.executions import execution_due, executions
 from switchyard.features.flyte.store.tables import executions_tables
 from switchyard.model.job.event_kind import EventKind
-from switchyard.store.clusters import clusters
+from switchyard.store.clusters import clusters, probations
 from switchyard.store.engine.database import Database, Tx
 from switchyard.store.files import file_collection, file_outputs
 from switchyard.store.jobs import (
@@ -43,6 +43,14 @@ HOT: dict[str, tuple[Callable[[Tx], Any], str]] = {
     "arrays of several clusters": (lambda tx: spread_arrays.spread_arrays(tx, limit=9), "ix_jobs_arrays"),
     "clusters with something ready": (leases.cluster_ids_with_ready, "ix_jobs_ready"),
     "ready on a cluster": (lambda tx: leases.ready_job_ids(tx, ["c1", "c2"], 9), "ix_jobs_ready"),
+    "assigned before a probation": (
+        lambda tx: probations.ready_before(tx, "c1", before_us=9, limit=9),
+        "ix_jobs_ready",
+    ),
+    "waiting at other clusters": (
+        lambda tx: probations.jobs_waiting_at(tx, ["c1", "c2"], owner_id="o", limit=9),
+        "ix_jobs_ready",
+    ),
     "deleted clusters with something ready": (clusters.cluster_deleted_with_ready, "ix_jobs_ready"),
     "held by an agent": (lambda tx: leases.leased_by(tx, "a1"), "ix_jobs_held"),
     "being cancelled": (lambda tx: leases.leased_cancels(tx, ["a1", "a2"]), "ix_jobs_cancelling"),

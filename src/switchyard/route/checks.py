@@ -279,6 +279,12 @@ def _in_trouble(_: RoutingRequest, __: World) -> Check | None:
     return lambda member: _comes_last(f"{TAKES_NOTHING}{member.trouble}") if member.trouble else None
 
 
+def _on_probation(_: RoutingRequest, world: World) -> Check | None:
+    if not world.has_probation:
+        return None
+    return lambda member: _comes_last(member.probation) if member.probation else None
+
+
 def _avoided(ask: RoutingRequest, _: World) -> Check | None:
     reasons = dict(ask.last)
 
@@ -339,6 +345,7 @@ CLUSTER_CHECKS = (
     NamedCheck("health", _health),
     NamedCheck("health", _takes_files),
     NamedCheck(LAST_STEP, _in_trouble),
+    NamedCheck(LAST_STEP, _on_probation),
     NamedCheck(LAST_STEP, _avoided),
 )
 WEIGHT_STEP = "weight"  # compares clusters, so it comes after all checks (weights.py)

@@ -25,6 +25,7 @@ class Member:
     files_trouble: str = ""  # why they take no jobs with files now
     left_s: int | None = None  # until an ephemeral cluster ends, rounded up; none: it has no end
     is_silent: bool = False  # of a cordoned cluster: it would be down if uncordoned
+    probation: str = ""  # why it gets few tasks for a while, whoever owns them
     is_batch_silent: bool = False  # its agents live, but the batch system behind them does not answer
 
 
@@ -51,5 +52,7 @@ class GroupMember(Protocol):
     def trouble(self) -> str: ...
     @property
     def files_trouble(self) -> str: ...
+    @property
+    def probation(self) -> str: ...
     @property
     def left_s(self) -> int | None: ...

@@ -128,6 +128,7 @@ class RosterCache:
                     member.backends,
                     member.trouble,
                     member.files_trouble,
+                    member.probation,
                     member.left_s,
                 ),
                 len(numbers),

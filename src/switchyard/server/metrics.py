@@ -57,6 +57,8 @@ COUNTERS = (
         "allocation_differences", "Attempts that were given less or other than their jobs asked for.", "differences"
     ),
     _MetricSpec("moves", "Jobs that were moved from one cluster to another before they were leased.", "moves"),
+    _MetricSpec("probations", "Probations that began, by cluster.", "probations"),
+    _MetricSpec("probation_held", "Tasks that a cluster on probation was not given when it asked.", "probation_held"),
     _MetricSpec(
         "alternatives", "Jobs with alternatives that were assigned, by the number of the set they got.", "alternatives"
     ),
@@ -133,6 +135,8 @@ class Metrics(Collector):
         server, snapshots = self._server, self._server.context.snapshots
         healths = Counter(member.health.value for member in snapshots.world.members)
         yield _gauge("clusters", "Clusters, by health.", "health", healths)
+        about = "Clusters on probation: for all jobs, or for those of some owners; and nodes that jobs avoid."
+        yield _gauge("clusters_on_probation", about, "whose", snapshots.probation.counts)
         live = sum(snapshots.is_live(agent) for agent in snapshots.fleet.agents)
         agents = {"live": live, "silent": len(snapshots.fleet.agents) - live}
         yield _gauge("agents", "Agents: live, or silent for too long.", "state", agents)

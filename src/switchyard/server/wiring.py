@@ -32,6 +32,7 @@ from switchyard.service.core.writes.committer import Applier, BatchCall, Committ
 from switchyard.service.core.writes.event_watermark import begin_watermark
 from switchyard.service.lifecycle.lease_request import LeaseRequest
 from switchyard.service.rules.kinds import load_kinds
+from switchyard.service.run.attempt_evidence import AttemptEvidence
 from switchyard.service.run.lease import Leasing
 from switchyard.service.run.report import ReportWrite, apply_reports
 from switchyard.service.submit.bulk import BulkInsert, BulkSubmit
@@ -61,11 +62,16 @@ def make_services(settings: Settings, database: Database) -> Services:
         lambda: context.snapshots.laid.layout,
         access=lambda: context.snapshots.access,
         is_stopped=lambda: watermark.is_turned_back,
+        context=context,
     )
     # The order in which the parts of a batch are applied.
     appliers[OutputWrite] = partial(apply_output, logs=context.logs, usage=context.usage)
     appliers[ReportWrite] = partial(
-        apply_reports, logs=context.logs, usage=context.usage, rules=lambda: context.snapshots.policy
+        apply_reports,
+        logs=context.logs,
+        usage=context.usage,
+        rules=lambda: context.snapshots.policy,
+        evidence=AttemptEvidence(context),
     )
     appliers[BatchCall] = apply_calls
     appliers[SyncRequest] = leasing.apply_syncs
@@ -123,6 +129,7 @@ def make_context(
         engines=engines,
         selections=read_selection(config.selection)[0],
         moving=config.moving.terms,
+        probation=config.probation.terms,
         tokens=make_token_pools(config.resourcemanager),
         tally=tally,
         files=FileStorage(

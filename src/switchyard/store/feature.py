@@ -10,9 +10,17 @@ import sqlalchemy as sa
 
 from switchyard.feature import load_parts
 from switchyard.store.engine.metadata import metadata
-from switchyard.store.tables import clusters_tables, files_tables, quotes_tables, rules_tables, schema
+from switchyard.store.tables import (
+    clusters_tables,
+    files_tables,
+    probation_tables,
+    quotes_tables,
+    rules_tables,
+    schema,
+)
 
-CORE_TABLES = (schema, clusters_tables, files_tables, quotes_tables, rules_tables)  # imported: so the metadata has them
+# imported: so the metadata has them
+CORE_TABLES = (schema, clusters_tables, files_tables, probation_tables, quotes_tables, rules_tables)
 Tx: TypeAlias = sa.Connection  # that of `engine/database.py`, which needs all tables
 # Deletes rows that ended before a time (µs), some in each call. Returns how many.
 DeleteOld = Callable[[Tx, int], int]

@@ -150,6 +150,9 @@ def test_a_rule_that_cannot_be_is_refused_with_what_to_change(stage: Stage, name
 def test_other_ways_to_say_it_wrongly_are_refused_too(stage: Stage) -> None:
     array = stage.call("POST", "/v1/jobs", {"spec": raise_memory("x2"), "array": "0-3"})
     assert (array.status, "the tasks of an array" in array.body.decode()) == (400, True), array.body
+    either = {**raise_memory("x2"), "alternatives": [{"memory": "64MiB"}]}
+    refused = stage.call("POST", "/v1/jobs", {"spec": either})
+    assert (refused.status, "a job with alternatives" in refused.body.decode()) == (400, True), refused.body
     twice = b'{"spec":{"command":["a"],"retry":{"on":{"lost":{},"lost":{"limit":3}}}}}'
     assert stage.call("POST", "/v1/jobs", twice).status == 400
     for options, words in (

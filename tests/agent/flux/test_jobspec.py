@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from switchyard.agent.backends import marker_of
@@ -298,3 +299,12 @@ def test_the_properties_of_a_node_tell_the_type_of_its_gpus_if_they_name_only_on
     graph = compile_graph({"version": 1, "execution": execution})
     told = [shape.properties for shape in graph.shapes if shape.type == "gpu"]
     assert sorted(told, key=len) == [{}, {"h100": True}]
+
+
+def test_nodes_to_avoid_become_a_constraint() -> None:
+    nodes = [flux_node(rank) for rank in range(8)]
+    lease = msgspec.structs.replace(a_lease("ls"), avoid_nodes=["n3", "gone"])
+    made = jobspec_of(lease, PLACE, cluster="alpha", site=Site(), nodes=nodes)
+    assert made["attributes"]["system"]["constraints"] == {"not": [{"hostlist": ["n3"]}]}
+    check_canonical(made, is_whole=True, is_run=True)
+    assert "constraints" not in jobspec_of(lease, PLACE, cluster="alpha", site=Site(), nodes=nodes[:3])["attributes"]

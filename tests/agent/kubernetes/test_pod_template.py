@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from switchyard.agent.backends import marker_of
 from switchyard.features.kubernetes.agent.kubernetes_site import KubernetesSite
 from switchyard.features.kubernetes.agent.nodes.device_labels import labels_of_devices
-from switchyard.features.kubernetes.agent.pods.pod_template import REQUIRED
+from switchyard.features.kubernetes.agent.pods.pod_template import PREFERRED, REQUIRED
 from switchyard.model.cluster.hardware import COMMON_NAMES
 from switchyard.model.files.files import JobFiles
 from switchyard.model.job.job import Resources
@@ -159,3 +159,11 @@ def test_security(security: str, pod: Body, main: Body | None) -> None:
     manifest = of(one(), a_site(kubernetes={"security": security}))
     assert pod_of(manifest)["securityContext"] == pod
     assert container_of(manifest).get("securityContext") == main
+
+
+def test_pods_prefer_other_nodes_than_those_to_avoid() -> None:
+    lease = replace(one(), avoid_nodes=["n1", "n2", "No_Node"])
+    away = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in ("n1", "n2")]
+    affinity = pod_of(of(lease))["affinity"]["nodeAffinity"]
+    assert affinity == {PREFERRED: [{"weight": 100, "preference": {"matchFields": away}}]}
+    assert "affinity" not in pod_of(of(replace(one(), avoid_nodes=["No_Node"])))

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from switchyard.agent.backends import marker_of, native_name
+from switchyard.agent.backends.shared import avoided_nodes
 from switchyard.agent.site.accounts import AllowList
 from switchyard.agent.site.site import Rates
 from switchyard.errors import PolicyRefused
@@ -80,6 +81,18 @@ def test_nodes_that_are_drained_or_down_are_seen(backend: SlurmBackend, alpha: S
 def show(cluster: SlurmCluster, native_id: str) -> dict[str, str]:
     said = cluster.run("scontrol", "-o", "show", "job", native_name(native_id))
     return dict(word.partition("=")[::2] for word in said.split() if "=" in word)
+
+
+def test_nodes_to_avoid_are_excluded(
+    backend: SlurmBackend, alpha: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    avoid = alpha.spec.node_names[1]
+    lease = replace(a_lease("true"), avoid_nodes=[avoid, "gone"])
+    kept = backend.submit(lease)
+    assert show(alpha, kept)["ExcNodeList"] == "(null)", "one of three nodes cannot be spared"
+    monkeypatch.setattr(avoided_nodes, "AVOIDED_NODES_SHARE", 3)
+    away = backend.submit(replace(lease, fence=2))
+    assert show(alpha, away)["ExcNodeList"] == avoid
 
 
 def test_all_that_a_job_asks_for_arrives(backend: SlurmBackend, alpha: SlurmCluster) -> None:

@@ -9,11 +9,12 @@ import pytest
 
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import AttemptRef, Lease, Room
+from switchyard.model.cluster.probation import ProbationAction, ProbationChange
 from switchyard.model.cluster.selection import Select
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.job.retry import Cause, Retry
-from switchyard.service.cluster import clusters
+from switchyard.service.cluster import clusters, probation
 from switchyard.service.job import jobs
 from switchyard.service.job.explanation import job_explain
 from switchyard.service.lifecycle.array_spread import REFUSED_TASKS_MAX
@@ -182,6 +183,7 @@ def test_a_task_is_not_tried_again_where_it_was_lost(rig: Rig, how: str) -> None
 
 def test_a_cluster_that_refuses_tasks_before_their_start_leaves_the_array_to_others(lite: Rig) -> None:
     agents = three(lite)
+    probation.probation_change(lite.context, ADMIN, "alpha", ProbationChange(ProbationAction.OFF))  # it comes earlier
     job = lite.submit(a_request(array="0-99")).id
     refused = 0
     while leases := agents["alpha"].lease(10, Room(10)):

@@ -6,8 +6,9 @@ import time
 from argparse import Namespace
 from collections.abc import Sequence
 
-from switchyard.cli.clusters import cluster_graph, cluster_invites
+from switchyard.cli.clusters import cluster_graph, cluster_invites, cluster_probation
 from switchyard.cli.clusters.cluster_invites import add_cluster_name, add_namespaces
+from switchyard.cli.clusters.cluster_probation import probation_fields, probation_text
 from switchyard.cli.submit.submit_select import parse_scalar
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import confirm, emit, print_given_up, print_notice, print_result
@@ -91,7 +92,10 @@ def _row(cluster: Cluster, now: int) -> list[str]:
         show_bytes(totals["memory"]) if totals.get("memory") else "",
         str(load.running) if load and load.silent_s is None else "",
         format_age(cluster.seen_us, now),
-        _silence_text(load) or cluster.reason or (load.trouble or load.files_trouble if load else ""),
+        _silence_text(load)
+        or cluster.reason
+        or probation_text(cluster)
+        or (load.trouble or load.files_trouble if load else ""),
     ]
 
 
@@ -118,6 +122,7 @@ def _print(cluster: Cluster, agents: list[Agent]) -> None:
     fields = [
         ("name", cluster.name),
         ("health", cluster.health.value + (f" ({cluster.reason})" if cluster.reason else "")),
+        *probation_fields(cluster),
         ("trouble", _silence_text(load) or (load.trouble if load else "")),
         ("files", f"takes no jobs with files now: {load.files_trouble}" if load and load.files_trouble else ""),
         ("id", cluster.id),
@@ -481,6 +486,7 @@ VERBS = (
         examples="  yard cluster create alpha --private",
     ),
     *cluster_invites.VERBS,
+    *cluster_probation.VERBS,
     Verb(
         "cordon",
         "Give clusters no new jobs",

@@ -9,6 +9,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from switchyard.model.cluster.namespace_resources import NamespacePatterns
+from switchyard.model.cluster.probation import Probation
 from switchyard.model.cluster.quote import QuoteRecord
 from switchyard.model.cluster.selection import VALUES_MAX, NamedValues, Scalar, StateValue, ValueName, refuse_infinite
 from switchyard.model.graph.graph import FreeNodes
@@ -106,6 +107,8 @@ class Cluster(Struct, frozen=True, kw_only=True, omit_defaults=True):
     load: Load | None = None
     state: list[StateValue] = []  # what selection goes by; not in lists
     quotes: QuoteRecord | None = None  # how well its quotes were kept, once some were; not in lists
+    probations: list[Probation] = []  # why it gets few tasks: that of all, and those that the reader may see
+    is_probation_off: bool = False  # an operator exempted it
     held: int | None = None  # jobs, and ranges of arrays, that its agents have; not in lists
     unsent: int | None = None  # ended attempts of which its agents still send output files; not in lists
     in_line: int | None = None  # jobs that wait for a lease there, counted up to 10,000; not in lists

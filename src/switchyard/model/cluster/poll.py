@@ -18,6 +18,7 @@ from switchyard.model.job.retry import Cause
 from switchyard.model.rules.names import Name
 
 BATCH_MAX = 1000
+AVOIDED_NODES_SHARE = 4  # at most one in so many nodes is avoided: beyond, it is the cluster that is at fault
 BASE64_PATTERN = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?(?!\n)$"
 CHUNK_BYTES_MAX = 256 * 1024
 UNBEGUN_MAX = 10_000
@@ -204,6 +205,7 @@ class Lease(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cluster: str = ""
     queue: str = ""
     native_queue: str | None = None  # what the cluster's batch system calls the job's queue; none: its own default
+    avoid_nodes: list[str] = []  # on which tasks of this owner failed quickly, and not on others
     lo: int | None = None
     hi: int | None = None
     known: int | None = None  # the server was restored: what ran from this fence up to the lease's own it does not know

@@ -23,6 +23,7 @@ from switchyard.model.jobspec.quantity import (
 )
 
 _OF_ARRAY = "the tasks of an array all ask for the same: no retry can ask for more. Leave out the raise, or the array"
+_OF_ALTERNATIVES = "a job with alternatives asks for one of its sets as it is. Leave out the raise, or the alternatives"
 
 
 class MemoryBound(NamedTuple):
@@ -119,6 +120,8 @@ def _memory_problem(request: JobRequest, rule: RetryRule) -> str:
     asked = asked_of(request.spec.resources).memory
     if request.array is not None:
         return _OF_ARRAY
+    if request.spec.alternatives:
+        return _OF_ALTERNATIVES
     if request.spec.demand is not None:
         return "memory cannot be raised of a job that says in `demand` what it asks for"
     if asked is None:
@@ -134,6 +137,8 @@ def _time_problem(request: JobRequest, rule: RetryRule) -> str:
     asked = request.spec.resources.time_limit
     if request.array is not None:
         return _OF_ARRAY
+    if request.spec.alternatives:
+        return _OF_ALTERNATIVES
     if asked is None:
         return "the time limit is to be raised, and the job has none: give it a `time_limit`"
     if rule.time_max is not None and parse_duration_s(rule.time_max) < parse_duration_s(asked):

@@ -22,6 +22,7 @@ from switchyard.model.cluster.cluster import (
     SubmitConsent,
     SubmitToken,
 )
+from switchyard.model.cluster.probation import ProbationAction, ProbationChange
 from switchyard.model.cluster.selection import Scalar
 from switchyard.model.rules.access import (
     EVERYONE,
@@ -95,6 +96,11 @@ class AdminCalls(ApiCalls):
             state=None if state is None else dict(state),
         )
         return self._patch(api_path("clusters", name), Cluster, body=body)
+
+    def change_probation(self, name: str, action: ProbationAction | str, *, reason: str = "") -> Cluster:
+        """Confirm or clear the probation of a cluster, or switch it off or on. Needs the role operate."""
+        body = ProbationChange(ProbationAction(action), reason)
+        return self._post(api_path("clusters", name, "probation"), Cluster, body=body)
 
     def drain_cluster(
         self,

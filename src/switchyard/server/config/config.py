@@ -36,6 +36,7 @@ from switchyard.server.config.clusters_section_checks import duplicate_clusters,
 from switchyard.server.config.config_reading import config_reading, read_keys, with_positions
 from switchyard.server.config.connections_section import ConnectionsSection
 from switchyard.server.config.limits_section import ByteLimit, LimitsSection
+from switchyard.server.config.probation_section import ProbationSection
 from switchyard.server.config.section_checks import INVALID_PART, find_mistakes, valid_part
 from switchyard.server.config.storage_section import StorageSection
 from switchyard.service.core.file_storage import FileLimits
@@ -361,6 +362,7 @@ class Config(Section, frozen=True):
     match: MatchSection = MatchSection()
     selection: SelectionSection = SelectionSection()
     moving: MovingSection = MovingSection()
+    probation: ProbationSection = ProbationSection()
     spill: SpillSection = SpillSection()
     logs: LogsSection = LogsSection()
     retention: RetentionSection = RetentionSection()

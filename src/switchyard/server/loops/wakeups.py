@@ -20,9 +20,19 @@ from switchyard.service.quote.quote_answers import InquiryDelivery
 
 log = structlog.get_logger()
 # Of tables that are kept in memory.
-SNAPSHOT_TOPICS = frozenset({Topic.ACCESS, Topic.CLUSTERS, Topic.LAYOUT, Topic.POLICY, Topic.RESOURCES, Topic.TOKENS})
+SNAPSHOT_TOPICS = frozenset(
+    {
+        Topic.ACCESS,
+        Topic.CLUSTERS,
+        Topic.LAYOUT,
+        Topic.POLICY,
+        Topic.PROBATION,
+        Topic.RESOURCES,
+        Topic.TOKENS,
+    }
+)
 # May make a pending job eligible.
-ROUTING_TOPICS = frozenset({Topic.PENDING, Topic.CLUSTERS, Topic.LAYOUT, Topic.ACCESS, Topic.TOKENS})
+ROUTING_TOPICS = frozenset({Topic.PENDING, Topic.CLUSTERS, Topic.LAYOUT, Topic.ACCESS, Topic.PROBATION, Topic.TOKENS})
 # Each step of an execution sends this topic, which says nothing of what is kept in memory.
 NOT_REFRESHED = frozenset({Topic.EXECUTIONS})
 PROMOTION_TOPICS = frozenset({Topic.QUEUES})  # may free a place in a limited queue

@@ -21,7 +21,7 @@ SAMPLES_MAX = 5000  # a week of samples, every five minutes, and many changes of
 
 def cluster_get(context: Context, actor: Actor, name: str) -> Cluster:
     member = visible_cluster(context, actor, name)
-    cluster = cluster_view(context, member)
+    cluster = cluster_view(context, member, actor)
     with context.database.read() as tx:
         held = backlog.cluster_leased_count(tx, member.id)
         unsent = file_outputs.unsent_count(tx, member.id, None, now_us=context.now_us())

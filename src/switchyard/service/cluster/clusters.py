@@ -24,6 +24,7 @@ from switchyard.service.cluster.served_namespaces import encode_patterns, need_r
 from switchyard.service.core.agents.cluster_state import set_manual_values, state_values
 from switchyard.service.core.agents.credential import lock_parent_token, make_credential
 from switchyard.service.core.agents.fleet import ClusterEntry
+from switchyard.service.core.agents.probation_views import probation_views
 from switchyard.service.core.agents.visible_clusters import visible_cluster
 from switchyard.service.core.context import Context, bump_version
 from switchyard.service.core.rights import Actor
@@ -42,7 +43,7 @@ RESERVED_CLUSTER_NAMES = ("fit",)  # `/v1/clusters/fit` is an endpoint
 
 
 def cluster_list(context: Context, actor: Actor) -> list[Cluster]:
-    return cluster_views(context, visible_members(context, actor))
+    return cluster_views(context, visible_members(context, actor), actor)
 
 
 def visible_members(context: Context, actor: Actor) -> list[Member]:
@@ -53,13 +54,13 @@ def visible_members(context: Context, actor: Actor) -> list[Member]:
     return [member for member in members if actor.may_cluster(Role.VIEW, member)]
 
 
-def cluster_views(context: Context, members: Iterable[Member]) -> list[Cluster]:
-    """Return these clusters as the API shows them in lists."""
+def cluster_views(context: Context, members: Iterable[Member], reader: Actor) -> list[Cluster]:
+    """Return these clusters as the API shows them to a reader in lists."""
     rows = context.snapshots.fleet.rows
-    return [_view(context, member, rows[member.id], []) for member in members if member.id in rows]
+    return [_view(context, member, rows[member.id], [], reader) for member in members if member.id in rows]
 
 
-def cluster_view(context: Context, member: Member | None) -> Cluster:
+def cluster_view(context: Context, member: Member | None, reader: Actor | None = None) -> Cluster:
     """Return a cluster as the API shows it.
 
     The cluster may be missing from one of the two snapshots, because they do not change at the same time.
@@ -69,10 +70,14 @@ def cluster_view(context: Context, member: Member | None) -> Cluster:
         raise NoSuchCluster("The cluster was deleted a moment ago.")
     stale_after_us = context.selections.stale_after_us
     state = state_values(context.snapshots, member.id, now_us=context.now_us(), stale_after_us=stale_after_us)
-    return msgspec.structs.replace(_view(context, member, row, state), quotes=quote_record_of(context, member.id))
+    return msgspec.structs.replace(
+        _view(context, member, row, state, reader), quotes=quote_record_of(context, member.id)
+    )
 
 
-def _view(context: Context, member: Member, row: ClusterEntry, state: list[StateValue]) -> Cluster:
+def _view(
+    context: Context, member: Member, row: ClusterEntry, state: list[StateValue], reader: Actor | None
+) -> Cluster:
     agents = context.snapshots.fleet.by_cluster.get(member.id, ())
     seen_times_us = [context.snapshots.seen[agent] for agent in agents if agent in context.snapshots.seen]
     is_open = context.snapshots.access.is_open(member)
@@ -91,6 +96,8 @@ def _view(context: Context, member: Member, row: ClusterEntry, state: list[State
         totals=member.graph.totals if member.graph else {},
         load=context.snapshots.load_of(member.id),
         state=state,
+        probations=probation_views(context, member, reader),
+        is_probation_off=member.id in context.snapshots.probation.exempt,
         created_us=row.created_us,
         seen_us=max(seen_times_us, default=None),
     )

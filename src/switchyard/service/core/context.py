@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from switchyard.policy.namespace_names import NAMESPACE_TEMPLATE
 from switchyard.route.moving import MovingSettings
+from switchyard.route.probation import ProbationTerms
 from switchyard.service.core.file_storage import FileStorage
 from switchyard.service.core.log_store import LogStore
 from switchyard.service.core.process_metrics import ProcessMetrics
@@ -44,6 +45,7 @@ class Context:
     selections: SelectionSettings = field(default_factory=SelectionSettings)
     tally: ProcessMetrics = field(default_factory=ProcessMetrics)
     moving: MovingSettings = field(default_factory=MovingSettings)
+    probation: ProbationTerms = field(default_factory=ProbationTerms)
     tokens: TokenSettings = field(default_factory=TokenSettings)
     usage: UserUsage = field(default_factory=UserUsage)
     changes: ChangeBudget = field(default_factory=ChangeBudget)

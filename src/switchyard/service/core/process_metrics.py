@@ -112,6 +112,8 @@ class ProcessMetrics:
     differences: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))
     # Executions of Flyte's that reached a phase. `cluster` is empty for one that has none yet, or is spread.
     moves: LabeledCounter = field(default_factory=lambda: LabeledCounter("from_cluster", "to_cluster"))
+    probations: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))  # that began
+    probation_held: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster"))  # tasks not leased
     # Of jobs with alternatives: which set, by its number, they got at which cluster.
     alternatives: LabeledCounter = field(default_factory=lambda: LabeledCounter("cluster", "alternative"))
     requests: LabeledCounter = field(default_factory=lambda: LabeledCounter("method", "route", "code"))

@@ -261,6 +261,7 @@ class RangeState:
     cluster_id: str | None
     tasks: bytes
     is_changed: bool = False
+    leased_us: int = 0
 
     @property
     def is_live(self) -> bool:

@@ -83,6 +83,7 @@ class BatchArrays:
             self._jobs[row.id] = ArrayJob.of(row, is_tolerant=is_tolerant)
         for row in ranges.range_live(self._batch.tx, [row.id for row in new_rows]) if new_rows else []:
             state = RangeState(row.job_id, row.fence, row.lo, row.hi, row.agent_id, row.cluster_id, row.tasks)
+            state.leased_us = row.leased_us
             self._jobs[row.job_id].ranges[row.fence] = state
         for row in new_rows:
             if not replaced_columns(row).isdisjoint(TALLY_COLUMNS):
@@ -351,6 +352,8 @@ def lease_tasks(
         RangeState(cut.job_id, cut.fence, cut.lo, cut.hi, agent_id, cluster_id, new_task_states(cut.hi - cut.lo + 1))
         for cut in leased
     ]
+    for range_ in new:
+        range_.leased_us = batch.now_us
     array.ranges |= {range_.fence: range_ for range_ in new}
     ranges.range_insert(
         batch.tx,

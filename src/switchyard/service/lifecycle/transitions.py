@@ -289,10 +289,10 @@ def archive_attempt(
                 leased_us=row.leased_us,
                 started_us=row.started_us,
                 ended_us=batch.now_us,
-                alternative=number_at(row, row.cluster_id),
                 usage=row.usage if usage is UNSET else usage,
                 failure=None if failure is None else failure.value,
                 asked=asked,
+                alternative=number_at(row, row.cluster_id),
             )
         ],
     )

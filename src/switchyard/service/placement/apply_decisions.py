@@ -182,6 +182,13 @@ def _decision_update(
     )
 
 
+def _failed_update(batch: Batch, row: JobRow, reason: str) -> JobUpdate:
+    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
+    record_step(batch, row, step)
+    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
+    return ended.merged(drop_unleased_tasks(row, State.FAILED))
+
+
 def _lessees_update(
     context: Context, batch: Batch, world: World, row: JobRow, *, eligibility: Eligibility, plan: Plan
 ) -> JobUpdate:
@@ -195,13 +202,6 @@ def _lessees_update(
         return update
     count_set(context.tally, batch, eligibility.sets, plan.chosen)
     return update.then(chosen_update(eligibility.sets, world, plan.chosen, spread))
-
-
-def _failed_update(batch: Batch, row: JobRow, reason: str) -> JobUpdate:
-    step = make_transition(life_of(row), State.FAILED, EventKind.FAILED, reason)
-    record_step(batch, row, step)
-    ended = JobUpdate(state=step.life.state, reason=reason, ended_us=batch.now_us)
-    return ended.merged(drop_unleased_tasks(row, State.FAILED))
 
 
 def leave_removed_cluster(batch: Batch, world: World, row: JobRow) -> JobUpdate | None:

@@ -84,7 +84,7 @@ def evaluate_job(
         bounds=bounds,
         hidden=owner.hidden_clusters(world) - opened if hidden is None else hidden,
         spilled=opened_pools(bounds.spill, job.waited_s) if bounds.spill else (),
-        last=job.last,
+        last=(*job.last, *world.owner_probations.get(owner.id, ())) if world.owner_probations else job.last,
         refused=job.refused,
         engine=bounds.engine or context.engines.default,
         time_limit_s=_time_limit_s(job.spec) if world.has_ends else None,

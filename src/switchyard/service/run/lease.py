@@ -27,6 +27,7 @@ from switchyard.model.rules.layout import Layout
 from switchyard.model.rules.queue import Lane, queue_named
 from switchyard.route.queue_order import BypassTimes, FairQueue, QueuedJob
 from switchyard.service.core.agents.agent_sessions import SyncRequest, begin_session, rival_answer
+from switchyard.service.core.context import Context
 from switchyard.service.core.snapshots.snapshots import Access
 from switchyard.service.core.unreadable_rows import read_each
 from switchyard.service.core.writes.batch import Batch, Topic
@@ -36,6 +37,7 @@ from switchyard.service.lifecycle.chosen_sets import number_at, with_chosen_set,
 from switchyard.service.lifecycle.lease_request import LOOK_PAST_MAX, LeaseRequest
 from switchyard.service.lifecycle.transitions import adoption_update, life_of, record_step
 from switchyard.service.reserve.queue_usage import ProjectCores, ordered_job_of
+from switchyard.service.run.canaries import CanaryGate, avoided_nodes
 from switchyard.service.run.lease_owners import LeaseOwners
 from switchyard.store.clusters import clusters
 from switchyard.store.engine import ranges
@@ -82,11 +84,13 @@ class Leasing:
         *,
         access: Callable[[], Access] | None = None,
         is_stopped: Callable[[], bool] = lambda: False,
+        context: Context | None = None,
     ) -> None:
         """`access` returns the current users. None: owners are not checked, and no owner counts as administrator.
 
-        `is_stopped`: whether no work is handed out now.
+        `is_stopped`: whether no work is handed out now. `context`: without, no cluster is on probation.
         """
+        self._context = context
         self._is_stopped = is_stopped
         self._layout = layout
         self._access = access
@@ -113,7 +117,7 @@ class Leasing:
             if request.want:
                 wants[request.cluster_id] = wants.get(request.cluster_id, 0) + request.want
         candidates = self._candidates(batch, wants) if wants else {}
-        round_ = _LeaseRound(batch, self._bypassed, candidates)
+        round_ = _LeaseRound(batch, self._bypassed, candidates, CanaryGate(self._context, batch, wants))
         queues = self._queues(batch, candidates)
         # Clusters that only poll get the cancels with their reports (pollers.py).
         agent_ids = [request.agent_id for request in valid if request.backend != POLLING_BACKEND]
@@ -141,6 +145,7 @@ class Leasing:
                 results.append(LeaseAnswer(agent.session, job_leases, new_cancels, []))
         leases.lease_give(batch.tx, leased, at_us=batch.now_us)
         round_.groups.park()
+        round_.gate.flush()
         round_.arrays.flush()
         return results
 
@@ -203,18 +208,23 @@ class Leasing:
         lease = self._lease(row, request.cluster, job=row.id)
         if row.array is None:
             round_.batch.job_event(row, EventKind.LEASED)
+            round_.gate.note(row, request.cluster_id, [row.fence])
             return [lease]
         array, number = round_.arrays.job(row.id), number_at(row, request.cluster_id)
         cuts = lease_tasks(round_.batch, array, request.cluster_id, request.agent_id, count, alternative=number)
         row = replaced(row, cluster_id=request.cluster_id)  # the events name the cluster that leases the tasks
         for cut in cuts:
             round_.batch.job_event(row, EventKind.LEASED, f"tasks {cut.lo}-{cut.hi}")
+        fences = (fence for cut in cuts for fence in range(cut.fence, cut.fence + cut.hi - cut.lo + 1))
+        round_.gate.note(row, request.cluster_id, fences)
         return [replaced(lease, attempt=cut.attempt, fence=cut.fence, lo=cut.lo, hi=cut.hi) for cut in cuts]
 
     def _lease(self, row: LeaseSource, cluster: str, *, job: str) -> Lease:
         native = queue_named(self._layout().queues, Lane.read(row.lane).queue).native.get(cluster)
         is_admin = self._access is not None and row.owner_id in self._access().platform_admins
-        return build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
+        lease = build_lease(row, cluster, native=native, job=job, is_owner_admin=is_admin)
+        avoided = avoided_nodes(self._context, cluster, row.owner_id or row.owner)
+        return replaced(lease, avoid_nodes=avoided) if avoided else lease
 
     def _repeated_lease(self, row: LeasedJob | HeldRange, cluster: str) -> Lease:
         """Return the lease of an attempt, or of a whole range, that its agent may not have received."""
@@ -277,8 +287,11 @@ class Leasing:
 class _LeaseRound:
     """Data that all clusters share in one round of leases."""
 
-    def __init__(self, batch: Batch, bypassed: BypassTimes, candidates: dict[str, list[LeaseCandidate]]) -> None:
+    def __init__(
+        self, batch: Batch, bypassed: BypassTimes, candidates: dict[str, list[LeaseCandidate]], gate: CanaryGate
+    ) -> None:
         self.batch = batch
+        self.gate = gate
         self.bypassed = bypassed
         self.candidates = dict(candidates)
         rows = [row for rows_of_cluster in candidates.values() for row in rows_of_cluster]
@@ -289,14 +302,14 @@ class _LeaseRound:
     def size(self, row: LeaseCandidate, request: LeaseRequest) -> int:
         """Return how many tasks the cluster may lease by the limits of the array and of its group; a plain job: one."""
         if row.array is None:
-            return self.groups.limit(row, 1)
+            return self.groups.limit(row, self.gate.limit(row, request.cluster_id, 1))
         array = self.arrays.job(row.id)
         if not array.is_ready:
             return 0  # its cluster refused it: the release of its group made the row ready without knowing that
         count = min(len(array.split_todo(request.cluster_id)[0]), array.spare)
         if request.room is None and len(lessee_ids(row)) > 1:
             count = min(count, queue_room(array.ranges.values(), request.cluster_id))
-        return self.groups.limit(row, count)
+        return self.groups.limit(row, self.gate.limit(row, request.cluster_id, count, array))
 
     def is_busy(self, agent_id: str) -> bool:
         """Return whether the agent has leased jobs, whose end will free resources."""
@@ -330,6 +343,7 @@ def choose_jobs(
             has_misfits = True  # another agent of the cluster goes on for longer
             continue
         size = round_.size(row, request)
+        has_misfits |= round_.gate.has_held
         count = min(size, want, _count_fitting(row, room), spec_bytes // len(row.spec) + 1)
         if count:
             spec_bytes -= count * len(row.spec)

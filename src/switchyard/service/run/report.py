@@ -43,6 +43,7 @@ from switchyard.service.lifecycle.transitions import (
     refused_clusters,
     step_update,
 )
+from switchyard.service.run.attempt_evidence import AttemptEvidence, AttemptOutcome
 from switchyard.store.files.database_logs import DatabaseLogs
 from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_columns import replaced_columns
@@ -109,6 +110,7 @@ def apply_reports(
     logs: LogStore = _LOGS,
     usage: UserUsage = _USAGE,
     rules: Rules | None = None,
+    evidence: AttemptEvidence | None = None,
 ) -> list[Any]:
     """Apply the reports of all polls in order of arrival, and store their output. `rules`: they bound what retries
     may ask for."""
@@ -116,14 +118,20 @@ def apply_reports(
     round_ = _ReportRound(batch, rules)
     round_.arrays.load([row for row in batch.rows.values() if row.array is not None])
     results: list[Any] = []
+    outcomes: list[AttemptOutcome] = []
     for write in writes:
         # Store the output before the reports: a report of an end also closes the log.
         usage.note_bytes(batch, keep_output(batch.tx, logs, write.agent_id, write.output, usage))
-        results.append(ReportAnswers([_apply(round_, write.agent_id, item) for item in write.reports]))
+        answers = [_apply(round_, write.agent_id, item) for item in write.reports]
+        results.append(ReportAnswers(answers))
+        if evidence is not None:
+            outcomes += evidence.outcomes(batch, round_.arrays, write.agent_id, write.reports, answers)
     jobs.job_update_many(batch.tx, round_.updates)
     for array in round_.arrays.refused_arrays():
         leave_refusing_cluster(batch, array)
     round_.arrays.flush()
+    if evidence is not None and outcomes:
+        evidence.apply(batch, outcomes)
     return results
 
 

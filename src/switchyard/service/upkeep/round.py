@@ -29,6 +29,7 @@ from switchyard.service.reserve.token_reservations import (
 from switchyard.service.upkeep.give_places import enforce_limits, give_free_places
 from switchyard.service.upkeep.leadership import ROUND_MAX, Leadership
 from switchyard.service.upkeep.move_jobs import JobMover, take_back_unleased
+from switchyard.service.upkeep.probation_care import ProbationCare
 from switchyard.service.upkeep.refresh_lessees import LesseeRefresh
 from switchyard.service.upkeep.retention import RetentionChore, RetentionTerms
 from switchyard.service.upkeep.sample_clusters import ClusterSampling
@@ -101,6 +102,7 @@ class LeaderRound:
         self._is_clean = True
         self.routing = Routing(context, leadership, reservations, clock)
         mover, lessees, sampling = JobMover(), LesseeRefresh(), ClusterSampling()
+        probation = ProbationCare()
         tokens = TokenCare(context, leadership, reservations)
 
         def chore(work: Callable[[Context, Leadership], int], counted: str = "") -> Chore:
@@ -109,6 +111,7 @@ class LeaderRound:
         self.chores = (
             chore(take_back_unleased, "moved"),
             Chore("refresh lessees", lambda: lessees.look(context, leadership), rest, "moved"),
+            Chore("probation", lambda: probation.go(context, leadership), counted="moved"),
             chore(lose_silent_attempts, "lost"),
             chore(lose_silent_tasks, "lost"),
             chore(end_backoffs),

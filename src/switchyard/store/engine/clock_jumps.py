@@ -16,6 +16,7 @@ from switchyard.store.feature import store_features
 from switchyard.store.jobs.events import counter_take
 from switchyard.store.jobs.job_update import JobUpdate
 from switchyard.store.tables.clusters_tables import agents, handovers
+from switchyard.store.tables.probation_tables import attempt_evidence, probations
 from switchyard.store.tables.quotes_tables import quote_asks, quote_waits, quotes
 from switchyard.store.tables.rules_tables import token_pools
 from switchyard.store.tables.schema import EXPIRING, HAS_LATE_TIME, HAS_WAKE_TIME, READY, counters, jobs
@@ -32,7 +33,8 @@ def cap_future_times(tx: Tx, *, now_us: int) -> None:
     is_far = sa.and_(sa.text(HAS_WAKE_TIME), jobs.c.wake_us > now_us + WAKE_US_MAX)
     tx.execute(sa.update(jobs).where(is_far).values(JobUpdate(wake_us=now_us + WAKE_US_MAX).columns()))
     ahead_us = now_us + CLOCK_SKEW_US_MAX
-    for column in (handovers.c.received_us, handovers.c.accepted_us, agents.c.seen_us):
+    recorded = (handovers.c.received_us, handovers.c.accepted_us, agents.c.seen_us)
+    for column in (*recorded, attempt_evidence.c.last_us, attempt_evidence.c.ok_us, probations.c.since_us):
         _lock(tx, column.table, column > ahead_us)
         tx.execute(sa.update(column.table).where(column > ahead_us).values({column.name: now_us}))
     is_ahead = sa.and_(counters.c.name == AMNESTY_COUNTER, counters.c.value > ahead_us)
@@ -67,6 +69,7 @@ def shift_after_set_back(tx: Tx, *, now_us: int, by_us: int, is_again: bool = Fa
         (quote_waits, quote_waits.c.asked_us, (quote_waits.c.deadline_us, quote_waits.c.due_us)),
         (quote_asks, quote_asks.c.asked_us, (quote_asks.c.deadline_us,)),
         (quotes, quotes.c.at_us, (quotes.c.until_us,)),
+        (probations, probations.c.last_us, (probations.c.since_us, probations.c.next_us)),
     ):
         changes = {column.name: column - by_us for column in (first, *later_columns)}
         tx.execute(sa.update(table).where(first > ahead_us).values(changes))

@@ -76,9 +76,9 @@ class NewJobRow(StoredRow, frozen=True):
     tasks_cancelled: int | None = None
     spread: str | None = None
     task_avoid: str | None = None
-    alternatives: str | None = None
     failure: str | None = None
     retried: str | None = None
+    alternatives: str | None = None
 
 
 class EventRow(StoredRow, frozen=True):

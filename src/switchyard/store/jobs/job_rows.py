@@ -79,9 +79,9 @@ class JobRow(StoredRow, frozen=True):
     tasks_cancelled: int | None
     spread: str | None
     task_avoid: str | None
-    alternatives: str | None
     failure: str | None
     retried: str | None
+    alternatives: str | None
 
 
 class RepairedJobRow(JobRow, frozen=True):

@@ -53,8 +53,8 @@ class JobUpdate(ColumnUpdate, frozen=True, kw_only=True, gc=False):
     tasks_cancelled: int | UnsetType | None = UNSET
     spread: str | UnsetType | None = UNSET
     task_avoid: str | UnsetType | None = UNSET
+    failure: str | UnsetType | None = UNSET
+    retried: str | UnsetType | None = UNSET
     alternatives: str | UnsetType | None = UNSET
     cores: int | UnsetType = UNSET
     gpus: int | UnsetType = UNSET
-    failure: str | UnsetType | None = UNSET
-    retried: str | UnsetType | None = UNSET

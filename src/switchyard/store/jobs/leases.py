@@ -63,6 +63,7 @@ class LeaseCandidate(StoredRow, frozen=True):
     alternatives: str | None
     agent_id: str | None
     is_ready: bool
+    assigned_us: int | None
     spec: str
 
 

@@ -133,11 +133,11 @@ jobs = Table(
     # tasks that each of these clusters leaves to the others, because it gave them back or lost them.
     Column("spread", Text, nullable=True),
     Column("task_avoid", Text, nullable=True),
+    Column("failure", Text, nullable=True),  # of a FAILED job: the kind of its last failure
+    Column("retried", Text, nullable=True),  # retries after failures that its policy has rules for, by kind
     # Of a job with alternatives: the number of its set at each cluster that may lease it, by id, as JSON. The columns
     # `cores`, `gpus` and `memory_bytes` are those of its own cluster's set; before there is one, the largest.
     Column("alternatives", Text, nullable=True),
-    Column("failure", Text, nullable=True),  # of a FAILED job: the kind of its last failure
-    Column("retried", Text, nullable=True),  # retries after failures that its policy has rules for, by kind
 )
 Index("ix_jobs_seq", jobs.c.seq)
 Index("ix_jobs_live", jobs.c.owner, sqlite_where=text(NOT_FINAL), postgresql_where=text(NOT_FINAL))
@@ -255,10 +255,10 @@ attempts = Table(
     Column("leased_us", BigInteger, nullable=True),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=False),
-    Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
     Column("usage", Text, nullable=True),
     Column("failure", Text, nullable=True),  # the kind of its failure
     Column("asked", Text, nullable=True),  # what it asked for, if a retry of the job asks for more
+    Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
 )
 
 # Attempts that failed, for statistics: those of jobs and of tasks, whether they were retried or not.

@@ -35,7 +35,7 @@ def fleet_summary(context: Context, actor: Actor, *, limit: int) -> FleetSummary
     members = visible_members(context, actor)
     first = heapq.nsmallest(limit, members, key=trouble_first)
     healths = Counter(member.health for member in members)
-    return FleetSummary(cluster_views(context, first), healths, _use(context, members))
+    return FleetSummary(cluster_views(context, first, actor), healths, _use(context, members))
 
 
 def trouble_first(member: Member) -> tuple[bool, str]:

@@ -355,10 +355,11 @@ class SlurmBackend(OptionalCalls):
             self._drop(record)
             raise PolicyRefused(f"It was not submitted: {doubt.problem}")
         account = self._account_of(lease)
-        excluded = self._cluster.excluded_for(spec_of(lease))  # before anything is recorded: it may raise
+        partition = self._partition_of(lease)
+        # Before anything is recorded: it may raise.
+        excluded = self._cluster.excluded_for(spec_of(lease), lease, partition)
         gres_types = self._cluster.gres_types(spec_of(lease))
         record = replace(record, account=account.name if account else "")
-        partition = self._partition_of(lease)
         folder = self._files.folder(name)
         script = script_of(  # before anything is recorded: it refuses images that the site does not run
             lease,

@@ -35,6 +35,7 @@ from switchyard.service.core.agents.fleet import ClusterEntry, Fleet, load_fleet
 from switchyard.service.core.resource_set import NO_RESOURCES, load_resource_set
 from switchyard.service.core.rights import LOCAL_ADMIN, RAINBOW_OWNER, Actor, Rights, local_admin, rights_of
 from switchyard.service.core.snapshots.layout_snapshot import LayoutSnapshot, load_layout_snapshot
+from switchyard.service.core.snapshots.probation_snapshot import NO_PROBATION, ProbationSnapshot, load_probation
 from switchyard.service.core.snapshots.token_settings import PoolEntry
 from switchyard.service.core.unreadable_rows import log_unreadable, read_each
 from switchyard.store.access import access as access_store
@@ -182,8 +183,14 @@ class Snapshots:
         # Never held during a database query: the event loop takes this lock too, and would block.
         self._lock = threading.Lock()
         self._world_number = 0
-        # The fleet, the live agents, their troubles and their times left that `world` was built from.
-        self._built_from: tuple[Fleet | None, frozenset[str], Troubles, TimesLeft] = (None, frozenset(), {}, {})
+        # The fleet, the live agents, their troubles, their times left and the probations that `world` was built from.
+        self._built_from: tuple[Fleet | None, frozenset[str], Troubles, TimesLeft, ProbationSnapshot] = (
+            None,
+            frozenset(),
+            {},
+            {},
+            NO_PROBATION,
+        )
         self._has_read_seen = False
         self._stored_seen: dict[str, int] = {}  # agent → when it was last seen, as stored in the database
         self.seen: dict[str, int] = {}  # agent → when this or another server last saw it
@@ -200,6 +207,7 @@ class Snapshots:
         self.hidden: dict[tuple[str, int, int, int], tuple[frozenset[str], frozenset[str]]] = {}
         self.token_pools = TokenPoolsSnapshot(-1, {})
         self.resources = NO_RESOURCES
+        self.probation = NO_PROBATION
         self.world = World.of(0, [], layout=layout)
 
     def refresh(self, *, force: bool = False) -> bool:
@@ -220,6 +228,8 @@ class Snapshots:
                 self.token_pools = load_token_pools(tx, versions.get("tokens", 0))
             if force or versions.get("resources", 0) != self.resources.version:
                 self.resources = load_resource_set(tx, versions.get("resources", 0))
+            if force or versions.get("probation", 0) != max(0, self.probation.version):
+                self.probation = load_probation(tx, versions.get("probation", 0))
             seen_elsewhere = set()
             # SQLite has one server, which need not read back its own values every second.
             is_current = self._database.is_sqlite and self._has_read_seen and not force
@@ -352,23 +362,29 @@ class Snapshots:
             horizon_us = self._now_us() - self.silent_after_us
             live = frozenset(agent for agent, at_us in self.seen.copy().items() if at_us > horizon_us)
             troubles, left = self._troubles.now(), self._ends.left(self._now_us())
-            built = fleet, live, troubles, left
-            old_fleet, old_live, old_troubles, old_left = self._built_from
+            probation = self.probation
+            built = fleet, live, troubles, left, probation
+            old_fleet, old_live, old_troubles, old_left, old_probation = self._built_from
             rows: Iterable[ClusterEntry] = fleet.rows.values()
             if fleet is old_fleet:
                 agents = (live ^ old_live) | {agent for agent, _ in troubles.items() ^ old_troubles.items()}
                 agents |= {agent for agent, _ in left.items() ^ old_left.items()}
                 affected = {fleet.agents[agent].cluster_id for agent in agents if agent in fleet.agents}
+                if probation is not old_probation:
+                    affected |= {cluster for cluster, _ in probation.reasons.items() ^ old_probation.reasons.items()}
                 rows = [fleet.rows[cluster] for cluster in affected if cluster in fleet.rows]
             checked = (self._member(row, fleet, live, troubles, left) for row in rows)
             changed = {member.id: member for member in checked if member != world.by_id.get(member.id)}
             is_same_layout = layout.pools is world.pools and layout.labels is world.labels
-            if is_same_layout and not changed and fleet.rows.keys() == world.by_id.keys():
+            is_same_probation = probation is old_probation or probation.by_owner == world.owner_probations
+            if is_same_layout and is_same_probation and not changed and fleet.rows.keys() == world.by_id.keys():
                 self._built_from = built
                 return False
             self._world_number += 1
             members = [changed.get(cluster) or world.by_id[cluster] for cluster in fleet.rows]
-            self.world = World.of(self._world_number, members, layout=layout, after=world)
+            self.world = World.of(
+                self._world_number, members, layout=layout, after=world, owner_probations=probation.by_owner
+            )
             self._built_from = built  # last, so that a failed rebuild is repeated
             return True
 
@@ -394,6 +410,7 @@ class Snapshots:
             left_s=common_time_left(left.get(agent) for agent in alive),
             is_silent=health is Health.CORDONED and not alive,
             is_batch_silent=bool(silence),
+            probation=self.probation.reasons.get(row.id, ""),
         )
 
     def _health(self, row: ClusterEntry, fleet: Fleet, live: list[str], silence: str) -> tuple[Health, str]:

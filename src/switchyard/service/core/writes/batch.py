@@ -29,6 +29,7 @@ class Topic(StrEnum):
     CLUSTERS = "clusters"
     LAYOUT = "layout"
     POLICY = "policy"
+    PROBATION = "probation"
     RESOURCES = "resources"  # the objects of namespaces on Kubernetes clusters
     TOKENS = "tokens"
     # Wake-ups without a counter, for the leader and for requests that wait.

@@ -47,8 +47,9 @@ def load_list(call: Call) -> PageValues:
     cursor = call.text("cursor") or "0"
     start = int(cursor) if cursor.isdigit() and len(cursor) < 8 else 0
     healths = Counter(member.health for member in listed)
+    page = clusters.cluster_views(context, matching[start : start + ROWS], call.actor)
     return {
-        "uses": [use_of(cluster) for cluster in clusters.cluster_views(context, matching[start : start + ROWS])],
+        "uses": [use_of(cluster) for cluster in page],
         "shown": len(matching),
         "listed": len(listed),
         "start": start,

@@ -7,12 +7,13 @@ its own resources, as version 1 can say them (`model/jobspec/version_1.py`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any
 
 from switchyard.agent.backends import marker_of
+from switchyard.agent.backends.shared.avoided_nodes import avoided_nodes
 from switchyard.agent.backends.shared.script_images import ScriptVariable, run_command
 from switchyard.agent.loop.need import spec_of
 from switchyard.agent.site.environment import FILES_VARIABLE, job_variables
@@ -72,7 +73,10 @@ def jobspec_of(
         if value:
             own[key] = value
     system = {**options.system, **own}
-    return bare_jobspec(spec, guarded_command(place.claim, body), system, nodes=nodes, names=site.names)
+    avoided = avoided_nodes(lease, {node.host for node in nodes})
+    return bare_jobspec(
+        spec, guarded_command(place.claim, body), system, nodes=nodes, names=site.names, avoided=avoided
+    )
 
 
 def bare_jobspec(
@@ -82,11 +86,14 @@ def bare_jobspec(
     *,
     nodes: Collection[FluxNode] = (),
     names: SiteNames = COMMON_NAMES,
+    avoided: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The jobspec of what the job needs, without its place and its environment: enough for a quote."""
     resources, count = resources_of(spec)
     attributes: dict[str, Any] = {**(system or {}), "duration": duration_s_of(spec)}
     parts = [part for part in (constraint_of(spec), _types_constraint(spec, nodes, names)) if part]
+    if avoided:
+        parts.append({"not": [{"hostlist": list(avoided)}]})
     if parts:
         attributes["constraints"] = parts[0] if len(parts) == 1 else {"and": parts}
     return {

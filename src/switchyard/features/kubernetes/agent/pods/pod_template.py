@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -48,6 +49,8 @@ HOST_LABEL, ARCH_LABEL, OS_LABEL = "kubernetes.io/hostname", "kubernetes.io/arch
 # Architectures as Go names them, which Kubernetes does, too.
 GO_ARCHITECTURES = ("amd64", "arm64", "386", "arm", "ppc64le", "s390x", "riscv64", "loong64")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?\Z")
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def pod_template(
@@ -170,10 +173,19 @@ def _place(lease: Lease, whole_site: Site, device_labels: DeviceLabels) -> Manif
         place["tolerations"] = to_builtins(tolerations)
     if affinity := node_affinity(spec, [labels for labels in needed if not _single(labels)]):
         place["affinity"] = affinity
+    if avoided := [node for node in lease.avoid_nodes if NODE_NAME.match(node)]:
+        merge_affinity(place, {"affinity": {"nodeAffinity": {**affinity.get("nodeAffinity", {}), **_away(avoided)}}})
     classes = [row for row in site.priority_classes if row.min <= lease.priority]
     if classes:
         place["priorityClassName"] = max(classes, key=lambda row: row.min).name
     return place
+
+
+def _away(nodes: Sequence[str]) -> Manifest:
+    """A preference, not a rule: a pod that fits nowhere else still runs on these nodes."""
+    # Kubernetes takes one name for each.
+    names = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    return {PREFERRED: [{"weight": 100, "preference": {"matchFields": names}}]}
 
 
 def _single(labels: Mapping[str, tuple[str, ...]]) -> str:

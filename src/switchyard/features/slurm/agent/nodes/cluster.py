@@ -14,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from switchyard.agent.backends import Setting
+from switchyard.agent.backends.shared.avoided_nodes import avoided_nodes
 from switchyard.agent.backends.shared.cluster_facts import ClusterFactsFile
 from switchyard.agent.backends.shared.node_systems import NodeSystems, own_program
 from switchyard.errors import PolicyRefused
@@ -35,6 +36,7 @@ from switchyard.model.cluster.allocation import shown_types
 from switchyard.model.cluster.cluster import Load
 from switchyard.model.cluster.hardware import GPU, SiteNames, types_of_vertex
 from switchyard.model.cluster.hostlist import compress_hosts, expand_hosts, parse_hosts
+from switchyard.model.cluster.poll import Lease
 from switchyard.model.graph import Graph
 from switchyard.model.job.job import JobSpec, Usage
 from switchyard.model.jobspec.constraint import NodeTraits, read_constraint
@@ -94,14 +96,16 @@ class SlurmCluster:
         """From SIGTERM to SIGKILL, where Slurm ends a job."""
         return self._info.kill_wait_s
 
-    def excluded_for(self, spec: JobSpec) -> str:
-        """The nodes that the job's constraint excludes, and those whose GPUs have no type in Slurm, but another one in
-        the graph. Slurm is asked only if the job has a constraint or names a type."""
-        devices = typed_devices(spec)
-        if not constraint_of(spec) and not devices:
+    def excluded_for(self, spec: JobSpec, lease: Lease | None = None, partition: str = "") -> str:
+        """The nodes that the job's constraint excludes, those whose GPUs have no type in Slurm, but another one in
+        the graph, and those of the partition that the lease tells to avoid. Slurm is asked only if there may be any."""
+        devices, is_told = typed_devices(spec), lease is not None and lease.avoid_nodes
+        if not constraint_of(spec) and not devices and not is_told:
             return ""
         nodes = self._known_nodes()
-        other = {name for device in devices for name in find_untyped_nodes(nodes, self.graph, device)}
+        own = [node.name for node in nodes if (partition or self._info.default) in node.partitions]
+        avoided = avoided_nodes(lease, own) if lease is not None else []
+        other = set(avoided) | {name for device in devices for name in find_untyped_nodes(nodes, self.graph, device)}
         return find_excluded_nodes(spec, self.graph, {node.name for node in nodes}, other=other)
 
     def gres_types(self, spec: JobSpec) -> dict[Device, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from switchyard.model.cluster.cluster import Cluster, ClusterChange, ClusterRequest
+from switchyard.model.cluster.probation import ProbationChange
 from switchyard.model.cluster.verdict import FitAnswer, FitRequest
 from switchyard.model.wire.api import Deleted, Page
 from switchyard.model.wire.decode import JsonReader
@@ -20,7 +21,7 @@ from switchyard.server.http.connections.asgi_messages import (
 from switchyard.server.http.endpoint import Endpoint
 from switchyard.server.http.query_parameters import ABANDON, CURSOR, LIMIT
 from switchyard.server.loops.runtime import ServerRuntime
-from switchyard.service.cluster import cluster_show, clusters
+from switchyard.service.cluster import cluster_show, clusters, probation
 
 _fit = JsonReader(FitRequest)
 
@@ -57,6 +58,10 @@ def cluster_change(call: Call) -> Cluster:
     return clusters.cluster_change(call.context, call.actor, call.path["cluster"], call.body)
 
 
+def probation_change(call: Call) -> Cluster:
+    return probation.probation_change(call.context, call.actor, call.path["cluster"], call.body)
+
+
 def cluster_delete(call: Call) -> Deleted:
     unsent = clusters.cluster_delete(call.context, call.actor, call.path["cluster"], abandon=call.flag("abandon"))
     return Deleted(call.path["cluster"], outputs_given_up=unsent)
@@ -77,5 +82,13 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint("GET", "/v1/clusters/{cluster}", "One cluster", Cluster, cluster_get),
     Endpoint("PATCH", "/v1/clusters/{cluster}", "Change a cluster", Cluster, cluster_change, ClusterChange),
+    Endpoint(
+        "POST",
+        "/v1/clusters/{cluster}/probation",
+        "Confirm or clear the probation of a cluster, or switch it off or on",
+        Cluster,
+        probation_change,
+        ProbationChange,
+    ),
     Endpoint("DELETE", "/v1/clusters/{cluster}", "End a registration", Deleted, cluster_delete, query=(ABANDON,)),
 )

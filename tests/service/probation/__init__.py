@@ -1,0 +1,1 @@
+"""Probation: clusters on which jobs fail quickly get few tasks."""
