@@ -99,14 +99,9 @@ def read_retried(row: JobRow) -> dict[str, int]:
 
 
 def _raised(grant: RetryGrant, row: JobRow, spec: JobSpec, rule: RetryRule, rules: Rules | None) -> RetryGrant:
-    """Return the grant of an attempt that asks for more: a spec of its own, which is routed as any other.
-
-    A job with alternatives asks for more in each set, since it chooses again. Sets that become the same are one.
-    """
-    bound = None if rules is None else _memory_bound(row, rules())
-    raised = raise_resources(_set_of_attempt(row, spec), rule, bound)
-    sets = tuple(dict.fromkeys(raise_resources(resources, rule, bound).resources for resources in sets_of(spec)))
-    spec = replace(spec, resources=sets[0], alternatives=sets[1:])
+    """Return the grant of an attempt that asks for more: a spec of its own, which is routed as any other."""
+    raised = raise_resources(spec.resources, rule, None if rules is None else _memory_bound(row, rules()))
+    spec = replace(spec, resources=raised.resources)
     body = _SORTED.encode(spec).decode()
     spec_hash = sha256(body.encode()).hexdigest()
     if spec_hash == row.spec_hash:
