@@ -144,7 +144,9 @@ def test_rules_of_others_lose_the_raises_that_a_job_cannot_have() -> None:
     rules = {OOM.value: RetryRule(limit=2, memory="x2", memory_max="2GiB", time="x2")}
     spec = JobSpec(command=["true"], resources=Resources(memory="1GiB"))
     assert possible_rules(JobRequest(spec=spec), rules) == {OOM: RetryRule(limit=2, memory="x2", memory_max="2GiB")}
-    assert possible_rules(JobRequest(spec=spec, array="0-3"), rules) == {OOM: RetryRule(limit=2)}
+    of_sets = msgspec.structs.replace(spec, alternatives=(Resources(memory="2GiB"),))
+    for request in (JobRequest(spec=spec, array="0-3"), JobRequest(spec=of_sets)):
+        assert possible_rules(request, rules) == {OOM: RetryRule(limit=2)}
 
 
 def test_a_job_tells_whether_it_has_a_word_of_its_own() -> None:

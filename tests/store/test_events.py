@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from switchyard.model.job.job import State
 from switchyard.store.engine.database import Database, Tx
 from switchyard.store.engine.new_rows import EventRow
 from switchyard.store.jobs import events, jobs
-from switchyard.store.jobs.job_rows import AttemptRow, StateName
+from switchyard.store.jobs.job_rows import AttemptOnCluster, AttemptRow, StateName
 from switchyard.store.jobs.job_update import JobUpdate
 from tests.store.rows import NOW_US, an_id, job_row, put_cluster, put_jobs
 
@@ -81,10 +81,14 @@ def test_what_was_decided_on_arrival_is_told_the_same_for_ever(store: Database) 
             leased_us=None,
             started_us=None,
             ended_us=NOW_US + 5,
-            usage=None,
-            alternative=None,
+            usage='{"nodes":"n1"}',
+            alternative=2,
+            failure="lost",
+            asked="{}",
         )
         jobs.attempt_archive(tx, [archived])
+        [read] = jobs.attempt_list(tx, an_id(1))
+        assert read == AttemptOnCluster(**asdict(archived), cluster="name-c1"), "each column under its own name"
         jobs.job_update_many(tx, {an_id(1): moved})
         assert story(tx) == before, "it was taken back"
         elsewhere = JobUpdate(cluster_id="c2", assigned_us=NOW_US + 9, state=State.ASSIGNED, attempt=2, fence=3)

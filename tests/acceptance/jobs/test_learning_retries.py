@@ -62,7 +62,7 @@ def test_a_raise_for_which_no_cluster_is_large_enough_ends_the_job_with_words(st
     on = {"exit-code": {"limit": 1, "memory": "x10"}}
     done = stage.ended(stage.submit("false", spec={"resources": SMALL, "retry": retry(on)}))
     assert done["state"] == "FAILED"
-    assert done["reason"].startswith("no cluster could ever run its next attempt: ")
+    assert done["reason"].startswith("its next attempt cannot run: no cluster could ever run it: ")
 
 
 def test_a_project_has_a_policy_for_jobs_that_say_nothing(stage: Stage) -> None:
@@ -153,6 +153,8 @@ def test_other_ways_to_say_it_wrongly_are_refused_too(stage: Stage) -> None:
     either = {**raise_memory("x2"), "alternatives": [{"memory": "64MiB"}]}
     refused = stage.call("POST", "/v1/jobs", {"spec": either})
     assert (refused.status, "a job with alternatives" in refused.body.decode()) == (400, True), refused.body
+    sets = stage.call("POST", "/v1/jobs", {"spec": {**raise_memory("x2"), "alternatives": [{"memory": "1GiB"}]}})
+    assert (sets.status, "a job with `alternatives`" in sets.body.decode()) == (400, True), sets.body
     twice = b'{"spec":{"command":["a"],"retry":{"on":{"lost":{},"lost":{"limit":3}}}}}'
     assert stage.call("POST", "/v1/jobs", twice).status == 400
     for options, words in (

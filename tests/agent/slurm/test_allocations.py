@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import Unavailable
+from switchyard.features.slurm.agent.commands import allocations
 from switchyard.features.slurm.agent.commands.allocations import ASKED_MAX, GpuDetails, read_job_gpus
 from switchyard.features.slurm.agent.commands.command_runner import CommandResult
 from switchyard.features.slurm.agent.commands.parse import read_sacct
@@ -137,6 +138,13 @@ def test_a_round_asks_for_a_few_and_gives_up_with_the_first_failure() -> None:
     assert len(details.complete(rows)) == ASKED_MAX
     controller.is_away = False
     assert len(details.complete(rows)) == 2 * ASKED_MAX
+
+
+def test_a_slow_controller_is_asked_for_one_job_in_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocations, "ROUND_S_MAX", 0.0)
+    details = GpuDetails(Controller(), has_gpus=lambda _: True)  # type: ignore[arg-type]
+    rows = {f"{number}/yard-x": facts() for number in range(10, 20)}
+    assert [len(details.complete(rows)) for _ in range(2)] == [1, 2]
 
 
 def test_a_running_job_without_gpus_is_not_told_until_its_end() -> None:

@@ -125,7 +125,7 @@ def test_a_raise_that_no_cluster_could_ever_take_ends_the_job_with_words(rig: Ri
     again(rig)
     done = rig.job(job)
     assert done.state is State.FAILED
-    assert done.reason.startswith("no cluster could ever run its next attempt: ")
+    assert done.reason.startswith("its next attempt cannot run: no cluster could ever run it: ")
 
 
 def test_elsewhere_leaves_the_cluster_where_it_failed(rig: Rig) -> None:

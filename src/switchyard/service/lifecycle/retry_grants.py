@@ -13,16 +13,14 @@ from switchyard.model.cluster.poll import Report
 from switchyard.model.failures.resource_raise import MemoryBound, asked_of, raise_resources
 from switchyard.model.failures.retry_rule import RetryRule
 from switchyard.model.job.bounds import decode_bounds
-from switchyard.model.job.job import JobSpec, Resources
+from switchyard.model.job.job import JobSpec
 from switchyard.model.job.lifecycle import ATTEMPTS_MAX, ObservedState
 from switchyard.model.job.retry import Cause, retry_delay_s
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
-from switchyard.model.jobspec.alternatives import sets_of
 from switchyard.policy.kinds.task_resources import TaskResourcesKind
 from switchyard.policy.resolve import Policy
 from switchyard.service.core.unreadable_rows import log_unreadable
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.lifecycle.chosen_sets import number_at
 from switchyard.service.lifecycle.demands import demand_of_spec
 from switchyard.service.lifecycle.failure_notes import reported_failure
 from switchyard.store.engine import ranges
@@ -133,13 +131,9 @@ def asked_by_attempt(batch: Batch, row: JobRow, grant: RetryGrant | None) -> str
     except UNREADABLE_ERRORS as exc:
         log_unreadable("jobs", row.id, f"column spec: {exc}")
         return None
-    return msgspec.json.encode(asked_of(_set_of_attempt(row, spec))).decode()
-
-
-def _set_of_attempt(row: JobRow, spec: JobSpec) -> Resources:
-    """Return what the present attempt asks for: of a job with alternatives, the set that it has."""
-    number = number_at(row, row.cluster_id)
-    return spec.resources if number is None else sets_of(spec)[min(max(number, 1), len(sets_of(spec))) - 1]
+    if spec.alternatives:  # the attempt had one of its sets
+        return None
+    return msgspec.json.encode(asked_of(spec.resources)).decode()
 
 
 def tolerates_preemption(row: JobRow, item: Report) -> bool:

@@ -148,7 +148,7 @@ def _decision_update(
     if placement is Placement.REJECT and is_refused_everywhere(plan):
         return end_refused_job(batch, world, row, lambda: context.snapshots.policy)
     if placement is Placement.REJECT and row.retried is not None:  # it has run: it is not rejected, it has failed
-        return _failed_update(batch, row, f"no cluster could ever run its next attempt: {plan.reason}")
+        return _failed_update(batch, row, f"its next attempt cannot run: {plan.reason}")
     if placement is Placement.REJECT:
         step = reject(life, plan.reason)
         record_step(batch, row, step)

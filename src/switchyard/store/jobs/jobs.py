@@ -414,7 +414,7 @@ def attempt_archive(tx: Tx, rows: list[AttemptRow]) -> None:
 
 def attempt_list(tx: Tx, job_id: str) -> list[AttemptOnCluster]:
     source = attempts.outerjoin(clusters, clusters.c.id == attempts.c.cluster_id)
-    query = sa.select(attempts, clusters.c.name.label("cluster")).select_from(source)
+    query = sa.select(*columns_of(AttemptOnCluster, attempts, cluster=clusters.c.name)).select_from(source)
     return fetch_all(tx, AttemptOnCluster, query.where(attempts.c.job_id == job_id).order_by(attempts.c.fence))
 
 

@@ -6,6 +6,7 @@ TRES have GPUs only where the site's `AccountingStorageTRES` names them, so GPUs
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -21,11 +22,15 @@ from switchyard.features.slurm.agent.commands.tres import COUNT_MAX
 from switchyard.model.cluster.allocation import WORDS_CHARS_MAX, GivenResources, shown_types
 
 ASKED_MAX = 16  # jobs in one round: each is a call of scontrol. The others come with the next round
+ROUND_S_MAX = 2.0  # of calls in one round, for a slow controller: all jobs wait for the end of the round
 _GPUS = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?::([A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*))?:([0-9]{1,9})(?=\(|,|\Z)")
 _NAME = re.compile(r"JobId=.*?\sJobName=(\S+)\s")
 _JOB_GRES = re.compile(r"\sJOB_GRES=(\S*)")
 _ON_NODE = re.compile(r"\sNodes=(\S+) CPU_IDs=\S* Mem=\S* GRES=(\S*)")
 _INDEX = re.compile(r"gpu:[^,()]*\(IDX:([0-9,-]+)\)")
+
+
+NOTHING = GivenResources()
 
 
 class GpuDetails:
@@ -34,17 +39,22 @@ class GpuDetails:
     def __init__(self, caller: CommandRunner, *, has_gpus: Callable[[str], bool]) -> None:
         """`has_gpus`: whether the job of a handle asked for GPUs."""
         self._caller, self._has_gpus = caller, has_gpus
-        self._told: dict[str, GivenResources] = {}  # by handle; an empty one: Slurm does not tell
+        self._told: dict[str, GivenResources] = {}  # by handle; an empty one: Slurm does not tell, or there are none
 
     def complete(self, rows: Mapping[str, SlurmJobFacts]) -> dict[str, SlurmJobFacts]:
         """Return the rows that change: those of begun jobs, with their GPUs."""
         self._told = {handle: told for handle, told in self._told.items() if handle in rows}
         begun = {handle: facts for handle, facts in rows.items() if facts.has_begun and _lacks_types(facts.allocated)}
-        unknown = [handle for handle in begun if handle not in self._told and self._has_gpus(handle)]
+        new = [handle for handle in begun if handle not in self._told]
+        unknown = [handle for handle in new if self._has_gpus(handle)]
+        self._told |= dict.fromkeys(set(new).difference(unknown), NOTHING)
+        until = time.monotonic() + ROUND_S_MAX
         for handle in unknown[:ASKED_MAX]:
             try:
                 self._told[handle] = self._ask(handle)
             except YardError:  # the next round asks again; a job that ends before is not told
+                break
+            if time.monotonic() > until:
                 break
         return {
             handle: replace(facts, allocated=_with_gpus(facts.allocated, told))
