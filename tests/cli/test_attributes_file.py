@@ -53,7 +53,7 @@ def test_wrapped_forms_are_left_to_the_server(tmp_path: Path) -> None:
         ("project: p\nlimits:\n  cpuu: '1'\n", "a.yaml: line 3, column 3: limits.cpuu: unknown key; did you mean cpu?"),
         ("defaulst: {}\n", "a.yaml: line 1, column 1: defaulst: unknown key; did you mean defaults? known: defaults,"),
         ("many:\n- {cpu: '1'}\n- {x: 1}\n", "a.yaml: line 3, column 4: many[1].x: unknown key; known: cpu, memory"),
-        ("limits: {7: x, on: y}\n", "a.yaml: limits.True: unknown key; known: cpu, memory"),
+        ("limits: {7: x, on: y}\n", "a.yaml: line 1, column 16: limits.on: unknown key; known: cpu, memory"),
         ("many: [{x: 1}]\nlimits: {y: 1}\n", "limits.y: unknown key"),  # all of them, not only the first
         ("limits: {cpu: '1', cpu: '2'}\n", "line 1, column 20: the field 'cpu' is given twice"),
         ("limits: [\n", "a.yaml: line 2"),
