@@ -23,7 +23,6 @@ from switchyard.model.jobspec.quantity import (
 )
 
 _OF_ARRAY = "the tasks of an array all ask for the same: no retry can ask for more. Leave out the raise, or the array"
-_OF_SETS = "a job with `alternatives` says itself what it may get: no retry can ask for more. Leave out one of both"
 _OF_ALTERNATIVES = "a job with alternatives asks for one of its sets as it is. Leave out the raise, or the alternatives"
 
 
@@ -119,8 +118,8 @@ def _memory_problem(request: JobRequest, rule: RetryRule) -> str:
     if rule.memory is None:
         return ""
     asked = asked_of(request.spec.resources).memory
-    if request.array is not None or request.spec.alternatives:
-        return _OF_SETS if request.array is None else _OF_ARRAY
+    if request.array is not None:
+        return _OF_ARRAY
     if request.spec.alternatives:
         return _OF_ALTERNATIVES
     if request.spec.demand is not None:
@@ -136,8 +135,8 @@ def _time_problem(request: JobRequest, rule: RetryRule) -> str:
     if rule.time is None:
         return ""
     asked = request.spec.resources.time_limit
-    if request.array is not None or request.spec.alternatives:
-        return _OF_SETS if request.array is None else _OF_ARRAY
+    if request.array is not None:
+        return _OF_ARRAY
     if request.spec.alternatives:
         return _OF_ALTERNATIVES
     if asked is None:
