@@ -7,14 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from switchyard.errors import PolicyRefused
+from switchyard.errors import BadRequest, PolicyRefused
 from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import Lease, Room
 from switchyard.model.cluster.quote import QuoteAsk
 from switchyard.model.cluster.selection import Select
+from switchyard.model.failures.failure_kind import FailureKind
+from switchyard.model.failures.retry_rule import RetryRule
 from switchyard.model.graph.graph_compiler import compile_graph
 from switchyard.model.job.job import JobSpec, Resources, State
 from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Retry
 from switchyard.model.jobspec.alternatives import VARIABLE
 from switchyard.model.rules.scope import Scope
 from switchyard.model.wire.api import RetryRequest
@@ -120,7 +123,8 @@ def test_every_cluster_leases_tasks_of_an_array_with_its_own_set(rig: Rig) -> No
     assert {name: len(attempts(leases)) for name, leases in given.items()} == {"ampere": 2, "hopper": 4}
     assert {name: spec_of(leases[0]).env[VARIABLE] for name, leases in given.items()} == {"ampere": "2", "hopper": "1"}
     listed, _ = tasks.task_list(rig.context, ADMIN, job, states=frozenset(), after=-1, limit=10)
-    assert {(task.cluster, task.alternative) for task in listed} == {("ampere", 2), ("hopper", 1), ("hopper", None)}
+    leased = {(task.cluster, task.alternative) for task in listed if task.attempts}
+    assert leased == {("ampere", 2), ("hopper", 1)}
     # What a cluster becomes later changes the set of further tasks alone.
     graphs.store_agent_graph(rig.context, agents["ampere"].id, a_graph_of("h100"))
     LesseeRefresh().look(rig.context, rig.leader)
@@ -212,3 +216,9 @@ def test_rules_fill_and_bound_every_set(rig: Rig) -> None:
     alike = Resources(cores=1, gpus=2, gpu_type="h100", memory="2Gi")
     with pytest.raises(PolicyRefused, match="alternatives 1 and 2 are the same once the defaults are filled in"):
         rig.submit(a_request(resources=H100, alternatives=(alike,)))
+
+
+def test_a_retry_that_would_ask_for_more_is_refused_beside_alternatives(lite: Rig) -> None:
+    policy = Retry(limit=3, on={FailureKind.OUT_OF_MEMORY: RetryRule(memory="x2")})
+    with pytest.raises(BadRequest, match="Leave out the raise, or the alternatives"):
+        lite.submit(a_choice(retry=policy))

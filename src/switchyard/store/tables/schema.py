@@ -255,10 +255,10 @@ attempts = Table(
     Column("leased_us", BigInteger, nullable=True),
     Column("started_us", BigInteger, nullable=True),
     Column("ended_us", BigInteger, nullable=False),
+    Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
     Column("usage", Text, nullable=True),
     Column("failure", Text, nullable=True),  # the kind of its failure
     Column("asked", Text, nullable=True),  # what it asked for, if a retry of the job asks for more
-    Column("alternative", Integer, nullable=True),  # the number of its set, of a job with alternatives
 )
 
 # Attempts that failed, for statistics: those of jobs and of tasks, whether they were retried or not.
