@@ -45,6 +45,7 @@ class NewLessees:
     spread: str
     to: str | None = None
     sets: JobUpdate = NO_SETS
+    why: str = ""  # it needs another one
 
     def changes(self, row: store.SpreadArray) -> bool:
         is_other_set = self.sets is not NO_SETS and self.sets.alternatives != row.alternatives
@@ -118,7 +119,8 @@ def _new_lessees(context: Context, world: World, row: store.SpreadArray, eligibi
     if text is None:
         return None
     sets = NO_SETS if eligibility.sets is None else chosen_update(eligibility.sets, world, cluster, text)
-    return NewLessees(member.id, text, to, sets)
+    why = next((verdict.reason for verdict, names in eligibility.verdicts.groups if member.name in names), "")
+    return NewLessees(member.id, text, to, sets, f"{member.name}: {why}" if why else f"{member.name} may not run it")
 
 
 def _change(batch: Batch, world: World, row: JobRow, new: NewLessees) -> JobUpdate | None:
@@ -126,7 +128,7 @@ def _change(batch: Batch, world: World, row: JobRow, new: NewLessees) -> JobUpda
         return None  # ended, unassigned or moved meanwhile
     update = JobUpdate(spread=new.spread).then(new.sets)
     if new.to is not None:
-        step = reassign(life_of(row), f"{world.by_id[new.at].name} may not run it any more")
+        step = reassign(life_of(row), new.why)
         if step is None:
             return None
         update = move_update(batch, row, step, world.by_name[new.to].id, plan_hash=row.plan_hash).then(update)
