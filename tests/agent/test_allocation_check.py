@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from switchyard.agent.loop.allocation_check import checked_usage
-from switchyard.agent.loop.attempt_reports import without_details
+from switchyard.agent.loop.attempt_reports import checked_usage, without_details
 from switchyard.model.cluster.allocation import GivenResources
 from switchyard.model.cluster.poll import Report
 from switchyard.model.job.job import Usage

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from switchyard.errors import PolicyRefused, Unavailable
-from switchyard.features.images.registry.addresses import is_public, resolve_once
-from switchyard.features.images.registry.exchange import Address
+from switchyard.features.images.registry.exchange import Address, is_public, resolve_once
 
 HIDDEN = """
 127.0.0.1 10.1.2.3 172.16.0.1 192.168.0.1 169.254.169.254 100.64.0.1 0.0.0.0 224.0.0.1 255.255.255.255

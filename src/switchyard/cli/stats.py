@@ -6,17 +6,18 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from switchyard.cli.failure_stats import FAILURES
 from switchyard.cli.terminal.connect import connect
 from switchyard.cli.terminal.output import emit, has_colour, paint, print_notice, printable
 from switchyard.cli.terminal.parser import Parser, Verb, duration_s, run_noun
-from switchyard.cli.terminal.table import display_width, format_duration, screen_width, shorten
+from switchyard.cli.terminal.table import Column, display_width, format_duration, print_table, screen_width, shorten
+from switchyard.model.failures.failure_stats import FAILURE_DIMENSIONS, FailureStats
 from switchyard.model.wire.stats import STATS_DIMENSIONS, OutcomeCounts, RouteStats
 
 ABOUT = """\
 Count what is stored about jobs: the same from every server, and after any restart. `/metrics` has what a server itself
 counted, for Prometheus."""
 SINCE_S = 3600
+FAILURES_SINCE_S = 86_400
 OUTCOME_STYLES = (
     ("assigned", "green", "█"),
     ("pending", "yellow", "▒"),
@@ -72,6 +73,44 @@ def _routes_arguments(parser: Parser) -> None:
     )
 
 
+def _failures(args: Namespace) -> int:
+    with connect(args) as yard:
+        stats = yard.failure_stats(by=args.by, since_s=args.since, project=args.project)
+    if emit(stats, args.output, key="rows"):
+        return 0
+    period = format_duration(args.since * 1_000_000)
+    print(f"{stats.failures:,} attempt{'' if stats.failures == 1 else 's'} failed in the last {period}")
+    if stats.rows:
+        columns = (Column(stats.by.upper(), flexible=True), Column("FAILED", right=True), Column("SHARE", right=True))
+        print_table((*columns, Column("KINDS", flexible=True)), _failure_rows(stats))
+    if not stats.is_whole:
+        print_notice(f"Of the last {stats.looked_at:,} failures only: there were more in that time.")
+    return 0
+
+
+def _failure_rows(stats: FailureStats) -> list[list[str]]:
+    rows = []
+    for row in stats.rows:
+        kinds = ", ".join(f"{kind} {count:,}" for kind, count in row.kinds.items())
+        share = f"{100 * row.count / stats.failures:.0f}%"
+        rows.append([row.name, f"{row.count:,}", share, "" if stats.by == "kind" else kinds])
+    return rows
+
+
+def _failures_arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "--by", choices=FAILURE_DIMENSIONS, default="cluster", help="what to count by (default cluster)"
+    )
+    parser.add_argument(
+        "--since",
+        type=duration_s,
+        default=FAILURES_SINCE_S,
+        metavar="T",
+        help="attempts that ended within this time (default 1d)",
+    )
+    parser.add_argument("--project", metavar="NAME", help="only those of this project")
+
+
 VERBS = (
     Verb(
         "routes",
@@ -82,7 +121,15 @@ VERBS = (
         "  yard stats routes -o json | jq '.by.cluster[]'",
         outputs=("json", "yaml"),
     ),
-    FAILURES,
+    Verb(
+        "failures",
+        "Count the attempts that failed, by cluster, kind, node or owner",
+        _failures,
+        _failures_arguments,
+        examples="  yard stats failures\n  yard stats failures --by node --since 2h\n"
+        "  yard stats failures --by kind -o json | jq '.rows[]'",
+        outputs=("json", "yaml"),
+    ),
 )
 
 

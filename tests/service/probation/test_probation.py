@@ -17,7 +17,7 @@ from switchyard.server.config.config import Config
 from switchyard.server.config.probation_section import ProbationSection
 from switchyard.service.cluster import graphs, probation
 from switchyard.service.cluster.cluster_show import cluster_get
-from switchyard.service.run.evidence_round import ROWS_MAX
+from switchyard.service.run.attempt_evidence import ROWS_MAX
 from switchyard.store.clusters import probations as store
 from tests.builders import a_graph, a_request
 from tests.service.probation.sites import Sites, tasks_in

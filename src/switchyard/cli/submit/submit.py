@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from argparse import ArgumentTypeError, Namespace
@@ -11,7 +12,6 @@ from typing import Any
 from switchyard.cli.jobs.job_view import EXIT_CODES_HELP, created_job, exit_code_of, format_created, format_tally
 from switchyard.cli.jobs.verdicts import print_explanation, print_plan
 from switchyard.cli.jobs.wait_view import wait_for_job, write_output
-from switchyard.cli.submit.retry_options import add_retry, retry_of
 from switchyard.cli.submit.submit_files import add_files, fetch_after_wait, name_files, send_files, split_files
 from switchyard.cli.submit.submit_select import add_select, parameters_of, select_of
 from switchyard.cli.submit.submit_tokens import add_clusters, print_stale_tokens, read_clusters
@@ -29,7 +29,9 @@ from switchyard.cli.terminal.parser import (
 )
 from switchyard.errors import EXIT_OK, EXIT_REJECTED, BadRequest, Malformed, Unavailable
 from switchyard.model.cluster.verdict import Plan
+from switchyard.model.failures.retry_text import parse_rules
 from switchyard.model.job.job import Job, JobRequest, OnLost, State
+from switchyard.model.job.retry import Cause
 from switchyard.model.wire.api import BULK_JOBS_MAX
 from switchyard.sdk.client import CoreClient
 from switchyard.sdk.files.file_request import FileRequest
@@ -490,3 +492,43 @@ def native_of(args: Namespace) -> dict[str, Any]:
         "options": args.option,
     }
     return {name: value for name, value in options.items() if value is not None}
+
+
+_CAUSES = frozenset(Cause)
+
+
+def retry_of(args: Namespace) -> dict[str, Any]:
+    """Return the retry policy that flags set."""
+    causes: list[str] = []
+    rules: list[str] = []
+    for text in args.retry_on:
+        words = text.split(",")
+        if all(word in _CAUSES for word in words):
+            causes += words
+        else:
+            rules.append(text)
+    retry = {
+        "limit": args.retry,
+        "causes": causes or None,
+        "exit_codes": args.retry_exit_codes,
+        "backoff": args.backoff,
+        "backoff_max": args.backoff_max,
+        "on": parse_rules(rules) or None,
+    }
+    return {name: value for name, value in retry.items() if value is not None}
+
+
+def add_retry(group: Parser | argparse._ArgumentGroup) -> None:
+    group.add_argument("--retry", type=int, metavar="N", help="at most this many retries")
+    add_repeatable(
+        group,
+        "--retry-on",
+        metavar="CAUSE|RULE",
+        help="after these causes: job, cluster or lost (default all three); or a rule for a kind of failure, with its "
+        "own number of retries: out-of-memory:2,memory=x2,memory-max=256GiB or node-lost:5,elsewhere; repeatable",
+    )
+    group.add_argument(
+        "--retry-exit-codes", metavar="CODES", help="retry the job's own failures only with these: 1,75,100-120"
+    )
+    group.add_argument("--backoff", metavar="T", help="pause before the first retry; it doubles (default 10s)")
+    group.add_argument("--backoff-max", metavar="T", help="the longest pause (default 10m)")

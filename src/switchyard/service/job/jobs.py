@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 
 from switchyard.model.cluster.idset import IdSet
+from switchyard.model.failures.asked_resources import AskedResources
+from switchyard.model.failures.failure_kind import FailureKind, is_failure_kind
 from switchyard.model.job.blocker import Blocker, has_blocker
 from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.event_kind import EventKind
-from switchyard.model.job.job import CancelledTasks, Job, State, TaskCounts, Usage
+from switchyard.model.job.job import CancelledTasks, Job, JobAttempt, State, TaskCounts, Usage
 from switchyard.model.job.lifecycle import FINAL_STATES, cancel
 from switchyard.model.job.unreadable import UNREADABLE_ERRORS
 from switchyard.model.rules.access import Role
@@ -23,9 +25,8 @@ from switchyard.model.wire.api import Event, Page
 from switchyard.route.checks import TAKES_NO_FILES, TAKES_NOTHING
 from switchyard.service.core.context import Context
 from switchyard.service.core.rights import Actor
-from switchyard.service.core.unreadable_rows import log_unreadable
+from switchyard.service.core.unreadable_rows import log_unreadable, read_each
 from switchyard.service.core.writes.batch import Batch
-from switchyard.service.job.earlier_attempts import earlier_attempts, failure_of_row
 from switchyard.service.lifecycle.array_spread import with_task_count
 from switchyard.service.lifecycle.arrays import BatchArrays, cancel_tasks
 from switchyard.service.lifecycle.chosen_sets import number_at
@@ -41,10 +42,11 @@ from switchyard.service.lifecycle.visibility import (
 )
 from switchyard.service.reserve.token_needs import needs_of_row
 from switchyard.store.engine import ranges
+from switchyard.store.engine.database import Tx
 from switchyard.store.files import file_outputs
 from switchyard.store.jobs import events, jobs
 from switchyard.store.jobs.job_columns import replaced_columns, require_readable
-from switchyard.store.jobs.job_rows import JobDetails, JobRow
+from switchyard.store.jobs.job_rows import AttemptOnCluster, JobDetails, JobRow
 from switchyard.store.jobs.job_update import JobUpdate
 
 REMOVED = "(removed)"  # a cluster that is no longer registered
@@ -382,3 +384,44 @@ def _event_page(
         for row in rows
     ]
     return Page(items, str(items[-1].seq) if len(items) == limit else None)
+
+
+SHOWN_MAX = 100
+_ENDS = {
+    EventKind.RETRYING.value: "failed",
+    EventKind.REQUEUED.value: "lost",
+    EventKind.UNASSIGNED.value: "moved",
+}
+
+
+def earlier_attempts(tx: Tx, row: JobRow, visibility: Visibility) -> list[JobAttempt]:
+    """Return the attempts after which the job went on, oldest first. Tasks of an array have attempts of their own."""
+    has_none = row.attempt == 0 or (row.attempt == 1 and row.state != State.PENDING.value)
+    if row.array is not None or has_none:
+        return []
+    is_own = visibility.is_own(row)
+
+    def view(attempt: AttemptOnCluster) -> JobAttempt:
+        return JobAttempt(
+            attempt=attempt.attempt,
+            fence=attempt.fence,
+            cluster=visibility.cluster(attempt.cluster_id, attempt.cluster, is_own=is_own),
+            ended=_ENDS.get(attempt.ended, attempt.ended),
+            failure=_kind_of(attempt.failure),
+            reason=visibility.text(attempt.reason, is_own=is_own),
+            asked=None if attempt.asked is None else msgspec.json.decode(attempt.asked, type=AskedResources),
+            started_us=attempt.started_us,
+            ended_us=attempt.ended_us,
+        )
+
+    return read_each("attempts", jobs.attempt_list(tx, row.id)[-SHOWN_MAX:], view, key="job_id")
+
+
+def failure_of_row(row: JobRow) -> FailureKind | None:
+    """Return the kind of failure of a FAILED job."""
+    return _kind_of(row.failure)
+
+
+def _kind_of(word: str | None) -> FailureKind | None:
+    """Return the kind of a stored word. A word of a newer server is none."""
+    return FailureKind(word) if word is not None and is_failure_kind(word) else None

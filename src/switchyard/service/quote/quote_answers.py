@@ -7,6 +7,7 @@ from math import isfinite
 
 import msgspec
 
+from switchyard.match.engine import Match
 from switchyard.model.cluster.quote import (
     QUOTE_REASON_CHARS_MAX,
     QUOTE_VALID_S,
@@ -16,6 +17,7 @@ from switchyard.model.cluster.quote import (
     QuoteOutcome,
 )
 from switchyard.model.job.job import JobSpec
+from switchyard.model.jobspec.alternatives import spec_with_set
 from switchyard.model.rules.names import printable_line
 from switchyard.route.member import Member
 from switchyard.route.quote_estimate import estimate_cost
@@ -23,8 +25,7 @@ from switchyard.service.core.agents.cluster_state import selection_values
 from switchyard.service.core.agents.fleet import AgentEntry
 from switchyard.service.core.context import Context
 from switchyard.service.core.writes.batch import Batch, Topic
-from switchyard.service.lifecycle.demands import demand_of_spec
-from switchyard.service.quote.quoted_sets import body_for_cluster, has_sets
+from switchyard.service.lifecycle.demands import demand_of_spec, demands_of_sets
 from switchyard.service.reserve.inquiries import OPEN_INQUIRIES_MAX
 from switchyard.service.reserve.quotes import time_limit_s
 from switchyard.store.clusters import quotes as store
@@ -225,3 +226,31 @@ def _cost_by_price(price: float, body: str, member: Member) -> float:
     per_node = graph.cores / max(1, graph.nodes) if graph is not None else 0
     nodes = float(spec.resources.nodes or (cores / per_node if per_node else 1))
     return estimate_cost(price, nodes=nodes, limit_s=time_limit_s(body))
+
+
+_SORTED = msgspec.json.Encoder(order="sorted")
+_HAS_SETS = '"alternatives"'
+
+
+def has_sets(body: str) -> bool:
+    """Whether a question may be about a job with alternatives, or by its words seems so."""
+    return _HAS_SETS in body
+
+
+def body_for_cluster(context: Context, cluster_id: str, body: str) -> str:
+    """Return the question about a shape as this cluster gets it. Without alternatives it is the same for all."""
+    if not has_sets(body):
+        return body
+    spec = msgspec.json.decode(body, type=JobSpec)
+    world = context.snapshots.world
+    member = world.by_id.get(cluster_id)
+    if not spec.alternatives:
+        return body
+    number = 1
+    if member is not None and member.graph is not None:
+        engine = context.engines.default
+        for fitting, demand in enumerate(demands_of_sets(spec), 1):
+            if isinstance(world.index.verdict(demand, member.graph, by=engine), Match):
+                number = fitting
+                break
+    return _SORTED.encode(spec_with_set(spec, number)).decode()

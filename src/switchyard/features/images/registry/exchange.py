@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import ipaddress
 import socket
 import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from switchyard.errors import PolicyRefused, TooLarge, Unavailable
-from switchyard.features.images.registry.addresses import resolve_once
 from switchyard.features.images.registry.listed import ListedRegistry
 
 PIECE_BYTES = 64 * 1024
@@ -160,3 +161,40 @@ def _too_large(host: str, bytes_max: int) -> TooLarge:
         f"The registry {host} answers with more than {bytes_max:,} bytes, where metadata has few.",
         next_step="Check that the name is an image's, and that its artifacts are small.",
     )
+
+
+RESOLVERS = 4  # threads: a name server that does not answer holds a few of them, and nothing else
+_resolvers = ThreadPoolExecutor(RESOLVERS, thread_name_prefix="image-registry-names")
+
+
+def resolve_once(host: str, port: int, *, is_private: bool, timeout_s: float) -> tuple[str, int]:
+    """The address to connect to. Refuses a name any of whose addresses is not a public one, unless it may be."""
+    try:
+        rows = _resolvers.submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM).result(timeout_s)
+    except TimeoutError as exc:
+        raise Unavailable(f"The name of the registry {host} was not resolved within {timeout_s:.0f} s.") from exc
+    except (OSError, UnicodeError) as exc:
+        raise Unavailable(f"The name of the registry {host} cannot be resolved: {exc}.") from exc
+    addresses = [str(row[4][0]) for row in rows]
+    for address in addresses:
+        if not is_private and not is_public(address):
+            raise PolicyRefused(
+                f"The registry {host} has the address {address}, which is not a public one (rule images.registries).",
+                next_step="If that is right, an administrator sets `private: true` for it in the server's config.",
+            )
+    return addresses[0], port
+
+
+def is_public(address: str) -> bool:
+    """Whether an address is of the public internet: no loopback, private, link-local, multicast or reserved one."""
+    parsed = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour
+        if inner is not None:
+            return is_public(str(inner))
+        if parsed in _NAT64:
+            return is_public(str(ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)))
+    return parsed.is_global and not parsed.is_multicast
+
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
