@@ -99,9 +99,10 @@ def is_fault_of_all(failing_since: Sequence[int], did_well: Iterable[int], terms
     """Whether a cluster goes on probation for all owners.
 
     `failing_since`: when the probation of each owner began. `did_well`: when jobs of other owners last did well there;
-    one that did so since all of them fail keeps the cluster open, so that few users cannot close it for the others.
+    one that did so since the first of them fails keeps the cluster open, so that few users cannot close it for the
+    others.
     """
-    return len(failing_since) >= terms.owners and not any(at_us > max(failing_since) for at_us in did_well)
+    return len(failing_since) >= terms.owners and not any(at_us > min(failing_since) for at_us in did_well)
 
 
 def pause_us(terms: ProbationTerms, level: int) -> int:
@@ -111,7 +112,7 @@ def pause_us(terms: ProbationTerms, level: int) -> int:
 
 def reason_of(fails: int, terms: ProbationTerms, last: str) -> str:
     within = f"{terms.quick_us / 1e6:g} s"
-    words = f"{fails} tasks in a row failed there within {within}, and not elsewhere"
+    words = f"{fails} tasks in a row failed there within {within}, more than elsewhere"
     return f"{words}; the last: {last}" if last else words
 
 

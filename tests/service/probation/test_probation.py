@@ -8,16 +8,19 @@ import msgspec
 import pytest
 
 from switchyard.errors import Conflict, Denied
+from switchyard.model.cluster.cluster import ClusterChange
 from switchyard.model.cluster.poll import AttemptRef
 from switchyard.model.cluster.probation import ProbationAction, ProbationChange
 from switchyard.model.job.job import State
 from switchyard.model.job.lifecycle import ObservedState
+from switchyard.model.job.retry import Retry
 from switchyard.model.rules.access import GrantTarget, Role
 from switchyard.server.config.config import Config
 from switchyard.server.config.probation_section import ProbationSection
-from switchyard.service.cluster import graphs, probation
+from switchyard.service.cluster import clusters, graphs, probation
 from switchyard.service.cluster.cluster_show import cluster_get
 from switchyard.service.run.attempt_evidence import ROWS_MAX
+from switchyard.service.upkeep.waiting_jobs import end_backoffs
 from switchyard.store.clusters import probations as store
 from tests.builders import a_graph, a_request
 from tests.service.probation.sites import Sites, tasks_in
@@ -36,6 +39,37 @@ def test_a_black_hole_gets_three_tasks_of_an_array(rig: Rig) -> None:
     assert tasks is not None
     assert (sites.lost("hole"), tasks.failed) == (3, 3)
     assert sites.ends["good", True] == 37
+
+
+def test_an_array_sends_canaries_alone_while_its_other_cluster_is_away(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("hole")
+    rig.submit(a_request(array="0-99"))
+    for _ in range(5):
+        sites.turn("hole")
+        sites.turn("good")
+        sites.round()
+    clusters.cluster_change(rig.context, ADMIN, "good", ClusterChange(is_cordoned=True))
+    for _ in range(20):
+        sites.round()
+        sites.turn("hole", want=5)
+    assert sites.lost("hole") == 3
+    sites.wait(31)
+    assert tasks_in(sites.turn("hole", want=5)) == 1, "a canary"
+
+
+def test_one_job_that_is_tried_again_and_again_is_one_failure(rig: Rig) -> None:
+    sites = Sites(rig, "good", "hole")
+    sites.breaks("good", "hole")
+    rig.submit(a_request(retry=Retry(limit=20, backoff=1, backoff_max=1)))
+    for _ in range(30):
+        sites.wait(2)
+        end_backoffs(rig.context, rig.leader)
+        sites.round()
+        sites.turn("hole")
+        sites.turn("good")
+    assert sites.lost("hole") + sites.lost("good") == 21
+    assert sites.probations("hole") == sites.probations("good") == []
 
 
 def test_it_comes_back_when_canaries_do_well(rig: Rig) -> None:

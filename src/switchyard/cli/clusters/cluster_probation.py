@@ -13,7 +13,7 @@ from switchyard.model.cluster.cluster import Cluster
 from switchyard.model.cluster.probation import Probation, ProbationAction
 
 DONE = {
-    ProbationAction.CONFIRM: "stays on probation until it is cleared: only jobs that may run nowhere else go there",
+    ProbationAction.CONFIRM: "stays on probation until it is cleared: only what no other cluster takes now goes there",
     ProbationAction.CLEAR: "takes tasks as before, and what was counted is forgotten",
     ProbationAction.OFF: "is never put on probation from now on",
     ProbationAction.ON: "may be put on probation again",

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from switchyard.model.cluster.cluster import Health
 from switchyard.model.cluster.poll import Report
+from switchyard.model.failures.failure_kind import FailureKind
 from switchyard.model.job.bounds import decode_bounds
 from switchyard.model.job.lifecycle import ObservedState, ReportAnswer
 from switchyard.model.job.retry import Cause
@@ -38,6 +39,8 @@ from switchyard.service.lifecycle.probation import (
 )
 from switchyard.store.clusters import probations as store
 from switchyard.store.clusters.probations import EvidenceRow, ProbationRow
+from switchyard.store.engine import ranges
+from switchyard.store.jobs import jobs
 from switchyard.store.jobs.job_rows import JobRow
 
 REPEAT_US = 10_000_000  # evidence that changes nothing is written this often
@@ -99,8 +102,12 @@ class AttemptEvidence:
             began_ago_us = began_us.get((item.job, item.fence))
             lasted_us = _lasted_us(batch, arrays, row, item, began_ago_us)
             outcome = self._outcome(agent.cluster_id, row, item, lasted_us)
-            if self._counts(outcome, batch.now_us) and not _is_pinned(row, outcome):
-                outcomes.append(outcome)
+            if not self._counts(outcome, batch.now_us) or _is_pinned(row, outcome):
+                continue
+            is_counted = outcome.ending is Ending.QUICK and agent.cluster_id not in snapshot.gated
+            if is_counted and _has_run_there(batch, row, item, agent.cluster_id):
+                continue  # one task that is tried again and again is one failure
+            outcomes.append(outcome)
         return outcomes
 
     def apply(self, batch: Batch, outcomes: list[AttemptOutcome]) -> None:
@@ -146,11 +153,22 @@ class AttemptEvidence:
         return is_watched and not (known is not None and is_fresh and not known.fails)
 
 
+def _has_run_there(batch: Batch, row: JobRow, item: Report, cluster_id: str) -> bool:
+    """Whether an earlier attempt ran on this cluster; of a task of an array: whether there was one at all."""
+    if not row.tries and row.array is None:
+        return False
+    if row.array is not None:
+        return row.retries > 0 and ranges.task_attempts_count(batch.tx, row.id, item.fence) > 1
+    return any(attempt.cluster_id == cluster_id for attempt in jobs.attempt_list(batch.tx, row.id))
+
+
 def _ending_of(item: Report, lasted_us: int | None, quick_us: int) -> Ending:
     if item.seen is ObservedState.SUCCEEDED:
         return Ending.WELL
     if item.seen is ObservedState.RUNNING:
         return Ending.RUNS
+    if item.failure == FailureKind.OUT_OF_MEMORY:  # of what the job asked for
+        return Ending.OTHER
     if item.seen is ObservedState.FAILED and item.cause in (Cause.JOB, Cause.CLUSTER) and lasted_us is not None:
         return Ending.QUICK if lasted_us < quick_us else Ending.WELL
     return Ending.OTHER

@@ -6,6 +6,7 @@ leaves: what it has leased runs on. An array whose own cluster left gets another
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from time import monotonic
 
@@ -109,6 +110,8 @@ def _new_lessees(context: Context, world: World, row: store.SpreadArray, eligibi
     if eligibility.outcome is not Outcome.ASSIGN or member is None:
         return None
     names = eligibility.remaining or eligibility.eligible.names
+    if _waits_for_others(context, world, row, names):
+        return None
     cluster = member.name if member.name in names else pick_taker(eligibility, names, seed=row.id)
     if cluster is None:
         return None
@@ -121,6 +124,15 @@ def _new_lessees(context: Context, world: World, row: store.SpreadArray, eligibi
     sets = NO_SETS if eligibility.sets is None else chosen_update(eligibility.sets, world, cluster, text)
     why = next((verdict.reason for verdict, names in eligibility.verdicts.groups if member.name in names), "")
     return NewLessees(member.id, text, to, sets, f"{member.name}: {why}" if why else f"{member.name} may not run it")
+
+
+def _waits_for_others(context: Context, world: World, row: store.SpreadArray, names: Collection[str]) -> bool:
+    """Whether only clusters on probation are left. While one of its others is away, the array sends them canaries."""
+    probation, owner_id = context.snapshots.probation, row.owner_id or row.owner
+    if not probation.gated or not all(probation.about(world.by_name[name].id, owner_id) for name in names):
+        return False
+    lessees = (world.by_id.get(cluster_id) for cluster_id in (row.spread or "").split(","))
+    return any(member is not None and not probation.about(member.id, owner_id) for member in lessees)
 
 
 def _change(batch: Batch, world: World, row: JobRow, new: NewLessees) -> JobUpdate | None:
