@@ -26,7 +26,7 @@ def test_reads_that_grow_with_the_yard_are_heavy() -> None:
     heavy = {endpoint.path for endpoint in ENDPOINTS if endpoint.is_heavy}
     execution = "/v1/executions/{project}/{domain}/{execution}"
     assert heavy == {
-        *("/v1/job-actions", "/v1/stats/routes", "/v1/cluster-resources/status"),
+        *("/v1/job-actions", "/v1/stats/routes", "/v1/stats/failures", "/v1/cluster-resources/status"),
         *("/v1/executions", f"{execution}/nodes", f"{execution}/explain"),
     }
 

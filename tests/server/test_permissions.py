@@ -84,6 +84,7 @@ CASES = [
     Case("POST /v1/jobs/{job}/cancel", "foreign project", UNSEEN, at("/v1/jobs/{}/cancel", foreign("job")), send()),
     Case("GET /v1/schema", "anybody", ALL),
     Case("GET /v1/stats/routes", "of the jobs one may see", USERS),
+    Case("GET /v1/stats/failures", "of the jobs one may see", USERS),
     Case(
         "POST /v1/jobs/bulk",
         "own project",
@@ -169,6 +170,20 @@ CASES = [
         "401 401 401 404 403 403 200 200 200",
         lambda *_: "/v1/clusters/own",
         send(state={"cost": 3}),
+    ),
+    Case(
+        "POST /v1/clusters/{cluster}/probation",
+        "own",
+        "401 401 401 404 403 403 200 200 200",
+        lambda *_: "/v1/clusters/own/probation",
+        send(action="clear"),
+    ),
+    Case(
+        "POST /v1/clusters/{cluster}/probation",
+        "foreign",
+        UNSEEN,
+        lambda *_: "/v1/clusters/foreign/probation",
+        send(action="clear"),
     ),
     Case("PATCH /v1/clusters/{cluster}", "labels, own", ADMINS, lambda *_: "/v1/clusters/own", send(labels={})),
     Case("PATCH /v1/clusters/{cluster}", "foreign", UNSEEN, lambda *_: "/v1/clusters/foreign", send(labels={})),

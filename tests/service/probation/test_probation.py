@@ -59,17 +59,18 @@ def test_an_array_sends_canaries_alone_while_its_other_cluster_is_away(rig: Rig)
 
 
 def test_one_job_that_is_tried_again_and_again_is_one_failure(rig: Rig) -> None:
-    sites = Sites(rig, "good", "hole")
-    sites.breaks("good", "hole")
-    rig.submit(a_request(retry=Retry(limit=20, backoff=1, backoff_max=1)))
-    for _ in range(30):
+    sites = Sites(rig, "one", "two")
+    sites.is_broken = lambda _, lease: lease.attempt <= 4
+    for number in range(3):
+        rig.submit(a_request(name=f"step-{number}", retry=Retry(limit=5, backoff=1, backoff_max=1)))
+    for _ in range(20):
         sites.wait(2)
         end_backoffs(rig.context, rig.leader)
         sites.round()
-        sites.turn("hole")
-        sites.turn("good")
-    assert sites.lost("hole") + sites.lost("good") == 21
-    assert sites.probations("hole") == sites.probations("good") == []
+        sites.turn("one")
+        sites.turn("two")
+    assert (sites.lost("one") + sites.lost("two"), sites.ends["one", True] + sites.ends["two", True]) == (12, 3)
+    assert sites.probations("one") == sites.probations("two") == []
 
 
 def test_it_comes_back_when_canaries_do_well(rig: Rig) -> None:

@@ -45,6 +45,11 @@ PATTERN_HINTS = {
     r"^(?!/)((^|/)(?!\.{1,2}(/|$|\n))[^\u0000-\u0020:,/]+)+(?!\n)$": (
         "Not a path in the job's folder (without blanks, colons, commas, and . or .. as a part)"
     ),
+    r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\[[0-9a-f:]{2,39}\])(:[0-9]{1,5})?(?!\n)$": (
+        "Not a host (its name in small letters or its address, then perhaps : and a port)"
+    ),
+    r"^[a-z0-9._/*?\[\]-]+(?!\n)$": "Not a pattern of images (small letters, digits, . _ / - and wildcards * ? [ ])",
+    r"^sha256:[0-9a-f]{64}(?!\n)$": "Not a digest (sha256: and 64 hexadecimal digits)",
     r"^[A-Za-z_][A-Za-z0-9_]*(?!\n)$": "Not the name of a variable (a letter or _, then letters, digits and _)",
     r"^([A-Za-z_][A-Za-z0-9_]*)?(?!\n)$": "Not the name of a variable (a letter or _, then letters, digits and _)",
     r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*(?!\n)$": "Not the name of a secret (letters, digits, _ - and, not first, .)",

@@ -58,6 +58,7 @@ class JobToPlace(NamedTuple):
     demand: Demand
     bounds: Bounds
     last: ClusterReasons = ()
+    is_elsewhere: bool = False  # its submitter asks for another cluster than those of `last`, come what may
     refused: ClusterReasons = ()
     waited_s: float = 0
 
@@ -75,7 +76,7 @@ def evaluate_job(
     `hidden`: clusters without a verdict; by default those that the owner may not see. `is_preferring`: of a job with
     alternatives that is drawn, only clusters that take its preferred set are eligible.
     """
-    owner, bounds = job.owner, job.bounds
+    owner, bounds, probations = job.owner, job.bounds, world.owner_probations
     granted, opened = owner.granted_clusters(world), bounds.opened
     request = RoutingRequest(
         job.demand,
@@ -84,7 +85,7 @@ def evaluate_job(
         bounds=bounds,
         hidden=owner.hidden_clusters(world) - opened if hidden is None else hidden,
         spilled=opened_pools(bounds.spill, job.waited_s) if bounds.spill else (),
-        last=(*job.last, *world.owner_probations.get(owner.id, ())) if world.owner_probations else job.last,
+        last=job.last if job.is_elsewhere or not probations else (*job.last, *probations.get(owner.id, ())),
         refused=job.refused,
         engine=bounds.engine or context.engines.default,
         time_limit_s=_time_limit_s(job.spec) if world.has_ends else None,

@@ -124,7 +124,7 @@ class Submit:
         bounds = again.narrow(bounds) if again is not None else bounds
         world = self._context.snapshots.world  # one snapshot for all steps: the next may lack the chosen cluster
         spec, versions = admitted.draft.request.spec, (world.version, access.version)
-        job = JobToPlace(actor, spec, demand_of_spec(spec), bounds, last=last)
+        job = JobToPlace(actor, spec, demand_of_spec(spec), bounds, last=last, is_elsewhere=bool(last))
         cached = self.eligibilities.selected(world, job, versions, is_quick=is_quick)
         write = self._insert(
             admitted, job, world=world, versions=versions, cached=cached, job_id=job_id, key=key, body=body
