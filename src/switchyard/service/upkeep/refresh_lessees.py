@@ -122,8 +122,12 @@ def _new_lessees(context: Context, world: World, row: store.SpreadArray, eligibi
     if text is None:
         return None
     sets = NO_SETS if eligibility.sets is None else chosen_update(eligibility.sets, world, cluster, text)
-    why = next((verdict.reason for verdict, names in eligibility.verdicts.groups if member.name in names), "")
-    return NewLessees(member.id, text, to, sets, f"{member.name}: {why}" if why else f"{member.name} may not run it")
+    return NewLessees(member.id, text, to, sets, "" if to is None else _leaving_reason(eligibility, member.name))
+
+
+def _leaving_reason(eligibility: Eligibility, name: str) -> str:
+    why = next((verdict.reason for verdict, names in eligibility.verdicts.groups if name in names), "")
+    return f"{name}: {why}" if why else f"{name} may not run it"
 
 
 def _waits_for_others(context: Context, world: World, row: store.SpreadArray, names: Collection[str]) -> bool:
