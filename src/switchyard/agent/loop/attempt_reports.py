@@ -24,6 +24,8 @@ from switchyard.model.jobspec.quantity import parse_amount
 from switchyard.model.rules.names import printable_line
 
 REASON_CHARS_MAX = 1000  # of a reason in a report; the log has all of it
+NODES_MAX = 10_000  # compared with a constraint
+ROUNDING = 1e-6
 
 
 def end_attempt(attempt: Attempt, status: Status) -> AttemptChange:
@@ -72,10 +74,6 @@ def end_fields(change: AttemptChange) -> dict[str, object]:
         return {"seen": "stopped"}
     end = change.reports[-1].report
     return {"seen": end.seen, "exit_code": end.exit_code, "reason": end.reason or None}
-
-
-NODES_MAX = 10_000  # compared with a constraint
-ROUNDING = 1e-6
 
 
 def checked_usage(lease: Lease, usage: Usage | None) -> Usage | None:

@@ -9,14 +9,6 @@ from msgspec import Struct
 from switchyard.model.rules.names import Title
 
 
-class ProbationState(StrEnum):
-    """The state of a stored probation."""
-
-    ON = "on"
-    ENDED = "ended"  # kept for a while: a cluster that fails again soon gets longer pauses
-    OFF = "off"  # an operator exempted the cluster
-
-
 class ProbationAction(StrEnum):
     """What an operator may do about the probation of a cluster."""
 

@@ -46,7 +46,13 @@ from switchyard.store.jobs.job_rows import JobRow
 REPEAT_US = 10_000_000  # evidence that changes nothing is written this often
 SUBJECT_CHARS_MAX = 100
 REASON_CHARS_MAX = 200
+FAILS_MAX = 1000  # more are not counted
+ROWS_MAX = 32  # of one owner at one cluster: the oldest make room
+AUDIT_ACTOR = "probation"
+ProbationKey = tuple[str, str, str]  # cluster, owner, node
 NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?\Z")
+
+log = structlog.get_logger()
 
 
 class Ending(Enum):
@@ -104,8 +110,8 @@ class AttemptEvidence:
             outcome = self._outcome(agent.cluster_id, row, item, lasted_us)
             if not self._counts(outcome, batch.now_us) or _is_pinned(row, outcome):
                 continue
-            is_counted = outcome.ending is Ending.QUICK and agent.cluster_id not in snapshot.gated
-            if is_counted and _has_run_there(batch, row, item, agent.cluster_id):
+            may_begin = outcome.ending is Ending.QUICK and agent.cluster_id not in snapshot.gated
+            if may_begin and _has_run_there(batch, row, item, agent.cluster_id):
                 continue  # one task that is tried again and again is one failure
             outcomes.append(outcome)
         return outcomes
@@ -155,11 +161,9 @@ class AttemptEvidence:
 
 def _has_run_there(batch: Batch, row: JobRow, item: Report, cluster_id: str) -> bool:
     """Whether an earlier attempt ran on this cluster; of a task of an array: whether there was one at all."""
-    if not row.tries and row.array is None:
-        return False
     if row.array is not None:
         return row.retries > 0 and ranges.task_attempts_count(batch.tx, row.id, item.fence) > 1
-    return any(attempt.cluster_id == cluster_id for attempt in jobs.attempt_list(batch.tx, row.id))
+    return row.tries > 0 and any(attempt.cluster_id == cluster_id for attempt in jobs.attempt_list(batch.tx, row.id))
 
 
 def _ending_of(item: Report, lasted_us: int | None, quick_us: int) -> Ending:
@@ -200,13 +204,6 @@ def _is_pinned(row: JobRow, outcome: AttemptOutcome) -> bool:
         return bounds.is_one_cluster or bounds.begun_on is not None
     except UNREADABLE_ERRORS:  # others log it, and set the row aside
         return True
-
-
-log = structlog.get_logger()
-FAILS_MAX = 1000  # more are not counted
-ROWS_MAX = 32  # of one owner at one cluster: the oldest make room
-AUDIT_ACTOR = "probation"
-ProbationKey = tuple[str, str, str]  # cluster, owner, node
 
 
 class EvidenceRound:

@@ -18,6 +18,7 @@ from switchyard.store.tables.schema import READY, jobs
 EVIDENCE_READ_MAX = 10_000  # newest rows of a snapshot
 PROBATIONS_READ_MAX = 10_000
 WAITING_READ_MAX = 1000
+# Ended: kept for a while, so that a cluster that fails again soon gets longer pauses. Off: an operator exempted it.
 StateName = Literal["on", "ended", "off"]
 
 
